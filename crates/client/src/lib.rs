@@ -1,0 +1,14 @@
+//! A small HTTP/1.1 client for servers that speak CouchDB's API.
+//!
+//! It is what `flatbed load` and `flatbed dump`, the load generator and the black-box tests share: one keep-alive
+//! [`Connection`], a parsed [`Url`], bodies read line by line ([`Lines`]) and JSON cut into documents without being
+//! parsed ([`split::Splitter`]). It knows nothing of Flatbed's inside.
+
+pub mod connection;
+pub mod lines;
+pub mod split;
+pub mod url;
+
+pub use connection::{Answer, Connection, Error};
+pub use lines::Lines;
+pub use url::{Url, UrlError, encode_segment};

@@ -1,0 +1,67 @@
+//! A body read line by line: feeds and `_all_docs` put one row on a line.
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::Error;
+
+/// The longest line taken: a document of 8 MB with every character escaped fits.
+const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// The lines of a streamed body, without their line ends.
+pub struct Lines {
+    body: Incoming,
+    buffer: BytesMut,
+    /// How much of `buffer` is known to hold no line end.
+    searched: usize,
+    bytes: u64,
+}
+
+impl Lines {
+    /// Reads `body` from its start.
+    pub fn new(body: Incoming) -> Lines {
+        Lines { body, buffer: BytesMut::new(), searched: 0, bytes: 0 }
+    }
+
+    /// How many bytes of the body have come so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next line; `None` once the body has ended as the server meant it to. Empty lines (heartbeats) are given too.
+    /// Cancel-safe: a line that is not whole yet is kept.
+    ///
+    /// # Errors
+    /// [`Error::Http`] if the connection broke in the middle, [`Error::TooLarge`] for a line of more than 64 MB.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+                let mut line = self.buffer.split_to(self.searched + at + 1);
+                self.searched = 0;
+                line.truncate(line.len() - 1);
+                if line.last() == Some(&b'\r') {
+                    line.truncate(line.len() - 1);
+                }
+                return Ok(Some(line.freeze()));
+            }
+            self.searched = self.buffer.len();
+            if self.searched > LINE_BYTES_MAX {
+                return Err(Error::TooLarge);
+            }
+            match self.body.frame().await.transpose()? {
+                Some(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.bytes += data.len() as u64;
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                None if self.buffer.is_empty() => return Ok(None),
+                None => {
+                    self.searched = 0;
+                    return Ok(Some(self.buffer.split().freeze()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! JSON text cut into its objects without parsing it.
+//!
+//! A dump can be larger than memory and a number must arrive as it was written, so documents pass through `load` and
+//! `dump` as the bytes that they are. What is checked here is just enough that a piece put into a larger JSON text
+//! cannot change that text's structure: strings end, brackets match. All else is the server's to judge.
+
+use std::{borrow::Cow, ops::Range};
+
+/// Why an input cannot be cut into objects.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// Something else stands where an object should start.
+    #[error("line {line}: expected a JSON object, found {found:?}")]
+    NoObject {
+        /// Counted from 1.
+        line: u64,
+        /// The character found.
+        found: char,
+    },
+    /// A bracket closes one of the other kind.
+    #[error("line {line}: the brackets do not match")]
+    Brackets {
+        /// Where the object starts, counted from 1.
+        line: u64,
+    },
+    /// The object is larger than allowed, or its end is missing.
+    #[error("line {line}: the object is larger than {bytes_max} bytes, or its end is missing")]
+    TooLarge {
+        /// Where the object starts, counted from 1.
+        line: u64,
+        /// The largest object allowed.
+        bytes_max: usize,
+    },
+    /// The input ends inside an object or array.
+    #[error("line {line}: the input ends in the middle")]
+    Unfinished {
+        /// Where the object starts, counted from 1.
+        line: u64,
+    },
+}
+
+/// An object of the input.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Object<'a> {
+    /// The line on which it starts, counted from 1.
+    pub line: u64,
+    /// From `{` to `}`.
+    pub text: &'a [u8],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Around {
+    /// Objects follow each other with white space between: JSON Lines, or one object alone.
+    Nothing,
+    /// Inside an array of objects.
+    Array,
+    /// The array's end has been seen.
+    Ended,
+}
+
+/// Cuts an input that comes in pieces: objects one after the other (JSON Lines, but an object may also span lines), or
+/// one array of objects.
+pub struct Splitter {
+    buffer: Vec<u8>,
+    /// Before this all is cut off already.
+    taken: usize,
+    /// Before this all is scanned.
+    scanned: usize,
+    around: Around,
+    started: bool,
+    /// The brackets that are open, from the object's own on.
+    open: Vec<u8>,
+    in_string: bool,
+    escaped: bool,
+    line: u64,
+    object_line: u64,
+    object_start: usize,
+    object_bytes_max: usize,
+}
+
+impl Splitter {
+    /// For a whole input, of objects of at most `object_bytes_max` bytes.
+    pub fn new(object_bytes_max: usize) -> Splitter {
+        Splitter {
+            buffer: Vec::new(),
+            taken: 0,
+            scanned: 0,
+            around: Around::Nothing,
+            started: false,
+            open: Vec::new(),
+            in_string: false,
+            escaped: false,
+            line: 1,
+            object_line: 1,
+            object_start: 0,
+            object_bytes_max,
+        }
+    }
+
+    /// For an input that begins after the `[` of an array; what follows the array's `]` is ignored.
+    pub fn inside_array(object_bytes_max: usize) -> Splitter {
+        Splitter { around: Around::Array, started: true, ..Splitter::new(object_bytes_max) }
+    }
+
+    /// Adds the next piece of the input.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.buffer.drain(..self.taken);
+        self.scanned -= self.taken;
+        self.object_start = self.object_start.saturating_sub(self.taken);
+        self.taken = 0;
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The next whole object; `None` if more input is needed first.
+    ///
+    /// # Errors
+    /// [`SplitError`]; nothing more can be cut after it.
+    pub fn next_object(&mut self) -> Result<Option<Object<'_>>, SplitError> {
+        while self.scanned < self.buffer.len() {
+            if self.around == Around::Ended {
+                self.scanned = self.buffer.len();
+                self.taken = self.scanned;
+            } else if self.open.is_empty() {
+                self.between()?;
+            } else if self.inside()? {
+                self.taken = self.scanned;
+                let text = &self.buffer[self.object_start..self.scanned];
+                return Ok(Some(Object { line: self.object_line, text }));
+            }
+        }
+        if !self.open.is_empty() && self.scanned - self.object_start > self.object_bytes_max {
+            return Err(SplitError::TooLarge { line: self.object_line, bytes_max: self.object_bytes_max });
+        }
+        Ok(None)
+    }
+
+    /// To be asked when the input has ended.
+    ///
+    /// # Errors
+    /// [`SplitError::Unfinished`] if it ended inside an object or an array.
+    pub fn finish(&self) -> Result<(), SplitError> {
+        if self.open.is_empty() && self.around != Around::Array {
+            return Ok(());
+        }
+        let line = if self.open.is_empty() { self.line } else { self.object_line };
+        Err(SplitError::Unfinished { line })
+    }
+
+    /// One byte outside any object.
+    fn between(&mut self) -> Result<(), SplitError> {
+        let byte = self.buffer[self.scanned];
+        match byte {
+            b'{' => {
+                self.object_start = self.scanned;
+                self.object_line = self.line;
+                self.open.push(byte);
+            }
+            b'\n' => self.line += 1,
+            b' ' | b'\t' | b'\r' => {}
+            b'[' if !self.started => self.around = Around::Array,
+            b',' if self.around == Around::Array => {}
+            b']' if self.around == Around::Array => self.around = Around::Ended,
+            // A byte order mark, which some editors put first.
+            0xEF | 0xBB | 0xBF if !self.started && self.line == 1 => {
+                self.scanned += 1;
+                self.taken = self.scanned;
+                return Ok(());
+            }
+            _ => return Err(SplitError::NoObject { line: self.line, found: char::from(byte) }),
+        }
+        if !matches!(byte, b'\n' | b' ' | b'\t' | b'\r') {
+            self.started = true;
+        }
+        self.scanned += 1;
+        if self.open.is_empty() {
+            self.taken = self.scanned;
+        }
+        Ok(())
+    }
+
+    /// Goes on inside an object: true at its end.
+    fn inside(&mut self) -> Result<bool, SplitError> {
+        let Splitter { buffer, scanned, open, in_string, escaped, line, .. } = self;
+        while let Some(&byte) = buffer.get(*scanned) {
+            *scanned += 1;
+            if *in_string {
+                match byte {
+                    _ if *escaped => *escaped = false,
+                    b'\\' => *escaped = true,
+                    b'"' => *in_string = false,
+                    b'\n' => *line += 1,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => *in_string = true,
+                b'\n' => *line += 1,
+                b'{' | b'[' => open.push(byte),
+                b'}' | b']' => {
+                    // In ASCII each closing bracket stands two after its opening one.
+                    if open.pop().is_none_or(|opened| opened + 2 != byte) {
+                        return Err(SplitError::Brackets { line: self.object_line });
+                    }
+                    if open.is_empty() {
+                        return Ok(true);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// A member of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The value, without white space around it.
+    pub value: Range<usize>,
+    /// The member with the one comma that must go with it when it is cut out.
+    pub cut: Range<usize>,
+}
+
+/// Finds the first member called `name` (which needs no escapes) of an object that [`Splitter`] cut; members of inner
+/// objects do not count. `None` also for what is no well-formed object.
+pub fn member(object: &[u8], name: &str) -> Option<Member> {
+    let mut at = skip_space(object, 0);
+    if object.get(at) != Some(&b'{') {
+        return None;
+    }
+    at += 1;
+    let mut comma = None;
+    loop {
+        let key_start = skip_space(object, at);
+        let key_end = skip_value(object, key_start)?;
+        let colon = skip_space(object, key_end);
+        if object.get(colon) != Some(&b':') {
+            return None;
+        }
+        let value_start = skip_space(object, colon + 1);
+        let value_end = skip_value(object, value_start)?;
+        let after = skip_space(object, value_end);
+        let key = object.get(key_start + 1..key_end.checked_sub(1)?)?;
+        if object[key_start] == b'"' && key == name.as_bytes() {
+            let cut = match (comma, object.get(after)) {
+                (Some(comma), _) => comma..value_end,
+                (None, Some(b',')) => key_start..after + 1,
+                (None, _) => key_start..value_end,
+            };
+            return Some(Member { value: value_start..value_end, cut });
+        }
+        if object.get(after) != Some(&b',') {
+            return None;
+        }
+        comma = Some(after);
+        at = after + 1;
+    }
+}
+
+/// The object without its member `name`, if it has one.
+pub fn without<'a>(object: &'a [u8], name: &str) -> Cow<'a, [u8]> {
+    match member(object, name) {
+        Some(Member { cut, .. }) => Cow::Owned([&object[..cut.start], &object[cut.end..]].concat()),
+        None => Cow::Borrowed(object),
+    }
+}
+
+fn skip_space(text: &[u8], from: usize) -> usize {
+    let rest = text.get(from..).unwrap_or_default();
+    from + rest.iter().position(|b| !matches!(b, b' ' | b'\t' | b'\r' | b'\n')).unwrap_or(rest.len())
+}
+
+/// The end of the value that starts at `from`; `None` if there is none or it does not end.
+fn skip_value(text: &[u8], from: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut at = from;
+    loop {
+        match *text.get(at)? {
+            b'"' => {
+                at = skip_string(text, at)?;
+                if depth == 0 {
+                    return Some(at);
+                }
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return Some(at + 1),
+            b',' | b'}' | b']' | b':' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => {
+                return (at > from).then_some(at);
+            }
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+fn skip_string(text: &[u8], from: usize) -> Option<usize> {
+    let mut at = from + 1;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
+        if text[at] == b'"' {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn split(splitter: &mut Splitter, pieces: &[&[u8]]) -> Result<Vec<(u64, String)>, SplitError> {
+        let mut found = Vec::new();
+        for piece in pieces {
+            splitter.push(piece);
+            while let Some(object) = splitter.next_object()? {
+                found.push((object.line, String::from_utf8_lossy(object.text).into_owned()));
+            }
+        }
+        splitter.finish()?;
+        Ok(found)
+    }
+
+    fn check(input: &str, expected: Result<&[(u64, &str)], SplitError>) {
+        let expected =
+            expected.map(|rows| rows.iter().map(|(line, text)| (*line, (*text).to_owned())).collect::<Vec<_>>());
+        assert_eq!(split(&mut Splitter::new(64), &[input.as_bytes()]), expected, "{input}");
+        let bytes: Vec<&[u8]> = input.as_bytes().chunks(1).collect();
+        assert_eq!(split(&mut Splitter::new(64), &bytes), expected, "byte by byte: {input}");
+    }
+
+    #[test]
+    fn inputs() {
+        check("", Ok(&[]));
+        check("{}\n{\"a\":[1,{}]}\r\n\n", Ok(&[(1, "{}"), (2, "{\"a\":[1,{}]}")]));
+        check("{\n\"a\":\n1}{}", Ok(&[(1, "{\n\"a\":\n1}"), (3, "{}")]));
+        check(" [ {\"a\":\"]}\\\"\"},\n{} ] junk", Ok(&[(1, "{\"a\":\"]}\\\"\"}"), (2, "{}")]));
+        check("\u{FEFF}{}", Ok(&[(1, "{}")]));
+        check("{}\n1", Err(SplitError::NoObject { line: 2, found: '1' }));
+        check("{},{}", Err(SplitError::NoObject { line: 1, found: ',' }));
+        check("{}[{}]", Err(SplitError::NoObject { line: 1, found: '[' }));
+        check("\n{\"a\":[}]", Err(SplitError::Brackets { line: 2 }));
+        check("\n{\"a\":1", Err(SplitError::Unfinished { line: 2 }));
+        check("[{}", Err(SplitError::Unfinished { line: 1 }));
+        check("{\"a\":\"\\", Err(SplitError::Unfinished { line: 1 }));
+    }
+
+    #[test]
+    fn an_object_without_end_is_not_collected() {
+        let mut splitter = Splitter::new(64);
+        let error = (0..).find_map(|_| {
+            splitter.push(b"{\"a\":");
+            splitter.next_object().err()
+        });
+        assert_eq!(error, Some(SplitError::TooLarge { line: 1, bytes_max: 64 }));
+    }
+
+    #[test]
+    fn rows_of_an_answer() {
+        let mut splitter = Splitter::inside_array(64);
+        let found = split(&mut splitter, &[b"\r\n{\"id\":\"a\"},\r\n{\"id\":\"b\"}\r\n]}\n"]).unwrap();
+        assert_eq!(found, [(2, "{\"id\":\"a\"}".to_owned()), (3, "{\"id\":\"b\"}".to_owned())]);
+    }
+
+    #[test]
+    fn members() {
+        for (object, value, rest) in [
+            (r#"{"_rev":"1-a"}"#, Some(r#""1-a""#), "{}"),
+            (r#"{"_rev":"1-a","b":2}"#, Some(r#""1-a""#), r#"{"b":2}"#),
+            (r#"{ "a" : {"_rev":1} , "_rev" : "1-a" , "b":2}"#, Some(r#""1-a""#), r#"{ "a" : {"_rev":1}  , "b":2}"#),
+            (r#"{"a":"_rev","_rev":[1,"]"]}"#, Some(r#"[1,"]"]"#), r#"{"a":"_rev"}"#),
+            (r#"{"a":"\"_rev\":1"}"#, None, r#"{"a":"\"_rev\":1"}"#),
+            (r#"{"a":{"_rev":1}}"#, None, r#"{"a":{"_rev":1}}"#),
+            ("{}", None, "{}"),
+            ("{\"_rev\"", None, "{\"_rev\""),
+            ("{:,}", None, "{:,}"),
+        ] {
+            let found = member(object.as_bytes(), "_rev").map(|m| &object[m.value]);
+            assert_eq!(found, value, "{object}");
+            assert_eq!(String::from_utf8_lossy(&without(object.as_bytes(), "_rev")), rest, "{object}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end(bytes in prop::collection::vec(prop::sample::select(&b"{}[]\",:\\_a1 \n"[..]), 0..60)) {
+            let _ = split(&mut Splitter::new(32), &[&bytes]);
+            let _ = member(&bytes, "a");
+        }
+
+        #[test]
+        fn pieces_do_not_matter(objects in prop::collection::vec("\\{\"[a-z]{0,8}\":(1|\\{\\}|\"[ -!#-\\[\\]-~]{0,9}\")\\}", 0..6), at in 0usize..200) {
+            let input = objects.join("\n");
+            let (head, tail) = input.as_bytes().split_at(at.min(input.len()));
+            let found = split(&mut Splitter::new(64), &[head, tail]).unwrap();
+            prop_assert_eq!(found.into_iter().map(|(_, text)| text).collect::<Vec<_>>(), objects);
+        }
+    }
+}
