@@ -1,1 +1,45 @@
-//! Placeholder.
+//! The document layer: databases, documents, indexes and feeds as FoundationDB transactions.
+//!
+//! This is the only crate that knows keys. Everything in it is written against the crate `foundationdb`; whether a
+//! cluster or the embedded engine answers is decided beneath. A [`Layer`] is one server's view of one root: its caches
+//! and feeds are its own, so that several may run in one process. A [`Database`] is a name; each operation finds out in
+//! its own transaction which instance of the database the name means (see `\xff/metadataVersion` in
+//! design/data-model.md).
+//!
+//! Writes go through one function, which hands the old and the new state of each document to the index maintainers in
+//! the same transaction. Reads of single documents are one range read. Walks and feeds are read page by page, each page
+//! in a transaction of its own.
+#![forbid(unsafe_code)]
+
+mod all_docs;
+mod body;
+mod changes;
+mod database;
+mod document;
+mod error;
+mod fields;
+mod hub;
+mod index;
+mod instance;
+mod keys;
+mod layer;
+mod metrics;
+#[rustfmt::skip]
+mod proto;
+mod read;
+mod records;
+mod seq;
+mod staging;
+mod transaction;
+mod write;
+
+pub use all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
+pub use changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, Since, Wait};
+pub use database::{Database, DatabaseInfo};
+pub use document::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
+pub use error::{Error, NotFound, Result};
+pub use flatbed_flatten::json;
+pub use flatbed_revtree::RevId;
+pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
+pub use metrics::Metric;
+pub use seq::Seq;

@@ -1,0 +1,170 @@
+//! Bodies of documents as rows of keys: how they are made, and how they are read back.
+
+use flatbed_flatten::json::Value;
+use flatbed_flatten::{DecodeError, FlattenOptions};
+use foundationdb::future::FdbValues;
+use foundationdb::options::StreamingMode;
+use foundationdb::{FdbResult, RangeOption, Transaction};
+
+use crate::error::{Error, Result};
+use crate::instance::{Instance, RUN_BYTES_MAX};
+use crate::keys::KeyRange;
+use crate::layer::Inner;
+use crate::records::BodyPlace;
+
+/// A body whose rows take more than this is written ahead: with the superseded one it moves, and the records, a
+/// transaction stays below 1 MB.
+pub(crate) const STAGED_ABOVE_BYTES: u64 = 400_000;
+
+/// A packed path may take this much: with root, namespace, document id and revision the key stays below 9 kB.
+const PATH_BYTES_MAX: usize = 7_000;
+
+/// What a row costs in a transaction beside its own bytes: prefix of its key, and the mutation's frame.
+const ROW_OVERHEAD_BYTES: u64 = 60;
+
+/// What a document's records (info, leaf, revision, by-seq, `_all_docs`, counters) take in a transaction, about.
+pub(crate) const ROW_OVERHEAD_OF_RECORDS: u64 = 1_500;
+
+/// A body ready to be written.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Path and value, in order of keys. Empty once it is staged.
+    pub rows: Vec<(Vec<u8>, Vec<u8>)>,
+    pub place: BodyPlace,
+    pub external_bytes: u64,
+    pub stored_bytes: u64,
+}
+
+impl Prepared {
+    /// Flattens and packs a body with what the instance's cache knows. A body of more than [`STAGED_ABOVE_BYTES`] comes
+    /// back in the largest runs, to be staged.
+    pub(crate) fn new(instance: &Instance, body: &Value<'_>) -> Prepared {
+        let external_bytes = flatbed_flatten::json_len(body) as u64;
+        let options = FlattenOptions { path_bytes_max: PATH_BYTES_MAX, ..FlattenOptions::default() };
+        let flat = flatbed_flatten::flatten(body, &instance.fields.view(), &options);
+        let mut rows = flatbed_flatten::pack(&flat, instance.record.run_bytes as usize);
+        let mut stored_bytes = stored(&rows);
+        if stored_bytes > STAGED_ABOVE_BYTES {
+            rows = flatbed_flatten::pack(&flat, RUN_BYTES_MAX as usize);
+            stored_bytes = stored(&rows);
+        }
+        Prepared { rows, place: BodyPlace::Rows, external_bytes, stored_bytes }
+    }
+
+    pub(crate) fn must_be_staged(&self) -> bool {
+        self.stored_bytes > STAGED_ABOVE_BYTES
+    }
+}
+
+/// What rows take: paths, values and a fixed share for each key.
+fn stored(rows: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    rows.iter().map(|(path, value)| row_bytes(path, value)).sum()
+}
+
+pub(crate) fn row_bytes(path: &[u8], value: &[u8]) -> u64 {
+    (path.len() + value.len()) as u64 + ROW_OVERHEAD_BYTES
+}
+
+/// Rows as they came from FoundationDB, with how much of each key is not path.
+pub(crate) struct Rows {
+    pages: Vec<FdbValues>,
+    prefix_bytes: usize,
+    skip: usize,
+}
+
+impl Rows {
+    pub(crate) fn new(pages: Vec<FdbValues>, prefix_bytes: usize) -> Self {
+        Rows { pages, prefix_bytes, skip: 0 }
+    }
+
+    /// Path and value, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        let rows = self.pages.iter().flat_map(|page| page.iter());
+        rows.skip(self.skip).map(|row| (row.key().get(self.prefix_bytes..).unwrap_or_default(), row.value()))
+    }
+}
+
+/// A range that is being read: the first page is asked for when this is made, so that many can be under way at once.
+pub(crate) struct RangeRead<F> {
+    range: KeyRange,
+    first: F,
+}
+
+/// Begins to read a whole range, as a snapshot: the conflict of a document is on its info key.
+pub(crate) fn begin_read(
+    trx: &Transaction,
+    range: KeyRange,
+) -> RangeRead<impl Future<Output = FdbResult<FdbValues>> + Send + use<>> {
+    let first = trx.get_range(&whole(&range), 1, true);
+    RangeRead { range, first }
+}
+
+impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
+    /// All pages of the range; at most `bytes_max` bytes, beyond it the data is not what this layer writes.
+    pub(crate) async fn finish(self, trx: &Transaction, bytes_max: u64) -> Result<Vec<FdbValues>> {
+        let mut pages = Vec::with_capacity(1);
+        let mut page = self.first.await?;
+        let mut bytes = 0;
+        let mut iteration = 2;
+        loop {
+            let next = if page.more() { page.last().map(|last| [last.key(), &[0]].concat()) } else { None };
+            let Some(begin) = next else {
+                pages.push(page);
+                return Ok(pages);
+            };
+            bytes += page.iter().map(|row| row.value().len() as u64).sum::<u64>();
+            if bytes > bytes_max {
+                return Err(Error::Corrupt("a body is larger than a document may be".into()));
+            }
+            let rest = KeyRange { begin, end: self.range.end.clone() };
+            pages.push(page);
+            page = trx.get_range(&whole(&rest), iteration, true).await?;
+            iteration += 1;
+        }
+    }
+}
+
+fn whole(range: &KeyRange) -> RangeOption<'_> {
+    RangeOption { mode: StreamingMode::WantAll, ..RangeOption::from((range.begin.as_slice(), range.end.as_slice())) }
+}
+
+/// Most bytes of rows that one body can have: a document of the largest size in the seed's layout.
+pub(crate) const BODY_BYTES_MAX: u64 = 64_000_000;
+
+/// Splits what [`crate::keys::DocumentKeys::latest`] holds into the info record and the body's rows.
+pub(crate) fn split_latest(pages: Vec<FdbValues>, info_key: &[u8], prefix_bytes: usize) -> Option<(Vec<u8>, Rows)> {
+    let info = {
+        let first = pages.first()?.first()?;
+        if first.key() != info_key {
+            return None;
+        }
+        first.value().to_vec()
+    };
+    Some((info, Rows { pages, prefix_bytes, skip: 1 }))
+}
+
+/// The rows under a prefix.
+pub(crate) async fn read_rows(trx: &Transaction, range: KeyRange) -> Result<Rows> {
+    let prefix_bytes = range.begin.len();
+    let pages = begin_read(trx, range).finish(trx, BODY_BYTES_MAX).await?;
+    Ok(Rows::new(pages, prefix_bytes))
+}
+
+/// A body's members as JSON text, without braces.
+pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<Vec<u8>> {
+    match to_json_with_cache(instance, rows) {
+        Err(DecodeError::UnknownFieldId(_)) => instance.reload_names(inner).await?,
+        done => return done.map_err(|error| corrupt(instance, &error)),
+    }
+    to_json_with_cache(instance, rows).map_err(|error| corrupt(instance, &error))
+}
+
+fn to_json_with_cache(instance: &Instance, rows: &Rows) -> std::result::Result<Vec<u8>, DecodeError> {
+    let mut out = Vec::with_capacity(1024);
+    flatbed_flatten::write_members(rows.iter(), &instance.fields.view(), &mut out)?;
+    Ok(out)
+}
+
+fn corrupt(instance: &Instance, error: &DecodeError) -> Error {
+    Error::Corrupt(format!("a body in {}: {error}", instance.name))
+}

@@ -1,0 +1,330 @@
+//! Following a database's changes in the order of commits.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use flatbed_revtree::RevId;
+use foundationdb::Transaction;
+use prost::Message;
+use tokio::sync::watch;
+
+use crate::all_docs::count_keys;
+use crate::database::{Database, decode_counter};
+use crate::document::Document;
+use crate::error::Result;
+use crate::hub::Hub;
+use crate::instance::Instance;
+use crate::keys::{Counter, KeyRange};
+use crate::layer::Inner;
+use crate::proto;
+use crate::read::{begin_latest, last_seq, page_of};
+use crate::records::revision;
+use crate::seq::Seq;
+use crate::transaction::{Attempt, Operation};
+
+/// Rows of a page without documents.
+const PAGE_ROWS_MAX: usize = 2_000;
+
+/// Rows of a page with documents; it ends early at [`PAGE_BYTES_MAX`].
+const PAGE_DOCUMENTS_MAX: usize = 200;
+
+/// Bodies of a page take about this much at most (one more document may pass it).
+const PAGE_BYTES_MAX: usize = 1_000_000;
+
+/// Documents whose reads are issued before the first is awaited.
+const READ_AHEAD: usize = 16;
+
+/// Up to here `pending` is counted.
+const PENDING_EXACT_MAX: usize = 10_000;
+
+/// About what a by-seq row takes, for the estimate of `pending` beyond that.
+const ROW_BYTES: u64 = 100;
+
+/// Where a feed begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Since {
+    /// With the oldest change.
+    #[default]
+    Beginning,
+    /// After the newest one that is there at the first read.
+    Now,
+    /// After this one. A sequence of another incarnation means the beginning.
+    After(Seq),
+}
+
+/// What a feed shows.
+#[derive(Debug, Clone, Default)]
+pub struct ChangesQuery {
+    /// Where to begin.
+    pub since: Since,
+    /// Newest first, down to `since`. Such a feed cannot wait.
+    pub descending: bool,
+    /// With each changed document as it stands.
+    pub include_docs: bool,
+    /// How many rows at most.
+    pub limit: Option<u64>,
+    /// These documents only.
+    pub doc_ids: Option<Arc<HashSet<String>>>,
+}
+
+/// A document's newest change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeRow {
+    /// Where it stands.
+    pub seq: Seq,
+    /// The document's id.
+    pub id: String,
+    /// The winner.
+    pub rev: RevId,
+    /// All leaves, the winner first.
+    pub leaves: Vec<RevId>,
+    /// Whether the winner is a tombstone.
+    pub deleted: bool,
+    /// When asked for.
+    pub doc: Option<Document>,
+}
+
+/// Part of a feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangesPage {
+    /// In the feed's order; may be empty where a filter passes nothing.
+    pub rows: Vec<ChangeRow>,
+    /// All is read that was there, or the limit is reached.
+    pub at_end: bool,
+    /// Where the feed stands after this page.
+    pub last_seq: Seq,
+}
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Read on: there may be something.
+    MayHaveChanged,
+    /// The server is stopping.
+    Shutdown,
+}
+
+/// A feed under way.
+pub struct Changes {
+    database: Database,
+    query: ChangesQuery,
+    /// Read up to here; `None` at first.
+    cursor: Option<Seq>,
+    limit: u64,
+    following: Option<Following>,
+    instance: Option<Arc<Instance>>,
+}
+
+struct Following {
+    namespace: u64,
+    published: watch::Receiver<Option<Vec<u8>>>,
+}
+
+impl Changes {
+    pub(crate) fn new(database: Database, query: ChangesQuery) -> Self {
+        let limit = query.limit.unwrap_or(u64::MAX);
+        Changes { database, query, cursor: None, limit, following: None, instance: None }
+    }
+
+    /// What is there after the cursor, one bounded page of it, read in one transaction.
+    pub async fn next_page(&mut self) -> Result<ChangesPage> {
+        if let Some(following) = &mut self.following {
+            // Noted before the read version is taken: see the hub.
+            following.published.borrow_and_update();
+        }
+        let mut page = Page {
+            inner: &self.database.inner,
+            name: &self.database.name,
+            query: &self.query,
+            cursor: self.cursor,
+            limit: self.limit,
+        };
+        let (instance, page) = self.database.read(&mut page).await?;
+        self.limit -= page.rows.len() as u64;
+        self.cursor = Some(page.last_seq);
+        self.instance = Some(instance);
+        Ok(page)
+    }
+
+    /// Waits until there may be something after the cursor, on the watch that all followers of the database share. It
+    /// may be dropped and called again at any time.
+    pub async fn wait(&mut self) -> Wait {
+        let inner = &self.database.inner;
+        let mut closing = inner.closing.subscribe();
+        if *closing.borrow_and_update() {
+            return Wait::Shutdown;
+        }
+        let Some(instance) = &self.instance else { return Wait::MayHaveChanged };
+        let namespace = instance.record.namespace;
+        let following = match &mut self.following {
+            Some(following) if following.namespace == namespace => following,
+            following => {
+                // What was committed since the last page may be published already: read once more.
+                let published = Hub::subscribe(inner, instance);
+                *following = Some(Following { namespace, published });
+                return Wait::MayHaveChanged;
+            }
+        };
+        tokio::select! {
+            changed = following.published.changed() => {
+                if changed.is_err() {
+                    // The hub's task has ended with the server.
+                    self.following = None;
+                }
+                Wait::MayHaveChanged
+            }
+            _ = closing.wait_for(|closing| *closing) => Wait::Shutdown,
+        }
+    }
+
+    /// How many rows lie after the cursor: exact up to 10,000, beyond it an estimate.
+    pub async fn pending(&mut self) -> Result<u64> {
+        let Some(cursor) = self.cursor else { return Ok(0) };
+        let mut pending = Pending { inner: &self.database.inner, name: &self.database.name, cursor };
+        self.database.read(&mut pending).await
+    }
+
+    /// Where the feed stands; `None` before the first page.
+    pub fn last_seq(&self) -> Option<Seq> {
+        self.cursor
+    }
+}
+
+struct Page<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    query: &'a ChangesQuery,
+    cursor: Option<Seq>,
+    limit: u64,
+}
+
+impl Operation for Page<'_> {
+    type Output = (Arc<Instance>, ChangesPage);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let newest = last_seq(trx, &instance).await?;
+        let (range, at) = self.range(&instance, newest);
+        let done = |rows, at_end, last_seq| Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }));
+        if self.limit == 0 || range.begin >= range.end {
+            return done(Vec::new(), true, at);
+        }
+        let most = if self.query.include_docs { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
+        let filtered = self.query.doc_ids.is_some();
+        let limit = if filtered { most } else { most.min(usize::try_from(self.limit).unwrap_or(most)) };
+        self.inner.metrics.by_seq_reads.add(1);
+        let page = trx.get_range(&page_of(&range, limit, self.query.descending), 1, true).await?;
+        self.inner.metrics.by_seq_rows.add(page.len() as u64);
+        let read_all = !page.more() && page.len() < limit;
+        let mut last_read = at;
+        let mut rows = Vec::with_capacity(page.len());
+        for entry in &page {
+            last_read = instance.keys.by_seq_parse(entry.key())?;
+            let row = change_row(last_read, entry.value())?;
+            if self.query.doc_ids.as_ref().is_none_or(|ids| ids.contains(&row.id)) {
+                rows.push(row);
+                if rows.len() as u64 == self.limit {
+                    return self.with_documents(trx, &instance, rows, true, last_read).await;
+                }
+            }
+        }
+        drop(page);
+        // At the end the feed stands at the newest sequence, whatever a filter passed.
+        let last_seq = if read_all && !self.query.descending { newest.max(last_read) } else { last_read };
+        self.with_documents(trx, &instance, rows, read_all, last_seq).await
+    }
+}
+
+impl Page<'_> {
+    /// What is to be read, and where the feed stands before it.
+    fn range(&self, instance: &Instance, newest: Seq) -> (KeyRange, Seq) {
+        let incarnation = instance.incarnation();
+        let zero = Seq::zero(incarnation);
+        let of_this = |seq: Seq| if seq.incarnation() == incarnation { seq } else { zero };
+        let since = match self.query.since {
+            Since::Beginning => zero,
+            Since::Now => newest,
+            Since::After(seq) => of_this(seq),
+        };
+        let mut range = instance.keys.by_seq_after(&since);
+        if self.query.descending {
+            if let Some(cursor) = self.cursor {
+                range.end = instance.keys.by_seq(&of_this(cursor));
+            }
+            return (range, self.cursor.unwrap_or(newest));
+        }
+        let at = self.cursor.map_or(since, of_this);
+        (instance.keys.by_seq_after(&at), at)
+    }
+
+    async fn with_documents(
+        &self,
+        trx: &Transaction,
+        instance: &Arc<Instance>,
+        mut rows: Vec<ChangeRow>,
+        mut at_end: bool,
+        mut last_seq: Seq,
+    ) -> Result<(Arc<Instance>, ChangesPage)> {
+        if self.query.include_docs {
+            let (mut bytes, mut at) = (0, 0);
+            while at < rows.len() {
+                let end = (at + READ_AHEAD).min(rows.len());
+                let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, &row.id)).collect();
+                for (row, read) in rows[at..end].iter_mut().zip(reads) {
+                    row.doc = read.document(trx, self.inner, instance, &row.id).await?;
+                    bytes += row.doc.as_ref().map_or(0, |doc| doc.body.len());
+                }
+                at = end;
+                if bytes > PAGE_BYTES_MAX && at < rows.len() {
+                    rows.truncate(at);
+                    at_end = false;
+                    last_seq = rows[at - 1].seq;
+                }
+            }
+        }
+        Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }))
+    }
+}
+
+fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
+    let entry = proto::SequenceEntry::decode(value)?;
+    let rev = revision(entry.winner.as_ref())?;
+    let mut leaves = vec![rev.clone()];
+    for leaf in &entry.leaves {
+        let leaf = revision(Some(leaf))?;
+        if leaf != rev {
+            leaves.push(leaf);
+        }
+    }
+    Ok(ChangeRow { seq, id: entry.document_id, rev, leaves, deleted: entry.deleted, doc: None })
+}
+
+struct Pending<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    cursor: Seq,
+}
+
+impl Operation for Pending<'_> {
+    type Output = u64;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        if self.cursor.incarnation() != instance.incarnation() {
+            return Ok(0);
+        }
+        let range = instance.keys.by_seq_after(&self.cursor);
+        let counted = count_keys(trx, &range, PENDING_EXACT_MAX + 1).await?;
+        if counted <= PENDING_EXACT_MAX {
+            return Ok(counted as u64);
+        }
+        let bytes = trx.get_estimated_range_size_bytes(&range.begin, &range.end);
+        let mut all = 0;
+        for counter in [Counter::Documents, Counter::DeletedDocuments] {
+            let count = trx.get(&instance.keys.counter(counter), true).await?;
+            all += decode_counter(count.as_deref())?.max(0) as u64;
+        }
+        let estimate = bytes.await?.max(0) as u64 / ROW_BYTES;
+        Ok(estimate.clamp(counted as u64, all.max(counted as u64)))
+    }
+}

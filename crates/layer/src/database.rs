@@ -1,0 +1,173 @@
+//! A database, for those above the layer.
+
+use std::sync::Arc;
+
+use foundationdb::Transaction;
+
+use crate::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
+use crate::changes::{Changes, ChangesQuery};
+use crate::document::{Document, Edit, GetOptions, Updated};
+use crate::error::{Error, Result};
+use crate::keys::Counter;
+use crate::layer::Inner;
+use crate::read::{self, GetMany, GetOne};
+use crate::seq::Seq;
+use crate::transaction::{self, Attempt, Operation};
+
+/// A database by its name. Cheap to clone; it may not exist.
+#[derive(Clone)]
+pub struct Database {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) name: Arc<str>,
+}
+
+/// What is told of a database as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseInfo {
+    /// Documents that are not deleted.
+    pub doc_count: u64,
+    /// Documents whose winner is a tombstone.
+    pub doc_del_count: u64,
+    /// The newest sequence.
+    pub update_seq: Seq,
+    /// JSON text of the winners' bodies, in bytes.
+    pub external_size_bytes: u64,
+    /// What all bodies take in keys and values, in bytes.
+    pub active_size_bytes: u64,
+    /// FoundationDB's own estimate for the whole database, in bytes.
+    pub file_size_bytes: u64,
+    /// Tells this database from others that had its name.
+    pub incarnation: u64,
+    /// When it was created, in milliseconds of Unix time.
+    pub created_at_ms: u64,
+    /// Bytes of consecutive leaves in one value; 0: one key a leaf.
+    pub run_bytes: u32,
+}
+
+impl Database {
+    pub(crate) fn new(inner: Arc<Inner>, name: &str) -> Self {
+        Database { inner, name: name.into() }
+    }
+
+    /// The name that was asked for.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Counts and sizes.
+    ///
+    /// # Errors
+    /// [`Error::DatabaseNotFound`], as all operations here.
+    pub async fn info(&self) -> Result<DatabaseInfo> {
+        self.read(&mut ReadInfo { inner: &self.inner, name: &self.name }).await
+    }
+
+    /// Whether it exists.
+    pub async fn exists(&self) -> Result<()> {
+        self.update_seq().await.map(|_| ())
+    }
+
+    /// The newest sequence.
+    pub async fn update_seq(&self) -> Result<Seq> {
+        struct LastSeq<'a>(&'a Inner, &'a str);
+        impl Operation for LastSeq<'_> {
+            type Output = Seq;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Seq> {
+                let instance = self.0.resolve(trx, self.1).await?;
+                read::last_seq(trx, &instance).await
+            }
+        }
+        self.read(&mut LastSeq(&self.inner, &self.name)).await
+    }
+
+    /// Writes one document.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] when the parent is not the current leaf, [`Error::InvalidDocument`],
+    /// [`Error::DocumentTooLarge`].
+    pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
+        let mut results = self.bulk_update(std::slice::from_ref(edit)).await?;
+        results.pop().unwrap_or_else(|| Err(Error::Corrupt("an edit has no result".into())))
+    }
+
+    /// Writes documents, each with its own result, in order. Edits of one document are made one after the other; those
+    /// of different ones have no order among them, and one that fails stops no other.
+    ///
+    /// # Errors
+    /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
+    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+        crate::write::write_documents(&self.inner, &self.name, edits).await
+    }
+
+    /// Reads one document.
+    ///
+    /// # Errors
+    /// [`Error::DocumentNotFound`].
+    pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
+        self.read(&mut GetOne { inner: &self.inner, name: &self.name, id, options }).await
+    }
+
+    /// Reads documents in one transaction; at most some hundred at once, by the caller's measure.
+    pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Result<Document>>> {
+        self.read(&mut GetMany { inner: &self.inner, name: &self.name, requests }).await
+    }
+
+    /// Walks the documents by their ids.
+    pub fn all_docs(&self, query: AllDocsQuery) -> AllDocs {
+        AllDocs::new(self.clone(), query)
+    }
+
+    /// Looks documents up by their ids: `None` where there never was one.
+    pub async fn all_docs_keys(&self, keys: &[String], include_docs: bool) -> Result<Vec<Option<AllDocsRow>>> {
+        self.read(&mut AllDocsKeys { inner: &self.inner, name: &self.name, keys, include_docs }).await
+    }
+
+    /// Follows the changes.
+    pub fn changes(&self, query: ChangesQuery) -> Changes {
+        Changes::new(self.clone(), query)
+    }
+
+    pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
+        transaction::read(&self.inner.db, &self.inner.metrics, operation).await
+    }
+}
+
+struct ReadInfo<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for ReadInfo<'_> {
+    type Output = DatabaseInfo;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<DatabaseInfo> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let all = instance.keys.all();
+        let counters = Counter::ALL.map(|counter| trx.get(&instance.keys.counter(counter), true));
+        let size = trx.get_estimated_range_size_bytes(&all.begin, &all.end);
+        let update_seq = read::last_seq(trx, &instance).await?;
+        let mut values = [0; Counter::ALL.len()];
+        for (value, read) in values.iter_mut().zip(counters) {
+            *value = decode_counter(read.await?.as_deref())?.max(0) as u64;
+        }
+        let [doc_count, doc_del_count, external_size_bytes, active_size_bytes] = values;
+        Ok(DatabaseInfo {
+            doc_count,
+            doc_del_count,
+            update_seq,
+            external_size_bytes,
+            active_size_bytes,
+            file_size_bytes: size.await?.max(0) as u64,
+            incarnation: instance.incarnation(),
+            created_at_ms: instance.record.created_at_ms,
+            run_bytes: instance.record.run_bytes,
+        })
+    }
+}
+
+/// A counter's value; absent is 0.
+pub(crate) fn decode_counter(bytes: Option<&[u8]>) -> Result<i64> {
+    let Some(bytes) = bytes else { return Ok(0) };
+    let bytes = bytes.try_into().map_err(|_| Error::Corrupt("a counter is not 8 bytes".into()))?;
+    Ok(i64::from_le_bytes(bytes))
+}

@@ -1,0 +1,104 @@
+//! What can go wrong in the layer, in the words of documents and databases.
+
+use foundationdb::FdbError;
+
+/// Why a document was not found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotFound {
+    /// No such document, or no such revision of it. CouchDB's reason "missing".
+    Missing,
+    /// The winner is a tombstone. CouchDB's reason "deleted".
+    Deleted,
+}
+
+/// Everything that an operation of the layer can answer instead of its result.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No database of that name.
+    #[error("Database does not exist.")]
+    DatabaseNotFound,
+    /// A database of that name is there already.
+    #[error("The database could not be created, the file already exists.")]
+    DatabaseExists,
+    /// The name breaks CouchDB's rule for names of databases.
+    #[error(
+        "Name: '{0}'. Only lowercase characters (a-z), digits (0-9), and any of the characters _, $, (, ), +, -, and / \
+         are allowed. Must begin with a letter."
+    )]
+    IllegalDatabaseName(String),
+    /// A setting given when the database was created is out of its bounds.
+    #[error("{0}")]
+    InvalidSetting(String),
+    /// The edit's parent is not the current leaf.
+    #[error("Document update conflict.")]
+    Conflict,
+    /// No such document or revision.
+    #[error("{}", match .0 { NotFound::Missing => "missing", NotFound::Deleted => "deleted" })]
+    DocumentNotFound(NotFound),
+    /// The document breaks a rule of CouchDB's; `error` is CouchDB's word for it.
+    #[error("{reason}")]
+    InvalidDocument {
+        /// `bad_request`, `doc_validation` or `illegal_docid`.
+        error: &'static str,
+        /// What is wrong, for the client.
+        reason: String,
+    },
+    /// Not a revision id.
+    #[error("Invalid rev format")]
+    InvalidRevision,
+    /// Not a sequence of this service.
+    #[error("Malformed sequence supplied in 'since' parameter.")]
+    InvalidSequence,
+    /// The body is larger than a document may be.
+    #[error("{document_id}")]
+    DocumentTooLarge {
+        /// The document's id: CouchDB gives it as the reason.
+        document_id: String,
+        /// The bound that it passes.
+        bytes_max: u64,
+    },
+    /// What lies in FoundationDB was written by a newer Flatbed.
+    #[error("{what} has format {found}, this flatbed knows up to {known}: use a newer flatbed")]
+    FormatTooNew {
+        /// Which record.
+        what: String,
+        /// Its format version.
+        found: u32,
+        /// The newest that this binary reads.
+        known: u32,
+    },
+    /// What lies in FoundationDB cannot be read.
+    #[error("stored data cannot be read: {0}")]
+    Corrupt(String),
+    /// FoundationDB answered an error that a retry does not mend, or retries took too long.
+    #[error("storage: {} (FoundationDB error {})", .0.message(), .0.code())]
+    Storage(FdbError),
+    /// The server is stopping.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// The system has no randomness to give.
+    #[error("no randomness from the system")]
+    NoRandomness,
+}
+
+/// Result of the layer's operations.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<FdbError> for Error {
+    fn from(error: FdbError) -> Self {
+        Error::Storage(error)
+    }
+}
+
+impl From<prost::DecodeError> for Error {
+    fn from(error: prost::DecodeError) -> Self {
+        Error::Corrupt(error.to_string())
+    }
+}
+
+impl From<flatbed_revtree::InvalidRevision> for Error {
+    fn from(_: flatbed_revtree::InvalidRevision) -> Self {
+        Error::InvalidRevision
+    }
+}

@@ -1,0 +1,154 @@
+//! The mapping of field names to ids: kept in FoundationDB, cached here for one instance of a database.
+//!
+//! Ids are allocated in a transaction of their own before a document uses them, and enter the cache only after that
+//! transaction is committed. They grow in the order in which names are first seen, without gaps, so that the cache is a
+//! vector.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use flatbed_flatten::{FieldIds, FieldNames};
+use foundationdb::{RangeOption, Transaction};
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::keys::Keys;
+use crate::proto;
+use crate::transaction::{Attempt, Operation};
+
+/// The first id: those below mark kinds of rows (seed 002).
+pub(crate) const FIRST_ID: u64 = 10;
+
+/// Longer names stand literally in paths: a mapping key would be too large for what it saves.
+pub(crate) const NAME_BYTES_MAX: usize = 512;
+
+#[derive(Debug, Default)]
+struct Table {
+    names: Vec<Arc<str>>,
+    ids: HashMap<Arc<str>, u64>,
+}
+
+/// What is known of a database's mapping. Entries are never removed nor changed while the instance lives.
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    table: RwLock<Table>,
+    /// Held while this process allocates, so that it does not conflict with itself.
+    pub(crate) allocation: tokio::sync::Mutex<()>,
+}
+
+impl Fields {
+    /// A view for flattening one document; holds the cache's read lock, so never across an await.
+    pub(crate) fn view(&self) -> FieldsView<'_> {
+        FieldsView(self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// How many ids are known.
+    pub(crate) fn len(&self) -> usize {
+        self.view().0.names.len()
+    }
+
+    /// Enters `names`, whose ids follow one another from `first_id`. What is known already is left; a gap is not
+    /// entered (the next load brings it).
+    pub(crate) fn enter(&self, first_id: u64, names: &[String]) {
+        let mut table = self.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for (id, name) in (first_id..).zip(names) {
+            if id != FIRST_ID + table.names.len() as u64 {
+                continue;
+            }
+            let name: Arc<str> = name.as_str().into();
+            table.names.push(name.clone());
+            table.ids.insert(name, id);
+        }
+    }
+}
+
+/// The cache at one moment.
+pub(crate) struct FieldsView<'f>(RwLockReadGuard<'f, Table>);
+
+impl FieldIds for FieldsView<'_> {
+    fn id_of(&self, name: &str) -> Option<u64> {
+        self.0.ids.get(name).copied()
+    }
+}
+
+impl FieldNames for FieldsView<'_> {
+    fn name_of(&self, id: u64) -> Option<&str> {
+        let at = usize::try_from(id.checked_sub(FIRST_ID)?).ok()?;
+        self.0.names.get(at).map(|name| &**name)
+    }
+}
+
+/// Reads the names from id `from` up, as they follow one another.
+pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Vec<String>> {
+    let mut range = keys.field_names_from(from);
+    let mut names = Vec::new();
+    loop {
+        let option = RangeOption::from((range.begin.as_slice(), range.end.as_slice()));
+        let rows = trx.get_range(&option, 1, true).await?;
+        for row in &rows {
+            if keys.field_name_id(row.key())? != from + names.len() as u64 {
+                return Err(Error::Corrupt("field ids have a gap".into()));
+            }
+            names.push(proto::FieldName::decode(row.value())?.name);
+        }
+        match rows.last() {
+            Some(last) if rows.more() => {
+                range.begin = last.key().to_vec();
+                range.begin.push(0);
+            }
+            _ => return Ok(names),
+        }
+    }
+}
+
+/// Gives ids to names that have none. Its output is every name from the cache's end on, old and new.
+pub(crate) struct Allocate<'a> {
+    pub keys: &'a Keys,
+    /// Key of the database's record: deletion by another process must fail this.
+    pub record_key: &'a [u8],
+    /// In order of first sight, without duplicates.
+    pub names: &'a [String],
+    /// First id that the cache does not have.
+    pub known_until: u64,
+    /// No more ids than this for the database.
+    pub ids_max: u64,
+}
+
+impl Operation for Allocate<'_> {
+    type Output = (Vec<String>, u64);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        crate::transaction::conflict_with(trx, self.record_key)?;
+        if trx.get(self.record_key, true).await?.is_none() {
+            return Err(Error::DatabaseNotFound);
+        }
+        // The next id is read with conflict: of two processes that allocate at once, one begins again and finds the
+        // other's names here.
+        let next_key = self.keys.next_field_id();
+        let next = match trx.get(&next_key, false).await? {
+            None => FIRST_ID,
+            Some(bytes) => proto::FieldId::decode(&*bytes)?.id,
+        };
+        let mut entered = load(trx, self.keys, self.known_until).await?;
+        let known: HashSet<String> = entered.iter().cloned().collect();
+        let mut free = (FIRST_ID + self.ids_max).saturating_sub(next);
+        let mut id = next;
+        for name in self.names {
+            if free == 0 {
+                break;
+            }
+            if known.contains(name) {
+                continue;
+            }
+            trx.set(&self.keys.field_id(name), &proto::FieldId { id }.encode_to_vec());
+            trx.set(&self.keys.field_name(id), &proto::FieldName { name: name.clone() }.encode_to_vec());
+            entered.push(name.clone());
+            id += 1;
+            free -= 1;
+        }
+        if id != next {
+            trx.set(&next_key, &proto::FieldId { id }.encode_to_vec());
+        }
+        Ok((entered, id - next))
+    }
+}

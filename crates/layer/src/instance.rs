@@ -1,0 +1,113 @@
+//! One instance of a database as this process knows it: its record, its keys, its field names, its followers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use flatbed_flatten::json::Value;
+
+use crate::error::{Error, Result};
+use crate::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
+use crate::hub::Hub;
+use crate::keys::Keys;
+use crate::layer::Inner;
+use crate::proto::DatabaseRecord;
+use crate::transaction;
+
+/// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
+pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
+
+/// Most names that one transaction gives ids to, so that it stays small.
+const ALLOCATED_AT_ONCE_MAX: usize = 256;
+
+/// One instance: a database that is deleted and created again is another one, with another namespace and nothing cached.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub name: String,
+    pub record: DatabaseRecord,
+    pub record_key: Vec<u8>,
+    pub keys: Keys,
+    pub fields: Fields,
+    pub hub: Hub,
+}
+
+impl Instance {
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.record.incarnation
+    }
+
+    /// Makes sure that the names in `members` are cached as far as the database may have ids for them: what stays
+    /// unknown afterwards stands literally.
+    pub(crate) async fn prepare_names(
+        &self,
+        inner: &Inner,
+        bodies: impl Iterator<Item = &Value<'_>> + Send + Clone,
+    ) -> Result<()> {
+        let unknown = |instance: &Instance| {
+            let view = instance.fields.view();
+            let mut seen = HashSet::new();
+            let mut unknown: Vec<String> = Vec::new();
+            let room = (instance.record.field_ids_max as usize).saturating_sub(instance.fields.len());
+            for body in bodies.clone() {
+                for name in flatbed_flatten::unknown_names(body, &view) {
+                    if unknown.len() == room {
+                        return unknown;
+                    }
+                    if name.len() <= NAME_BYTES_MAX && seen.insert(name.to_owned()) {
+                        unknown.push(name.to_owned());
+                    }
+                }
+            }
+            unknown
+        };
+        if unknown(self).is_empty() {
+            inner.metrics.mapping_hits.add(1);
+            return Ok(());
+        }
+        inner.metrics.mapping_misses.add(1);
+        let _alone = self.fields.allocation.lock().await;
+        // Again: who held the lock may have allocated the same names.
+        for names in unknown(self).chunks(ALLOCATED_AT_ONCE_MAX) {
+            let known_until = FIRST_ID + self.fields.len() as u64;
+            let mut allocate = Allocate {
+                keys: &self.keys,
+                record_key: &self.record_key,
+                names,
+                known_until,
+                ids_max: u64::from(self.record.field_ids_max),
+            };
+            let (entered, allocated) = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
+            inner.metrics.field_ids_allocated.add(allocated);
+            self.fields.enter(known_until, &entered);
+        }
+        Ok(())
+    }
+
+    /// Loads the names that other processes have allocated since.
+    pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
+        struct Load<'a>(&'a Keys, u64);
+        impl transaction::Operation for Load<'_> {
+            type Output = Vec<String>;
+            async fn attempt(
+                &mut self,
+                trx: &foundationdb::Transaction,
+                _: transaction::Attempt,
+            ) -> Result<Vec<String>> {
+                crate::fields::load(trx, self.0, self.1).await
+            }
+        }
+        let from = FIRST_ID + self.fields.len() as u64;
+        let names = transaction::read(&inner.db, &inner.metrics, &mut Load(&self.keys, from)).await?;
+        if names.is_empty() {
+            return Err(Error::Corrupt("a body has a field id that is not in the mapping".into()));
+        }
+        self.fields.enter(from, &names);
+        Ok(())
+    }
+}
+
+/// What the cache of databases holds for a name: valid as long as `\xff/metadataVersion` is `seen`.
+#[derive(Debug, Clone)]
+pub(crate) struct Cached {
+    pub seen: Vec<u8>,
+    pub instance: Arc<Instance>,
+}

@@ -1,0 +1,415 @@
+//! The layer of one server: databases by name, what is cached of them, and how they come and go.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dashmap::DashMap;
+use foundationdb::options::StreamingMode;
+use foundationdb::{Database as Fdb, RangeOption, Transaction};
+use prost::Message;
+use tokio::sync::watch;
+
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::hub::Hub;
+use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
+use crate::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
+use crate::metrics::{Metric, Metrics};
+use crate::proto;
+use crate::records::check_format;
+use crate::transaction::{self, Attempt, Operation};
+
+/// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
+const NAME_BYTES_MAX: usize = 238;
+
+/// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
+/// (design/data-model.md).
+pub const DEFAULT_RUN_BYTES: u32 = 1_500;
+
+/// Most field ids of a database that is created without another bound.
+pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
+
+/// How many ancestors of a leaf are kept (CouchDB's default `_revs_limit`).
+pub const REVS_LIMIT: u64 = 1_000;
+
+/// How the layer is set up.
+#[derive(Debug, Clone)]
+pub struct LayerOptions {
+    /// First element of every key, so that several services share a cluster. At most 64 bytes.
+    pub root: Vec<u8>,
+    /// The largest document, in bytes of JSON text of its body. At most 8 MB: one revision must be readable and
+    /// writable by pointers to blobs within FoundationDB's 5 s.
+    pub document_bytes_max: u64,
+    /// `run_bytes` of databases created without one.
+    pub default_run_bytes: u32,
+}
+
+impl Default for LayerOptions {
+    fn default() -> Self {
+        LayerOptions { root: b"fb".to_vec(), document_bytes_max: 8_000_000, default_run_bytes: DEFAULT_RUN_BYTES }
+    }
+}
+
+/// Settings of a new database.
+#[derive(Debug, Clone, Default)]
+pub struct CreateOptions {
+    /// How many bytes of consecutive leaves lie in one value; 0: one key a leaf. At most 60,000.
+    pub run_bytes: Option<u32>,
+    /// How many field names get an id; later names stand literally in paths. At most 1,000,000.
+    pub field_ids_max: Option<u32>,
+}
+
+/// Which names [`Layer::all_databases`] lists.
+#[derive(Debug, Clone, Default)]
+pub struct NameRange {
+    /// First name, or the last one when `descending`.
+    pub start: Option<String>,
+    /// Where to end.
+    pub end: Option<String>,
+    /// Without `end` itself.
+    pub exclusive_end: bool,
+    /// From the end backwards.
+    pub descending: bool,
+    /// How many to pass over.
+    pub skip: usize,
+    /// How many at most.
+    pub limit: Option<usize>,
+}
+
+/// The document layer of one server. Cheap to clone; all state is in it, none is process-wide.
+#[derive(Clone)]
+pub struct Layer {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub db: Arc<Fdb>,
+    pub keys: RootKeys,
+    pub options: LayerOptions,
+    pub metrics: Metrics,
+    /// Becomes true when the server stops.
+    pub closing: watch::Sender<bool>,
+    uuid: String,
+    databases: DashMap<String, Cached>,
+}
+
+impl Layer {
+    /// Opens the layer on a FoundationDB database; creates the root's record the first time.
+    ///
+    /// # Errors
+    /// [`Error::FormatTooNew`], [`Error::Storage`].
+    pub async fn open(db: Arc<Fdb>, options: LayerOptions) -> Result<Layer> {
+        if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
+            return Err(Error::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()));
+        }
+        let keys = RootKeys::new(&options.root);
+        let metrics = Metrics::default();
+        let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
+        let uuid = transaction::write(&db, &metrics, &mut open).await?;
+        let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (closing, databases) = (watch::Sender::new(false), DashMap::new());
+        let inner = Arc::new(Inner { db, keys, options, metrics, closing, uuid, databases });
+        crate::staging::start_sweeper(&inner);
+        Ok(Layer { inner })
+    }
+
+    /// The root's own id, 32 hexadecimal digits; the same for every server on it.
+    pub fn uuid(&self) -> &str {
+        &self.inner.uuid
+    }
+
+    /// Asks the storage for a read version: whether it answers.
+    pub async fn ping(&self) -> Result<()> {
+        self.inner.db.create_trx()?.get_read_version().await?;
+        Ok(())
+    }
+
+    /// Creates a database.
+    ///
+    /// # Errors
+    /// [`Error::IllegalDatabaseName`], [`Error::InvalidSetting`], [`Error::DatabaseExists`].
+    pub async fn create_database(&self, name: &str, options: &CreateOptions) -> Result<()> {
+        check_name(name)?;
+        let run_bytes = options.run_bytes.unwrap_or(self.inner.options.default_run_bytes);
+        if run_bytes > RUN_BYTES_MAX {
+            return Err(Error::InvalidSetting(format!("run_bytes is at most {RUN_BYTES_MAX}")));
+        }
+        let field_ids_max = options.field_ids_max.unwrap_or(DEFAULT_FIELD_IDS_MAX);
+        if field_ids_max > 1_000_000 {
+            return Err(Error::InvalidSetting("field_ids_max is at most 1000000".into()));
+        }
+        let created_at_ms = now_ms();
+        let mut create = Create { inner: &self.inner, name, run_bytes, field_ids_max, created_at_ms, made: None };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
+    }
+
+    /// Deletes a database with all that is in it.
+    ///
+    /// # Errors
+    /// [`Error::DatabaseNotFound`].
+    pub async fn delete_database(&self, name: &str) -> Result<()> {
+        check_name(name).map_err(|_| Error::DatabaseNotFound)?;
+        let mut delete = Delete { inner: &self.inner, name, deleted: None };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await
+    }
+
+    /// Names of databases in bytewise order.
+    pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
+        transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await
+    }
+
+    /// A database by its name. Nothing is read here: its operations answer [`Error::DatabaseNotFound`].
+    pub fn database(&self, name: &str) -> Database {
+        Database::new(self.inner.clone(), name)
+    }
+
+    /// All counters.
+    pub fn metrics(&self) -> Vec<Metric> {
+        self.inner.metrics.snapshot()
+    }
+
+    /// Wakes every waiting feed, which then says that the server is going away.
+    pub fn shutdown(&self) {
+        self.inner.closing.send_replace(true);
+    }
+}
+
+impl Inner {
+    /// The database's instance as of the transaction's read version: from the cache where `\xff/metadataVersion` has not
+    /// changed, else from its record.
+    pub(crate) async fn resolve(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
+        let version = trx.get(METADATA_VERSION, true).await?;
+        let version: &[u8] = version.as_deref().unwrap_or_default();
+        if let Some(cached) = self.databases.get(name)
+            && cached.seen == version
+        {
+            return Ok(cached.instance.clone());
+        }
+        let record_key = self.keys.database(name);
+        let Some(bytes) = trx.get(&record_key, true).await? else {
+            self.databases.remove(name);
+            return Err(Error::DatabaseNotFound);
+        };
+        let record = proto::DatabaseRecord::decode(&*bytes)?;
+        check_format("the database", record.format_version)?;
+        let known = self.databases.get(name).map(|cached| cached.instance.clone());
+        let instance = match known {
+            Some(instance) if instance.record == record => instance,
+            _ => Arc::new(Instance {
+                name: name.to_owned(),
+                keys: self.keys.namespace(record.namespace),
+                record,
+                record_key,
+                fields: Default::default(),
+                hub: Hub::default(),
+            }),
+        };
+        self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
+        Ok(instance)
+    }
+
+    /// As [`Inner::resolve`], for a transaction that writes: it fails if the database is deleted or changed meanwhile.
+    pub(crate) async fn resolve_for_write(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
+        let instance = self.resolve(trx, name).await?;
+        transaction::conflict_with(trx, &instance.record_key)?;
+        Ok(instance)
+    }
+
+    /// What the cache holds for a name, which may be out of date: a transaction that resolves says so.
+    pub(crate) fn cached(&self, name: &str) -> Option<Arc<Instance>> {
+        self.databases.get(name).map(|cached| cached.instance.clone())
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+}
+
+/// Whether CouchDB would take the name: `^[a-z][a-z0-9_$()+/-]*$`, and its own `_replicator`, `_users`, `_global_changes`.
+fn check_name(name: &str) -> Result<()> {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_$()+-/".contains(&b);
+    let system = ["_replicator", "_users", "_global_changes"].contains(&name);
+    let first = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+    if system || (first && name.len() <= NAME_BYTES_MAX && name.bytes().all(legal)) {
+        return Ok(());
+    }
+    Err(Error::IllegalDatabaseName(name.to_owned()))
+}
+
+pub(crate) fn random_id() -> Result<[u8; 16]> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|_| Error::NoRandomness)?;
+    Ok(id)
+}
+
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+struct OpenRoot<'a> {
+    keys: &'a RootKeys,
+    uuid: [u8; 16],
+}
+
+impl Operation for OpenRoot<'_> {
+    type Output = Vec<u8>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u8>> {
+        let key = self.keys.instance();
+        if let Some(bytes) = trx.get(&key, false).await? {
+            let record = proto::Instance::decode(&*bytes)?;
+            check_format("the store", record.format_version)?;
+            return Ok(record.uuid);
+        }
+        let record = proto::Instance { format_version: FORMAT_VERSION, uuid: self.uuid.to_vec() };
+        trx.set(&key, &record.encode_to_vec());
+        Ok(record.uuid)
+    }
+}
+
+struct Create<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    run_bytes: u32,
+    field_ids_max: u32,
+    created_at_ms: u64,
+    /// Record of an attempt whose commit may have happened.
+    made: Option<Vec<u8>>,
+}
+
+impl Operation for Create<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        let key = self.inner.keys.database(self.name);
+        let namespace_key = self.inner.keys.next_namespace();
+        let (found, next) = (trx.get(&key, false), trx.get(&namespace_key, false));
+        if let Some(found) = found.await? {
+            // A namespace is given once, so an equal record is the one of our own earlier attempt.
+            let ours = attempt.maybe_committed && self.made.as_deref() == Some(&*found);
+            return if ours { Ok(()) } else { Err(Error::DatabaseExists) };
+        }
+        let next = match next.await? {
+            None => 1,
+            Some(bytes) => proto::FieldId::decode(&*bytes)?.id,
+        };
+        let record = proto::DatabaseRecord {
+            format_version: FORMAT_VERSION,
+            namespace: next,
+            // The lower part counts restores; the upper one keeps a re-created database apart from its predecessor.
+            incarnation: next << 16,
+            run_bytes: self.run_bytes,
+            field_ids_max: self.field_ids_max,
+            created_at_ms: self.created_at_ms,
+        }
+        .encode_to_vec();
+        trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());
+        trx.set(&key, &record);
+        trx.update_metadata_version();
+        self.made = Some(record);
+        Ok(())
+    }
+}
+
+struct Delete<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    /// Record that an attempt deleted whose commit may have happened.
+    deleted: Option<Vec<u8>>,
+}
+
+impl Operation for Delete<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        let key = self.inner.keys.database(self.name);
+        let Some(bytes) = trx.get(&key, false).await? else {
+            let ours = attempt.maybe_committed && self.deleted.is_some();
+            return if ours { Ok(()) } else { Err(Error::DatabaseNotFound) };
+        };
+        if attempt.maybe_committed && self.deleted.as_deref().is_some_and(|deleted| deleted != &*bytes) {
+            // Ours went through, and somebody has created another one since.
+            return Ok(());
+        }
+        let record = proto::DatabaseRecord::decode(&*bytes)?;
+        check_format("the database", record.format_version)?;
+        let all = self.inner.keys.namespace(record.namespace).all();
+        trx.clear(&key);
+        trx.clear_range(&all.begin, &all.end);
+        trx.update_metadata_version();
+        self.deleted = Some(bytes.to_vec());
+        Ok(())
+    }
+}
+
+struct List<'a> {
+    inner: &'a Inner,
+    range: &'a NameRange,
+}
+
+impl Operation for List<'_> {
+    type Output = Vec<String>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<String>> {
+        let wanted = self.range;
+        let all = self.inner.keys.databases();
+        let after = |name: &str| {
+            let mut key = self.inner.keys.database(name);
+            key.push(0);
+            key
+        };
+        let (mut range, low, high) =
+            if wanted.descending { (all, &wanted.end, &wanted.start) } else { (all, &wanted.start, &wanted.end) };
+        if let Some(low) = low {
+            let exclusive = wanted.descending && wanted.exclusive_end;
+            range.begin = if exclusive { after(low) } else { self.inner.keys.database(low) };
+        }
+        if let Some(high) = high {
+            let exclusive = !wanted.descending && wanted.exclusive_end;
+            range.end = if exclusive { self.inner.keys.database(high) } else { after(high) };
+        }
+        let limit = wanted.limit.unwrap_or(usize::MAX);
+        let mut names = Vec::new();
+        if limit == 0 || range.begin >= range.end {
+            return Ok(names);
+        }
+        let mut skip = wanted.skip;
+        let mut option = RangeOption {
+            mode: StreamingMode::WantAll,
+            reverse: wanted.descending,
+            ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
+        };
+        loop {
+            let rows = trx.get_range(&option, 1, true).await?;
+            for row in &rows {
+                if skip > 0 {
+                    skip -= 1;
+                    continue;
+                }
+                names.push(self.inner.keys.database_name(row.key())?);
+                if names.len() == limit {
+                    return Ok(names);
+                }
+            }
+            match option.next_range(&rows) {
+                Some(next) => option = next,
+                None => return Ok(names),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_couchdb() {
+        for name in ["a", "db", "a0_$()+-/", "_users", "_replicator", &"a".repeat(NAME_BYTES_MAX)] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "A", "0a", "_a", "a.b", "a b", "é", "a\0", &"a".repeat(NAME_BYTES_MAX + 1)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Large bodies: written ahead under a staging id in transactions of bounded size, then pointed at.
+//!
+//! A blob is immutable and written once. While no committed document points at it, a STAGED record names it; the
+//! transaction that commits the document clears that record, reading it with conflict, so that a sweep and a commit
+//! cannot both take place.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use foundationdb::{RangeOption, Transaction};
+use prost::Message;
+
+use crate::body::{Prepared, row_bytes};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::keys::Keys;
+use crate::layer::{Inner, NameRange, now_ms, random_id};
+use crate::proto;
+use crate::records::BodyPlace;
+use crate::transaction::{self, Attempt, Operation, Quiet};
+
+/// Rows of one staging transaction take at most this much.
+const STAGE_BYTES_MAX: u64 = 500_000;
+
+/// A staged blob that no document took for this long is a broken upload.
+const BROKEN_AFTER_MS: u64 = 60 * 60 * 1000;
+
+/// Between two sweeps.
+const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// Writes a body ahead; afterwards it is a pointer. Returns false if the database has become another instance.
+pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepared) -> Result<bool> {
+    let blob_id = random_id()?.to_vec();
+    let created_at_ms = now_ms();
+    let mut rest = body.rows.as_slice();
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let count = rest
+            .iter()
+            .take_while(|(path, value)| {
+                bytes += row_bytes(path, value);
+                bytes <= STAGE_BYTES_MAX
+            })
+            .count()
+            .max(1);
+        let (now, later) = rest.split_at(count);
+        let mut write = Stage { inner, instance, blob_id: &blob_id, created_at_ms, rows: now };
+        if !transaction::write(&inner.db, &inner.metrics, &mut write).await? {
+            return Ok(false);
+        }
+        rest = later;
+    }
+    inner.metrics.blobs_staged.add(1);
+    body.rows = Vec::new();
+    body.place = BodyPlace::Blob(blob_id);
+    Ok(true)
+}
+
+/// In the transaction that points at the blob: takes it out of STAGED. False if it has been swept.
+pub(crate) async fn take(trx: &Transaction, keys: &Keys, blob_id: &[u8]) -> Result<bool> {
+    let key = keys.staged(blob_id);
+    let found = trx.get(&key, false).await?.is_some();
+    trx.clear(&key);
+    Ok(found)
+}
+
+/// Removes a blob that was staged for an edit which was refused.
+pub(crate) async fn discard(inner: &Inner, instance: &Instance, blob_id: &[u8]) {
+    let mut sweep = Sweep { inner, instance, blob_id, older_than_ms: u64::MAX };
+    if let Err(error) = transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
+        tracing::debug!(%error, "a staged body is left to the sweeper");
+    }
+}
+
+struct Stage<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    blob_id: &'a [u8],
+    created_at_ms: u64,
+    rows: &'a [(Vec<u8>, Vec<u8>)],
+}
+
+impl Operation for Stage<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if instance.record.namespace != self.instance.record.namespace {
+            return Ok(false);
+        }
+        let keys = &instance.keys;
+        let staged = proto::Staged { created_at_ms: self.created_at_ms };
+        trx.set(&keys.staged(self.blob_id), &staged.encode_to_vec());
+        let quiet = Quiet(trx);
+        let mut key = keys.blob(self.blob_id);
+        let prefix_bytes = key.len();
+        for (path, value) in self.rows {
+            key.truncate(prefix_bytes);
+            key.extend_from_slice(path);
+            quiet.set(&key, value)?;
+        }
+        Ok(true)
+    }
+}
+
+struct Sweep<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    blob_id: &'a [u8],
+    older_than_ms: u64,
+}
+
+impl Operation for Sweep<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if instance.record.namespace != self.instance.record.namespace {
+            return Ok(false);
+        }
+        let key = instance.keys.staged(self.blob_id);
+        let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
+        if proto::Staged::decode(&*bytes)?.created_at_ms > self.older_than_ms {
+            return Ok(false);
+        }
+        let rows = instance.keys.blob_rows(self.blob_id);
+        trx.clear(&key);
+        trx.clear_range(&rows.begin, &rows.end);
+        Ok(true)
+    }
+}
+
+struct ListStaged<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for ListStaged<'_> {
+    type Output = (Arc<Instance>, Vec<Vec<u8>>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let range = instance.keys.staged_all();
+        let option = RangeOption { limit: Some(1000), ..RangeOption::from((range.begin, range.end)) };
+        let rows = trx.get_range(&option, 1, true).await?;
+        let ids = rows.iter().map(|row| instance.keys.staged_id(row.key())).collect::<Result<_>>()?;
+        Ok((instance, ids))
+    }
+}
+
+/// Removes the broken uploads of every database. Returns how many.
+pub(crate) async fn sweep(inner: &Arc<Inner>) -> Result<u64> {
+    let older_than_ms = now_ms().saturating_sub(BROKEN_AFTER_MS);
+    let layer = crate::Layer { inner: inner.clone() };
+    let mut swept = 0;
+    for name in layer.all_databases(&NameRange::default()).await? {
+        let listed = transaction::read(&inner.db, &inner.metrics, &mut ListStaged { inner, name: &name }).await;
+        let (instance, ids) = match listed {
+            Err(Error::DatabaseNotFound) => continue,
+            listed => listed?,
+        };
+        for blob_id in ids {
+            let mut sweep = Sweep { inner, instance: &instance, blob_id: &blob_id, older_than_ms };
+            match transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
+                Ok(removed) => swept += u64::from(removed),
+                Err(Error::DatabaseNotFound) => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    inner.metrics.blobs_swept.add(swept);
+    Ok(swept)
+}
+
+/// Sweeps from time to time for as long as the layer lives.
+pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
+    let weak: Weak<Inner> = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(SWEEP_EVERY).await;
+            let Some(inner) = weak.upgrade() else { return };
+            if inner.is_closing() {
+                return;
+            }
+            if let Err(error) = sweep(&inner).await {
+                tracing::warn!(%error, "broken uploads could not be swept");
+            }
+        }
+    });
+}

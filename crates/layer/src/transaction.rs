@@ -1,0 +1,139 @@
+//! Running an operation in a FoundationDB transaction, again where FoundationDB says so.
+
+use std::time::{Duration, Instant};
+
+use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
+use foundationdb::{Database, FdbError, Transaction};
+
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+
+/// How long an operation is tried again before its last error is given to the client. A commit that may have happened
+/// is never left unresolved by it: the error says so.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Commit may have happened (`commit_unknown_result`): see FoundationDB's error codes.
+const COMMIT_UNKNOWN_RESULT: i32 = 1021;
+const NOT_COMMITTED: i32 = 1020;
+const CLUSTER_VERSION_CHANGED: i32 = 1039;
+
+/// What an operation knows of its earlier attempts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Attempt {
+    /// An earlier attempt's commit may have happened.
+    pub maybe_committed: bool,
+}
+
+/// Something done in one transaction. It may be attempted many times: all that must stay the same (ids, tokens) is made
+/// before, and what an attempt leaves in `self` must not count twice.
+pub(crate) trait Operation: Send {
+    type Output: Send;
+
+    fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> impl Future<Output = Result<Self::Output>> + Send;
+}
+
+/// Runs an operation that writes: attempt, commit, and again on a retryable error.
+pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+    let started = Instant::now();
+    let mut state = Attempt::default();
+    let mut trx = db.create_trx()?;
+    metrics.transactions.add(1);
+    loop {
+        let (error, next) = match operation.attempt(&trx, state).await {
+            Ok(output) => {
+                let commit_started = Instant::now();
+                match trx.commit().await {
+                    Ok(_) => {
+                        metrics.commits.add(1);
+                        metrics.commit_microseconds.add(commit_started.elapsed().as_micros() as u64);
+                        return Ok(output);
+                    }
+                    Err(failed) => {
+                        let error = FdbError::from_code(failed.code());
+                        state.maybe_committed |= error.is_maybe_committed();
+                        note(metrics, error);
+                        (error, failed.on_error().await)
+                    }
+                }
+            }
+            Err(Error::Storage(error)) => {
+                note(metrics, error);
+                (error, trx.on_error(error).await)
+            }
+            Err(other) => return Err(other),
+        };
+        trx = next.map_err(Error::Storage)?;
+        if started.elapsed() > RETRY_MAX {
+            return Err(Error::Storage(error));
+        }
+    }
+}
+
+/// Runs an operation that only reads: nothing is committed.
+pub(crate) async fn read<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+    let started = Instant::now();
+    let mut trx = db.create_trx()?;
+    metrics.transactions.add(1);
+    loop {
+        match operation.attempt(&trx, Attempt::default()).await {
+            Err(Error::Storage(error)) => {
+                note(metrics, error);
+                trx = trx.on_error(error).await.map_err(Error::Storage)?;
+                if started.elapsed() > RETRY_MAX {
+                    return Err(Error::Storage(error));
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
+/// A write that makes no write conflict range: the conflict of a document's edit is on its info key alone.
+pub(crate) struct Quiet<'t>(pub &'t Transaction);
+
+impl Quiet<'_> {
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.next()?;
+        self.0.set(key, value);
+        Ok(())
+    }
+
+    pub(crate) fn clear(&self, key: &[u8]) -> Result<()> {
+        self.next()?;
+        self.0.clear(key);
+        Ok(())
+    }
+
+    pub(crate) fn clear_range(&self, range: &crate::keys::KeyRange) -> Result<()> {
+        self.next()?;
+        self.0.clear_range(&range.begin, &range.end);
+        Ok(())
+    }
+
+    pub(crate) fn atomic(&self, key: &[u8], operand: &[u8], kind: MutationType) -> Result<()> {
+        self.next()?;
+        self.0.atomic_op(key, operand, kind);
+        Ok(())
+    }
+
+    fn next(&self) -> Result<()> {
+        Ok(self.0.set_option(TransactionOption::NextWriteNoWriteConflictRange)?)
+    }
+}
+
+/// Makes the transaction fail if `key` is written by another one that commits first, without reading it.
+pub(crate) fn conflict_with(trx: &Transaction, key: &[u8]) -> Result<()> {
+    let mut end = key.to_vec();
+    end.push(0);
+    Ok(trx.add_conflict_range(key, &end, ConflictRangeType::Read)?)
+}
+
+fn note(metrics: &Metrics, error: FdbError) {
+    metrics.retries.add(1);
+    match error.code() {
+        NOT_COMMITTED => metrics.conflicts.add(1),
+        COMMIT_UNKNOWN_RESULT | CLUSTER_VERSION_CHANGED => metrics.unknown_results.add(1),
+        _ => {}
+    }
+    tracing::debug!(code = error.code(), "transaction is tried again");
+}

@@ -1,0 +1,478 @@
+//! Writing documents: one transaction for a batch, each document with its own result.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use flatbed_flatten::etf::body_revision;
+use flatbed_revtree::{Ancestry, RevId};
+use foundationdb::options::MutationType;
+use foundationdb::{FdbResult, RangeOption, Transaction};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::body::{self, BODY_BYTES_MAX, Prepared, ROW_OVERHEAD_OF_RECORDS, Rows};
+use crate::document::{Edit, Updated, check_document_id};
+use crate::error::{Error, NotFound, Result};
+use crate::index::{Change, IndexMaintainer, maintainers};
+use crate::instance::Instance;
+use crate::keys::DocumentKeys;
+use crate::layer::{Inner, REVS_LIMIT, random_id};
+use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, encode_ancestry, encode_segment};
+use crate::seq::STAMP_BYTES;
+use crate::staging;
+use crate::transaction::{self, Attempt, Operation, Quiet};
+
+/// Most documents of one transaction.
+const BATCH_DOCUMENTS_MAX: usize = 250;
+
+/// What a batch is begun with, in bytes of new bodies.
+const BATCH_BYTES_MAX: u64 = 300_000;
+
+/// A transaction takes no further document beyond this, new bodies and superseded ones together.
+const TRANSACTION_BYTES_MAX: u64 = 850_000;
+
+/// Batches of one request that are under way at once.
+const BATCHES_AT_ONCE: usize = 4;
+
+/// How often a write begins anew because the database was deleted and created again under it.
+const INSTANCES_MAX: usize = 8;
+
+/// Writes edits; one result each, in order. Several edits of one document are made one after the other.
+pub(crate) async fn write_documents(inner: &Inner, name: &str, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+    let mut results: Vec<Option<Result<Updated>>> = Vec::new();
+    results.resize_with(edits.len(), || None);
+    let mut waves: Vec<Vec<usize>> = Vec::new();
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    for (at, edit) in edits.iter().enumerate() {
+        if let Err(error) = check_document_id(&edit.id) {
+            results[at] = Some(Err(error));
+            continue;
+        }
+        let wave = seen.entry(&edit.id).or_default();
+        match waves.get_mut(*wave) {
+            Some(indexes) => indexes.push(at),
+            None => waves.push(vec![at]),
+        }
+        *wave += 1;
+    }
+    for wave in waves {
+        write_wave(inner, name, edits, &wave, &mut results).await?;
+    }
+    if edits.is_empty() {
+        instance_of(inner, name).await?;
+    }
+    let missing = || Err(Error::Corrupt("an edit has no result".into()));
+    Ok(results.into_iter().map(|result| result.unwrap_or_else(missing)).collect())
+}
+
+/// Writes edits of distinct documents, given by their places in `edits`.
+async fn write_wave(
+    inner: &Inner,
+    name: &str,
+    edits: &[Edit<'_>],
+    wave: &[usize],
+    results: &mut [Option<Result<Updated>>],
+) -> Result<()> {
+    let mut wanted = wave.to_vec();
+    for _ in 0..INSTANCES_MAX {
+        let instance = instance_of(inner, name).await?;
+        let mut batches = prepare(inner, &instance, edits, &wanted, results).await?.into_iter();
+        let mut under_way = FuturesUnordered::new();
+        let mut again = Vec::new();
+        loop {
+            while under_way.len() < BATCHES_AT_ONCE
+                && let Some(batch) = batches.next()
+            {
+                under_way.push(write_batch(inner, instance.clone(), edits, batch));
+            }
+            let Some(done) = under_way.next().await else { break };
+            for (at, result) in done? {
+                match result {
+                    Some(result) => results[at] = Some(result),
+                    None => again.push(at),
+                }
+            }
+        }
+        if again.is_empty() {
+            return Ok(());
+        }
+        wanted = again;
+    }
+    Err(Error::DatabaseNotFound)
+}
+
+/// A document of a batch: what does not change from attempt to attempt.
+struct Item {
+    /// Its place among the edits.
+    at: usize,
+    body: Prepared,
+    /// Stands in the revision's record: says whether an unknown commit was ours.
+    token: [u8; 16],
+    /// Revision of the last attempt.
+    attempted: Option<RevId>,
+}
+
+/// Flattens the wanted edits and splits them into batches of bounded size; too large ones get their result here.
+async fn prepare(
+    inner: &Inner,
+    instance: &Instance,
+    edits: &[Edit<'_>],
+    wanted: &[usize],
+    results: &mut [Option<Result<Updated>>],
+) -> Result<Vec<Vec<Item>>> {
+    instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
+    let bytes_max = inner.options.document_bytes_max;
+    let mut batches: Vec<Vec<Item>> = Vec::new();
+    let mut room = 0;
+    for &at in wanted {
+        let edit = &edits[at];
+        let mut body = Prepared::new(instance, &edit.body);
+        if body.external_bytes > bytes_max {
+            results[at] = Some(Err(Error::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
+            continue;
+        }
+        if body.must_be_staged() && !staging::stage(inner, instance, &mut body).await? {
+            // The database became another one meanwhile: the batch's own check finds out and begins anew.
+            body.place = BodyPlace::Blob(Vec::new());
+        }
+        let bytes = transaction_bytes(&body);
+        let item = Item { at, body, token: random_id()?, attempted: None };
+        match batches.last_mut() {
+            Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
+            _ => {
+                batches.push(vec![item]);
+                room = BATCH_BYTES_MAX;
+            }
+        }
+        room = room.saturating_sub(bytes);
+    }
+    Ok(batches)
+}
+
+/// Writes a batch in as many transactions as its size asks for. `None` as a result: the database is another one now.
+async fn write_batch(
+    inner: &Inner,
+    instance: Arc<Instance>,
+    edits: &[Edit<'_>],
+    batch: Vec<Item>,
+) -> Result<Vec<(usize, Option<Result<Updated>>)>> {
+    let mut done = Vec::with_capacity(batch.len());
+    let mut rest = batch;
+    while !rest.is_empty() {
+        let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest };
+        let Some(results) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
+            done.extend(rest.iter().map(|item| (item.at, None)));
+            break;
+        };
+        let later = rest.split_off(results.len().max(1).min(rest.len()));
+        for (item, result) in rest.into_iter().zip(results) {
+            match (&result, &item.body.place) {
+                (Ok(_), _) => inner.metrics.documents_written.add(1),
+                (Err(error), place) => {
+                    if matches!(error, Error::Conflict) {
+                        inner.metrics.document_conflicts.add(1);
+                    }
+                    if let BodyPlace::Blob(blob_id) = place {
+                        staging::discard(inner, &instance, blob_id).await;
+                    }
+                }
+            }
+            done.push((item.at, Some(result)));
+        }
+        rest = later;
+    }
+    Ok(done)
+}
+
+/// The database's instance, from the cache if it is there: the write's own transaction checks it.
+async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
+    struct Resolve<'a>(&'a Inner, &'a str);
+    impl Operation for Resolve<'_> {
+        type Output = Arc<Instance>;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<Instance>> {
+            self.0.resolve(trx, self.1).await
+        }
+    }
+    match inner.cached(name) {
+        Some(instance) => Ok(instance),
+        None => transaction::read(&inner.db, &inner.metrics, &mut Resolve(inner, name)).await,
+    }
+}
+
+struct WriteBatch<'a, 'e> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    edits: &'a [Edit<'e>],
+    items: &'a mut Vec<Item>,
+}
+
+impl Operation for WriteBatch<'_, '_> {
+    /// Results of the first items, as many as one transaction takes; `None`: the database is another one now.
+    type Output = Option<Vec<Result<Updated>>>;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
+        let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if found.record != self.instance.record {
+            return Ok(None);
+        }
+        // All reads are issued before the first is awaited.
+        let reads: Vec<_> = self
+            .items
+            .iter()
+            .map(|item| {
+                let edit = &self.edits[item.at];
+                let keys = self.instance.keys.document(&edit.id);
+                let attempted = item.attempted.as_ref().filter(|_| attempt.maybe_committed);
+                let earlier = attempted.map(|rev| trx.get(&keys.revision(rev), false));
+                let info = trx.get(&keys.info(), false);
+                // An edit of a revision will supersede it: its leaf and body are needed then.
+                let old = edit.parent.as_ref().map(|_| OldRead::begin(trx, &keys));
+                (keys, earlier, info, old)
+            })
+            .collect();
+        let mut maintainers = maintainers();
+        let mut results = Vec::with_capacity(self.items.len());
+        let mut bytes = 0;
+        let mut user_version = 0;
+        for (item, (keys, earlier, info, old)) in self.items.iter_mut().zip(reads) {
+            let info = match info.await? {
+                Some(bytes) => Some(Info::decode(&bytes)?),
+                None => None,
+            };
+            bytes += transaction_bytes(&item.body) + info.as_ref().map_or(0, moved_bytes);
+            if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
+                break;
+            }
+            if let Some(earlier) = earlier
+                && let Some(record) = earlier.await?
+                && RevisionRecord::decode(&record)?.token == item.token
+                && let Some(rev) = item.attempted.clone()
+            {
+                results.push(Ok(Updated { rev }));
+                continue;
+            }
+            let edit = &self.edits[item.at];
+            let document = DocumentWrite { trx, instance: self.instance, keys: &keys, edit, item, user_version };
+            let written = document.write(info, old, &mut maintainers).await?;
+            user_version += u16::from(written.is_ok());
+            item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
+            results.push(written);
+        }
+        for maintainer in &mut maintainers {
+            maintainer.finish(trx, self.instance)?;
+        }
+        Ok(Some(results))
+    }
+}
+
+fn transaction_bytes(body: &Prepared) -> u64 {
+    let rows = if body.rows.is_empty() { 0 } else { body.stored_bytes };
+    rows + ROW_OVERHEAD_OF_RECORDS
+}
+
+fn moved_bytes(info: &Info) -> u64 {
+    if info.place == BodyPlace::Rows { info.stored_bytes } else { 0 }
+}
+
+/// The reads of what an edit supersedes.
+struct OldRead<L, B> {
+    leaves: L,
+    body: B,
+}
+
+impl OldRead<(), ()> {
+    #[expect(clippy::type_complexity, reason = "two futures of the binding that have no names")]
+    fn begin(
+        trx: &Transaction,
+        keys: &DocumentKeys,
+    ) -> OldRead<
+        impl Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send + use<>,
+        body::RangeRead<impl Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send + use<>>,
+    > {
+        let leaves = keys.leaves();
+        let option = RangeOption::from((leaves.begin.as_slice(), leaves.end.as_slice()));
+        OldRead { leaves: trx.get_range(&option, 1, true), body: body::begin_read(trx, keys.body_rows()) }
+    }
+}
+
+struct DocumentWrite<'a, 'e> {
+    trx: &'a Transaction,
+    instance: &'a Instance,
+    keys: &'a DocumentKeys,
+    edit: &'a Edit<'e>,
+    item: &'a Item,
+    user_version: u16,
+}
+
+impl DocumentWrite<'_, '_> {
+    async fn write<L, B>(
+        self,
+        info: Option<Info>,
+        old: Option<OldRead<L, body::RangeRead<B>>>,
+        maintainers: &mut [Box<dyn IndexMaintainer>],
+    ) -> Result<Result<Updated>>
+    where
+        L: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
+        B: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
+    {
+        let parent = match parent_of(self.edit, info.as_ref()) {
+            Ok(parent) => parent,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (ancestry, old_rows) = match (&info, &parent) {
+            (None, None) => (Ancestry::default(), None),
+            // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
+            (None, Some(unknown)) => (Ancestry { recent: vec![unknown.clone()], sealed_count: 0 }, None),
+            (Some(info), _) => {
+                let (ancestry, rows) = match old {
+                    Some(old) => self.finish(info, old).await?,
+                    None => self.finish(info, OldRead::begin(self.trx, self.keys)).await?,
+                };
+                (ancestry, Some(rows))
+            }
+        };
+        let generation = parent.as_ref().map_or(0, RevId::generation) + 1;
+        if generation > flatbed_revtree::GENERATION_MAX {
+            return Ok(Err(Error::InvalidRevision));
+        }
+        let hash = body_revision(
+            parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
+            self.edit.deleted,
+            &self.edit.body,
+        );
+        let rev = RevId::new(generation, hash);
+        if let BodyPlace::Blob(blob_id) = &self.item.body.place
+            && !staging::take(self.trx, &self.instance.keys, blob_id).await?
+        {
+            return Ok(Err(Error::Corrupt("the body's upload was swept before it was committed".into())));
+        }
+        let mut stored_delta = self.item.body.stored_bytes as i64;
+        stored_delta -= self.stem(generation).await?;
+        self.supersede(info.as_ref(), old_rows.as_ref(), ancestry, &rev)?;
+        self.put(info.as_ref(), &rev)?;
+        let change = Change {
+            id: &self.edit.id,
+            old: info.as_ref(),
+            old_rows: old_rows.as_ref(),
+            winner: &rev,
+            deleted: self.edit.deleted,
+            leaf_count: 1,
+            external_bytes: self.item.body.external_bytes,
+            stored_bytes_delta: stored_delta,
+            user_version: self.user_version,
+        };
+        for maintainer in maintainers {
+            maintainer.document(self.trx, self.instance, &change)?;
+        }
+        Ok(Ok(Updated { rev }))
+    }
+
+    /// Ancestry for a child of the winner, without the winner itself, and the winner's rows.
+    async fn finish<L, B>(&self, info: &Info, old: OldRead<L, body::RangeRead<B>>) -> Result<(Ancestry, Rows)>
+    where
+        L: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
+        B: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
+    {
+        let leaf_key = self.keys.leaf(info.deleted, &info.winner);
+        let leaves = old.leaves.await?;
+        let leaf = leaves.iter().find(|row| row.key() == leaf_key.as_slice());
+        let leaf = leaf.ok_or_else(|| Error::Corrupt("a document's winner is not among its leaves".into()))?;
+        let ancestry = decode_ancestry(&info.winner, leaf.value())?;
+        let prefix_bytes = self.keys.body().len();
+        let rows = Rows::new(old.body.finish(self.trx, BODY_BYTES_MAX).await?, prefix_bytes);
+        Ok((ancestry, rows))
+    }
+
+    /// Takes the old winner out of the latest range and out of the leaves.
+    fn supersede(&self, info: Option<&Info>, rows: Option<&Rows>, ancestry: Ancestry, rev: &RevId) -> Result<()> {
+        let quiet = Quiet(self.trx);
+        let (ancestry, sealed) = match info {
+            None => (ancestry, None),
+            Some(old) => {
+                // Cleared first, or fields that the new revision lacks would come back.
+                quiet.clear_range(&self.keys.body_rows())?;
+                quiet.clear(&self.keys.leaf(old.deleted, &old.winner))?;
+                let mut key = self.keys.revision_body(&old.winner);
+                let prefix_bytes = key.len();
+                for (path, value) in rows.into_iter().flat_map(Rows::iter) {
+                    key.truncate(prefix_bytes);
+                    key.extend_from_slice(path);
+                    quiet.set(&key, value)?;
+                }
+                ancestry.extend(old.winner.clone())
+            }
+        };
+        if let Some(sealed) = sealed {
+            quiet.set(&self.keys.ancestors(sealed.generation()), &encode_segment(&sealed))?;
+        }
+        quiet.set(&self.keys.leaf(self.edit.deleted, rev), &encode_ancestry(&ancestry))
+    }
+
+    /// Writes the new winner: its rows, its record, the document's info.
+    fn put(&self, old: Option<&Info>, rev: &RevId) -> Result<()> {
+        let quiet = Quiet(self.trx);
+        let body = &self.item.body;
+        let mut key = self.keys.body();
+        let prefix_bytes = key.len();
+        for (path, value) in &body.rows {
+            key.truncate(prefix_bytes);
+            key.extend_from_slice(path);
+            quiet.set(&key, value)?;
+        }
+        let record = RevisionRecord {
+            token: self.item.token.to_vec(),
+            deleted: self.edit.deleted,
+            external_bytes: body.external_bytes,
+            stored_bytes: body.stored_bytes,
+            place: body.place.clone(),
+            body_dropped: false,
+        };
+        quiet.set(&self.keys.revision(rev), &record.encode())?;
+        let mut stamp = [0xff; STAMP_BYTES];
+        stamp[10..].copy_from_slice(&self.user_version.to_be_bytes());
+        let info = Info {
+            stamp,
+            winner: rev.clone(),
+            deleted: self.edit.deleted,
+            leaf_count: old.map_or(1, |old| old.leaf_count),
+            place: body.place.clone(),
+            external_bytes: body.external_bytes,
+            stored_bytes: body.stored_bytes,
+        };
+        // The one write with a conflict range: two edits of a document conflict here.
+        self.trx.atomic_op(&self.keys.info(), &info.encode_stamped(), MutationType::SetVersionstampedValue);
+        Ok(())
+    }
+
+    /// Drops what lies beyond the limit of ancestors. Returns how many stored bytes went.
+    async fn stem(&self, generation: u64) -> Result<i64> {
+        let Some(last) = generation.checked_sub(REVS_LIMIT).filter(|last| *last > 0) else { return Ok(0) };
+        let [records, bodies, segments] = self.keys.stemmed(last);
+        let range = RangeOption::from((records.begin.as_slice(), records.end.as_slice()));
+        let mut dropped = 0;
+        for row in self.trx.get_range(&range, 1, true).await?.iter() {
+            let record = RevisionRecord::decode(row.value())?;
+            if !record.body_dropped {
+                dropped += record.stored_bytes as i64;
+            }
+            if let BodyPlace::Blob(blob_id) = &record.place {
+                Quiet(self.trx).clear_range(&self.instance.keys.blob_rows(blob_id))?;
+            }
+        }
+        for range in [records, bodies, segments] {
+            Quiet(self.trx).clear_range(&range)?;
+        }
+        Ok(dropped)
+    }
+}
+
+/// The revision that the edit's hash is made on.
+fn parent_of(edit: &Edit<'_>, info: Option<&Info>) -> Result<Option<RevId>> {
+    match (info, &edit.parent) {
+        (None, parent) => Ok(parent.clone()),
+        // A document that was deleted is created again on top of its tombstone.
+        (Some(info), None) if info.deleted && !edit.deleted => Ok(Some(info.winner.clone())),
+        (Some(info), None) if info.deleted => Err(Error::DocumentNotFound(NotFound::Deleted)),
+        (Some(info), Some(parent)) if *parent == info.winner => Ok(Some(info.winner.clone())),
+        (Some(_), _) => Err(Error::Conflict),
+    }
+}

@@ -1,0 +1,239 @@
+//! One revision id: `GENERATION-HASH`.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+/// The greatest generation accepted: integers above it are not exact in JavaScript clients.
+pub const GENERATION_MAX: u64 = 1 << 53;
+
+/// The longest hash part accepted, in bytes of UTF-8. CouchDB itself makes 32 hexadecimal digits; replication may bring
+/// others.
+pub const HASH_BYTES_MAX: usize = 512;
+
+/// The text is not a revision id. CouchDB answers 400 "Invalid rev format".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("Invalid rev format")]
+pub struct InvalidRevision;
+
+/// The part of a revision id behind the dash.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Hash {
+    /// 32 hexadecimal digits, kept as the 16 bytes that they stand for (so written in lower case again).
+    Md5([u8; 16]),
+    /// Any other text, 1 to [`HASH_BYTES_MAX`] bytes.
+    Text(Box<str>),
+}
+
+/// A revision id, such as `3-28390acbb2afb09d34e8e35d2d2211ad`.
+///
+/// Ids order by generation, then bytewise by the text of the hash: among leaves of equal deletedness the greatest wins
+/// (CouchDB's rule, the same on every replica).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RevId {
+    generation: u64,
+    hash: Hash,
+}
+
+impl RevId {
+    /// The id that this service gives to an edit: `generation` and an MD5 (see `flatbed_flatten::etf`).
+    pub fn new(generation: u64, md5: [u8; 16]) -> Self {
+        RevId { generation, hash: Hash::Md5(md5) }
+    }
+
+    /// An id from its parts as they stand in a `_revisions` member: `hash` is the text behind the dash.
+    pub fn from_parts(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
+        if generation > GENERATION_MAX || hash.is_empty() || hash.len() > HASH_BYTES_MAX {
+            return Err(InvalidRevision);
+        }
+        Ok(RevId { generation, hash: parse_hash(hash) })
+    }
+
+    /// How many edits the revision is away from the root, itself included: 1 for a first edit.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The hash part.
+    pub fn hash(&self) -> &Hash {
+        &self.hash
+    }
+
+    /// The hash as the bytes that CouchDB hashes into a child's id: 16 raw bytes, or the text's own.
+    pub fn hash_bytes(&self) -> &[u8] {
+        match &self.hash {
+            Hash::Md5(bytes) => bytes,
+            Hash::Text(text) => text.as_bytes(),
+        }
+    }
+
+    /// The text behind the dash.
+    pub fn hash_text(&self) -> String {
+        HashText(&self.hash).to_string()
+    }
+
+    /// Appends the id's text to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut digits = [0_u8; 20];
+        let mut at = digits.len();
+        let mut rest = self.generation;
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        out.extend_from_slice(&digits[at..]);
+        out.push(b'-');
+        match &self.hash {
+            Hash::Md5(bytes) => out.extend_from_slice(&hex(bytes)),
+            Hash::Text(text) => out.extend_from_slice(text.as_bytes()),
+        }
+    }
+
+    /// A binary form for keys and values: it sorts as the id does (generation first, then the hash's text).
+    ///
+    /// 8 bytes big-endian generation, then the hash: its 32 digits as text, or its own text. So a range of keys read
+    /// backwards gives the winner first.
+    pub fn to_sortable(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(40);
+        out.extend_from_slice(&self.generation.to_be_bytes());
+        match &self.hash {
+            Hash::Md5(bytes) => out.extend_from_slice(&hex(bytes)),
+            Hash::Text(text) => out.extend_from_slice(text.as_bytes()),
+        }
+        out
+    }
+}
+
+struct HashText<'a>(&'a Hash);
+
+impl fmt::Display for HashText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Hash::Md5(bytes) => {
+                let digits = hex(bytes);
+                f.write_str(std::str::from_utf8(&digits).map_err(|_| fmt::Error)?)
+            }
+            Hash::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl fmt::Display for RevId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.generation, HashText(&self.hash))
+    }
+}
+
+impl FromStr for RevId {
+    type Err = InvalidRevision;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRevision> {
+        let (generation, hash) = text.split_once('-').ok_or(InvalidRevision)?;
+        if generation.is_empty() || generation.len() > 16 || !generation.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(InvalidRevision);
+        }
+        RevId::from_parts(generation.parse().map_err(|_| InvalidRevision)?, hash)
+    }
+}
+
+impl Ord for RevId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.generation.cmp(&other.generation).then_with(|| match (&self.hash, &other.hash) {
+            // Lower-case digits sort as the bytes that they stand for.
+            (Hash::Md5(a), Hash::Md5(b)) => a.cmp(b),
+            (Hash::Text(a), Hash::Text(b)) => a.as_bytes().cmp(b.as_bytes()),
+            (Hash::Md5(a), Hash::Text(b)) => hex(a).as_slice().cmp(b.as_bytes()),
+            (Hash::Text(a), Hash::Md5(b)) => a.as_bytes().cmp(hex(b).as_slice()),
+        })
+    }
+}
+
+impl PartialOrd for RevId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+fn parse_hash(text: &str) -> Hash {
+    let digits = text.as_bytes();
+    let mut bytes = [0_u8; 16];
+    if digits.len() == 32 {
+        let whole =
+            bytes.iter_mut().zip(digits.chunks_exact(2)).all(|(byte, pair)| match (nibble(pair[0]), nibble(pair[1])) {
+                (Some(high), Some(low)) => {
+                    *byte = high << 4 | low;
+                    true
+                }
+                _ => false,
+            });
+        if whole {
+            return Hash::Md5(bytes);
+        }
+    }
+    Hash::Text(text.into())
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+fn hex(bytes: &[u8; 16]) -> [u8; 32] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut out = [0_u8; 32];
+    for (pair, byte) in out.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_and_writes_what_couchdb_writes() {
+        for text in ["1-967a00dff5e02add41819138abb3284d", "12-abc", "3-x-y", "9007199254740992-é"] {
+            let rev: RevId = text.parse().unwrap();
+            assert_eq!(rev.to_string(), text);
+            let mut out = Vec::new();
+            rev.write(&mut out);
+            assert_eq!(out, text.as_bytes());
+        }
+        let upper: RevId = "1-967A00DFF5E02ADD41819138ABB3284D".parse().unwrap();
+        assert_eq!(upper.to_string(), "1-967a00dff5e02add41819138abb3284d");
+    }
+
+    #[test]
+    fn refuses_what_is_no_revision() {
+        let long = format!("1-{}", "x".repeat(HASH_BYTES_MAX + 1));
+        for text in ["", "1", "1-", "-a", "a-b", "+1-a", "-1-a", "9007199254740993-a", "99999999999999999999-a", &long]
+        {
+            assert_eq!(text.parse::<RevId>(), Err(InvalidRevision), "{text}");
+        }
+    }
+
+    fn any_rev() -> impl Strategy<Value = RevId> {
+        (0..5_u64, prop_oneof!["[0-9a-f]{32}", "[0-9a-f]{2}", "[ -~]{1,40}"])
+            .prop_map(|(generation, hash)| RevId::from_parts(generation, &hash).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn order_is_that_of_the_text_and_of_the_sortable_form(a in any_rev(), b in any_rev()) {
+            let by_text = a.generation().cmp(&b.generation()).then_with(|| a.hash_text().cmp(&b.hash_text()));
+            prop_assert_eq!(a.cmp(&b), by_text);
+            prop_assert_eq!(a.to_sortable().cmp(&b.to_sortable()), by_text);
+        }
+    }
+}
