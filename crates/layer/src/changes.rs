@@ -217,6 +217,7 @@ impl Operation for Page<'_> {
         self.inner.metrics.by_seq_rows.add(page.len() as u64);
         let read_all = !page.more() && page.len() < limit;
         let mut last_read = at;
+        let mut full = false;
         let mut rows = Vec::with_capacity(page.len());
         for entry in &page {
             last_read = instance.keys.by_seq_parse(entry.key())?;
@@ -224,14 +225,15 @@ impl Operation for Page<'_> {
             if self.query.doc_ids.as_ref().is_none_or(|ids| ids.contains(&row.id)) {
                 rows.push(row);
                 if rows.len() as u64 == self.limit {
-                    return self.with_documents(trx, &instance, rows, true, last_read).await;
+                    full = true;
+                    break;
                 }
             }
         }
         drop(page);
         // At the end the feed stands at the newest sequence, whatever a filter passed.
-        let last_seq = if read_all && !self.query.descending { newest.max(last_read) } else { last_read };
-        self.with_documents(trx, &instance, rows, read_all, last_seq).await
+        let last_seq = if read_all && !full && !self.query.descending { newest.max(last_read) } else { last_read };
+        self.with_documents(trx, &instance, rows, read_all || full, last_seq).await
     }
 }
 

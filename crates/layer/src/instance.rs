@@ -37,10 +37,10 @@ impl Instance {
 
     /// Makes sure that the names in `members` are cached as far as the database may have ids for them: what stays
     /// unknown afterwards stands literally.
-    pub(crate) async fn prepare_names(
+    pub(crate) async fn prepare_names<'b, 'v: 'b>(
         &self,
         inner: &Inner,
-        bodies: impl Iterator<Item = &Value<'_>> + Send + Clone,
+        bodies: impl Iterator<Item = &'b Value<'v>> + Send + Clone,
     ) -> Result<()> {
         let unknown = |instance: &Instance| {
             let view = instance.fields.view();

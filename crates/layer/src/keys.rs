@@ -107,6 +107,16 @@ impl RootKeys {
         take_text(&key[with_int(&self.prefix, DBS).len().min(key.len())..])
     }
 
+    /// Data of every namespace from `namespace` up.
+    pub(crate) fn namespaces_from(&self, namespace: u64) -> KeyRange {
+        KeyRange { begin: self.namespace(namespace).prefix, end: with_int(&self.prefix, DATA + 1) }
+    }
+
+    /// The namespace that a key of [`RootKeys::namespaces_from`] lies in.
+    pub(crate) fn namespace_of(&self, key: &[u8]) -> Result<u64> {
+        take_int(&key[with_int(&self.prefix, DATA).len().min(key.len())..]).map(|(namespace, _)| namespace)
+    }
+
     pub(crate) fn namespace(&self, namespace: u64) -> Keys {
         let mut prefix = with_int(&self.prefix, DATA);
         put_int(&mut prefix, namespace);
@@ -358,6 +368,11 @@ pub(crate) struct DocumentKeys {
 }
 
 impl DocumentKeys {
+    /// Everything under the document.
+    pub(crate) fn whole(&self) -> KeyRange {
+        under(&self.prefix)
+    }
+
     pub(crate) fn info(&self) -> Vec<u8> {
         with_int(&self.prefix, INFO)
     }

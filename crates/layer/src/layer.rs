@@ -1,7 +1,7 @@
 //! The layer of one server: databases by name, what is cached of them, and how they come and go.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
 use foundationdb::options::StreamingMode;
@@ -161,6 +161,12 @@ impl Layer {
     /// A database by its name. Nothing is read here: its operations answer [`Error::DatabaseNotFound`].
     pub fn database(&self, name: &str) -> Database {
         Database::new(self.inner.clone(), name)
+    }
+
+    /// Removes large bodies that were begun longer ago than `broken_after` and that no document took. The layer does so
+    /// itself from time to time; returns how many there were.
+    pub async fn sweep_broken_uploads(&self, broken_after: Duration) -> Result<u64> {
+        crate::staging::sweep(&self.inner, broken_after).await
     }
 
     /// All counters.

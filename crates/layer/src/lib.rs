@@ -14,6 +14,7 @@
 mod all_docs;
 mod body;
 mod changes;
+pub mod check;
 mod database;
 mod document;
 mod error;

@@ -11,9 +11,6 @@ use crate::seq::STAMP_BYTES;
 /// Where in an encoded `DocumentInfo` the sequence's 12 bytes stand: behind the first field's tag and length.
 pub(crate) const INFO_STAMP_OFFSET: u32 = 2;
 
-/// Most leaves that a by-seq entry holds itself.
-pub(crate) const LEAVES_INLINE_MAX: usize = 8;
-
 pub(crate) fn revision_message(rev: &RevId) -> proto::Revision {
     let (md5, text) = match rev.hash() {
         Hash::Md5(md5) => (md5.to_vec(), String::new()),

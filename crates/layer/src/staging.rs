@@ -23,7 +23,7 @@ use crate::transaction::{self, Attempt, Operation, Quiet};
 const STAGE_BYTES_MAX: u64 = 500_000;
 
 /// A staged blob that no document took for this long is a broken upload.
-const BROKEN_AFTER_MS: u64 = 60 * 60 * 1000;
+const BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
 /// Between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
@@ -148,9 +148,9 @@ impl Operation for ListStaged<'_> {
     }
 }
 
-/// Removes the broken uploads of every database. Returns how many.
-pub(crate) async fn sweep(inner: &Arc<Inner>) -> Result<u64> {
-    let older_than_ms = now_ms().saturating_sub(BROKEN_AFTER_MS);
+/// Removes what was staged longer ago and never taken, in every database. Returns how many blobs.
+pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<u64> {
+    let older_than_ms = now_ms().saturating_sub(broken_after.as_millis() as u64);
     let layer = crate::Layer { inner: inner.clone() };
     let mut swept = 0;
     for name in layer.all_databases(&NameRange::default()).await? {
@@ -182,7 +182,7 @@ pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
             if inner.is_closing() {
                 return;
             }
-            if let Err(error) = sweep(&inner).await {
+            if let Err(error) = sweep(&inner, BROKEN_AFTER).await {
                 tracing::warn!(%error, "broken uploads could not be swept");
             }
         }

@@ -1,0 +1,400 @@
+//! The checker: recomputes from the raw keys that everything derived from documents is true.
+//!
+//! Each document is checked in one transaction together with its entries elsewhere, so that the check may run beside
+//! writers. Sums over the whole database are compared only if `last_seq` did not change while the check ran.
+
+mod document;
+
+use std::collections::HashSet;
+
+use flatbed_flatten::FieldNames;
+use foundationdb::Transaction;
+use prost::Message;
+
+use crate::database::{Database, decode_counter};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::keys::{Counter, KeyRange, Subspace};
+use crate::layer::{Inner, Layer, NameRange};
+use crate::proto;
+use crate::read::{info, last_seq, page_of};
+use crate::records::revision;
+use crate::seq::Seq;
+use crate::transaction::{self, Attempt, Operation};
+use document::{DocumentCheck, Sums};
+
+/// Keys read at once.
+const PAGE_KEYS: usize = 1_000;
+
+/// Violations beyond this many are only counted.
+const VIOLATIONS_MAX: usize = 1_000;
+
+/// What the checker found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Documents looked at, tombstones included.
+    pub documents: u64,
+    /// Keys looked at.
+    pub keys: u64,
+    /// One sentence each; the first thousand.
+    pub violations: Vec<String>,
+    /// All of them.
+    pub violation_count: u64,
+    /// Whether sums were compared: not where writes went on meanwhile.
+    pub sums_compared: bool,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.violation_count == 0
+    }
+
+    pub(crate) fn violation(&mut self, text: String) {
+        self.violation_count += 1;
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(text);
+        }
+    }
+}
+
+/// Checks one database. `progress` is called with the number of documents looked at so far.
+///
+/// # Errors
+/// [`Error::DatabaseNotFound`], [`Error::FormatTooNew`], [`Error::Storage`]; what is wrong in the data is in the report.
+pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) + Send) -> Result<Report> {
+    let inner = &database.inner;
+    let name = &*database.name;
+    let mut report = Report::default();
+    let (instance, before) = run(inner, &mut Begin { inner, name }).await?;
+    check_fields(inner, &instance, &mut report).await?;
+    let mut sums = Sums::default();
+    let mut rest = Some(instance.keys.documents());
+    while let Some(range) = rest {
+        let mut page = DocumentPage { inner, name, instance: &instance, range };
+        let (found, next) = run(inner, &mut page).await?;
+        for part in found {
+            report.keys += part.keys;
+            report.documents += 1;
+            part.violations.into_iter().for_each(|violation| report.violation(violation));
+            sums.add(part.sums);
+        }
+        rest = next;
+        progress(report.documents);
+    }
+    let by_seq = check_index(inner, &instance, IndexKind::BySeq, &mut report).await?;
+    let all_docs = check_index(inner, &instance, IndexKind::AllDocs, &mut report).await?;
+    let blobs = read_keys(inner, &instance, instance.keys.blobs(), |key, _| {
+        instance.keys.split_blob(key).map(|(id, _)| id)
+    });
+    let blobs: HashSet<Vec<u8>> = blobs.await?.into_iter().collect();
+    let staged = read_keys(inner, &instance, instance.keys.staged_all(), |key, _| instance.keys.staged_id(key)).await?;
+    check_strays(inner, &instance, &mut report).await?;
+    let mut end = End { inner, name, instance: &instance };
+    let (after, counters) = run(inner, &mut end).await?;
+    if after != before {
+        return Ok(report);
+    }
+    report.sums_compared = true;
+    for (counter, value) in Counter::ALL.into_iter().zip(counters) {
+        let counted = sums.counter(counter);
+        if value != counted {
+            report.violation(format!("counter {counter:?} is {value}, a recount gives {counted}"));
+        }
+    }
+    if by_seq != sums.documents + sums.deleted_documents {
+        report.violation(format!("by-seq has {by_seq} entries for {} documents", report.documents));
+    }
+    if all_docs != sums.documents {
+        report.violation(format!("_all_docs has {all_docs} entries for {} documents", sums.documents));
+    }
+    for id in &blobs {
+        if !sums.blobs.contains(id) && !staged.contains(id) {
+            report.violation(format!("blob {} belongs to nothing", hex(id)));
+        }
+    }
+    Ok(report)
+}
+
+/// Looks for data that belongs to no database: what a deletion left behind.
+///
+/// # Errors
+/// As [`check_database`].
+pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
+    let inner = &layer.inner;
+    let mut report = Report::default();
+    let mut known = HashSet::new();
+    for name in layer.all_databases(&NameRange::default()).await? {
+        match run(inner, &mut Begin { inner, name: &name }).await {
+            Ok((instance, _)) => known.insert(instance.record.namespace),
+            Err(Error::DatabaseNotFound) => continue,
+            Err(error) => return Err(error),
+        };
+    }
+    let mut from = 0;
+    while let Some(namespace) = run(inner, &mut NextNamespace { inner, from }).await? {
+        report.keys += 1;
+        if !known.contains(&namespace) {
+            report.violation(format!("namespace {namespace} has data but no database"));
+        }
+        from = namespace + 1;
+    }
+    Ok(report)
+}
+
+async fn run<O: Operation>(inner: &Inner, operation: &mut O) -> Result<O::Output> {
+    transaction::read(&inner.db, &inner.metrics, operation).await
+}
+
+struct Begin<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for Begin<'_> {
+    type Output = (std::sync::Arc<Instance>, Seq);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let seq = last_seq(trx, &instance).await?;
+        Ok((instance, seq))
+    }
+}
+
+struct End<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    instance: &'a Instance,
+}
+
+impl Operation for End<'_> {
+    type Output = (Seq, [i64; Counter::ALL.len()]);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        same_instance(self.inner, self.name, self.instance, trx).await?;
+        let mut values = [0; Counter::ALL.len()];
+        for (value, counter) in values.iter_mut().zip(Counter::ALL) {
+            *value = decode_counter(trx.get(&self.instance.keys.counter(counter), true).await?.as_deref())?;
+        }
+        Ok((last_seq(trx, self.instance).await?, values))
+    }
+}
+
+async fn same_instance(inner: &Inner, name: &str, instance: &Instance, trx: &Transaction) -> Result<()> {
+    match inner.resolve(trx, name).await?.record.namespace == instance.record.namespace {
+        true => Ok(()),
+        false => Err(Error::DatabaseNotFound),
+    }
+}
+
+/// Ids and names must be each other's inverse, without a gap, below the next id.
+async fn check_fields(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {
+    match instance.reload_names(inner).await {
+        Ok(()) | Err(Error::Corrupt(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let ids = read_keys(inner, instance, instance.keys.field_ids(), |key, value| {
+        Ok((instance.keys.field_id_name(key)?, proto::FieldId::decode(value)?.id))
+    });
+    let ids = ids.await?;
+    report.keys += 2 * ids.len() as u64;
+    let view = instance.fields.view();
+    for (name, id) in &ids {
+        if view.name_of(*id) != Some(name) {
+            report.violation(format!("field {name:?} has id {id}, which is not its own"));
+        }
+    }
+    if ids.len() < instance.fields.len() {
+        report.violation(format!("{} field ids for {} names", ids.len(), instance.fields.len()));
+    }
+    Ok(())
+}
+
+/// A page of documents: each complete.
+struct DocumentPage<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    instance: &'a Instance,
+    range: KeyRange,
+}
+
+impl Operation for DocumentPage<'_> {
+    type Output = (Vec<document::Found>, Option<KeyRange>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        same_instance(self.inner, self.name, self.instance, trx).await?;
+        let keys = &self.instance.keys;
+        let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
+        let more = page.more() || page.len() == PAGE_KEYS;
+        let mut ids: Vec<String> = Vec::new();
+        let mut found = Vec::new();
+        for row in &page {
+            match keys.split_document(row.key()) {
+                Ok((id, _, _)) if ids.last() != Some(&id) => ids.push(id),
+                Ok(_) => {}
+                Err(_) => found.push(document::Found::stray(row.key())),
+            }
+        }
+        // The last one may go on beyond the page: it is left to the next, unless it is all there is.
+        let left = if more && ids.len() > 1 { ids.pop() } else { None };
+        for id in &ids {
+            found.push(DocumentCheck { inner: self.inner, instance: self.instance, trx, id }.check().await?);
+        }
+        let last = page.last().map(|row| row.key().to_vec());
+        let next = match (left, ids.last(), last) {
+            (Some(left), _, _) => Some(keys.document(&left).whole().begin),
+            (None, Some(only), _) if more => Some(keys.document(only).whole().end),
+            (None, None, Some(last)) if more => Some([last.as_slice(), &[0]].concat()),
+            _ => None,
+        };
+        Ok((found, next.map(|begin| KeyRange { begin, end: self.range.end.clone() })))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IndexKind {
+    BySeq,
+    AllDocs,
+}
+
+/// Every entry must be the one that its document's info names. Returns how many there are.
+async fn check_index(inner: &Inner, instance: &Instance, kind: IndexKind, report: &mut Report) -> Result<u64> {
+    let mut entries = 0;
+    let range = match kind {
+        IndexKind::BySeq => instance.keys.by_seq_any(),
+        IndexKind::AllDocs => instance.keys.all_docs(),
+    };
+    let mut rest = Some(range);
+    while let Some(range) = rest {
+        let (count, violations, next) = run(inner, &mut IndexPage { instance, kind, range }).await?;
+        entries += count;
+        violations.into_iter().for_each(|violation| report.violation(violation));
+        rest = next;
+    }
+    report.keys += entries;
+    Ok(entries)
+}
+
+struct IndexPage<'a> {
+    instance: &'a Instance,
+    kind: IndexKind,
+    range: KeyRange,
+}
+
+impl Operation for IndexPage<'_> {
+    type Output = (u64, Vec<String>, Option<KeyRange>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
+        let entries: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+        let mut violations = Vec::new();
+        for (key, value) in &entries {
+            if let Err(reason) = self.entry(trx, key, value).await? {
+                violations.push(format!("{:?} entry {}: {reason}", self.kind, hex(key)));
+            }
+        }
+        let more = page.more() || page.len() == PAGE_KEYS;
+        let next = page.last().filter(|_| more).map(|last| KeyRange {
+            begin: [last.key(), &[0]].concat(),
+            end: self.range.end.clone(),
+        });
+        Ok((page.len() as u64, violations, next))
+    }
+}
+
+impl IndexPage<'_> {
+    async fn entry(&self, trx: &Transaction, key: &[u8], value: &[u8]) -> Result<std::result::Result<(), String>> {
+        let keys = &self.instance.keys;
+        let (id, seq) = match self.kind {
+            IndexKind::AllDocs => match keys.all_docs_id(key) {
+                Ok(id) => (id, None),
+                Err(error) => return Ok(Err(error.to_string())),
+            },
+            IndexKind::BySeq => match (keys.by_seq_parse(key), proto::SequenceEntry::decode(value)) {
+                (Ok(seq), Ok(entry)) => (entry.document_id, Some(seq)),
+                _ => return Ok(Err("cannot be read".into())),
+            },
+        };
+        let Some(info) = info(trx, &keys.document(&id), true).await? else {
+            return Ok(Err(format!("its document {id:?} is not there")));
+        };
+        let own = match seq {
+            Some(seq) => seq == Seq::new(self.instance.incarnation(), info.stamp),
+            None => {
+                let entry = proto::AllDocsEntry::decode(value).map(|entry| revision(entry.winner.as_ref()));
+                !info.deleted && matches!(entry, Ok(Ok(rev)) if rev == info.winner)
+            }
+        };
+        Ok(if own { Ok(()) } else { Err(format!("document {id:?} has another")) })
+    }
+}
+
+/// Keys in places that this format does not have.
+async fn check_strays(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {
+    let all = instance.keys.all();
+    let gaps = [
+        KeyRange { begin: all.begin.clone(), end: instance.keys.documents().begin },
+        KeyRange { begin: instance.keys.staged_all().end, end: all.end },
+    ];
+    for gap in gaps {
+        let strays = read_keys(inner, instance, gap, |key, _| {
+            Ok(match instance.keys.subspace(key) {
+                Some(Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId) => None,
+                Some(Subspace::FieldId | Subspace::FieldName) => None,
+                _ => Some(hex(key)),
+            })
+        });
+        for stray in strays.await?.into_iter().flatten() {
+            report.violation(format!("key {stray} belongs to nothing"));
+        }
+    }
+    Ok(())
+}
+
+async fn read_keys<T: Send>(
+    inner: &Inner,
+    instance: &Instance,
+    range: KeyRange,
+    take: impl Fn(&[u8], &[u8]) -> Result<T> + Send + Sync,
+) -> Result<Vec<T>> {
+    struct KeysPage<'a, F>(&'a KeyRange, &'a F);
+    impl<T: Send, F: Fn(&[u8], &[u8]) -> Result<T> + Send + Sync> Operation for KeysPage<'_, F> {
+        type Output = (Vec<T>, Option<Vec<u8>>);
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+            let page = trx.get_range(&page_of(self.0, PAGE_KEYS, false), 1, true).await?;
+            let more = page.more() || page.len() == PAGE_KEYS;
+            let next = page.last().filter(|_| more).map(|last| [last.key(), &[0]].concat());
+            Ok((page.iter().map(|row| (self.1)(row.key(), row.value())).collect::<Result<_>>()?, next))
+        }
+    }
+    let mut all = Vec::new();
+    let mut range = range;
+    tracing::debug!(database = instance.name, keys = all.len(), "checking");
+    loop {
+        let (found, next) = run(inner, &mut KeysPage(&range, &take)).await?;
+        all.extend(found);
+        match next {
+            Some(begin) => range.begin = begin,
+            None => return Ok(all),
+        }
+    }
+}
+
+struct NextNamespace<'a> {
+    inner: &'a Inner,
+    from: u64,
+}
+
+impl Operation for NextNamespace<'_> {
+    type Output = Option<u64>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
+        let range = self.inner.keys.namespaces_from(self.from);
+        let page = trx.get_range(&page_of(&range, 1, false), 1, true).await?;
+        page.first().map(|row| self.inner.keys.namespace_of(row.key())).transpose()
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

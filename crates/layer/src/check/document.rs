@@ -1,0 +1,250 @@
+//! Checking one document with everything that belongs to it, in one transaction.
+
+use std::collections::{HashMap, HashSet};
+
+use flatbed_revtree::RevId;
+use foundationdb::Transaction;
+use prost::Message;
+
+use crate::body::{BODY_BYTES_MAX, begin_read, row_bytes};
+use crate::check::hex;
+use crate::error::Result;
+use crate::instance::Instance;
+use crate::keys::{Counter, DocumentPart, take_int, take_rev};
+use crate::layer::{Inner, REVS_LIMIT};
+use crate::proto;
+use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, revision};
+use crate::seq::Seq;
+
+/// A document's revisions may take this much altogether before the checker gives up on it.
+const DOCUMENT_BYTES_MAX: u64 = 64 * BODY_BYTES_MAX;
+
+/// What documents add up to.
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    pub documents: u64,
+    pub deleted_documents: u64,
+    pub external_bytes: i64,
+    pub stored_bytes: i64,
+    pub blobs: HashSet<Vec<u8>>,
+}
+
+impl Sums {
+    pub(crate) fn add(&mut self, other: Sums) {
+        self.documents += other.documents;
+        self.deleted_documents += other.deleted_documents;
+        self.external_bytes += other.external_bytes;
+        self.stored_bytes += other.stored_bytes;
+        self.blobs.extend(other.blobs);
+    }
+
+    pub(crate) fn counter(&self, counter: Counter) -> i64 {
+        match counter {
+            Counter::Documents => self.documents as i64,
+            Counter::DeletedDocuments => self.deleted_documents as i64,
+            Counter::ExternalBytes => self.external_bytes,
+            Counter::StoredBytes => self.stored_bytes,
+        }
+    }
+}
+
+/// What one document gave.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub keys: u64,
+    pub violations: Vec<String>,
+    pub sums: Sums,
+}
+
+impl Found {
+    pub(crate) fn stray(key: &[u8]) -> Self {
+        Found { keys: 1, violations: vec![format!("key {} is no document's", hex(key))], sums: Sums::default() }
+    }
+}
+
+pub(crate) struct DocumentCheck<'a> {
+    pub inner: &'a Inner,
+    pub instance: &'a Instance,
+    pub trx: &'a Transaction,
+    pub id: &'a str,
+}
+
+type BodyRows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A document's keys, sorted out.
+#[derive(Default)]
+struct Parts {
+    info: Option<Vec<u8>>,
+    body: BodyRows,
+    leaves: Vec<(bool, RevId, Vec<u8>)>,
+    records: HashMap<RevId, RevisionRecord>,
+    bodies: HashMap<RevId, BodyRows>,
+    segments: Vec<(u64, Vec<u8>)>,
+}
+
+impl DocumentCheck<'_> {
+    pub(crate) async fn check(self) -> Result<Found> {
+        let mut found = Found::default();
+        let mut wrong = Vec::new();
+        let parts = self.read(&mut found, &mut wrong).await?;
+        match parts.info.as_deref().map(Info::decode) {
+            None => wrong.push("it has keys but no info".to_owned()),
+            Some(Err(error)) => wrong.push(format!("its info: {error}")),
+            Some(Ok(info)) => {
+                self.revisions(&info, &parts, &mut wrong);
+                self.bodies(&info, &parts, &mut found.sums, &mut wrong).await?;
+                self.entries(&info, &mut wrong).await?;
+                *if info.deleted { &mut found.sums.deleted_documents } else { &mut found.sums.documents } += 1;
+                found.sums.external_bytes += info.external_bytes as i64;
+            }
+        }
+        found.violations = wrong.into_iter().map(|reason| format!("document {:?}: {reason}", self.id)).collect();
+        Ok(found)
+    }
+
+    async fn read(&self, found: &mut Found, wrong: &mut Vec<String>) -> Result<Parts> {
+        let keys = &self.instance.keys;
+        let whole = keys.document(self.id).whole();
+        let mut parts = Parts::default();
+        for page in begin_read(self.trx, whole).finish(self.trx, DOCUMENT_BYTES_MAX).await? {
+            for row in &page {
+                found.keys += 1;
+                if let Err(error) = sort_out(keys, row.key(), row.value(), &mut parts) {
+                    wrong.push(format!("key {}: {error}", hex(row.key())));
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Leaves, winner, ancestry.
+    fn revisions(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) {
+        if parts.leaves.len() as u64 != u64::from(info.leaf_count) {
+            wrong.push(format!("{} leaves, its info says {}", parts.leaves.len(), info.leaf_count));
+        }
+        let winner = parts.leaves.iter().max_by_key(|(deleted, rev, _)| (!deleted, rev));
+        if winner.is_none_or(|(deleted, rev, _)| *deleted != info.deleted || *rev != info.winner) {
+            wrong.push(format!("its winner is not {}", info.winner));
+        }
+        let mut sealed = 0;
+        for (generation, bytes) in &parts.segments {
+            match decode_segment(*generation, bytes) {
+                Ok(segment) => sealed += segment.len() as u64,
+                Err(error) => wrong.push(format!("ancestors {generation}: {error}")),
+            }
+        }
+        for (_, rev, bytes) in &parts.leaves {
+            match decode_ancestry(rev, bytes) {
+                Err(error) => wrong.push(format!("leaf {rev}: {error}")),
+                // Segments wholly beyond the limit are gone; the count is of all there ever were.
+                Ok(ancestry) if parts.leaves.len() == 1 => {
+                    let kept = sealed + ancestry.recent.len() as u64;
+                    if kept != ancestry.len() && kept + 1 < REVS_LIMIT {
+                        wrong.push(format!("{kept} ancestors of {rev}, there should be {}", ancestry.len()));
+                    }
+                }
+                Ok(_) => {}
+            }
+            if !parts.records.contains_key(rev) {
+                wrong.push(format!("leaf {rev} has no record"));
+            }
+        }
+    }
+
+    /// The bodies of all revisions.
+    async fn bodies(&self, info: &Info, parts: &Parts, sums: &mut Sums, wrong: &mut Vec<String>) -> Result<()> {
+        let empty = BodyRows::new();
+        for rev in parts.bodies.keys() {
+            let place = parts.records.get(rev).filter(|record| !record.body_dropped).map(|record| &record.place);
+            if place != Some(&BodyPlace::Rows) || *rev == info.winner {
+                wrong.push(format!("revision {rev} has rows that no record names"));
+            }
+        }
+        for (rev, record) in &parts.records {
+            if record.body_dropped {
+                continue;
+            }
+            sums.stored_bytes += record.stored_bytes as i64;
+            let winner = *rev == info.winner;
+            if winner && (record.place != info.place || record.stored_bytes != info.stored_bytes) {
+                wrong.push(format!("record and info of {rev} differ"));
+            }
+            let read;
+            let rows = match &record.place {
+                BodyPlace::Rows if winner => &parts.body,
+                BodyPlace::Rows => parts.bodies.get(rev).unwrap_or(&empty),
+                BodyPlace::Blob(blob_id) => {
+                    sums.blobs.insert(blob_id.clone());
+                    read = self.blob(blob_id).await?;
+                    &read
+                }
+            };
+            self.body(rev, record, rows, wrong);
+        }
+        if !parts.body.is_empty() && info.place != BodyPlace::Rows {
+            wrong.push("it has a latest body beside a blob".to_owned());
+        }
+        Ok(())
+    }
+
+    fn body(&self, rev: &RevId, record: &RevisionRecord, rows: &BodyRows, wrong: &mut Vec<String>) {
+        let stored: u64 = rows.iter().map(|(path, value)| row_bytes(path, value)).sum();
+        if rows.is_empty() || stored != record.stored_bytes {
+            wrong.push(format!("body of {rev} takes {stored} bytes, its record says {}", record.stored_bytes));
+        }
+        let pairs = rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+        if let Err(error) = flatbed_flatten::validate(pairs, &self.instance.fields.view()) {
+            wrong.push(format!("body of {rev}: {error}"));
+        }
+    }
+
+    async fn blob(&self, blob_id: &[u8]) -> Result<BodyRows> {
+        let rows = crate::body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?;
+        Ok(rows.iter().map(|(path, value)| (path.to_vec(), value.to_vec())).collect())
+    }
+
+    /// The document's entries in the indexes.
+    async fn entries(&self, info: &Info, wrong: &mut Vec<String>) -> Result<()> {
+        let keys = &self.instance.keys;
+        let seq = Seq::new(self.instance.incarnation(), info.stamp);
+        let by_seq = self.trx.get(&keys.by_seq(&seq), true);
+        let all_docs = self.trx.get(&keys.all_docs_entry(self.id), true);
+        match by_seq.await?.as_deref().map(proto::SequenceEntry::decode) {
+            Some(Ok(entry))
+                if entry.document_id == self.id
+                    && entry.deleted == info.deleted
+                    && entry.leaf_count == info.leaf_count
+                    && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) => {}
+            Some(_) => wrong.push(format!("its by-seq entry at {seq} is not its own")),
+            None => wrong.push(format!("it has no by-seq entry at {seq}")),
+        }
+        match (all_docs.await?.as_deref().map(proto::AllDocsEntry::decode), info.deleted) {
+            (None, true) => {}
+            (Some(Ok(entry)), false) if revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) => {}
+            _ => wrong.push("its entry in _all_docs is missing or not its own".to_owned()),
+        }
+        tracing::trace!(layer = self.inner.options.root.len(), id = self.id, "checked");
+        Ok(())
+    }
+}
+
+fn sort_out(keys: &crate::keys::Keys, key: &[u8], value: &[u8], parts: &mut Parts) -> Result<()> {
+    let (_, part, rest) = keys.split_document(key)?;
+    match part {
+        DocumentPart::Info => parts.info = Some(value.to_vec()),
+        DocumentPart::Body => parts.body.push((rest.to_vec(), value.to_vec())),
+        DocumentPart::Leaf => {
+            let (not_deleted, rest) = take_int(rest)?;
+            parts.leaves.push((not_deleted == 0, take_rev(rest)?.0, value.to_vec()));
+        }
+        DocumentPart::Revision => {
+            parts.records.insert(take_rev(rest)?.0, RevisionRecord::decode(value)?);
+        }
+        DocumentPart::RevisionBody => {
+            let (rev, path) = take_rev(rest)?;
+            parts.bodies.entry(rev).or_default().push((path.to_vec(), value.to_vec()));
+        }
+        DocumentPart::Ancestors => parts.segments.push((take_int(rest)?.0, value.to_vec())),
+    }
+    Ok(())
+}

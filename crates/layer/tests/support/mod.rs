@@ -1,0 +1,108 @@
+//! What the layer's tests share: a layer on the embedded engine in a temporary directory, or on the cluster named by
+//! `FLATBED_CLUSTER_FILE` under a root of its own.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use flatbed_layer::json::{Limits, parse};
+use flatbed_layer::{
+    ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions, Layer, LayerOptions, Result, RevId,
+    Since, Updated, check,
+};
+use foundationdb::api::NetworkAutoStop;
+
+static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+
+/// A store of its own for one test; removed with it.
+pub struct Store {
+    pub fdb: Arc<foundationdb::Database>,
+    pub root: Vec<u8>,
+    directory: Option<PathBuf>,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        // SAFETY: the network is stopped by nobody before the process ends.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
+        let unique: String = unique.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
+            let fdb = foundationdb::Database::from_path(&path).expect("the cluster file opens");
+            let root = format!("test{unique}{:?}", std::time::SystemTime::now()).into_bytes();
+            return Store { fdb: Arc::new(fdb), root: root[..root.len().min(60)].to_vec(), directory: None };
+        }
+        let directory = std::env::temp_dir().join(format!("flatbed-layer-{unique}"));
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let cluster_file = directory.join("embedded.cluster");
+        std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
+        let fdb = foundationdb::Database::from_path(cluster_file.to_str().expect("UTF-8")).expect("the engine opens");
+        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), directory: Some(directory) }
+    }
+
+    /// A server's layer on the store; call it twice for two servers.
+    pub async fn layer(&self) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+pub async fn create(layer: &Layer, name: &str, run_bytes: Option<u32>) -> Database {
+    layer.create_database(name, &CreateOptions { run_bytes, field_ids_max: None }).await.expect("created");
+    layer.database(name)
+}
+
+/// Writes `body` (JSON text) onto `parent`.
+pub async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) -> Result<RevId> {
+    let value = parse(body.as_bytes(), &Limits::default()).expect("JSON");
+    let parts = EditParts::from_json(value)?;
+    let edit = Edit { id: id.into(), parent: parent.cloned(), deleted: parts.deleted, body: parts.body };
+    db.update(&edit).await.map(|Updated { rev }| rev)
+}
+
+pub async fn delete(db: &Database, id: &str, parent: &RevId) -> Result<RevId> {
+    put(db, id, Some(parent), r#"{"_deleted":true}"#).await
+}
+
+/// The latest body as `{...}`.
+pub async fn get(db: &Database, id: &str) -> Result<String> {
+    db.get(id, &GetOptions::default()).await.map(|document| braces(&document.body))
+}
+
+pub fn braces(members: &[u8]) -> String {
+    format!("{{{}}}", std::str::from_utf8(members).expect("UTF-8"))
+}
+
+/// Everything on the feed from the beginning.
+pub async fn all_changes(db: &Database) -> Vec<ChangeRow> {
+    let mut changes = db.changes(ChangesQuery { since: Since::Beginning, ..ChangesQuery::default() });
+    let mut rows = Vec::new();
+    loop {
+        let page = changes.next_page().await.expect("a page");
+        rows.extend(page.rows);
+        if page.at_end {
+            return rows;
+        }
+    }
+}
+
+/// The checker must find nothing, neither in the database nor beside it.
+pub async fn assert_clean(layer: &Layer, db: &Database) {
+    let report = check::check_database(db, |_| {}).await.expect("checked");
+    assert!(report.is_clean() && report.sums_compared, "{report:#?}");
+    let report = check::check_namespaces(layer).await.expect("checked");
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+/// A bound for what should take milliseconds, so that a hang fails instead of hanging.
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("not within a minute")
+}
