@@ -1,54 +1,349 @@
-//! Skeleton of the engine's API; filled in by the commits that follow.
-use crate::{Result, Transaction};
-use std::path::Path;
+//! An opened data directory: its threads, and what transactions share.
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use heed::{Env, WithoutTls};
+
+use crate::buggify::{Buggify, Faults};
+use crate::committer::{CommitQueue, Committer};
+use crate::error::{Error, Result};
+use crate::format::{self, DirectoryLock, OpenError};
+use crate::options::{TransactionOptions, default_for};
+use crate::snapshot::{Versions, lock};
+use crate::stats::{Counters, Stats};
+use crate::store::Store;
+use crate::timer::Timer;
+use crate::transaction::Transaction;
+use crate::watch::{Waiting, Watch, WatchId, Watches};
+
+/// How an engine is opened.
 #[derive(Clone, Debug, Default)]
-pub struct Buggify {
-    pub probability: f64,
-    pub seed: u64,
-}
-#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct OpenOptions {
+    /// Faults to inject; `None` for none. Of two openings of one directory in one process the first decides.
     pub buggify: Option<Buggify>,
 }
+
 impl OpenOptions {
-    pub fn from_env() -> Self {
-        Self::default()
+    /// The defaults, with faults as `FLATBED_FDB_BUGGIFY=PROBABILITY,SEED` says; a malformed value injects none.
+    pub fn from_env() -> OpenOptions {
+        let buggify = std::env::var("FLATBED_FDB_BUGGIFY").ok();
+        OpenOptions { buggify: buggify.as_deref().and_then(Buggify::parse) }
     }
 }
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
+
+/// What the engine's threads and all transactions share.
+pub(crate) struct Core {
+    pub(crate) dir: PathBuf,
+    pub(crate) store: Store,
+    pub(crate) versions: Versions,
+    pub(crate) queue: CommitQueue,
+    pub(crate) watches: Watches,
+    pub(crate) timer: Timer,
+    pub(crate) counters: Counters,
+    pub(crate) faults: Faults,
+    /// Database options that hold for every transaction, as (transaction option, value).
+    pub(crate) defaults: Mutex<Vec<(u32, Option<Vec<u8>>)>>,
+    opened: Instant,
+    is_reaper_armed: AtomicBool,
+    me: Weak<Core>,
+    // Dropped in this order: LMDB is closed before the lock is released, and that before the directory is free.
+    pub(crate) env: Env<WithoutTls>,
+    _lock: DirectoryLock,
+    _registration: Registration,
 }
-impl OpenError {
-    pub fn code(&self) -> i32 {
-        1510
+
+impl Core {
+    /// Calls a watch's callback because of a change.
+    pub(crate) fn fire(&self, watch: &Arc<Watch>) {
+        match (self.faults.on_fire(), self.me.upgrade()) {
+            (Some(delay), Some(core)) => {
+                let watch = Arc::clone(watch);
+                self.timer.schedule(Instant::now() + delay, move || core.watches.finish(&watch, Ok(())));
+            }
+            _ => self.watches.finish(watch, Ok(())),
+        }
+    }
+
+    /// Lets a committed transaction's watch wait.
+    pub(crate) fn start_watch(&self, waiting: Waiting) {
+        if let (Some(delay), Some(core)) = (self.faults.on_watch(), self.me.upgrade()) {
+            let watch = Arc::clone(&waiting.watch);
+            self.timer.schedule(Instant::now() + delay, move || core.watches.finish(&watch, Ok(())));
+        }
+        self.watches.wait(waiting);
+    }
+
+    /// Sees to it that outdated snapshots are closed in time.
+    pub(crate) fn arm_reaper(&self) {
+        const EVERY: Duration = Duration::from_millis(250);
+        if self.is_reaper_armed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = self.me.clone();
+        self.timer.schedule(Instant::now() + EVERY, move || {
+            let Some(core) = me.upgrade() else { return };
+            core.is_reaper_armed.store(false, Ordering::Release);
+            if core.versions.reap() && !core.queue.is_closed() {
+                core.arm_reaper();
+            }
+        });
     }
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct WatchId(pub u64);
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Stats {}
+
+/// Ends the threads when the last [`Engine`] and the last transaction are gone.
+struct Owner {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.core.queue.close();
+        let current = std::thread::current().id();
+        // The committer first: it may still schedule tasks. A callback may drop the last handle on either thread, which
+        // then cannot wait for itself and ends soon after.
+        for (at, thread) in std::mem::take(&mut *lock(&self.threads)).into_iter().enumerate() {
+            if at == 1 {
+                self.core.watches.cancel_all();
+                self.core.timer.close();
+            }
+            if thread.thread().id() != current {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// An open data directory. Clones share it; it closes with the last clone and the last transaction.
 #[derive(Clone)]
-pub struct Engine(());
+pub struct Engine(Arc<Owner>);
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("dir", &self.0.core.dir).finish_non_exhaustive()
+    }
+}
+
 impl Engine {
-    pub fn open(_dir: &Path, _options: OpenOptions) -> std::result::Result<Engine, OpenError> {
-        Ok(Engine(()))
+    /// Opens a directory, and makes it if there is none.
+    ///
+    /// A process has one engine a directory: opening it again gives the same one. A second process is refused.
+    ///
+    /// # Errors
+    /// Each variant of [`OpenError`] says what to do about it.
+    pub fn open(dir: &Path, options: OpenOptions) -> std::result::Result<Engine, OpenError> {
+        std::fs::create_dir_all(dir).map_err(|error| OpenError::io(dir, &error))?;
+        let dir = dir.canonicalize().map_err(|error| OpenError::io(dir, &error))?;
+        let registration = match Registration::of(&dir) {
+            Registered::Open(engine) => return Ok(engine),
+            Registered::New(registration) => registration,
+        };
+        let lock_file = DirectoryLock::take(&dir)?;
+        let opened = format::open(&dir)?;
+        let core = Arc::new_cyclic(|me| Core {
+            dir: dir.clone(),
+            store: opened.store,
+            versions: Versions::new(opened.env.clone(), opened.start_version),
+            queue: CommitQueue::default(),
+            watches: Watches::default(),
+            timer: Timer::default(),
+            counters: Counters::default(),
+            faults: Faults::new(options.buggify),
+            defaults: Mutex::default(),
+            opened: Instant::now(),
+            is_reaper_armed: AtomicBool::new(false),
+            me: me.clone(),
+            env: opened.env,
+            _lock: lock_file,
+            _registration: registration,
+        });
+        let owner = Arc::new(Owner { core: Arc::clone(&core), threads: Mutex::default() });
+        let committer = Committer::new(Arc::clone(&core));
+        let threads = [
+            std::thread::Builder::new().name("fdb-committer".into()).spawn(move || committer.run()),
+            std::thread::Builder::new().name("fdb-timer".into()).spawn({
+                let core = Arc::clone(&core);
+                move || core.timer.run()
+            }),
+        ];
+        for thread in threads {
+            lock(&owner.threads).push(thread.map_err(|error| OpenError::io(&dir, &error))?);
+        }
+        core._registration.complete(&owner);
+        Ok(Engine(owner))
     }
+
+    /// A new transaction with the default options.
     pub fn transaction(&self) -> Transaction {
-        Transaction {}
+        Transaction::new(self.clone())
     }
-    pub fn set_default_option(&self, _code: u32, _value: Option<&[u8]>) -> Result<()> {
+
+    /// Sets a database option by its FDBDatabaseOption number: the ones that set a default for later transactions
+    /// (500 to 506, 700 to 702, 26, 27) and `max_watches` (20).
+    ///
+    /// # Errors
+    /// 2007 for another number, 2006 for a value of the wrong shape.
+    pub fn set_default_option(&self, code: u32, value: Option<&[u8]>) -> Result<()> {
+        let core = &self.0.core;
+        if code == 20 {
+            let bytes = value.and_then(|value| value.try_into().ok()).ok_or(Error::INVALID_OPTION_VALUE)?;
+            let max = usize::try_from(i64::from_le_bytes(bytes)).ok().filter(|&max| max <= 1_000_000);
+            core.watches.set_max(max.ok_or(Error::INVALID_OPTION_VALUE)?);
+            return Ok(());
+        }
+        let option = default_for(code)?;
+        TransactionOptions::default().set(option, value)?;
+        let mut defaults = lock(&core.defaults);
+        defaults.retain(|(other, _)| *other != option);
+        defaults.push((option, value.map(<[u8]>::to_vec)));
         Ok(())
     }
-    pub fn status_json(&self) -> String {
-        "{}".into()
+
+    /// Ends a watch with 1101, whether its transaction still exists or not.
+    pub fn cancel_watch(&self, id: WatchId) {
+        self.0.core.watches.cancel(id);
     }
+
+    /// What the engine counted.
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        self.0.core.stats()
     }
-    pub fn cancel_watch(&self, _id: WatchId) {}
+
+    /// The document of `\xff\xff/status/json`: FoundationDB's shape as far as it says something true of one process.
+    pub fn status_json(&self) -> String {
+        self.0.core.status_json()
+    }
+
+    /// The canonical path of the data directory.
+    pub fn directory(&self) -> &Path {
+        &self.0.core.dir
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+}
+
+impl Core {
+    pub(crate) fn stats(&self) -> Stats {
+        let (open_snapshots, retained_snapshots, snapshots_opened) = self.versions.snapshot_counts();
+        let counters = &self.counters;
+        let failure = self.queue.failure();
+        Stats {
+            reads: counters.reads.get(),
+            range_reads: counters.range_reads.get(),
+            key_reads: counters.key_reads.get(),
+            keys_read: counters.keys_read.get(),
+            read_versions: counters.read_versions.get(),
+            commits: counters.commits.get(),
+            read_only_commits: counters.read_only_commits.get(),
+            batches: counters.batches.get(),
+            mutations: counters.mutations.get(),
+            mutation_bytes: counters.mutation_bytes.get(),
+            conflicts: counters.conflicts.get(),
+            too_old: counters.too_old.get(),
+            retries: counters.retries.get(),
+            watches_set: self.watches.set_count.load(Ordering::Relaxed),
+            watches_fired: self.watches.fired_count.load(Ordering::Relaxed),
+            open_watches: self.watches.open_count() as u64,
+            open_snapshots: open_snapshots as u64,
+            retained_snapshots: retained_snapshots as u64,
+            snapshots_opened,
+            faults_injected: self.faults.injected.get(),
+            last_committed_version: self.versions.committed(),
+            data_bytes: self.data_bytes(),
+            is_failed: failure.is_some(),
+            failure,
+        }
+    }
+
+    fn data_bytes(&self) -> u64 {
+        let page_bytes = u64::from(self.env.unnamed_database_stat().page_size);
+        (self.env.info().last_page_number as u64 + 1) * page_bytes
+    }
+
+    pub(crate) fn status_json(&self) -> String {
+        let stats = self.stats();
+        let is_available = !stats.is_failed;
+        format!(
+            concat!(
+                r#"{{"client":{{"database_status":{{"available":{available},"healthy":{available}}}}},"#,
+                r#""cluster":{{"data":{{"total_disk_used_bytes":{bytes},"total_kv_size_bytes":{bytes}}},"#,
+                r#""database_available":{available},"embedded":{{"engine":"{engine}","uptime_seconds":{uptime}}},"#,
+                r#""workload":{{"operations":{{"reads":{{"counter":{reads}}},"writes":{{"counter":{writes}}}}},"#,
+                r#""transactions":{{"committed":{{"counter":{commits}}},"conflicted":{{"counter":{conflicts}}},"#,
+                r#""started":{{"counter":{started}}}}}}}}}}}"#
+            ),
+            available = is_available,
+            bytes = stats.data_bytes,
+            engine = concat!("fdb-embedded ", env!("CARGO_PKG_VERSION")),
+            uptime = self.opened.elapsed().as_secs(),
+            reads = stats.reads + stats.keys_read,
+            writes = stats.mutations,
+            commits = stats.commits,
+            conflicts = stats.conflicts,
+            started = stats.read_versions,
+        )
+    }
+}
+
+/// One process has one engine a directory. This is the one thing that is global to the process, because the lock of a
+/// file is: a second LMDB environment on one file in one process would break it.
+static REGISTRY: Mutex<Option<HashMap<PathBuf, Entry>>> = Mutex::new(None);
+static CHANGED: Condvar = Condvar::new();
+
+enum Entry {
+    /// Being opened or closed by another thread.
+    Busy,
+    Open(Weak<Owner>),
+}
+
+/// Keeps a directory's place in the registry until the engine is closed.
+struct Registration(PathBuf);
+
+enum Registered {
+    Open(Engine),
+    New(Registration),
+}
+
+impl Registration {
+    /// The engine of a directory, or the right to open it. Waits while another thread opens or closes it.
+    fn of(dir: &Path) -> Registered {
+        let mut registry = lock(&REGISTRY);
+        loop {
+            let entries = registry.get_or_insert_default();
+            match entries.get(dir) {
+                None => {
+                    entries.insert(dir.to_owned(), Entry::Busy);
+                    return Registered::New(Registration(dir.to_owned()));
+                }
+                Some(Entry::Open(owner)) => {
+                    if let Some(owner) = owner.upgrade() {
+                        return Registered::Open(Engine(owner));
+                    }
+                }
+                Some(Entry::Busy) => {}
+            }
+            registry = CHANGED.wait(registry).unwrap_or_else(|broken| broken.into_inner());
+        }
+    }
+
+    fn complete(&self, owner: &Arc<Owner>) {
+        let mut registry = lock(&REGISTRY);
+        registry.get_or_insert_default().insert(self.0.clone(), Entry::Open(Arc::downgrade(owner)));
+        CHANGED.notify_all();
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        lock(&REGISTRY).get_or_insert_default().remove(&self.0);
+        CHANGED.notify_all();
+    }
 }

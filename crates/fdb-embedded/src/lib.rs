@@ -4,12 +4,54 @@
 //! with which conflict ranges, is what a FoundationDB cluster answers through its C API. Reads are made on the
 //! caller's thread; what FoundationDB answers later (commit, watch, versionstamp, `on_error`) takes a callback.
 //!
-//! `design/embedded-engine.md` of the repository tells the format on disk and the threads.
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! use fdb_embedded::{Engine, OpenOptions};
+//! let engine = Engine::open(dir.path(), OpenOptions::default())?;
+//! let transaction = engine.transaction();
+//! transaction.set(b"hello", b"world");
+//! let (sender, receiver) = std::sync::mpsc::channel();
+//! transaction.commit(Box::new(move |result| sender.send(result).unwrap_or(())));
+//! receiver.recv()??;
+//! assert_eq!(engine.transaction().get(b"hello", false)?.as_deref(), Some(&b"world"[..]));
+//! # Ok(()) }
+//! ```
+//!
+//! From the outside in: `transaction` has the calls, `state` what a transaction remembers and when it may be used;
+//! `read` resolves selectors and ranges over a `view`, which lays the transaction's `write_map` over a `snapshot`;
+//! `committer` checks `conflict`s and writes a `batch`; `store` and `keys` are the only ones that know LMDB's records,
+//! `format` the only one that knows the directory.
 
+mod atomic;
+mod batch;
+mod buggify;
+mod committer;
+mod conflict;
 mod engine;
 mod error;
+mod format;
+mod keys;
+mod options;
+mod range_set;
+mod read;
+mod retry;
+mod snapshot;
+mod special;
+mod state;
+mod stats;
+mod store;
+mod timer;
 mod transaction;
+mod view;
+mod watch;
+mod write_map;
 
-pub use engine::{Buggify, Engine, OpenError, OpenOptions, Stats, WatchId};
+pub use buggify::Buggify;
+pub use engine::{Engine, OpenOptions};
 pub use error::{Error, Result, error_message, error_predicate};
-pub use transaction::{Done, KeySelector, PairAt, RangeOptions, RangeResult, Transaction};
+pub use format::OpenError;
+pub use read::{KeySelector, PairAt, RangeOptions, RangeResult};
+pub use stats::Stats;
+pub use transaction::{Done, Transaction};
+pub use watch::WatchId;

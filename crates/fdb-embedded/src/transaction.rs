@@ -1,95 +1,838 @@
-//! Skeleton of the transaction's API; filled in by the commits that follow.
-use crate::{Error, Result, WatchId};
+//! The transaction: FoundationDB's calls over one [`State`].
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use crate::atomic::{AtomicOp, VALUE_BYTES_MAX};
+use crate::batch::Mutation;
+use crate::committer::{CommitRequest, Committed, Failure};
+use crate::conflict::KeyRange;
+use crate::engine::{Core, Engine};
+use crate::error::{Error, Result};
+use crate::options::is_known;
+use crate::read::{KeySelector, Limits, Outcome, RangeOptions, RangeRead, RangeResult, Rules, get_key};
+use crate::snapshot::lock;
+use crate::special;
+use crate::state::{Answer, METADATA_VERSION_KEY, OwnWatch, State, cut_range, key_bytes_max, read_key_bytes_max};
+use crate::view::{View, ViewResult};
+use crate::watch::WatchId;
+use crate::write_map::{Op, key_after};
+
+/// Called exactly once, from any thread, or on the caller's before the call returns.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send + 'static>;
-#[derive(Clone, Copy, Debug)]
-pub struct KeySelector<'a> {
-    pub key: &'a [u8],
-    pub or_equal: bool,
-    pub offset: i32,
+
+/// The operand that `\xff/metadataVersion` may be set with: ten bytes of stamp and their place, all zero.
+const METADATA_VERSION_OPERAND: [u8; 14] = [0; 14];
+
+/// A FoundationDB transaction.
+///
+/// Everything takes `&self`, from any thread. A call that FoundationDB answers with nothing (`set`, `clear` ...) keeps
+/// its error, and every later call answers that. Dropping a transaction cancels it; a commit in flight still lands, and
+/// its callback still comes.
+pub struct Transaction {
+    engine: Engine,
+    state: Arc<Mutex<State>>,
 }
-#[derive(Clone, Debug, Default)]
-pub struct RangeOptions {
-    pub limit: i32,
-    pub target_bytes: i32,
-    pub mode: i32,
-    pub iteration: i32,
-    pub snapshot: bool,
-    pub reverse: bool,
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.with(|state, core| {
+            if state.in_flight.is_none() {
+                state.fail_watches(core, Error::TRANSACTION_CANCELLED);
+                state.end(Error::TRANSACTION_CANCELLED);
+            }
+            // A snapshot held longer than needed keeps LMDB from reusing pages.
+            state.read = None;
+        });
+    }
 }
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PairAt {
-    pub key_start: u32,
-    pub key_len: u32,
-    pub value_start: u32,
-    pub value_len: u32,
-}
-#[derive(Clone, Debug, Default)]
-pub struct RangeResult {
-    pub arena: Vec<u8>,
-    pub pairs: Vec<PairAt>,
-    pub more: bool,
-}
-pub struct Transaction {}
-const N: Error = Error::UNSUPPORTED_OPERATION;
+
 impl Transaction {
-    pub fn set_option(&self, _code: u32, _value: Option<&[u8]>) -> Result<()> {
-        Err(N)
+    pub(crate) fn new(engine: Engine) -> Transaction {
+        let state = Arc::new(Mutex::new(State::new(engine.core())));
+        Transaction { engine, state }
     }
-    pub fn get(&self, _key: &[u8], _snapshot: bool) -> Result<Option<Vec<u8>>> {
-        Err(N)
+
+    /// Runs `action` on the locked state, then the callbacks that it left, unlocked.
+    fn with<T>(&self, action: impl FnOnce(&mut State, &Arc<Core>) -> T) -> T {
+        let core = self.engine.core();
+        let mut state = lock(&self.state);
+        let answer = action(&mut state, core);
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        for call in calls {
+            call();
+        }
+        answer
     }
-    pub fn get_key(&self, _selector: KeySelector<'_>, _snapshot: bool) -> Result<Vec<u8>> {
-        Err(N)
+
+    /// Sets an option by its FDBTransactionOption number of 7.3.
+    ///
+    /// # Errors
+    /// 2007 for an unknown number, 2006 for a value of the wrong shape. Options that make no difference in one process
+    /// (priorities, tracing) are taken and do nothing.
+    pub fn set_option(&self, code: u32, value: Option<&[u8]>) -> Result<()> {
+        if !is_known(code) {
+            return Err(Error::INVALID_OPTION);
+        }
+        self.with(|state, _| state.set_option(code, value))
     }
+
+    /// The value of a key, `None` where there is none. A key longer than any may be has no value.
+    ///
+    /// # Errors
+    /// 2004 outside the legal range, 1036 where a versionstamp makes the value unknown, 1007 when the read version is
+    /// too old, and whatever ended the transaction.
+    pub fn get(&self, key: &[u8], snapshot: bool) -> Result<Option<Vec<u8>>> {
+        self.with(|state, core| {
+            core.counters.reads.add(1);
+            if special::is_special(key) {
+                state.deferred.map_or(Ok(()), Err)?;
+                return special::get(state, core, key);
+            }
+            state.check_usable()?;
+            if key >= state.max_read_key() && key != METADATA_VERSION_KEY {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            if key.len() > read_key_bytes_max(key) {
+                return Ok(None);
+            }
+            let value = view(state, core, snapshot, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
+            if !snapshot {
+                state.add_read_conflict(key, &key_after(key));
+            }
+            Ok(value)
+        })
+    }
+
+    /// The key that a selector means; the empty key before the first, `\xff` (or `\xff\xff`) past the last.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn get_key(&self, selector: KeySelector<'_>, snapshot: bool) -> Result<Vec<u8>> {
+        self.with(|state, core| {
+            core.counters.key_reads.add(1);
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if selector.key > max_key {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            let outcome = view(state, core, snapshot, |view| get_key(view, selector, max_key))?;
+            Ok(settle(state, outcome, snapshot))
+        })
+    }
+
+    /// The pairs between two selectors, in order or in reverse.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`]; 2210, 2012 and 2000 for limits and modes that are not valid.
     pub fn get_range(
         &self,
-        _begin: KeySelector<'_>,
-        _end: KeySelector<'_>,
-        _options: &RangeOptions,
+        begin: KeySelector<'_>,
+        end: KeySelector<'_>,
+        options: &RangeOptions,
     ) -> Result<RangeResult> {
-        Err(N)
+        let limits = Limits::of(options)?;
+        self.with(|state, core| {
+            core.counters.range_reads.add(1);
+            if special::is_special(begin.key) && special::is_special(end.key) {
+                state.deferred.map_or(Ok(()), Err)?;
+                let limit = usize::try_from(options.limit).ok().filter(|&limit| limit > 0).unwrap_or(usize::MAX);
+                return special::get_range(state, core, begin, end, limit, options.reverse);
+            }
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if begin.key > max_key || end.key > max_key {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            let rules = match state.options.read_your_writes_disabled {
+                true => Rules::Native,
+                false => Rules::ReadYourWrites,
+            };
+            let read = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
+            let outcome = view(state, core, options.snapshot, |view| read.run(view))?;
+            core.counters.keys_read.add(outcome.answer.pairs.len() as u64);
+            Ok(settle(state, outcome, options.snapshot))
+        })
     }
+
+    /// The read version; the first call fixes it. Others may read at it for five seconds.
+    ///
+    /// # Errors
+    /// Whatever ended the transaction; 1007 or 1009 for a version that was set and cannot be read at.
     pub fn get_read_version(&self) -> Result<i64> {
-        Err(N)
+        self.with(|state, core| {
+            if let Some(error) = state.deferred {
+                return Err(error);
+            }
+            state.check_deadline();
+            state.ended.map_or(Ok(()), Err)?;
+            Ok(state.read_point(core, true)?.version)
+        })
     }
-    pub fn set_read_version(&self, _version: i64) {}
-    pub fn set(&self, _key: &[u8], _value: &[u8]) {}
-    pub fn clear(&self, _key: &[u8]) {}
-    pub fn clear_range(&self, _begin: &[u8], _end: &[u8]) {}
-    pub fn atomic_op(&self, _key: &[u8], _operand: &[u8], _code: i32) {}
-    pub fn add_conflict_range(&self, _begin: &[u8], _end: &[u8], _write: bool) -> Result<()> {
-        Err(N)
+
+    /// Fixes the read version to one that was handed out, or to the version of a commit. The error, if any, is kept:
+    /// 2010 if the version is fixed already, 2011 if it is not positive.
+    pub fn set_read_version(&self, version: i64) {
+        self.with(|state, _| {
+            if state.deferred.is_some() {
+            } else if state.read.is_some() || state.requested_version.is_some() {
+                state.defer(Error::READ_VERSION_ALREADY_SET);
+            } else if version <= 0 {
+                state.defer(Error::VERSION_INVALID);
+            } else {
+                state.requested_version = Some(version);
+            }
+        });
     }
+
+    /// Sets a key. Kept errors: 2004 outside the legal range, 2102 a key over 10,000 bytes, 2103 a value over 100,000.
+    pub fn set(&self, key: &[u8], value: &[u8]) {
+        self.with(|state, core| {
+            if state.deferred.is_some() {
+                return;
+            }
+            if key == METADATA_VERSION_KEY {
+                return state.defer(Error::CLIENT_INVALID_OPERATION);
+            }
+            if special::is_special(key) {
+                return state.defer(special::write_error(state));
+            }
+            let conflicts = !std::mem::take(&mut state.options.next_write_no_conflict);
+            if !state.check_writable() {
+                return;
+            }
+            if let Err(error) = check_write(state, key, value) {
+                return state.defer(error);
+            }
+            state.count_mutation(key.len(), value.len(), conflicts.then_some(2 * key.len() + 1));
+            if state.options.read_your_writes_disabled {
+                state.outgoing.mutations.push(Mutation::Set(key.to_vec(), value.to_vec()));
+                if conflicts {
+                    state.outgoing.conflicts.push((key.to_vec(), key_after(key)));
+                }
+                return;
+            }
+            state.writes.mutate(key.to_vec(), Op::Set(Some(value.to_vec())), conflicts);
+            if !state.watches.is_empty() {
+                state.trigger_watches(core, key, &key_after(key), Some(Some(value)));
+            }
+        });
+    }
+
+    /// Removes a key. Kept error: 2004 outside the legal range. A key longer than any may be is removed by nothing.
+    pub fn clear(&self, key: &[u8]) {
+        self.with(|state, core| {
+            if state.deferred.is_some() {
+                return;
+            }
+            let conflicts = !std::mem::take(&mut state.options.next_write_no_conflict);
+            if !state.check_writable() {
+                return;
+            }
+            if special::is_special(key) {
+                return state.defer(special::write_error(state));
+            }
+            if key >= state.max_write_key() {
+                return state.defer(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            if key.len() <= read_key_bytes_max(key) {
+                clear(state, core, key, &key_after(key), conflicts);
+            }
+        });
+    }
+
+    /// Removes the keys in `[begin, end)`. Kept errors: 2005 where begin is above end, 2004 outside the legal range.
+    pub fn clear_range(&self, begin: &[u8], end: &[u8]) {
+        self.with(|state, core| {
+            if state.deferred.is_some() {
+                return;
+            }
+            if begin > end {
+                return state.defer(Error::INVERTED_RANGE);
+            }
+            let conflicts = !std::mem::take(&mut state.options.next_write_no_conflict);
+            if !state.check_writable() {
+                return;
+            }
+            if special::is_special(begin) && begin < end && begin != end {
+                return state.defer(special::write_error(state));
+            }
+            let max_key = state.max_write_key();
+            if begin > max_key || end > max_key {
+                return state.defer(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            let (begin, end) = cut_range(begin, end);
+            if begin < end {
+                clear(state, core, begin, end, conflicts);
+            }
+        });
+    }
+
+    /// An atomic operation by its FDBMutationType number. Kept errors: 2018 for an unknown number, 2000 for a
+    /// versionstamp whose place does not fit, and those of [`Transaction::set`].
+    pub fn atomic_op(&self, key: &[u8], operand: &[u8], code: i32) {
+        self.with(|state, core| {
+            if state.deferred.is_some() {
+                return;
+            }
+            let conflicts = !std::mem::take(&mut state.options.next_write_no_conflict);
+            if !state.check_writable() {
+                return;
+            }
+            if let Err(error) = atomic_op(state, core, key, operand, code, conflicts) {
+                state.defer(error);
+            }
+        });
+    }
+
+    /// Adds `[begin, end)` to the read or the write conflicts.
+    ///
+    /// # Errors
+    /// 2005 where begin is above end. Kept: 2004 outside the legal range.
+    pub fn add_conflict_range(&self, begin: &[u8], end: &[u8], write: bool) -> Result<()> {
+        if begin > end {
+            return Err(Error::INVERTED_RANGE);
+        }
+        self.with(|state, _| {
+            if !state.check_writable() {
+                return;
+            }
+            let max_key = if write { state.max_write_key() } else { state.max_read_key() };
+            let is_metadata = !write && begin == METADATA_VERSION_KEY && *end == key_after(METADATA_VERSION_KEY);
+            if (begin > max_key || end > max_key) && !is_metadata {
+                return state.defer(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            let (begin, end) = cut_range(begin, end);
+            if begin >= end {
+                return;
+            }
+            if !write {
+                state.add_read_conflict(begin, end);
+                return;
+            }
+            state.approximate_bytes += begin.len() + end.len() + crate::state::RANGE_OVERHEAD;
+            if state.options.read_your_writes_disabled {
+                state.outgoing.conflicts.push((begin.to_vec(), end.to_vec()));
+            } else {
+                state.writes.add_conflict(begin, end);
+            }
+        });
+        Ok(())
+    }
+
+    /// Commits. The answer comes when the commit is on disk; a transaction that wrote nothing is answered at once.
+    ///
+    /// Errors: 1020 conflict, 1007 too old, 2101 too large, 1021 unknown result, 1510 the disk failed, and whatever
+    /// ended the transaction.
     pub fn commit(&self, done: Done<()>) {
-        done(Err(N))
+        let started = self.with(|state, core| {
+            if let Err(error) = state.check_usable() {
+                return Started::Answered(done, Err(error));
+            }
+            start_commit(&self.state, state, core, done)
+        });
+        match started {
+            Started::Answered(done, result) => done(result),
+            Started::ReadOnly(done, watches) => {
+                self.start_watches(watches);
+                done(Ok(()));
+            }
+            Started::Queued(request) => self.engine.core().queue.push(*request),
+        }
     }
+
+    /// Lets watches of a transaction without writes wait, and fires those whose value changed since it read them.
+    fn start_watches(&self, watches: Vec<crate::watch::Waiting>) {
+        let core = self.engine.core();
+        for waiting in watches {
+            let (watch, expected) = (Arc::clone(&waiting.watch), waiting.expected.clone());
+            core.start_watch(waiting);
+            // The committer looks at the table after each commit, so only what was committed before needs a look here.
+            let now = core.versions.acquire(false).and_then(|point| {
+                point.snapshot.with(|txn| {
+                    let value = core.store.get(txn, &watch.key).map_err(|_| Error::IO_ERROR)?;
+                    Ok(value.map(<[u8]>::to_vec))
+                })
+            });
+            if now != Ok(expected) {
+                core.fire(&watch);
+            }
+        }
+    }
+
+    /// The version of the commit; -1 before it, and where nothing was written.
+    ///
+    /// # Errors
+    /// None today; the shape is the C API's.
     pub fn committed_version(&self) -> Result<i64> {
-        Err(N)
+        Ok(self.with(|state, _| state.committed.map_or(-1, |committed| committed.version)))
     }
+
+    /// The versionstamp of the commit to come. Must be asked before the commit; the answer comes with it: 2021 where
+    /// nothing was written, 2020 where the commit failed.
     pub fn get_versionstamp(&self, done: Done<[u8; 10]>) {
-        done(Err(N))
+        let refused = self.with(|state, _| {
+            state.check_deadline();
+            if state.is_used_during_commit() {
+                return Some((done, Error::USED_DURING_COMMIT));
+            }
+            if let Some(error) = state.ended {
+                return Some((done, error));
+            }
+            state.stamp_waiters.push(done);
+            None
+        });
+        if let Some((done, error)) = refused {
+            done(Err(error));
+        }
     }
-    pub fn watch(&self, _key: &[u8], done: Done<()>) -> Option<WatchId> {
-        done(Err(N));
-        None
+
+    /// Watches a key: the callback comes when, after the commit of this transaction, the value differs from what this
+    /// transaction saw. Returns `None` where the callback was called already, with an error.
+    ///
+    /// Errors: 1034 without read-your-writes, 1032 too many watches, 1101 cancelled, 1025 when the transaction is reset,
+    /// dropped or fails before its commit, or the error of its commit.
+    pub fn watch(&self, key: &[u8], done: Done<()>) -> Option<WatchId> {
+        let made = self.with(|state, core| {
+            let value = match watched_value(state, core, key) {
+                Ok(value) => value,
+                Err(error) => return Err((error, done)),
+            };
+            let watch = core.watches.create(key, done)?;
+            let id = watch.id;
+            state.watches.push(OwnWatch { watch, value });
+            Ok(id)
+        });
+        match made {
+            Ok(id) => Some(id),
+            Err((error, done)) => {
+                done(Err(error));
+                None
+            }
+        }
     }
-    pub fn cancel_watch(&self, _id: WatchId) {}
-    pub fn on_error(&self, _code: i32, done: Done<()>) {
-        done(Err(N))
+
+    /// Ends a watch with 1101.
+    pub fn cancel_watch(&self, id: WatchId) {
+        self.engine.cancel_watch(id);
     }
+
+    /// Prepares another try after an error: waits a while, then resets the transaction, keeping the options that
+    /// persist. An error that a new try cannot mend is answered at once, and the transaction is over (1025).
+    pub fn on_error(&self, code: i32, done: Done<()>) {
+        let refused = self.with(|state, core| {
+            state.check_deadline();
+            if let Some(error) = state.ended {
+                return Some((done, error));
+            }
+            let delay = match crate::retry::delay(state, code, random()) {
+                Ok(delay) => delay,
+                Err(error) => {
+                    state.end(Error::TRANSACTION_CANCELLED);
+                    return Some((done, error));
+                }
+            };
+            core.counters.retries.add(1);
+            state.forget(core);
+            let answer = Answer::new(done);
+            state.in_flight = Some(Arc::clone(&answer));
+            let (now, generation) = (Instant::now(), state.generation);
+            let at = now + delay;
+            if let Some(deadline) = state.deadline().filter(|&deadline| deadline < at) {
+                time_out(&self.state, generation, core, deadline);
+                return None;
+            }
+            let (state, weak_core) = (Arc::clone(&self.state), Arc::downgrade(core));
+            core.timer.schedule(at, move || {
+                let Some(core) = weak_core.upgrade() else { return answer.give(Err(Error::TRANSACTION_CANCELLED)) };
+                let mut state = lock(&state);
+                if state.generation == generation && state.ended.is_none() {
+                    state.in_flight = None;
+                    state.restart(&core);
+                }
+                let calls = std::mem::take(&mut state.calls);
+                drop(state);
+                calls.into_iter().for_each(|call| call());
+                answer.give(Ok(()));
+            });
+            None
+        });
+        if let Some((done, error)) = refused {
+            done(Err(error));
+        }
+    }
+
+    /// Bytes of the transaction so far, nearly as a commit would count them.
+    ///
+    /// # Errors
+    /// Whatever ended the transaction.
     pub fn get_approximate_size(&self) -> Result<i64> {
-        Err(N)
+        self.with(|state, _| {
+            state.check_usable()?;
+            Ok(i64::try_from(state.approximate_bytes).unwrap_or(i64::MAX))
+        })
     }
-    pub fn get_estimated_range_size_bytes(&self, _begin: &[u8], _end: &[u8]) -> Result<i64> {
-        Err(N)
+
+    /// Bytes of keys and values in `[begin, end)`. Reads them all; makes no conflict.
+    ///
+    /// # Errors
+    /// 2005 where begin is above end; as [`Transaction::get`].
+    pub fn get_estimated_range_size_bytes(&self, begin: &[u8], end: &[u8]) -> Result<i64> {
+        let mut bytes = 0i64;
+        self.for_each_stored(begin, end, |key, value| bytes += (key.len() + value.len()) as i64)?;
+        Ok(bytes)
     }
-    pub fn get_range_split_points(&self, _begin: &[u8], _end: &[u8], _chunk_size_bytes: i64) -> Result<Vec<Vec<u8>>> {
-        Err(N)
+
+    /// Keys that cut `[begin, end)` into pieces of about `chunk_size_bytes`, begin and end included.
+    ///
+    /// # Errors
+    /// As [`Transaction::get_estimated_range_size_bytes`]; 2000 for a size that is not positive.
+    pub fn get_range_split_points(&self, begin: &[u8], end: &[u8], chunk_size_bytes: i64) -> Result<Vec<Vec<u8>>> {
+        if chunk_size_bytes <= 0 {
+            return Err(Error::CLIENT_INVALID_OPERATION);
+        }
+        let (mut points, mut bytes) = (vec![begin.to_vec()], 0i64);
+        self.for_each_stored(begin, end, |key, value| {
+            if bytes >= chunk_size_bytes {
+                points.push(key.to_vec());
+                bytes = 0;
+            }
+            bytes += (key.len() + value.len()) as i64;
+        })?;
+        points.push(end.to_vec());
+        Ok(points)
     }
+
+    fn for_each_stored(&self, begin: &[u8], end: &[u8], mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        if begin > end {
+            return Err(Error::INVERTED_RANGE);
+        }
+        self.with(|state, core| {
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if begin > max_key || end > max_key {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            let point = core.versions.acquire(false)?;
+            point.snapshot.with(|txn| {
+                let failed = |_| Error::IO_ERROR;
+                let mut pairs = core.store.ascend(txn, begin).map_err(failed)?;
+                while let Some((key, value)) = pairs.next().map_err(failed)?.filter(|(key, _)| key.as_ref() < end) {
+                    each(&key, value);
+                }
+                Ok(())
+            })
+        })
+    }
+
+    /// Where a key is kept: one made-up address, since it is this process.
+    ///
+    /// # Errors
+    /// Whatever ended the transaction.
     pub fn get_addresses_for_key(&self, _key: &[u8]) -> Result<Vec<String>> {
-        Err(N)
+        self.with(|state, _| state.check_usable())?;
+        Ok(vec!["127.0.0.1:0".to_owned()])
     }
-    pub fn reset(&self) {}
-    pub fn cancel(&self) {}
+
+    /// Makes the transaction as new, options included; whatever is in flight answers 1025.
+    pub fn reset(&self) {
+        self.with(|state, core| state.reset(core));
+    }
+
+    /// Ends the transaction: every later call but `reset` answers 1025. A commit in flight may land all the same.
+    pub fn cancel(&self) {
+        self.with(|state, _| state.end(Error::TRANSACTION_CANCELLED));
+    }
+}
+
+/// Runs a read on what the transaction sees.
+fn view<T>(
+    state: &mut State,
+    core: &Arc<Core>,
+    snapshot: bool,
+    read: impl FnOnce(&View<'_>) -> ViewResult<T>,
+) -> Result<T> {
+    state.has_read = true;
+    if core.faults.on_read() {
+        return Err(Error::TRANSACTION_TOO_OLD);
+    }
+    let point = state.read_point(core, false)?.clone();
+    if core.versions.is_too_old(point.version) {
+        return Err(Error::TRANSACTION_TOO_OLD);
+    }
+    let options = &state.options;
+    let sees_writes = !options.read_your_writes_disabled && (!snapshot || options.snapshot_ryw > 0);
+    let writes = sees_writes.then_some(&state.writes);
+    point.snapshot.with(|txn| {
+        let view = View { store: core.store, txn, writes, bypass_unreadable: options.bypass_unreadable };
+        Ok(read(&view)?)
+    })
+}
+
+/// Takes over the conflict of a read, unless it is a snapshot read.
+fn settle<T>(state: &mut State, outcome: Outcome<T>, snapshot: bool) -> T {
+    if let (false, Some((begin, end))) = (snapshot, &outcome.conflict) {
+        state.add_read_conflict(begin, end);
+    }
+    outcome.answer
+}
+
+fn check_write(state: &State, key: &[u8], value: &[u8]) -> Result<()> {
+    if key >= state.max_write_key() {
+        Err(Error::KEY_OUTSIDE_LEGAL_RANGE)
+    } else if key.len() > key_bytes_max(key) {
+        Err(Error::KEY_TOO_LARGE)
+    } else if value.len() > VALUE_BYTES_MAX {
+        Err(Error::VALUE_TOO_LARGE)
+    } else {
+        Ok(())
+    }
+}
+
+fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8], conflicts: bool) {
+    let bytes = begin.len() + end.len();
+    state.count_mutation(begin.len(), end.len(), conflicts.then_some(bytes));
+    if state.options.read_your_writes_disabled {
+        state.outgoing.mutations.push(Mutation::Clear((begin.to_vec(), end.to_vec())));
+        if conflicts {
+            state.outgoing.conflicts.push((begin.to_vec(), end.to_vec()));
+        }
+        return;
+    }
+    state.writes.clear(begin, end, conflicts);
+    state.trigger_watches(core, begin, end, Some(None));
+}
+
+fn atomic_op(
+    state: &mut State,
+    core: &Arc<Core>,
+    key: &[u8],
+    operand: &[u8],
+    code: i32,
+    conflicts: bool,
+) -> Result<()> {
+    /// FDBMutationType numbers.
+    const STAMP_KEY: i32 = 14;
+    const STAMP_VALUE: i32 = 15;
+    if key == METADATA_VERSION_KEY {
+        if code != STAMP_VALUE || operand != METADATA_VERSION_OPERAND {
+            return Err(Error::CLIENT_INVALID_OPERATION);
+        }
+    } else if key >= state.max_write_key() {
+        return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+    }
+    let op = match (code, AtomicOp::from_code(code)) {
+        (STAMP_KEY, _) => Op::StampKey(operand.to_vec()),
+        (STAMP_VALUE, _) => Op::StampValue(operand.to_vec()),
+        (_, Some(op)) => Op::Atomic(op, operand.to_vec()),
+        (_, None) => return Err(Error::INVALID_MUTATION_TYPE),
+    };
+    if key.len() > key_bytes_max(key) {
+        return Err(Error::KEY_TOO_LARGE);
+    }
+    if operand.len() > VALUE_BYTES_MAX {
+        return Err(Error::VALUE_TOO_LARGE);
+    }
+    // The key of a stamped key is known to the committer alone, which adds its conflict.
+    let conflicts = conflicts && code != STAMP_KEY;
+    let mut stored_key = key.to_vec();
+    match code {
+        STAMP_KEY => {
+            let place = stamp_place(key)?;
+            let read_version = state.read.as_ref().map_or(0, |point| point.version);
+            let (begin, end) = stamp_range(key, place, read_version, state.max_read_key());
+            if !state.options.read_your_writes_disabled {
+                // What was written in the range so far stays before the stamped key.
+                let State { outgoing, writes, .. } = state;
+                outgoing.take_range(writes, &begin, &end);
+                if begin < end {
+                    state.writes.make_unreadable(&begin, &end);
+                }
+            }
+            stored_key[place..place + 10].copy_from_slice(&least_stamp(read_version));
+        }
+        STAMP_VALUE => {
+            stamp_place(operand)?;
+        }
+        _ => {}
+    }
+    state.count_mutation(key.len(), operand.len(), conflicts.then_some(2 * key.len() + 1));
+    if state.options.read_your_writes_disabled {
+        state.outgoing.mutations.push(match op {
+            Op::StampKey(value) => Mutation::StampKey(stored_key, value),
+            Op::StampValue(value) => Mutation::StampValue(stored_key, value),
+            Op::Atomic(op, operand) => Mutation::Atomic(op, stored_key, operand),
+            Op::Set(value) => Mutation::Set(stored_key, value.unwrap_or_default()),
+        });
+        if conflicts {
+            state.outgoing.conflicts.push((key.to_vec(), key_after(key)));
+        }
+        return Ok(());
+    }
+    state.trigger_watches(core, &stored_key, &key_after(&stored_key), None);
+    state.writes.mutate(stored_key, op, conflicts);
+    Ok(())
+}
+
+/// The place of a versionstamp, from the last four bytes (little-endian): 2000 where ten bytes do not fit there.
+fn stamp_place(bytes: &[u8]) -> Result<usize> {
+    let place = bytes.last_chunk::<4>().map(|place| i32::from_le_bytes(*place));
+    let place = place.and_then(|place| usize::try_from(place).ok()).ok_or(Error::CLIENT_INVALID_OPERATION)?;
+    if place + 10 > bytes.len() - 4 { Err(Error::CLIENT_INVALID_OPERATION) } else { Ok(place) }
+}
+
+fn least_stamp(read_version: i64) -> [u8; 10] {
+    let mut stamp = [0; 10];
+    stamp[..8].copy_from_slice(&read_version.to_be_bytes());
+    stamp
+}
+
+/// The keys that a stamped key may come to be.
+fn stamp_range(key: &[u8], place: usize, read_version: i64, max_key: &[u8]) -> KeyRange {
+    let mut begin = key[..key.len() - 4].to_vec();
+    let mut end = begin.clone();
+    begin[place..place + 10].copy_from_slice(&least_stamp(read_version));
+    end[place..place + 10].fill(0xff);
+    end.push(0);
+    if end.as_slice() > max_key {
+        end = max_key.to_vec();
+    }
+    (begin, end)
+}
+
+/// The value that a watch starts from; reading it conflicts as any read.
+fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    state.check_usable()?;
+    if state.options.read_your_writes_disabled {
+        return Err(Error::WATCHES_DISABLED);
+    }
+    if key >= state.max_read_key() && key != METADATA_VERSION_KEY {
+        return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+    }
+    if key.len() > key_bytes_max(key) {
+        return Err(Error::KEY_TOO_LARGE);
+    }
+    let value = view(state, core, false, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
+    state.add_read_conflict(key, &key_after(key));
+    Ok(value)
+}
+
+/// What became of a call of `commit`.
+enum Started {
+    Answered(Done<()>, Result<()>),
+    ReadOnly(Done<()>, Vec<crate::watch::Waiting>),
+    Queued(Box<CommitRequest>),
+}
+
+fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: &Arc<Core>, done: Done<()>) -> Started {
+    state.commit_started = true;
+    let writes = std::mem::take(&mut state.writes);
+    state.outgoing.take_all(writes);
+    if state.outgoing.mutations.is_empty() && state.outgoing.conflicts.is_empty() {
+        core.counters.read_only_commits.add(1);
+        for stamp in std::mem::take(&mut state.stamp_waiters) {
+            state.calls.push(Box::new(move || stamp(Err(Error::NO_COMMIT_VERSION))));
+        }
+        let watches = state.waiting();
+        state.watches.clear();
+        state.read = None;
+        return Started::ReadOnly(done, watches);
+    }
+    let bytes = state.outgoing.bytes(&state.read_conflicts);
+    let error = match i64::try_from(bytes) {
+        Ok(bytes) if bytes <= state.options.size_bytes_max => None,
+        _ => Some(Error::TRANSACTION_TOO_LARGE),
+    };
+    // A version that was set but never used is still what the commit is checked at.
+    let read_version = match (state.requested_version, error) {
+        (Some(_), None) => state.read_point(core, false).map(|point| Some(point.version)),
+        (_, None) => Ok(state.read.as_ref().map(|point| point.version)),
+        (_, Some(error)) => Err(error),
+    };
+    let read_version = match read_version {
+        Ok(version) => version,
+        Err(error) => {
+            fail_commit(state, core, error);
+            return Started::Answered(done, Err(error));
+        }
+    };
+    // The snapshot is needed no more, and LMDB can reuse pages the sooner.
+    state.read = None;
+    let answer = Answer::new(done);
+    state.in_flight = Some(Arc::clone(&answer));
+    let generation = state.generation;
+    let timeout = state.deadline().map(|deadline| time_out(shared, generation, core, deadline));
+    let (shared, weak_core) = (Arc::clone(shared), Arc::downgrade(core));
+    let complete = Box::new(move |result: std::result::Result<Committed, Failure>| {
+        if let (Some(timeout), Some(core)) = (timeout, weak_core.upgrade()) {
+            core.timer.cancel(timeout);
+        }
+        let mut state = lock(&shared);
+        let answered = result.as_ref().map(|_| ()).map_err(|failure| failure.error);
+        if state.generation == generation {
+            state.in_flight = None;
+            finish_commit(&mut state, weak_core.upgrade().as_ref(), result);
+        }
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        calls.into_iter().for_each(|call| call());
+        answer.give(answered);
+    });
+    Started::Queued(Box::new(CommitRequest {
+        read_version,
+        read_conflicts: if read_version.is_some() { state.read_conflicts.take() } else { Vec::new() },
+        write_conflicts: std::mem::take(&mut state.outgoing.conflicts),
+        mutations: std::mem::take(&mut state.outgoing.mutations),
+        reports_conflicts: state.options.report_conflicting_keys,
+        watches: state.waiting(),
+        complete,
+    }))
+}
+
+/// The committer's answer, taken down in the state.
+fn finish_commit(state: &mut State, core: Option<&Arc<Core>>, result: std::result::Result<Committed, Failure>) {
+    match result {
+        Ok(committed) => {
+            state.committed = Some(committed);
+            state.watches.clear();
+            for done in std::mem::take(&mut state.stamp_waiters) {
+                state.calls.push(Box::new(move || done(Ok(committed.stamp))));
+            }
+        }
+        Err(failure) => {
+            state.conflicting = failure.conflicting;
+            if let Some(core) = core {
+                fail_commit(state, core, failure.error);
+            }
+        }
+    }
+}
+
+fn fail_commit(state: &mut State, core: &Arc<Core>, error: Error) {
+    state.fail_watches(core, error);
+    for done in std::mem::take(&mut state.stamp_waiters) {
+        state.calls.push(Box::new(move || done(Err(Error(2020)))));
+    }
+}
+
+/// Ends the transaction at its deadline, if it is still the same life of it.
+fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core, deadline: Instant) -> crate::timer::TimerId {
+    let shared = Arc::clone(shared);
+    core.timer.schedule(deadline, move || {
+        let mut state = lock(&shared);
+        if state.generation == generation {
+            state.end(Error::TRANSACTION_TIMED_OUT);
+        }
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        calls.into_iter().for_each(|call| call());
+    })
+}
+
+/// From 0 to 1, for the spread of retries; not reproducible, and need not be.
+fn random() -> f64 {
+    (RandomState::new().hash_one(0u8) >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,0 +1,384 @@
+//! The one thread that commits: it takes whatever waits, checks conflicts, and writes one durable LMDB transaction.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use heed::RwTxn;
+
+use crate::batch::{Batch, Mutation, place_versionstamp};
+use crate::buggify::CommitFault;
+use crate::conflict::{History, KeyRange};
+use crate::engine::Core;
+use crate::error::Error;
+use crate::format;
+use crate::snapshot::lock;
+use crate::store::StoreError;
+use crate::watch::{Waiting, Watch};
+use crate::write_map::key_after;
+
+/// Most commits of one LMDB transaction; their order within it fits the two bytes of a versionstamp.
+const BATCH_COMMITS_MAX: usize = 4_096;
+/// Most bytes of one LMDB transaction, so that its dirty pages stay bounded.
+const BATCH_BYTES_MAX: usize = 64 << 20;
+/// How far ahead the version that a restart begins at is written, in versions: ten seconds.
+const CEILING_STEP: i64 = 10_000_000;
+
+/// What a commit was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Committed {
+    pub(crate) version: i64,
+    pub(crate) stamp: [u8; 10],
+}
+
+/// Why a commit failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// The read conflicts that were written to, where the transaction asked for them.
+    pub(crate) conflicting: Vec<KeyRange>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { error, conflicting: Vec::new() }
+    }
+}
+
+pub(crate) type Complete = Box<dyn FnOnce(Result<Committed, Failure>) + Send>;
+
+/// A transaction handed over for its commit.
+pub(crate) struct CommitRequest {
+    /// `None`: nothing was read, so nothing can conflict.
+    pub(crate) read_version: Option<i64>,
+    pub(crate) read_conflicts: Vec<KeyRange>,
+    pub(crate) write_conflicts: Vec<KeyRange>,
+    pub(crate) mutations: Vec<Mutation>,
+    pub(crate) reports_conflicts: bool,
+    pub(crate) watches: Vec<Waiting>,
+    pub(crate) complete: Complete,
+}
+
+impl CommitRequest {
+    fn bytes(&self) -> usize {
+        self.mutations.iter().map(Mutation::bytes).sum()
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: Vec<CommitRequest>,
+    is_closed: bool,
+}
+
+/// The commits that wait for the committer.
+#[derive(Default)]
+pub(crate) struct CommitQueue {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    is_failed: AtomicBool,
+    failure: Mutex<Option<String>>,
+}
+
+impl CommitQueue {
+    /// Hands a commit over; its callback comes from the committer's thread, or at once when nothing can be committed.
+    pub(crate) fn push(&self, request: CommitRequest) {
+        if self.is_failed() {
+            return (request.complete)(Err(Error::IO_ERROR.into()));
+        }
+        let mut queue = lock(&self.queue);
+        if queue.is_closed {
+            drop(queue);
+            return (request.complete)(Err(Error::TRANSACTION_CANCELLED.into()));
+        }
+        queue.requests.push(request);
+        drop(queue);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn close(&self) {
+        lock(&self.queue).is_closed = true;
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.queue).is_closed
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.is_failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    fn fail(&self, error: &StoreError) {
+        lock(&self.failure).get_or_insert_with(|| error.to_string());
+        self.is_failed.store(true, Ordering::Release);
+    }
+
+    /// Everything that waits, up to a batch's bounds, into `batch`; false when the engine closes and nothing is left.
+    fn take(&self, batch: &mut Vec<CommitRequest>) -> bool {
+        let mut queue = lock(&self.queue);
+        while queue.requests.is_empty() {
+            if queue.is_closed {
+                return false;
+            }
+            queue = self.arrived.wait(queue).unwrap_or_else(|broken| broken.into_inner());
+        }
+        let mut bytes = 0;
+        let mut fits = |request: &CommitRequest| {
+            bytes += request.bytes();
+            bytes <= BATCH_BYTES_MAX
+        };
+        let count = queue.requests.iter().take(BATCH_COMMITS_MAX).take_while(|request| fits(request)).count().max(1);
+        if count == queue.requests.len() {
+            std::mem::swap(batch, &mut queue.requests);
+        } else {
+            batch.extend(queue.requests.drain(..count));
+        }
+        true
+    }
+}
+
+/// A commit that passed its checks and is being written.
+struct Accepted {
+    committed: Committed,
+    watches: Vec<Waiting>,
+    complete: Complete,
+    /// The answer is 1021 although it is written.
+    is_answered_unknown: bool,
+}
+
+/// The committer's own state.
+pub(crate) struct Committer {
+    core: Arc<Core>,
+    history: History,
+    /// A restart begins above this version.
+    ceiling: i64,
+    last_forgotten: Instant,
+}
+
+impl Committer {
+    pub(crate) fn new(core: Arc<Core>) -> Committer {
+        Committer { core, history: History::default(), ceiling: 0, last_forgotten: Instant::now() }
+    }
+
+    /// The thread's body.
+    pub(crate) fn run(mut self) {
+        let mut requests = Vec::new();
+        while self.core.queue.take(&mut requests) {
+            self.commit(&mut requests);
+            self.forget_history();
+        }
+    }
+
+    fn commit(&mut self, requests: &mut Vec<CommitRequest>) {
+        let core = Arc::clone(&self.core);
+        if core.queue.is_failed() {
+            for request in requests.drain(..) {
+                (request.complete)(Err(Error::IO_ERROR.into()));
+            }
+            return;
+        }
+        let mut txn = match core.env.write_txn() {
+            Ok(txn) => txn,
+            Err(error) => {
+                core.queue.fail(&error.into());
+                return self.commit(requests);
+            }
+        };
+        let version = core.versions.begin_commit(txn.id());
+        let mut batch = Batch::default();
+        let mut accepted = Vec::with_capacity(requests.len());
+        let mut refused = Vec::new();
+        let mut broken = None;
+        for request in requests.drain(..) {
+            if broken.is_some() {
+                refused.push((request.complete, Error::IO_ERROR.into()));
+                continue;
+            }
+            match self.check(&request) {
+                Err(failure) => refused.push((request.complete, failure)),
+                Ok(fault) => {
+                    let committed = Committed { version, stamp: stamp(version, accepted.len()) };
+                    let result = self.apply(&mut batch, &mut txn, request, committed, fault);
+                    match result {
+                        Ok(commit) => accepted.push(commit),
+                        Err((complete, error)) => {
+                            refused.push((complete, Error::IO_ERROR.into()));
+                            broken = Some(error);
+                        }
+                    }
+                }
+            }
+        }
+        let mut fired = Vec::new();
+        let written = match broken {
+            None if accepted.is_empty() => None,
+            None => Some(self.write(batch, txn, version, &accepted, &mut fired)),
+            Some(error) => Some(Err((error, false))),
+        };
+        match written {
+            None => core.versions.abandon_commit(),
+            Some(Ok(())) => {
+                core.versions.publish(version);
+                core.arm_reaper();
+                core.counters.commits.add(accepted.len() as u64);
+                for watch in fired {
+                    core.fire(&watch);
+                }
+                for commit in accepted {
+                    for waiting in commit.watches {
+                        core.start_watch(waiting);
+                    }
+                    let answer = if commit.is_answered_unknown {
+                        Err(Error::COMMIT_UNKNOWN_RESULT.into())
+                    } else {
+                        Ok(commit.committed)
+                    };
+                    (commit.complete)(answer);
+                }
+            }
+            Some(Err((error, may_be_written))) => {
+                core.queue.fail(&error);
+                core.versions.abandon_commit();
+                let answer = if may_be_written { Error::COMMIT_UNKNOWN_RESULT } else { Error::IO_ERROR };
+                for commit in accepted {
+                    (commit.complete)(Err(answer.into()));
+                }
+            }
+        }
+        for (complete, failure) in refused {
+            complete(Err(failure));
+        }
+    }
+
+    /// Whether the transaction may commit, by its age and its reads.
+    fn check(&self, request: &CommitRequest) -> Result<Option<CommitFault>, Failure> {
+        let core = &self.core;
+        let fault = core.faults.on_commit();
+        match fault {
+            Some(CommitFault::NotCommitted) => return Err(Error::NOT_COMMITTED.into()),
+            Some(CommitFault::UnknownNotApplied) => return Err(Error::COMMIT_UNKNOWN_RESULT.into()),
+            Some(CommitFault::UnknownApplied) | None => {}
+        }
+        let Some(read_version) = request.read_version else { return Ok(fault) };
+        let too_old = || {
+            core.counters.too_old.add(1);
+            Failure::from(Error::TRANSACTION_TOO_OLD)
+        };
+        if core.versions.is_too_old(read_version) {
+            return Err(too_old());
+        }
+        let mut conflicting = Vec::new();
+        for range in &request.read_conflicts {
+            if self.history.written_after(&range.0, &range.1, read_version).map_err(|_| too_old())? {
+                conflicting.push(range.clone());
+                if !request.reports_conflicts {
+                    break;
+                }
+            }
+        }
+        if conflicting.is_empty() {
+            return Ok(fault);
+        }
+        core.counters.conflicts.add(1);
+        Err(Failure { error: Error::NOT_COMMITTED, conflicting })
+    }
+
+    fn apply(
+        &mut self,
+        batch: &mut Batch,
+        txn: &mut RwTxn<'_>,
+        request: CommitRequest,
+        committed: Committed,
+        fault: Option<CommitFault>,
+    ) -> Result<Accepted, (Complete, StoreError)> {
+        let core = &self.core;
+        core.counters.mutations.add(request.mutations.len() as u64);
+        core.counters.mutation_bytes.add(request.bytes() as u64);
+        for range in request.write_conflicts {
+            self.history.insert(range, committed.version);
+        }
+        for mutation in request.mutations {
+            if let Mutation::StampKey(key, _) = &mutation {
+                let key = place_versionstamp(key.clone(), committed.stamp);
+                let end = key_after(&key);
+                self.history.insert((key, end), committed.version);
+            }
+            if let Err(error) = batch.apply(&core.store, txn, mutation, committed.stamp) {
+                return Err((request.complete, error));
+            }
+        }
+        let is_answered_unknown = fault == Some(CommitFault::UnknownApplied);
+        Ok(Accepted { committed, watches: request.watches, complete: request.complete, is_answered_unknown })
+    }
+
+    /// Writes and syncs the batch. On failure, whether it may be on disk all the same.
+    fn write(
+        &mut self,
+        batch: Batch,
+        mut txn: RwTxn<'_>,
+        version: i64,
+        accepted: &[Accepted],
+        fired: &mut Vec<Arc<Watch>>,
+    ) -> Result<(), (StoreError, bool)> {
+        let core = &self.core;
+        let not_written = |error: StoreError| (error, false);
+        if core.watches.is_any_waiting() {
+            self.find_changed(&batch, &txn, fired).map_err(not_written)?;
+        }
+        // A watch of this batch may have been overtaken by a later commit of the batch.
+        for waiting in accepted.iter().flat_map(|commit| &commit.watches) {
+            let value = batch.value(&core.store, &txn, &waiting.watch.key).map_err(not_written)?;
+            if value != waiting.expected {
+                fired.push(Arc::clone(&waiting.watch));
+            }
+        }
+        let needs_ceiling = version >= self.ceiling;
+        if batch.is_empty() && !needs_ceiling {
+            return Ok(());
+        }
+        batch.write(&core.store, &mut txn).map_err(not_written)?;
+        if needs_ceiling {
+            self.ceiling = version.saturating_add(CEILING_STEP);
+            format::put_ceiling(&core.store, &mut txn, self.ceiling).map_err(not_written)?;
+        }
+        txn.commit().map_err(|error| (error.into(), true))?;
+        core.counters.batches.add(1);
+        Ok(())
+    }
+
+    fn find_changed(&self, batch: &Batch, txn: &RwTxn<'_>, fired: &mut Vec<Arc<Watch>>) -> Result<(), StoreError> {
+        let core = &self.core;
+        for (key, value) in batch.values() {
+            core.watches.changed(key, value, fired);
+        }
+        for (begin, end) in &batch.cleared {
+            for key in core.watches.keys_in(begin, end) {
+                let value = batch.value(&core.store, txn, &key)?;
+                core.watches.changed(&key, value.as_deref(), fired);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what no reader can conflict with; four times a second is enough.
+    fn forget_history(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.last_forgotten).as_millis() >= 250 {
+            self.last_forgotten = now;
+            self.history.forget(self.core.versions.oldest_readable());
+        }
+    }
+}
+
+/// Eight bytes of version and two of the order within it, both big-endian.
+fn stamp(version: i64, order: usize) -> [u8; 10] {
+    let mut stamp = [0; 10];
+    stamp[..8].copy_from_slice(&version.to_be_bytes());
+    stamp[8..].copy_from_slice(&(order as u16).to_be_bytes());
+    stamp
+}

@@ -1,0 +1,411 @@
+//! Key selectors, range reads and the read conflicts that they make, as FoundationDB's client makes them.
+//!
+//! Two rule sets: [`Rules::ReadYourWrites`] is the client's read-your-writes layer, [`Rules::Native`] what lies below it
+//! and answers when `read_your_writes_disable` is set. They resolve selectors alike; they differ in the extent of the
+//! read conflicts.
+
+use crate::error::{Error, Result};
+use crate::view::{View, ViewError, ViewResult};
+use crate::write_map::key_after;
+
+/// A key selector as `fdb_transaction_get_key` takes it: the last key less than `key` (or equal, with `or_equal`), then
+/// `offset` keys further. Any key, any offset; walking an offset costs time in proportion to it.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySelector<'a> {
+    /// The key that the selector starts from.
+    pub key: &'a [u8],
+    /// Whether a key equal to `key` counts as before it.
+    pub or_equal: bool,
+    /// How many keys to go on; 1 is the first key after the start.
+    pub offset: i32,
+}
+
+impl<'a> KeySelector<'a> {
+    /// The first key not below `key`.
+    pub fn first_greater_or_equal(key: &'a [u8]) -> KeySelector<'a> {
+        KeySelector { key, or_equal: false, offset: 1 }
+    }
+
+    /// The first key above `key`.
+    pub fn first_greater_than(key: &'a [u8]) -> KeySelector<'a> {
+        KeySelector { key, or_equal: true, offset: 1 }
+    }
+
+    /// The key from which `offset` counts: "less or equal `key`" is "less than the key after `key`".
+    pub(crate) fn base(&self) -> Vec<u8> {
+        if self.or_equal { key_after(self.key) } else { self.key.to_vec() }
+    }
+}
+
+/// How a range shall be read; the fields are the arguments of `fdb_transaction_get_range`.
+#[derive(Clone, Debug)]
+pub struct RangeOptions {
+    /// Most pairs to return; 0 is no limit; negative is refused (2012).
+    pub limit: i32,
+    /// Bytes to aim at; 0 is no limit but the mode's.
+    pub target_bytes: i32,
+    /// Streaming mode: -2 want all, -1 iterator, 0 exact, 1 small, 2 medium, 3 large, 4 serial.
+    pub mode: i32,
+    /// Which call of an iteration this is, from 1; counts in mode -1 only.
+    pub iteration: i32,
+    /// Whether the read makes no read conflict.
+    pub snapshot: bool,
+    /// Whether to read from the end.
+    pub reverse: bool,
+}
+
+impl Default for RangeOptions {
+    fn default() -> Self {
+        RangeOptions { limit: 0, target_bytes: 0, mode: -2, iteration: 1, snapshot: false, reverse: false }
+    }
+}
+
+/// Where a pair lies in [`RangeResult::arena`], in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairAt {
+    /// First byte of the key.
+    pub key_start: u32,
+    /// Bytes of the key.
+    pub key_len: u32,
+    /// First byte of the value.
+    pub value_start: u32,
+    /// Bytes of the value.
+    pub value_len: u32,
+}
+
+/// What a range read answers: all keys and values in one arena.
+#[derive(Clone, Debug, Default)]
+pub struct RangeResult {
+    /// The bytes of all keys and values.
+    pub arena: Vec<u8>,
+    /// The pairs in the order of the read.
+    pub pairs: Vec<PairAt>,
+    /// Whether a limit ended the read, so that there may be more.
+    pub more: bool,
+}
+
+impl RangeResult {
+    /// The pair at a position, if there is one.
+    pub fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
+        let pair = self.pairs.get(at)?;
+        let bytes = |start: u32, len: u32| self.arena.get(start as usize..).and_then(|rest| rest.get(..len as usize));
+        Some((bytes(pair.key_start, pair.key_len)?, bytes(pair.value_start, pair.value_len)?))
+    }
+
+    /// The pairs in the order of the read.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        (0..self.pairs.len()).filter_map(|at| self.get(at))
+    }
+
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) {
+        let key_start = self.arena.len() as u32;
+        self.arena.extend_from_slice(key);
+        let value_start = self.arena.len() as u32;
+        self.arena.extend_from_slice(value);
+        let (key_len, value_len) = (key.len() as u32, value.len() as u32);
+        self.pairs.push(PairAt { key_start, key_len, value_start, value_len });
+    }
+
+    fn first_key(&self) -> Option<&[u8]> {
+        self.get(0).map(|(key, _)| key)
+    }
+
+    fn last_key(&self) -> Option<&[u8]> {
+        self.get(self.pairs.len().checked_sub(1)?).map(|(key, _)| key)
+    }
+}
+
+/// No result grows past this, whatever was asked: offsets in the arena are 32 bits, and memory is bounded.
+const RESULT_BYTES_MAX: usize = 1 << 28;
+
+/// How much of a range may still be returned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    rows: Option<u32>,
+    bytes: Option<usize>,
+}
+
+impl Limits {
+    /// The limits that `fdb_transaction_get_range` makes of its arguments: 2210, 2000 or 2012 where they are not valid.
+    pub(crate) fn of(options: &RangeOptions) -> Result<Limits> {
+        /// Bytes of small, medium, large and serial.
+        const MODE_BYTES: [usize; 4] = [256, 1_000, 4_096, 80_000];
+        const ITERATION_BYTES: [usize; 10] =
+            [4_096, 6_144, 9_216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000];
+        let given = |number: i32| usize::try_from(number).ok().filter(|&number| number > 0);
+        if options.mode == 0 && options.limit == 0 && options.target_bytes == 0 {
+            return Err(Error::EXACT_MODE_WITHOUT_LIMITS);
+        }
+        let mode_bytes = match options.mode {
+            -2 => Some(MODE_BYTES[3]),
+            -1 => {
+                let iteration = given(options.iteration).ok_or(Error::CLIENT_INVALID_OPERATION)?;
+                Some(ITERATION_BYTES[iteration.min(ITERATION_BYTES.len()) - 1])
+            }
+            0 => None,
+            mode @ 1..=4 => Some(MODE_BYTES[mode as usize - 1]),
+            _ => return Err(Error::CLIENT_INVALID_OPERATION),
+        };
+        if options.limit < -1 || options.target_bytes < -1 {
+            return Err(Error::RANGE_LIMITS_INVALID);
+        }
+        let bytes = match (given(options.target_bytes), mode_bytes) {
+            (Some(target), Some(mode)) => Some(target.min(mode)),
+            (target, mode) => target.or(mode),
+        };
+        Ok(Limits { rows: given(options.limit).map(|rows| rows as u32), bytes })
+    }
+
+    /// Takes one pair off; FoundationDB counts eight bytes beside each.
+    fn take(&mut self, key: &[u8], value: &[u8]) {
+        self.rows = self.rows.map(|rows| rows.saturating_sub(1));
+        self.bytes = self.bytes.map(|bytes| bytes.saturating_sub(8 + key.len() + value.len()));
+    }
+
+    /// At least one pair was taken when this is asked.
+    fn is_reached(&self) -> bool {
+        self.rows == Some(0) || self.bytes == Some(0)
+    }
+}
+
+/// Which conflicts a read makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rules {
+    ReadYourWrites,
+    Native,
+}
+
+/// A selector walked to its place.
+struct Resolved {
+    /// The first key not below this one is what the selector means; "" and `max_key` where it ran off.
+    key: Vec<u8>,
+    /// 1; or what was left of the offset when the selector ran off an end.
+    offset: i64,
+    is_before_begin: bool,
+    is_past_end: bool,
+}
+
+/// Walks a selector. `max_key` bounds what may be read.
+fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8]) -> ViewResult<Resolved> {
+    let at = |key: Vec<u8>| Resolved { key, offset: 1, is_before_begin: false, is_past_end: false };
+    if offset == 1 {
+        return Ok(at(base.to_vec()));
+    }
+    if offset > 1 {
+        let mut left = offset;
+        let mut items = view.ascend(base)?;
+        while left > 1 {
+            let Some(item) = items.next()?.filter(|item| item.key.as_ref() < max_key) else {
+                return Ok(Resolved { offset: left, is_past_end: true, ..at(max_key.to_vec()) });
+            };
+            left -= 1;
+            if left == 1 {
+                return Ok(at(key_after(&item.key)));
+            }
+        }
+    }
+    let mut left = offset;
+    let mut items = view.descend(base.min(max_key))?;
+    loop {
+        // The empty key is the begin of the key space and no step.
+        let Some(item) = items.next()?.filter(|item| !item.key.is_empty()) else {
+            return Ok(Resolved { offset: left, is_before_begin: true, ..at(Vec::new()) });
+        };
+        left += 1;
+        if left == 1 {
+            return Ok(at(item.key.into_owned()));
+        }
+    }
+}
+
+/// What a read answered, and over which keys it conflicts; begin not below end is no conflict.
+pub(crate) struct Outcome<T> {
+    pub(crate) answer: T,
+    pub(crate) conflict: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// `get_key`: the selector's key, "" before the first and `max_key` past the last.
+pub(crate) fn get_key(view: &View<'_>, selector: KeySelector<'_>, max_key: &[u8]) -> ViewResult<Outcome<Vec<u8>>> {
+    let base = selector.base();
+    let offset = i64::from(selector.offset);
+    let found = if offset > 0 {
+        let from = resolve(view, &base, offset, max_key)?;
+        let mut items = view.ascend(&from.key)?;
+        loop {
+            match items.next()?.filter(|item| !from.is_past_end && item.key.as_ref() < max_key) {
+                None => break max_key.to_vec(),
+                Some(item) if item.value.is_some() => break item.key.into_owned(),
+                Some(_) => {}
+            }
+        }
+    } else {
+        let below = resolve(view, &base, offset + 1, max_key)?;
+        let mut items = view.descend(below.key.as_slice().min(max_key))?;
+        loop {
+            match items.next()?.filter(|_| !below.is_before_begin) {
+                None => break Vec::new(),
+                Some(item) if item.value.is_some() => break item.key.into_owned(),
+                Some(_) => {}
+            }
+        }
+    };
+    let conflict = if offset <= 0 { (found.clone(), base) } else { (base, key_after(&found)) };
+    Ok(Outcome { answer: found, conflict: Some(conflict) })
+}
+
+/// A range read between two selectors.
+pub(crate) struct RangeRead<'r> {
+    pub(crate) begin: KeySelector<'r>,
+    pub(crate) end: KeySelector<'r>,
+    pub(crate) limits: Limits,
+    pub(crate) reverse: bool,
+    pub(crate) rules: Rules,
+    pub(crate) max_key: &'r [u8],
+}
+
+impl RangeRead<'_> {
+    pub(crate) fn run(&self, view: &View<'_>) -> ViewResult<Outcome<RangeResult>> {
+        let (begin, end) = (self.begin.base(), self.end.base());
+        if self.begin.offset >= self.end.offset && begin >= end {
+            return Ok(Outcome { answer: RangeResult::default(), conflict: None });
+        }
+        let mut found = Found::default();
+        self.collect(view, &begin, &end, &mut found)?;
+        let conflict = match self.rules {
+            Rules::ReadYourWrites => self.conflict(&found, begin, end),
+            Rules::Native => self.native_conflict(&found, begin, end),
+        };
+        Ok(Outcome { answer: found.result, conflict: Some(conflict) })
+    }
+
+    fn collect(&self, view: &View<'_>, begin: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
+        let from = resolve(view, begin, i64::from(self.begin.offset), self.max_key);
+        let to = resolve(view, end, i64::from(self.end.offset), self.max_key);
+        // A selector may run into an unreadable key that the read, ended by its limit, never reaches.
+        let (from, to) = match (from, to, self.reverse) {
+            (Ok(from), Ok(to), _) => (from, to),
+            (Ok(from), Err(ViewError::Unreadable), false) => return self.until_limit(view, &from.key, found),
+            (Err(ViewError::Unreadable), Ok(to), true) => return self.until_limit(view, &to.key, found),
+            (Err(error), _, _) | (_, Err(error), _) => return Err(error),
+        };
+        if from.offset >= to.offset && from.key >= to.key {
+            return Ok(());
+        }
+        found.read_to_begin = from.is_before_begin || to.is_before_begin;
+        found.read_through_end = from.is_past_end || to.is_past_end;
+        if from.key < to.key {
+            let end = to.key.as_slice().min(self.max_key);
+            if self.reverse {
+                let mut items = view.descend(end)?;
+                self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() >= from.key.as_slice())))?;
+            } else {
+                let mut items = view.ascend(&from.key)?;
+                self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() < end)))?;
+            }
+        }
+        if found.result.more {
+            // What lies past the limit was not read.
+            found.read_to_begin &= !self.reverse;
+            found.read_through_end &= self.reverse;
+        }
+        Ok(())
+    }
+
+    /// Reads from one end whose other end cannot be known: right only if the limit comes first.
+    fn until_limit(&self, view: &View<'_>, from: &[u8], found: &mut Found) -> ViewResult<()> {
+        if self.reverse {
+            let mut items = view.descend(from.min(self.max_key))?;
+            self.fill(found, || items.next())?;
+        } else {
+            let mut items = view.ascend(from)?;
+            self.fill(found, || items.next())?;
+        }
+        if found.result.more { Ok(()) } else { Err(ViewError::Unreadable) }
+    }
+
+    fn fill<'v>(
+        &self,
+        found: &mut Found,
+        mut next: impl FnMut() -> ViewResult<Option<crate::view::Item<'v>>>,
+    ) -> ViewResult<()> {
+        let mut limits = self.limits;
+        while let Some(item) = next()? {
+            let Some(value) = item.value else { continue };
+            found.result.push(&item.key, &value);
+            limits.take(&item.key, &value);
+            if limits.is_reached() || found.result.arena.len() >= RESULT_BYTES_MAX {
+                found.result.more = true;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The read-your-writes layer's extent. A limited read does not depend on what lies past its last pair, unless the
+    /// far selector counts from there.
+    fn conflict(&self, found: &Found, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+        let result = &found.result;
+        let (mut from, mut to) = match (begin < end, self.reverse) {
+            (false, _) => (end, begin),
+            (true, false) if self.end.offset > 0 && result.more => (begin.clone(), begin),
+            (true, true) if self.begin.offset <= 1 && result.more => (end.clone(), end),
+            (true, _) => (begin, end),
+        };
+        if found.read_to_begin && self.begin.offset <= 0 {
+            from = Vec::new();
+        }
+        if found.read_through_end && self.end.offset > 0 {
+            to = self.max_key.to_vec();
+        }
+        if let (Some(first), Some(last)) = (result.first_key(), result.last_key()) {
+            let (lowest, highest) = if self.reverse { (last, first) } else { (first, last) };
+            if (self.reverse || self.begin.offset <= 0) && lowest < from.as_slice() {
+                from = lowest.to_vec();
+            }
+            if (!self.reverse || self.end.offset > 0) && to.as_slice() <= highest {
+                to = key_after(highest);
+            }
+        }
+        (from, to)
+    }
+
+    /// The extent where the read-your-writes layer is off.
+    fn native_conflict(&self, found: &Found, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+        let result = &found.result;
+        let (begin_offset, end_offset) = (self.begin.offset, self.end.offset);
+        // The native layer notices the begin of the key space only where a selector starts there.
+        let read_to_begin = begin.is_empty() && begin_offset < 1;
+        let ends = match (result.first_key(), result.last_key()) {
+            (Some(first), Some(last)) if self.reverse => Some((last, first)),
+            (Some(first), Some(last)) => Some((first, last)),
+            _ => None,
+        };
+        let mut from = match ends {
+            _ if read_to_begin => Vec::new(),
+            Some((lowest, _)) if begin_offset <= 0 || (self.reverse && result.more && begin_offset <= 1) => {
+                lowest.to_vec()
+            }
+            _ => begin.clone(),
+        };
+        if end_offset > begin_offset && end < from {
+            from.clone_from(&end);
+        }
+        let mut to = match ends {
+            Some((_, highest)) if end_offset > 1 || (!self.reverse && result.more && end_offset > 0) => {
+                key_after(highest)
+            }
+            _ => end,
+        };
+        if begin_offset < end_offset && begin > to {
+            to = begin;
+        }
+        (from, to)
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    result: RangeResult,
+    read_to_begin: bool,
+    read_through_end: bool,
+}

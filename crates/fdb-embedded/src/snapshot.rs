@@ -1,0 +1,271 @@
+//! Read versions, and the LMDB read transactions behind them.
+//!
+//! A version is a number of microseconds: the clock at opening, or what the last run may have reached if that is more,
+//! plus the time since. A commit takes the clock's version, or one more than any version handed out. A read version is
+//! the clock's too, so its age is its distance from the clock; it sees the newest commit not above it. All read versions
+//! between two commits share one snapshot.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use heed::{Env, RoTxn, WithoutTls};
+
+use crate::error::{Error, Result};
+
+/// A read version older than this answers 1007, in versions (microseconds).
+pub(crate) const READ_VERSIONS_MAX_AGE: i64 = 5_000_000;
+/// The same as a time.
+pub(crate) const READ_AGE_MAX: Duration = Duration::from_micros(READ_VERSIONS_MAX_AGE as u64);
+/// Snapshots kept only because their version was told to someone; past it the oldest go.
+const RETAINED_MAX: usize = 8_192;
+
+/// Takes a lock that no panic can leave in a broken state: every critical section here is short and total.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One state of the database, shared by all transactions that read it.
+pub(crate) struct Snapshot {
+    /// `None` once it was closed because it is too old. LMDB allows one thread at a time, hence the lock.
+    txn: Mutex<Option<RoTxn<'static, WithoutTls>>>,
+    /// The version of the commit that made this state.
+    pub(crate) committed: i64,
+}
+
+impl Snapshot {
+    /// Calls `read` with the LMDB transaction; 1007 where the snapshot was closed.
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&RoTxn<'static, WithoutTls>) -> Result<T>) -> Result<T> {
+        read(lock(&self.txn).as_ref().ok_or(Error::TRANSACTION_TOO_OLD)?)
+    }
+
+    fn close(&self) {
+        lock(&self.txn).take();
+    }
+}
+
+/// A read version and the snapshot that it sees.
+#[derive(Clone)]
+pub(crate) struct ReadPoint {
+    pub(crate) version: i64,
+    pub(crate) snapshot: Arc<Snapshot>,
+}
+
+/// A state that is not the newest any more, or is.
+struct Live {
+    snapshot: Weak<Snapshot>,
+    /// Held here when the version was handed out, so that others may read at it.
+    retained: Option<Arc<Snapshot>>,
+    /// When the next commit came, and its version.
+    superseded: Option<(Instant, i64)>,
+}
+
+struct Inner {
+    /// The newest commit that readers may see.
+    committed: i64,
+    /// The batch being written: its version and its LMDB transaction id.
+    pending: Option<(i64, usize)>,
+    /// The greatest read version handed out.
+    read: i64,
+    /// The newest state, if anyone read it yet.
+    current: Option<Arc<Snapshot>>,
+    /// All states that may still be read, by the version of their commit.
+    live: BTreeMap<i64, Live>,
+}
+
+/// Hands out read versions and commit versions.
+pub(crate) struct Versions {
+    env: Env<WithoutTls>,
+    started: Instant,
+    start_version: i64,
+    inner: Mutex<Inner>,
+    snapshots_opened: AtomicU64,
+}
+
+impl Versions {
+    /// `start_version` must be above every version that an earlier run gave to a commit.
+    pub(crate) fn new(env: Env<WithoutTls>, start_version: i64) -> Versions {
+        let inner = Inner {
+            committed: start_version,
+            pending: None,
+            read: start_version,
+            current: None,
+            live: BTreeMap::new(),
+        };
+        Versions { env, started: Instant::now(), start_version, inner: Mutex::new(inner), snapshots_opened: 0.into() }
+    }
+
+    /// The version that the clock shows.
+    pub(crate) fn now(&self) -> i64 {
+        self.start_version.saturating_add(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX))
+    }
+
+    /// Whether reads at this version are refused.
+    pub(crate) fn is_too_old(&self, version: i64) -> bool {
+        self.now() - version > READ_VERSIONS_MAX_AGE
+    }
+
+    pub(crate) fn committed(&self) -> i64 {
+        lock(&self.inner).committed
+    }
+
+    /// (states that may be read, of them retained for their version, opened in all).
+    pub(crate) fn snapshot_counts(&self) -> (usize, usize, u64) {
+        let inner = lock(&self.inner);
+        let retained = inner.live.values().filter(|live| live.retained.is_some()).count();
+        let open = inner.live.values().filter(|live| live.snapshot.strong_count() > 0).count();
+        (open, retained, self.snapshots_opened.load(Ordering::Relaxed))
+    }
+
+    /// The newest read version. With `retain` the version is going to be told to the caller, and stays readable.
+    pub(crate) fn acquire(&self, retain: bool) -> Result<ReadPoint> {
+        let mut inner = lock(&self.inner);
+        let snapshot = self.current(&mut inner)?;
+        let version = self.read_version(&mut inner);
+        if retain {
+            inner.retain(&snapshot);
+        }
+        Ok(ReadPoint { version, snapshot })
+    }
+
+    /// The state that a version given to `set_read_version` sees: 1009 above the newest, 1007 where it is gone.
+    pub(crate) fn acquire_at(&self, version: i64) -> Result<ReadPoint> {
+        if self.is_too_old(version) {
+            return Err(Error::TRANSACTION_TOO_OLD);
+        }
+        let mut inner = lock(&self.inner);
+        let snapshot = self.current(&mut inner)?;
+        if version > self.read_version(&mut inner) {
+            return Err(Error::FUTURE_VERSION);
+        }
+        if version >= inner.committed {
+            return Ok(ReadPoint { version, snapshot });
+        }
+        let older = inner.live.range(..=version).next_back();
+        let found = older.and_then(|(_, live)| match live.superseded {
+            Some((_, next)) if version < next => live.snapshot.upgrade(),
+            _ => None,
+        });
+        Ok(ReadPoint { version, snapshot: found.ok_or(Error::TRANSACTION_TOO_OLD)? })
+    }
+
+    /// Keeps a snapshot readable until it is five seconds old: its version was told to someone.
+    pub(crate) fn retain(&self, snapshot: &Arc<Snapshot>) {
+        lock(&self.inner).retain(snapshot);
+    }
+
+    fn current(&self, inner: &mut Inner) -> Result<Arc<Snapshot>> {
+        if let Some(current) = &inner.current {
+            return Ok(Arc::clone(current));
+        }
+        let txn = self.env.clone().static_read_txn().map_err(|_| Error::IO_ERROR)?;
+        self.snapshots_opened.fetch_add(1, Ordering::Relaxed);
+        // LMDB may have committed the pending batch already though the committer did not say so yet.
+        if let Some((version, txn_id)) = inner.pending
+            && txn.id() == txn_id
+        {
+            inner.committed = version;
+            inner.pending = None;
+        }
+        let committed = inner.committed;
+        let snapshot = Arc::new(Snapshot { txn: Mutex::new(Some(txn)), committed });
+        let live = Live { snapshot: Arc::downgrade(&snapshot), retained: None, superseded: None };
+        inner.live.insert(committed, live);
+        inner.current = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    /// The clock's version, but below the batch that is being written: who reads now does not see it.
+    fn read_version(&self, inner: &mut Inner) -> i64 {
+        let now = self.now();
+        let version = match inner.pending {
+            Some((pending, _)) => now.min(pending - 1),
+            None => now,
+        };
+        inner.read = inner.read.max(version.max(inner.committed));
+        version.max(inner.committed)
+    }
+
+    /// The version of the batch that the committer writes in the LMDB transaction `txn_id`.
+    pub(crate) fn begin_commit(&self, txn_id: usize) -> i64 {
+        let mut inner = lock(&self.inner);
+        let version = self.now().max(inner.read + 1).max(inner.committed + 1);
+        inner.pending = Some((version, txn_id));
+        version
+    }
+
+    /// The batch came to nothing.
+    pub(crate) fn abandon_commit(&self) {
+        lock(&self.inner).pending = None;
+    }
+
+    /// The batch is on disk: whoever asks for a read version from now on sees it.
+    pub(crate) fn publish(&self, version: i64) {
+        let mut inner = lock(&self.inner);
+        inner.pending = None;
+        if inner.committed < version {
+            inner.committed = version;
+        }
+        let outdated = match &inner.current {
+            Some(current) if current.committed < version => inner.current.take(),
+            _ => None,
+        };
+        if let Some(outdated) = &outdated {
+            let is_wanted = Arc::strong_count(outdated) > 1;
+            if is_wanted {
+                if let Some(live) = inner.live.get_mut(&outdated.committed) {
+                    live.superseded = Some((Instant::now(), version));
+                }
+            } else {
+                inner.live.remove(&outdated.committed);
+            }
+        }
+        drop(inner);
+        // Closing an LMDB read transaction needs no lock of ours.
+        drop(outdated);
+    }
+
+    /// No transaction reads below this version any more.
+    pub(crate) fn oldest_readable(&self) -> i64 {
+        let inner = lock(&self.inner);
+        let oldest = inner.live.iter().find(|(_, live)| live.snapshot.strong_count() > 0);
+        oldest.map_or(inner.committed, |(&committed, _)| committed)
+    }
+
+    /// Closes the states that were superseded five seconds ago. Returns whether any superseded state is left.
+    pub(crate) fn reap(&self) -> bool {
+        let now = Instant::now();
+        let mut closed = Vec::new();
+        let mut inner = lock(&self.inner);
+        inner.live.retain(|_, live| {
+            let Some((at, _)) = live.superseded else { return true };
+            if now.duration_since(at) >= READ_AGE_MAX {
+                closed.extend(live.snapshot.upgrade());
+                closed.extend(live.retained.take());
+                return false;
+            }
+            live.snapshot.strong_count() > 0
+        });
+        let is_any_left = inner.live.values().any(|live| live.superseded.is_some());
+        drop(inner);
+        for snapshot in closed {
+            snapshot.close();
+        }
+        is_any_left
+    }
+}
+
+impl Inner {
+    fn retain(&mut self, snapshot: &Arc<Snapshot>) {
+        let Some(live) = self.live.get_mut(&snapshot.committed) else { return };
+        if live.retained.is_none() {
+            live.retained = Some(Arc::clone(snapshot));
+            if self.live.len() > RETAINED_MAX
+                && let Some((_, oldest)) = self.live.iter_mut().find(|(_, live)| live.retained.is_some())
+            {
+                oldest.retained = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! What a transaction remembers, and the rules about when it may be used.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::batch::Mutation;
+use crate::committer::Committed;
+use crate::conflict::KeyRange;
+use crate::engine::Core;
+use crate::error::{Error, Result};
+use crate::options::{TransactionOptions, is_persistent};
+use crate::range_set::RangeSet;
+use crate::snapshot::{ReadPoint, lock};
+use crate::transaction::Done;
+use crate::watch::{Waiting, Watch};
+use crate::write_map::{Op, Ops, WriteMap};
+
+/// The first key that no user key reaches.
+pub(crate) const USER_END: &[u8] = b"\xff";
+/// The first key past the system keys.
+pub(crate) const SYSTEM_END: &[u8] = b"\xff\xff";
+/// A key that every transaction may read, and set to a versionstamp; layers use it to notice changes of their metadata.
+pub(crate) const METADATA_VERSION_KEY: &[u8] = b"\xff/metadataVersion";
+/// The longest user key, in bytes.
+pub(crate) const KEY_BYTES_MAX: usize = 10_000;
+/// The longest system key, in bytes.
+const SYSTEM_KEY_BYTES_MAX: usize = 30_000;
+/// The first delay of `on_error`, before its random factor.
+pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);
+/// What FoundationDB counts for a mutation and for a conflict range beside their bytes.
+const MUTATION_OVERHEAD: usize = 40;
+pub(crate) const RANGE_OVERHEAD: usize = 24;
+
+/// The longest key that may be written.
+pub(crate) fn key_bytes_max(key: &[u8]) -> usize {
+    if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX }
+}
+
+/// The longest key that a read, a clear or a conflict range tells from longer ones: FoundationDB leaves room for a
+/// tenant's prefix of eight bytes.
+pub(crate) fn read_key_bytes_max(key: &[u8]) -> usize {
+    if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX + 8 }
+}
+
+/// A range with keys longer than any that exists cut to an equivalent one.
+pub(crate) fn cut_range<'k>(begin: &'k [u8], end: &'k [u8]) -> (&'k [u8], &'k [u8]) {
+    let cut = |key: &'k [u8]| key.get(..read_key_bytes_max(key) + 1).unwrap_or(key);
+    (cut(begin), cut(end))
+}
+
+/// A callback of an operation in flight; whoever comes first answers it.
+pub(crate) struct Answer(Mutex<Option<Done<()>>>);
+
+impl Answer {
+    pub(crate) fn new(done: Done<()>) -> Arc<Answer> {
+        Arc::new(Answer(Mutex::new(Some(done))))
+    }
+
+    pub(crate) fn give(&self, result: Result<()>) {
+        let done = lock(&self.0).take();
+        if let Some(done) = done {
+            done(result);
+        }
+    }
+}
+
+/// A watch of this transaction, before its commit.
+pub(crate) struct OwnWatch {
+    pub(crate) watch: Arc<Watch>,
+    /// What the transaction saw when the watch was made.
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+/// A call to be made once the state is unlocked.
+pub(crate) type Call = Box<dyn FnOnce() + Send>;
+
+/// What was handed over to the commit already, or goes there directly without read-your-writes.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub(crate) mutations: Vec<Mutation>,
+    pub(crate) conflicts: Vec<KeyRange>,
+}
+
+impl Outgoing {
+    fn push_operations(&mut self, key: Vec<u8>, ops: Ops) {
+        for op in ops.into_vec() {
+            let key = key.clone();
+            self.mutations.push(match op {
+                Op::Set(Some(value)) => Mutation::Set(key, value),
+                Op::Set(None) => {
+                    let end = crate::write_map::key_after(&key);
+                    Mutation::Clear((key, end))
+                }
+                Op::Atomic(op, operand) => Mutation::Atomic(op, key, operand),
+                Op::StampKey(value) => Mutation::StampKey(key, value),
+                Op::StampValue(value) => Mutation::StampValue(key, value),
+            });
+        }
+    }
+
+    /// Takes over what the map holds within a range; the map is to forget it.
+    pub(crate) fn take_range(&mut self, writes: &WriteMap, begin: &[u8], end: &[u8]) {
+        self.mutations.extend(writes.cleared(begin, end).into_iter().map(Mutation::Clear));
+        self.conflicts.extend(writes.conflicts(begin, end));
+        for (key, ops) in writes.operations(begin, end) {
+            self.push_operations(key, ops);
+        }
+    }
+
+    /// Takes over all that the map holds.
+    pub(crate) fn take_all(&mut self, writes: WriteMap) {
+        if writes.is_empty() {
+            return;
+        }
+        self.mutations.extend(writes.cleared(b"", SYSTEM_END).into_iter().map(Mutation::Clear));
+        self.conflicts.extend(writes.conflicts(b"", SYSTEM_END));
+        for (key, ops) in writes.into_operations() {
+            self.push_operations(key, ops);
+        }
+    }
+
+    /// The size that `transaction_too_large` is about.
+    pub(crate) fn bytes(&self, read_conflicts: &RangeSet) -> usize {
+        let mutations = self.mutations.iter().map(|mutation| mutation.bytes() + MUTATION_OVERHEAD);
+        let writes = self.conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
+        let reads = read_conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
+        mutations.chain(writes).chain(reads).sum()
+    }
+}
+
+/// All that a transaction remembers.
+pub(crate) struct State {
+    /// Counts resets, so that an answer of an earlier life is told from one of this.
+    pub(crate) generation: u64,
+    pub(crate) options: TransactionOptions,
+    /// Options that a retry keeps, in the order in which they were set.
+    persistent: Vec<(u32, Option<Vec<u8>>)>,
+    pub(crate) created: Instant,
+    /// The transaction is over until it is reset: cancelled, timed out, used during commit.
+    pub(crate) ended: Option<Error>,
+    /// The first error of a call that cannot return one; every later call answers it.
+    pub(crate) deferred: Option<Error>,
+    pub(crate) commit_started: bool,
+    pub(crate) committed: Option<Committed>,
+    pub(crate) requested_version: Option<i64>,
+    pub(crate) read: Option<ReadPoint>,
+    pub(crate) writes: WriteMap,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) read_conflicts: RangeSet,
+    pub(crate) approximate_bytes: usize,
+    pub(crate) has_read: bool,
+    pub(crate) stamp_waiters: Vec<Done<[u8; 10]>>,
+    pub(crate) watches: Vec<OwnWatch>,
+    pub(crate) retries: u32,
+    pub(crate) backoff: Duration,
+    /// The commit or the retry that has not answered yet.
+    pub(crate) in_flight: Option<Arc<Answer>>,
+    /// What the last commit conflicted with, where `report_conflicting_keys` was set.
+    pub(crate) conflicting: Vec<KeyRange>,
+    /// To be made after unlocking.
+    pub(crate) calls: Vec<Call>,
+}
+
+impl State {
+    pub(crate) fn new(core: &Core) -> State {
+        let mut state = State {
+            generation: 0,
+            options: TransactionOptions::default(),
+            persistent: lock(&core.defaults).clone(),
+            created: Instant::now(),
+            ended: None,
+            deferred: None,
+            commit_started: false,
+            committed: None,
+            requested_version: None,
+            read: None,
+            writes: WriteMap::default(),
+            outgoing: Outgoing::default(),
+            read_conflicts: RangeSet::default(),
+            approximate_bytes: 0,
+            has_read: false,
+            stamp_waiters: Vec::new(),
+            watches: Vec::new(),
+            retries: 0,
+            backoff: FIRST_BACKOFF,
+            in_flight: None,
+            conflicting: Vec::new(),
+            calls: Vec::new(),
+        };
+        state.apply_persistent();
+        state
+    }
+
+    fn apply_persistent(&mut self) {
+        for (code, value) in &self.persistent {
+            // Each was accepted when it was set.
+            let _ = self.options.set(*code, value.as_deref());
+        }
+    }
+
+    pub(crate) fn set_option(&mut self, code: u32, value: Option<&[u8]>) -> Result<()> {
+        let disables_reads = code == 51 && (self.has_read || !self.writes.is_empty());
+        if disables_reads {
+            self.defer(Error::CLIENT_INVALID_OPERATION);
+            return Ok(());
+        }
+        self.options.set(code, value)?;
+        if is_persistent(code) {
+            self.persistent.push((code, value.map(<[u8]>::to_vec)));
+        }
+        Ok(())
+    }
+
+    /// Keeps the error of a call that cannot return one.
+    pub(crate) fn defer(&mut self, error: Error) {
+        self.deferred.get_or_insert(error);
+    }
+
+    /// When the timeout ends the transaction.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.options.timeout.and_then(|timeout| self.created.checked_add(timeout))
+    }
+
+    /// Ends the transaction if its time is over.
+    pub(crate) fn check_deadline(&mut self) {
+        if self.options.timeout.is_some() && self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+            self.end(Error::TRANSACTION_TIMED_OUT);
+        }
+    }
+
+    /// Ends the transaction, unless it is over already; what is in flight answers with the error.
+    pub(crate) fn end(&mut self, error: Error) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(error);
+        self.fail_in_flight(error);
+    }
+
+    fn fail_in_flight(&mut self, error: Error) {
+        if let Some(answer) = self.in_flight.take() {
+            self.calls.push(Box::new(move || answer.give(Err(error))));
+        }
+        for done in std::mem::take(&mut self.stamp_waiters) {
+            self.calls.push(Box::new(move || done(Err(error))));
+        }
+    }
+
+    /// True from the commit on; ends the transaction when it is used then.
+    pub(crate) fn is_used_during_commit(&mut self) -> bool {
+        if self.commit_started && !self.options.used_during_commit_protection_disabled {
+            self.end(Error::USED_DURING_COMMIT);
+        }
+        self.commit_started
+    }
+
+    /// Whether an operation with an answer may go on.
+    pub(crate) fn check_usable(&mut self) -> Result<()> {
+        if let Some(error) = self.deferred {
+            return Err(error);
+        }
+        self.check_deadline();
+        if self.is_used_during_commit() {
+            return Err(Error::USED_DURING_COMMIT);
+        }
+        self.ended.map_or(Ok(()), Err)
+    }
+
+    /// Whether an operation without an answer may go on; the error is kept.
+    pub(crate) fn check_writable(&mut self) -> bool {
+        if self.deferred.is_some() {
+            return false;
+        }
+        if self.is_used_during_commit() {
+            self.defer(Error::USED_DURING_COMMIT);
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn max_read_key(&self) -> &'static [u8] {
+        if self.options.may_read_system_keys { SYSTEM_END } else { USER_END }
+    }
+
+    pub(crate) fn max_write_key(&self) -> &'static [u8] {
+        if self.options.may_write_system_keys { SYSTEM_END } else { USER_END }
+    }
+
+    /// The transaction's read version and snapshot; the first call fixes them.
+    pub(crate) fn read_point(&mut self, core: &Core, retain: bool) -> Result<&ReadPoint> {
+        if self.read.is_none() || retain {
+            let point = match (self.requested_version, &self.read) {
+                (_, Some(point)) => {
+                    core.versions.retain(&point.snapshot);
+                    point.clone()
+                }
+                (Some(version), None) => core.versions.acquire_at(version)?,
+                (None, None) => {
+                    core.counters.read_versions.add(1);
+                    core.versions.acquire(retain)?
+                }
+            };
+            self.read = Some(point);
+        }
+        self.read.as_ref().ok_or(Error::INTERNAL_ERROR)
+    }
+
+    /// A read that other transactions' writes conflict with, except where it only saw this transaction's own writes.
+    pub(crate) fn add_read_conflict(&mut self, begin: &[u8], end: &[u8]) {
+        let State { writes, read_conflicts, approximate_bytes, .. } = self;
+        writes.for_each_dependent(begin, end, |begin, end| {
+            *approximate_bytes += begin.len() + end.len() + RANGE_OVERHEAD;
+            read_conflicts.insert(begin, end);
+        });
+    }
+
+    /// Counts a mutation towards the approximate size.
+    pub(crate) fn count_mutation(&mut self, key: usize, value: usize, conflict: Option<usize>) {
+        self.approximate_bytes += key + value + MUTATION_OVERHEAD + conflict.map_or(0, |bytes| bytes + RANGE_OVERHEAD);
+    }
+
+    /// Fires the transaction's own watches in a range that it writes. `value` is what it writes, `None` within where
+    /// that is not known.
+    pub(crate) fn trigger_watches(&mut self, core: &Arc<Core>, begin: &[u8], end: &[u8], value: Option<Option<&[u8]>>) {
+        if self.watches.is_empty() {
+            return;
+        }
+        let State { watches, calls, .. } = self;
+        watches.retain(|own| {
+            let is_inside = begin <= own.watch.key.as_slice() && own.watch.key.as_slice() < end;
+            let is_changed = value.is_none_or(|value| value != own.value.as_deref());
+            if is_inside && is_changed {
+                let (core, watch) = (Arc::clone(core), Arc::clone(&own.watch));
+                calls.push(Box::new(move || core.watches.finish(&watch, Ok(()))));
+            }
+            !(is_inside && is_changed)
+        });
+    }
+
+    /// The watches as the commit takes them; the transaction keeps its list until the commit answered.
+    pub(crate) fn waiting(&self) -> Vec<Waiting> {
+        let waiting = |own: &OwnWatch| Waiting { watch: Arc::clone(&own.watch), expected: own.value.clone() };
+        self.watches.iter().map(waiting).collect()
+    }
+
+    /// Fails the watches that no commit has taken over.
+    pub(crate) fn fail_watches(&mut self, core: &Arc<Core>, error: Error) {
+        for own in std::mem::take(&mut self.watches) {
+            let core = Arc::clone(core);
+            self.calls.push(Box::new(move || core.watches.finish(&own.watch, Err(error))));
+        }
+    }
+
+    /// Forgets reads and writes; what `on_error` does before it waits.
+    pub(crate) fn forget(&mut self, core: &Arc<Core>) {
+        self.fail_watches(core, Error::TRANSACTION_CANCELLED);
+        self.requested_version = None;
+        self.read = None;
+        self.writes = WriteMap::default();
+        self.outgoing = Outgoing::default();
+        self.read_conflicts = RangeSet::default();
+        self.committed = None;
+    }
+
+    /// A new life with the options that persist.
+    pub(crate) fn restart(&mut self, core: &Arc<Core>) {
+        self.fail_in_flight(Error::TRANSACTION_CANCELLED);
+        self.forget(core);
+        self.generation += 1;
+        self.approximate_bytes = 0;
+        self.has_read = false;
+        self.commit_started = false;
+        self.deferred = None;
+        self.ended = None;
+        self.conflicting = Vec::new();
+        self.options = TransactionOptions::default();
+        self.apply_persistent();
+    }
+
+    /// As new: options, retries and the time that counts for the timeout too.
+    pub(crate) fn reset(&mut self, core: &Arc<Core>) {
+        self.persistent.clone_from(&lock(&core.defaults));
+        self.retries = 0;
+        self.backoff = FIRST_BACKOFF;
+        self.created = Instant::now();
+        self.restart(core);
+    }
+}

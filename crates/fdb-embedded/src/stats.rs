@@ -1,0 +1,88 @@
+//! Counters of an engine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the engine was opened; each grows only, except the ones named `open_`, `retained_` and `last_`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Reads of single keys.
+    pub reads: u64,
+    /// Range reads.
+    pub range_reads: u64,
+    /// Resolved key selectors (`get_key`).
+    pub key_reads: u64,
+    /// Pairs that range reads returned.
+    pub keys_read: u64,
+    /// Read versions taken.
+    pub read_versions: u64,
+    /// Commits that wrote and succeeded.
+    pub commits: u64,
+    /// Commits without writes, which touch nothing.
+    pub read_only_commits: u64,
+    /// LMDB transactions that the commits were written in.
+    pub batches: u64,
+    /// Mutations in those commits.
+    pub mutations: u64,
+    /// Bytes of keys and values in those mutations.
+    pub mutation_bytes: u64,
+    /// Commits refused with 1020.
+    pub conflicts: u64,
+    /// Commits refused with 1007.
+    pub too_old: u64,
+    /// Calls of `on_error` that let the transaction try again.
+    pub retries: u64,
+    /// Watches made.
+    pub watches_set: u64,
+    /// Watches that fired because the value changed.
+    pub watches_fired: u64,
+    /// Watches that wait now.
+    pub open_watches: u64,
+    /// States of the database that can be read now.
+    pub open_snapshots: u64,
+    /// Of those, held only because their read version was handed out.
+    pub retained_snapshots: u64,
+    /// LMDB read transactions opened.
+    pub snapshots_opened: u64,
+    /// Faults that were injected.
+    pub faults_injected: u64,
+    /// Version of the newest commit.
+    pub last_committed_version: i64,
+    /// Bytes of the data file in use.
+    pub data_bytes: u64,
+    /// Whether an I/O error stopped all commits.
+    pub is_failed: bool,
+    /// That error.
+    pub failure: Option<String>,
+}
+
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters behind [`Stats`] that nobody else keeps.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) reads: Counter,
+    pub(crate) range_reads: Counter,
+    pub(crate) key_reads: Counter,
+    pub(crate) keys_read: Counter,
+    pub(crate) read_versions: Counter,
+    pub(crate) commits: Counter,
+    pub(crate) read_only_commits: Counter,
+    pub(crate) batches: Counter,
+    pub(crate) mutations: Counter,
+    pub(crate) mutation_bytes: Counter,
+    pub(crate) conflicts: Counter,
+    pub(crate) too_old: Counter,
+    pub(crate) retries: Counter,
+}
