@@ -1,0 +1,54 @@
+# `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+target := $(or $(CARGO_TARGET_DIR),target)
+# nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does.
+runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test)
+
+.PHONY: help run test lint rust-tests client-tests crash bench need-rust need-npm
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+run: need-rust ## build and serve on the embedded engine at 127.0.0.1:5984
+	cargo build --release --package flatbed
+	exec $(target)/release/flatbed serve
+
+test: lint client-tests rust-tests ## all checks and tests
+
+lint: need-rust
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+# The same packages and features as the tests', so that nothing is built twice; the binary is among them.
+client-tests: need-rust need-npm tests/node_modules/.package-lock.json
+	cargo test --workspace --no-run
+	cd tests && CARGO_TARGET_DIR='$(abspath $(target))' npm test
+
+rust-tests: need-rust
+	cargo $(runner) --workspace
+
+crash: need-rust ## kill the server 50 times while it writes, and check it each time
+	FLATBED_CRASH_KILLS=50 cargo test --workspace --test crash -- --nocapture
+
+bench: need-rust ## measure beside pouchdb-server and the raw engine; results in target/bench
+	cargo build --release --package flatbed --package flatbed-bench
+	mkdir -p $(target)/bench
+	if command -v npm >/dev/null; then \
+	  npm install --prefix $(target)/bench --no-save --no-audit --no-fund --loglevel=error pouchdb-server@4.2.0; \
+	else echo 'npm is missing: measuring without pouchdb-server' >&2; fi
+	pouchdb='$(target)/bench/node_modules/pouchdb-server/bin/pouchdb-server'; \
+	$(target)/release/flatbed-bench suite --flatbed $(target)/release/flatbed --directory $(target)/bench \
+	  $$([ -e "$$pouchdb" ] && echo --pouchdb "$$(realpath "$$pouchdb")")
+
+tests/node_modules/.package-lock.json: tests/package-lock.json
+	cd tests && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
+
+need-rust:
+	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or later from https://rustup.rs'; exit 1; }
+	@command -v cc >/dev/null || { echo 'cc is missing: install a C compiler (Debian: apt install build-essential)'; exit 1; }
+
+need-npm:
+	@command -v npm >/dev/null || { echo 'npm is missing: install Node.js 20 or later (Debian: apt install nodejs npm)'; exit 1; }

@@ -1,0 +1,43 @@
+// Starts the built binary for a test file and stops it afterwards.
+//   FLATBED_BIN           the binary [target/debug/flatbed]
+//   FLATBED_CLUSTER_FILE  a cluster to run on, under a root of its own, instead of the embedded engine
+//   FLATBED_TEST_URL      a CouchDB-compatible server that runs already, to try the tests themselves on
+import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
+
+const repository = resolve(import.meta.dirname, '..');
+const targetDirectory = resolve(repository, process.env.CARGO_TARGET_DIR ?? 'target');
+export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 'flatbed');
+
+/** Starts a server: `{ url, stop }`. Its storage is new, and gone after `stop`. */
+export async function startServer() {
+  if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
+  const directory = mkdtempSync(join(tmpdir(), 'flatbed-test-'));
+  const storage = process.env.FLATBED_CLUSTER_FILE
+    ? ['--cluster-file', process.env.FLATBED_CLUSTER_FILE, '--root', `test-${randomBytes(6).toString('hex')}`]
+    : ['--data-dir', join(directory, 'data')];
+  const server = spawn(binary, ['serve', '--listen', '127.0.0.1:0', '--log-level', 'warn', ...storage], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const exited = once(server, 'exit');
+  const stop = async () => {
+    server.kill('SIGTERM');
+    const [code] = await exited;
+    rmSync(directory, { recursive: true, force: true });
+    if (code !== 0) throw new Error(`the server ended with ${code}`);
+  };
+  for await (const line of createInterface(server.stdout)) {
+    const url = line.match(/http:\/\/\S+/)?.[0];
+    if (url) return { url, stop };
+  }
+  rmSync(directory, { recursive: true, force: true });
+  throw new Error('the server did not start');
+}
+
+/** A database's name that nobody has used. */
+export const newName = (prefix) => `${prefix}-${randomBytes(6).toString('hex')}`;
