@@ -12,7 +12,7 @@ use crate::conflict::{History, KeyRange};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::format;
-use crate::snapshot::lock;
+use crate::snapshot::{ReadPoint, lock};
 use crate::store::StoreError;
 use crate::watch::{Waiting, Watch};
 use crate::write_map::key_after;
@@ -49,8 +49,8 @@ pub(crate) type Complete = Box<dyn FnOnce(Result<Committed, Failure>) + Send>;
 
 /// A transaction handed over for its commit.
 pub(crate) struct CommitRequest {
-    /// `None`: nothing was read, so nothing can conflict.
-    pub(crate) read_version: Option<i64>,
+    /// `None`: nothing was read, so nothing can conflict. The snapshot keeps the history back to it.
+    pub(crate) read: Option<ReadPoint>,
     pub(crate) read_conflicts: Vec<KeyRange>,
     pub(crate) write_conflicts: Vec<KeyRange>,
     pub(crate) mutations: Vec<Mutation>,
@@ -264,7 +264,7 @@ impl Committer {
             Some(CommitFault::UnknownNotApplied) => return Err(Error::COMMIT_UNKNOWN_RESULT.into()),
             Some(CommitFault::UnknownApplied) | None => {}
         }
-        let Some(read_version) = request.read_version else { return Ok(fault) };
+        let Some(read_version) = request.read.as_ref().map(|read| read.version) else { return Ok(fault) };
         let too_old = || {
             core.counters.too_old.add(1);
             Failure::from(Error::TRANSACTION_TOO_OLD)

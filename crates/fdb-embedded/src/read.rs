@@ -288,11 +288,14 @@ impl RangeRead<'_> {
             (Err(ViewError::Unreadable), Ok(to), true) => return self.until_limit(view, &to.key, found),
             (Err(error), _, _) | (_, Err(error), _) => return Err(error),
         };
+        if self.is_crossed(view, begin, end, found)? {
+            return Ok(());
+        }
         if from.offset >= to.offset && from.key >= to.key {
             return Ok(());
         }
-        found.read_to_begin = from.is_before_begin || to.is_before_begin;
-        found.read_through_end = from.is_past_end || to.is_past_end;
+        found.read_to_begin |= from.is_before_begin || to.is_before_begin;
+        found.read_through_end |= from.is_past_end || to.is_past_end;
         if from.key < to.key {
             let end = to.key.as_slice().min(self.max_key);
             if self.reverse {
@@ -309,6 +312,27 @@ impl RangeRead<'_> {
             found.read_through_end &= self.reverse;
         }
         Ok(())
+    }
+
+    /// Selectors that start on crossed keys: FoundationDB's client resolves the far one first, and its answer may end the
+    /// read at once, with a conflict up to the end of the key space that it ran off.
+    fn is_crossed(&self, view: &View<'_>, begin: &[u8], end: &[u8], found: &mut Found) -> ViewResult<bool> {
+        let (near, far) = if self.reverse { (&self.end, &self.begin) } else { (&self.begin, &self.end) };
+        if begin <= end || far.offset == 1 {
+            return Ok(false);
+        }
+        let resolved = get_key(view, *far, self.max_key)?.answer;
+        let (is_begin, is_end) = (resolved.is_empty(), resolved == self.max_key);
+        let (is_empty, is_off) = if self.reverse {
+            (resolved.as_slice() >= end && near.offset <= 1, is_end)
+        } else {
+            (begin >= resolved.as_slice() && near.offset > 0, is_begin)
+        };
+        if !is_empty {
+            found.read_to_begin = is_begin;
+            found.read_through_end = is_end;
+        }
+        Ok(is_empty || is_off)
     }
 
     /// Reads from one end whose other end cannot be known: right only if the limit comes first.

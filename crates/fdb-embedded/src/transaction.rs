@@ -747,20 +747,20 @@ fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: &Arc<Core>,
         _ => Some(Error::TRANSACTION_TOO_LARGE),
     };
     // A version that was set but never used is still what the commit is checked at.
-    let read_version = match (state.requested_version, error) {
-        (Some(_), None) => state.read_point(core, false).map(|point| Some(point.version)),
-        (_, None) => Ok(state.read.as_ref().map(|point| point.version)),
+    let read = match (state.requested_version, error) {
+        (Some(_), None) => state.read_point(core, false).map(|point| Some(point.clone())),
+        (_, None) => Ok(state.read.clone()),
         (_, Some(error)) => Err(error),
     };
-    let read_version = match read_version {
-        Ok(version) => version,
+    // The state lets go of the snapshot, so that LMDB can reuse its pages once the commit was checked.
+    state.read = None;
+    let read = match read {
+        Ok(read) => read,
         Err(error) => {
             fail_commit(state, core, error);
             return Started::Answered(done, Err(error));
         }
     };
-    // The snapshot is needed no more, and LMDB can reuse pages the sooner.
-    state.read = None;
     let answer = Answer::new(done);
     state.in_flight = Some(Arc::clone(&answer));
     let generation = state.generation;
@@ -782,8 +782,8 @@ fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: &Arc<Core>,
         answer.give(answered);
     });
     Started::Queued(Box::new(CommitRequest {
-        read_version,
-        read_conflicts: if read_version.is_some() { state.read_conflicts.take() } else { Vec::new() },
+        read_conflicts: if read.is_some() { state.read_conflicts.take() } else { Vec::new() },
+        read,
         write_conflicts: std::mem::take(&mut state.outgoing.conflicts),
         mutations: std::mem::take(&mut state.outgoing.mutations),
         reports_conflicts: state.options.report_conflicting_keys,
