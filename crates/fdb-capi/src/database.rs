@@ -1,0 +1,264 @@
+//! `FDBDatabase`: an opened engine.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use fdb_embedded::{Engine, Error, OpenError, OpenOptions};
+
+use crate::cluster_file::{self, ClusterFile, ClusterFileError};
+use crate::error::{CONNECTION_STRING_INVALID, code};
+use crate::future::{FDBFuture, Outcome};
+use crate::network::{PROTOCOL_VERSION, check_set_up, open_options};
+use crate::transaction::FDBTransaction;
+use crate::types::{fdb_bool_t, fdb_error_t, option_value};
+
+/// The data directory where neither an argument nor the environment names another.
+pub const DEFAULT_DIRECTORY: &str = "flatbed-data";
+
+/// `FDBDatabase` of the C API. Transactions and watches keep the engine open beyond it.
+#[derive(Debug)]
+pub struct FDBDatabase {
+    engine: Engine,
+}
+
+impl FDBDatabase {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+/// Opens the embedded engine on a directory, with the error as the engine has it. `fdb_database_destroy` closes it.
+/// Needs neither an API version nor a network.
+///
+/// # Errors
+/// Those of [`Engine::open`].
+pub fn open_embedded(dir: &Path, options: OpenOptions) -> Result<*mut FDBDatabase, OpenError> {
+    let engine = Engine::open(dir, options)?;
+    Ok(Box::into_raw(Box::new(FDBDatabase { engine })))
+}
+
+/// The engine of a database, for its counters.
+///
+/// # Safety
+/// `database` is a database of this library that is not destroyed during `'a`.
+pub unsafe fn engine_of<'a>(database: *mut FDBDatabase) -> &'a Engine {
+    // SAFETY: the caller's promise.
+    unsafe { &*database }.engine()
+}
+
+/// Where the database is that a program did not name.
+fn default_directory() -> Result<PathBuf, ClusterFileError> {
+    for variable in ["FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE"] {
+        if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
+            return directory_of(Path::new(&path));
+        }
+    }
+    Ok(PathBuf::from(DEFAULT_DIRECTORY))
+}
+
+fn directory_of(path: &Path) -> Result<PathBuf, ClusterFileError> {
+    embedded(cluster_file::read(path)?, path)
+}
+
+fn embedded(file: ClusterFile, path: &Path) -> Result<PathBuf, ClusterFileError> {
+    match file {
+        ClusterFile::Embedded { directory, .. } => Ok(directory),
+        ClusterFile::Cluster => Err(ClusterFileError::Invalid {
+            path: path.to_owned(),
+            reason: "it names a cluster, which needs FoundationDB's own library",
+        }),
+    }
+}
+
+/// # Safety
+/// `out_database` may be written to.
+unsafe fn open(directory: Result<PathBuf, ClusterFileError>, out_database: *mut *mut FDBDatabase) -> fdb_error_t {
+    if let Err(error) = check_set_up() {
+        return error.0;
+    }
+    let opened = directory
+        .map_err(|error| error.code())
+        .and_then(|directory| open_embedded(&directory, open_options()).map_err(|error| error.code()));
+    match opened {
+        Ok(database) => {
+            // SAFETY: the caller's promise.
+            unsafe { *out_database = database };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// Opens the database of a cluster file ([`crate::cluster_file`]). A null or empty path: the file that
+/// `FLATBED_CLUSTER_FILE` or `FDB_CLUSTER_FILE` of the environment names, else the directory [`DEFAULT_DIRECTORY`].
+///
+/// Errors: 2008 before `fdb_setup_network`, the codes of [`ClusterFileError`] and of [`OpenError`].
+///
+/// # Safety
+/// The path is null or ends with a zero byte; `out_database` may be written to.
+pub unsafe extern "C" fn fdb_create_database(
+    cluster_file_path: *const c_char,
+    out_database: *mut *mut FDBDatabase,
+) -> fdb_error_t {
+    let path = match cluster_file_path.is_null() {
+        true => c"",
+        // SAFETY: the caller's promise.
+        false => unsafe { CStr::from_ptr(cluster_file_path) },
+    };
+    let directory = match path.is_empty() {
+        true => default_directory(),
+        false => directory_of(Path::new(OsStr::from_bytes(path.to_bytes()))),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { open(directory, out_database) }
+}
+
+/// Opens the database of a connection string: the text of a cluster file, relative to the working directory.
+///
+/// # Safety
+/// The string ends with a zero byte; `out_database` may be written to.
+pub unsafe extern "C" fn fdb_create_database_from_connection_string(
+    connection_string: *const c_char,
+    out_database: *mut *mut FDBDatabase,
+) -> fdb_error_t {
+    if connection_string.is_null() {
+        return CONNECTION_STRING_INVALID.0;
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(connection_string) };
+    let Ok(text) = text.to_str() else { return CONNECTION_STRING_INVALID.0 };
+    let directory = cluster_file::parse(text, Path::new("")).and_then(|file| embedded(file, Path::new("")));
+    // SAFETY: the caller's promise.
+    unsafe { open(directory, out_database) }
+}
+
+/// Gives a database up. Its transactions and futures go on. Null is let through.
+///
+/// # Safety
+/// `d` is a database of this library, and is not used afterwards.
+pub unsafe extern "C" fn fdb_database_destroy(d: *mut FDBDatabase) {
+    if !d.is_null() {
+        // SAFETY: by contract `d` is the box that was handed out, given back here once.
+        drop(unsafe { Box::from_raw(d) });
+    }
+}
+
+/// Sets a database option by its FDBDatabaseOption number. 2007 for a number that 7.3 does not have, 2006 for a value
+/// of the wrong shape.
+///
+/// # Safety
+/// `d` is a database of this library; `value` is null or points to `value_length` readable bytes.
+pub unsafe extern "C" fn fdb_database_set_option(
+    d: *mut FDBDatabase,
+    option: c_int,
+    value: *const u8,
+    value_length: c_int,
+) -> fdb_error_t {
+    // SAFETY: the caller's promises.
+    let (database, value) = unsafe { (&*d, option_value(value, value_length)) };
+    let is_of_shape = match option {
+        // Caches and localities of a cluster: nothing to set here.
+        10 | 900 => value.is_some_and(|value| value.len() == 8),
+        21 | 22 => true,
+        800 => value.is_none_or(<[u8]>::is_empty),
+        _ => {
+            let Ok(option) = u32::try_from(option) else { return Error::INVALID_OPTION.0 };
+            return code(database.engine.set_default_option(option, value));
+        }
+    };
+    if is_of_shape { 0 } else { Error::INVALID_OPTION_VALUE.0 }
+}
+
+/// A new transaction.
+///
+/// # Safety
+/// `d` is a database of this library; `out_transaction` may be written to.
+pub unsafe extern "C" fn fdb_database_create_transaction(
+    d: *mut FDBDatabase,
+    out_transaction: *mut *mut FDBTransaction,
+) -> fdb_error_t {
+    // SAFETY: the caller's promises.
+    unsafe { *out_transaction = FDBTransaction::into_raw((*d).engine(), None) };
+    0
+}
+
+/// Answers 2108: there is no worker process to reboot.
+///
+/// # Safety
+/// As every function of the C API; the arguments are not looked at.
+pub unsafe extern "C" fn fdb_database_reboot_worker(
+    _db: *mut FDBDatabase,
+    _address: *const u8,
+    _address_length: c_int,
+    _check: fdb_bool_t,
+    _duration: c_int,
+) -> *mut FDBFuture {
+    FDBFuture::failed(Error::UNSUPPORTED_OPERATION)
+}
+
+/// Answers 2108: there is no other data center.
+///
+/// # Safety
+/// As every function of the C API; the arguments are not looked at.
+pub unsafe extern "C" fn fdb_database_force_recovery_with_data_loss(
+    _db: *mut FDBDatabase,
+    _dcid: *const u8,
+    _dcid_length: c_int,
+) -> *mut FDBFuture {
+    FDBFuture::failed(Error::UNSUPPORTED_OPERATION)
+}
+
+/// Answers 2108: there are no disks of a cluster to take a snapshot of.
+///
+/// # Safety
+/// As every function of the C API; the arguments are not looked at.
+pub unsafe extern "C" fn fdb_database_create_snapshot(
+    _db: *mut FDBDatabase,
+    _uid: *const u8,
+    _uid_length: c_int,
+    _snap_command: *const u8,
+    _snap_command_length: c_int,
+) -> *mut FDBFuture {
+    FDBFuture::failed(Error::UNSUPPORTED_OPERATION)
+}
+
+/// How busy the network thread is: it never is.
+///
+/// # Safety
+/// As every function of the C API; the argument is not looked at.
+pub unsafe extern "C" fn fdb_database_get_main_thread_busyness(_db: *mut FDBDatabase) -> f64 {
+    0.0
+}
+
+/// The protocol version of FoundationDB 7.3.
+///
+/// A program gives the version that it knows and waits for another one; the answer here is never another, so it comes
+/// at once.
+///
+/// # Safety
+/// As every function of the C API; the arguments are not looked at.
+pub unsafe extern "C" fn fdb_database_get_server_protocol(
+    _db: *mut FDBDatabase,
+    _expected_version: u64,
+) -> *mut FDBFuture {
+    FDBFuture::ready(Outcome::UInt64(PROTOCOL_VERSION))
+}
+
+/// A JSON document on the client's health, in the shape of FoundationDB's.
+///
+/// # Safety
+/// `db` is a database of this library.
+pub unsafe extern "C" fn fdb_database_get_client_status(db: *mut FDBDatabase) -> *mut FDBFuture {
+    // SAFETY: the caller's promise.
+    let is_failed = unsafe { &*db }.engine.stats().is_failed;
+    let status = format!(
+        concat!(
+            r#"{{"Healthy":{},"InitializationState":"created","ProtocolVersion":"{:x}","#,
+            r#""ConnectionRecord":"embedded","DatabaseStatus":{{"Coordinators":[],"CurrentCoordinator":"","#,
+            r#""NumConnectionsFailed":0,"Connections":[]}}}}"#
+        ),
+        !is_failed, PROTOCOL_VERSION
+    );
+    FDBFuture::ready(Outcome::Key(status.into_bytes()))
+}

@@ -1,0 +1,66 @@
+//! FoundationDB's error codes as C sees them, and those that only the C API itself gives.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::Mutex;
+
+use fdb_embedded::Error;
+
+use crate::types::{fdb_bool_t, fdb_error_t};
+
+/// The memory of the future's answer was released.
+pub(crate) const FUTURE_RELEASED: Error = Error(1102);
+/// No cluster file where one was named.
+pub(crate) const NO_CLUSTER_FILE_FOUND: Error = Error(1515);
+/// A cluster file that may not be read.
+pub(crate) const FILE_NOT_READABLE: Error = Error(1513);
+/// A cluster file that is longer than any is.
+pub(crate) const FILE_TOO_LARGE: Error = Error(1516);
+/// The future is not ready.
+pub(crate) const FUTURE_NOT_SET: Error = Error(2002);
+/// A call that needs `fdb_setup_network` first.
+pub(crate) const NETWORK_NOT_SETUP: Error = Error(2008);
+/// `fdb_setup_network` or `fdb_run_network` a second time.
+pub(crate) const NETWORK_ALREADY_SETUP: Error = Error(2009);
+/// `fdb_setup_network` after `fdb_stop_network`.
+pub(crate) const NETWORK_CANNOT_BE_RESTARTED: Error = Error(2025);
+/// Waiting on a thread that the wait is for.
+pub(crate) const BLOCKED_FROM_NETWORK_THREAD: Error = Error(2026);
+/// A connection string that is none of ours.
+pub(crate) const CONNECTION_STRING_INVALID: Error = Error(2104);
+/// There is no such tenant.
+pub(crate) const TENANT_NOT_FOUND: Error = Error(2131);
+/// Tenants are not enabled, as on a cluster in its default configuration.
+pub(crate) const TENANTS_DISABLED: Error = Error(2136);
+/// A call that needs `fdb_select_api_version` first.
+pub(crate) const API_VERSION_UNSET: Error = Error(2200);
+/// `fdb_select_api_version` a second time.
+pub(crate) const API_VERSION_ALREADY_SET: Error = Error(2201);
+/// An API version newer than its header.
+pub(crate) const API_VERSION_INVALID: Error = Error(2202);
+/// An API version that this library does not speak.
+pub(crate) const API_VERSION_NOT_SUPPORTED: Error = Error(2203);
+
+/// The code of a result: 0 for success.
+pub(crate) fn code(result: fdb_embedded::Result<()>) -> fdb_error_t {
+    result.map_or_else(|error| error.0, |()| 0)
+}
+
+/// The text of an error code, valid as long as the process.
+pub extern "C" fn fdb_get_error(code: fdb_error_t) -> *const c_char {
+    /// The texts asked for so far, as C strings. Only codes that have a text are kept, so it is small.
+    static TEXTS: Mutex<BTreeMap<c_int, CString>> = Mutex::new(BTreeMap::new());
+    const UNKNOWN: &std::ffi::CStr = c"UNKNOWN_ERROR";
+    let text = fdb_embedded::error_message(code);
+    if text.as_bytes() == UNKNOWN.to_bytes() {
+        return UNKNOWN.as_ptr();
+    }
+    let mut texts = TEXTS.lock().unwrap_or_else(|broken| broken.into_inner());
+    // The C string stays where it is on the heap; an entry is never replaced.
+    texts.entry(code).or_insert_with(|| CString::new(text).unwrap_or_default()).as_ptr()
+}
+
+/// Whether a predicate (50000 retryable, 50001 maybe committed, 50002 retryable and not committed) holds for a code.
+pub extern "C" fn fdb_error_predicate(predicate_test: c_int, code: fdb_error_t) -> fdb_bool_t {
+    fdb_bool_t::from(fdb_embedded::error_predicate(predicate_test, code))
+}

@@ -1,0 +1,403 @@
+//! `FDBFuture`: the answer of a call, there at once or to come.
+//!
+//! Reads are answered before the call returns, so their futures are made ready: one allocation, and no lock is taken
+//! when they are looked at. A future that waits has its callbacks under a lock; it is completed by whoever comes first
+//! of the engine and `fdb_future_cancel`.
+//!
+//! A future's pointer is an `Arc` that the caller of the C API owns; the engine's callback owns another. So a future
+//! that is destroyed while its callback runs stays valid until the callback is back.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId};
+
+use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
+use crate::types::{FDBCallback, FDBKey, FDBKeyValue, c_len, fdb_bool_t, fdb_error_t};
+
+/// What a future was answered with. Pointers in it point into the memory that stands beside them.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Not answered yet, or its memory was released.
+    Nothing,
+    Error(Error),
+    Void,
+    Int64(i64),
+    UInt64(u64),
+    Double(f64),
+    Key(Vec<u8>),
+    Value(Option<Vec<u8>>),
+    KeyValues {
+        array: Vec<FDBKeyValue>,
+        is_more: bool,
+        _arena: Vec<u8>,
+    },
+    Keys {
+        array: Vec<FDBKey>,
+        _keys: Vec<Vec<u8>>,
+    },
+    Strings {
+        array: Vec<*const c_char>,
+        _strings: Vec<CString>,
+    },
+}
+
+impl Outcome {
+    pub(crate) fn range(result: RangeResult) -> Outcome {
+        let arena = result.arena;
+        let at = |start: u32, length: u32| {
+            let (start, length) = (start as usize, length as usize);
+            // An engine that broke its promise shows as an empty string, not as foreign memory.
+            arena.get(start..start + length).unwrap_or_default()
+        };
+        let pair = |pair: &fdb_embedded::PairAt| {
+            let (key, value) = (at(pair.key_start, pair.key_len), at(pair.value_start, pair.value_len));
+            FDBKeyValue {
+                key: key.as_ptr(),
+                key_length: c_len(key.len()),
+                value: value.as_ptr(),
+                value_length: c_len(value.len()),
+            }
+        };
+        Outcome::KeyValues { array: result.pairs.iter().map(pair).collect(), is_more: result.more, _arena: arena }
+    }
+
+    pub(crate) fn keys(keys: Vec<Vec<u8>>) -> Outcome {
+        let array = keys.iter().map(|key| FDBKey { key: key.as_ptr(), key_length: c_len(key.len()) }).collect();
+        Outcome::Keys { array, _keys: keys }
+    }
+
+    /// Strings as C has them; one with a zero byte inside would not be one, and is left out.
+    pub(crate) fn strings(strings: Vec<String>) -> Outcome {
+        let strings: Vec<CString> = strings.into_iter().filter_map(|string| CString::new(string).ok()).collect();
+        Outcome::Strings { array: strings.iter().map(|string| string.as_ptr()).collect(), _strings: strings }
+    }
+
+    pub(crate) fn of<T>(result: fdb_embedded::Result<T>, ok: impl FnOnce(T) -> Outcome) -> Outcome {
+        result.map_or_else(Outcome::Error, ok)
+    }
+}
+
+const PENDING: u8 = 0;
+const READY: u8 = 1;
+const RELEASED: u8 = 2;
+
+#[derive(Debug)]
+struct Callback {
+    function: unsafe extern "C" fn(*mut FDBFuture, *mut c_void),
+    parameter: *mut c_void,
+}
+
+/// What only a future that waits needs.
+#[derive(Debug, Default)]
+struct Waiting {
+    callbacks: Vec<Callback>,
+    watch: Option<(Engine, WatchId)>,
+}
+
+/// `FDBFuture` of the C API.
+#[derive(Debug)]
+pub struct FDBFuture {
+    state: AtomicU8,
+    /// Written before `state` leaves `PENDING` (under `waiting`) and again by whoever moves `state` to `RELEASED`.
+    outcome: UnsafeCell<Outcome>,
+    waiting: Mutex<Waiting>,
+    is_done: Condvar,
+}
+
+// SAFETY: the pointers in it are to memory that it owns, or are handed through to the callback; `outcome` is written
+// before `state` says so, and read only after.
+unsafe impl Send for FDBFuture {}
+// SAFETY: as above; `fdb_future_release_memory` is the caller's own end of reading, as the C API says.
+unsafe impl Sync for FDBFuture {}
+
+thread_local! {
+    /// Whether this thread runs callbacks for the engine, which must not wait for the engine.
+    static IS_ENGINES: Cell<bool> = const { Cell::new(false) };
+}
+
+impl FDBFuture {
+    fn new(state: u8, outcome: Outcome) -> Arc<FDBFuture> {
+        Arc::new(FDBFuture {
+            state: AtomicU8::new(state),
+            outcome: UnsafeCell::new(outcome),
+            waiting: Mutex::default(),
+            is_done: Condvar::new(),
+        })
+    }
+
+    /// A future that is answered already, for the C API's caller to own.
+    pub(crate) fn ready(outcome: Outcome) -> *mut FDBFuture {
+        Self::into_raw(Self::new(READY, outcome))
+    }
+
+    pub(crate) fn failed(error: Error) -> *mut FDBFuture {
+        Self::ready(Outcome::Error(error))
+    }
+
+    pub(crate) fn pending() -> Arc<FDBFuture> {
+        Self::new(PENDING, Outcome::Nothing)
+    }
+
+    pub(crate) fn into_raw(this: Arc<FDBFuture>) -> *mut FDBFuture {
+        Arc::into_raw(this).cast_mut()
+    }
+
+    /// The callback for the engine that answers this future.
+    pub(crate) fn done<T: 'static>(this: &Arc<FDBFuture>, ok: fn(T) -> Outcome) -> Done<T> {
+        let this = Arc::clone(this);
+        Box::new(move |result| {
+            let outer = IS_ENGINES.replace(true);
+            this.complete(Outcome::of(result, ok));
+            IS_ENGINES.set(outer);
+        })
+    }
+
+    /// Lets the future's end be the watch's end.
+    pub(crate) fn attach_watch(&self, engine: &Engine, id: WatchId) {
+        let mut waiting = self.lock();
+        if !self.is_ready() {
+            waiting.watch = Some((engine.clone(), id));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.state.load(Ordering::Acquire) != PENDING
+    }
+
+    /// Answers the future if nobody did before, calls its callbacks, and gives back the watch that it stood for.
+    fn complete(&self, outcome: Outcome) -> Option<(Engine, WatchId)> {
+        let waiting = {
+            let mut waiting = self.lock();
+            if self.is_ready() {
+                return None;
+            }
+            // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
+            unsafe { *self.outcome.get() = outcome };
+            self.state.store(READY, Ordering::Release);
+            std::mem::take(&mut *waiting)
+        };
+        self.is_done.notify_all();
+        for callback in waiting.callbacks {
+            // SAFETY: whoever set the callback promised that it may be called once with its parameter. The future
+            // outlives the call: `complete` has a reference to it that is not the one a callback may destroy.
+            unsafe { (callback.function)(std::ptr::from_ref(self).cast_mut(), callback.parameter) };
+        }
+        waiting.watch
+    }
+
+    fn cancel(&self) {
+        if !self.is_ready()
+            && let Some((engine, id)) = self.complete(Outcome::Error(Error::OPERATION_CANCELLED))
+        {
+            engine.cancel_watch(id);
+        }
+    }
+
+    fn release_memory(&self) {
+        let is_held = self.state.compare_exchange(READY, RELEASED, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        // SAFETY: only one caller gets here, and the C API's caller has ended its own use of the memory.
+        if is_held && !matches!(unsafe { &*self.outcome.get() }, Outcome::Error(_)) {
+            // SAFETY: as above.
+            unsafe { *self.outcome.get() = Outcome::Nothing };
+        }
+    }
+
+    /// What the future was answered with, or the error to answer with instead.
+    fn outcome(&self) -> Result<&Outcome, Error> {
+        if !self.is_ready() {
+            return Err(FUTURE_NOT_SET);
+        }
+        // SAFETY: after READY only `release_memory` writes, which the C API's caller calls after his last use.
+        match unsafe { &*self.outcome.get() } {
+            Outcome::Error(error) => Err(*error),
+            Outcome::Nothing => Err(FUTURE_RELEASED),
+            outcome => Ok(outcome),
+        }
+    }
+
+    fn block_until_ready(&self) -> Result<(), Error> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        if IS_ENGINES.get() {
+            return Err(BLOCKED_FROM_NETWORK_THREAD);
+        }
+        let mut waiting = self.lock();
+        while !self.is_ready() {
+            waiting = self.is_done.wait(waiting).unwrap_or_else(|broken| broken.into_inner());
+        }
+        Ok(())
+    }
+}
+
+/// Cancels a future that is not ready: it is answered with 1101, and its watch ends. No effect on one that is ready.
+///
+/// # Safety
+/// `f` is a future of this library that was not destroyed; so for every function of this module.
+pub unsafe extern "C" fn fdb_future_cancel(f: *mut FDBFuture) {
+    // A callback may destroy the future.
+    // SAFETY: by contract `f` is an `Arc` that the caller owns, so counting one more and giving it back is sound.
+    let future = unsafe {
+        Arc::increment_strong_count(f);
+        Arc::from_raw(f.cast_const())
+    };
+    future.cancel();
+}
+
+/// Frees the memory of a future's answer; the future answers 1102 from then on.
+///
+/// # Safety
+/// As [`fdb_future_cancel`]; nobody uses what the future handed out any more.
+pub unsafe extern "C" fn fdb_future_release_memory(f: *mut FDBFuture) {
+    // SAFETY: by contract `f` is alive.
+    unsafe { &*f }.release_memory();
+}
+
+/// Cancels a future and gives it up, with all that it handed out.
+///
+/// # Safety
+/// As [`fdb_future_cancel`]; `f` is not used afterwards. Null is let through.
+pub unsafe extern "C" fn fdb_future_destroy(f: *mut FDBFuture) {
+    if f.is_null() {
+        return;
+    }
+    // SAFETY: by contract `f` is the `Arc` that was handed out, given back here once.
+    let future = unsafe { Arc::from_raw(f.cast_const()) };
+    future.cancel();
+}
+
+/// Waits until a future is ready. 2026 from within a callback, where waiting could never end.
+///
+/// # Safety
+/// As [`fdb_future_cancel`].
+pub unsafe extern "C" fn fdb_future_block_until_ready(f: *mut FDBFuture) -> fdb_error_t {
+    // SAFETY: by contract `f` is alive.
+    unsafe { &*f }.block_until_ready().map_or_else(|error| error.0, |()| 0)
+}
+
+/// Whether a future is ready.
+///
+/// # Safety
+/// As [`fdb_future_cancel`].
+pub unsafe extern "C" fn fdb_future_is_ready(f: *mut FDBFuture) -> fdb_bool_t {
+    // SAFETY: by contract `f` is alive.
+    fdb_bool_t::from(unsafe { &*f }.is_ready())
+}
+
+/// Has `callback` called once when the future is ready, at once if it is. Several may be set. 2000 for a null callback.
+///
+/// # Safety
+/// As [`fdb_future_cancel`]; the callback may be called from any thread with its parameter.
+pub unsafe extern "C" fn fdb_future_set_callback(
+    f: *mut FDBFuture,
+    callback: FDBCallback,
+    callback_parameter: *mut c_void,
+) -> fdb_error_t {
+    let Some(function) = callback else { return Error::CLIENT_INVALID_OPERATION.0 };
+    // SAFETY: by contract `f` is alive.
+    let future = unsafe { &*f };
+    if !future.is_ready() {
+        let mut waiting = future.lock();
+        // Between the look and the lock it may have been completed.
+        if !future.is_ready() {
+            waiting.callbacks.push(Callback { function, parameter: callback_parameter });
+            return 0;
+        }
+    }
+    // SAFETY: by contract the callback takes this future and its parameter. It may destroy the future, which is not
+    // looked at afterwards.
+    unsafe { function(f, callback_parameter) };
+    0
+}
+
+/// The error that a future was answered with; 0 for none, 2002 before it is ready.
+///
+/// # Safety
+/// As [`fdb_future_cancel`].
+pub unsafe extern "C" fn fdb_future_get_error(f: *mut FDBFuture) -> fdb_error_t {
+    // SAFETY: by contract `f` is alive.
+    unsafe { &*f }.outcome().map_or_else(|error| error.0, |_| 0)
+}
+
+macro_rules! getters {
+    ($($(#[$doc:meta])* fn $name:ident($($out:ident: $type:ty),*) { $($pattern:pat => { $($target:ident = $answer:expr),* })* })*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// Answers the future's own error, 2002 before it is ready, 2000 where its answer is of another kind.
+            ///
+            /// # Safety
+            /// As [`fdb_future_cancel`]; the other pointers may be written to.
+            pub unsafe extern "C" fn $name(f: *mut FDBFuture $(, $out: *mut $type)*) -> fdb_error_t {
+                // SAFETY: by contract `f` is alive.
+                match unsafe { &*f }.outcome() {
+                    $(
+                        Ok($pattern) => {
+                            // SAFETY: by contract the out-parameters may be written to.
+                            unsafe { $(*$target = $answer;)* }
+                            0
+                        }
+                    )*
+                    Ok(_) => Error::CLIENT_INVALID_OPERATION.0,
+                    Err(error) => error.0,
+                }
+            }
+        )*
+    };
+}
+
+getters! {
+    /// A number.
+    fn fdb_future_get_int64(out: i64) { Outcome::Int64(number) => { out = *number } }
+
+    /// A number without a sign.
+    fn fdb_future_get_uint64(out: u64) { Outcome::UInt64(number) => { out = *number } }
+
+    /// A floating-point number.
+    fn fdb_future_get_double(out: f64) { Outcome::Double(number) => { out = *number } }
+
+    /// A key, valid until the future is destroyed.
+    fn fdb_future_get_key(out_key: *const u8, out_key_length: c_int) {
+        Outcome::Key(key) => { out_key = key.as_ptr(), out_key_length = c_len(key.len()) }
+    }
+
+    /// Whether there is a value, and the value, valid until the future is destroyed.
+    fn fdb_future_get_value(out_present: fdb_bool_t, out_value: *const u8, out_value_length: c_int) {
+        Outcome::Value(value) => {
+            out_present = fdb_bool_t::from(value.is_some()),
+            out_value = value.as_deref().unwrap_or_default().as_ptr(),
+            out_value_length = c_len(value.as_deref().unwrap_or_default().len())
+        }
+    }
+
+    /// The pairs of a range read, valid until the future is destroyed, and whether there may be more.
+    fn fdb_future_get_keyvalue_array(out_kv: *const FDBKeyValue, out_count: c_int, out_more: fdb_bool_t) {
+        Outcome::KeyValues { array, is_more, .. } => {
+            out_kv = array.as_ptr(),
+            out_count = c_len(array.len()),
+            out_more = fdb_bool_t::from(*is_more)
+        }
+    }
+
+    /// Keys, valid until the future is destroyed.
+    fn fdb_future_get_key_array(out_key_array: *const FDBKey, out_count: c_int) {
+        Outcome::Keys { array, .. } => { out_key_array = array.as_ptr(), out_count = c_len(array.len()) }
+    }
+
+    /// Strings, valid until the future is destroyed.
+    fn fdb_future_get_string_array(out_strings: *mut *const c_char, out_count: c_int) {
+        Outcome::Strings { array, .. } => { out_strings = array.as_ptr().cast_mut(), out_count = c_len(array.len()) }
+    }
+}
+
+/// The error of a future whose kind of answer this library never gives: the future's own, or 2000.
+pub(crate) fn error_of_foreign_kind(future: &FDBFuture) -> fdb_error_t {
+    future.outcome().map_or_else(|error| error.0, |_| Error::CLIENT_INVALID_OPERATION.0)
+}

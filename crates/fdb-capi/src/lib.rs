@@ -1,0 +1,29 @@
+//! FoundationDB 7.3's C API over the embedded engine.
+//!
+//! Every function of `fdb_c.h` stands here under its own name as a Rust function with the C calling convention, and
+//! none is exported from the program: `fdb-c` makes a `libfdb_c.so` of them, and `foundationdb-sys` calls them beside
+//! those of an installed library. The contracts are those of FoundationDB's documentation of the C API.
+//!
+//! Beyond C there are [`open_embedded`] and [`engine_of`] for programs that link this crate, and [`cluster_file`],
+//! which says what a cluster file names.
+
+mod blob;
+pub mod cluster_file;
+mod database;
+mod error;
+mod future;
+mod network;
+mod reads;
+mod tenant;
+mod transaction;
+mod types;
+
+pub use blob::*;
+pub use database::*;
+pub use error::{fdb_error_predicate, fdb_get_error};
+pub use future::*;
+pub use network::*;
+pub use reads::*;
+pub use tenant::*;
+pub use transaction::*;
+pub use types::*;

@@ -1,0 +1,187 @@
+//! What a transaction is asked. The engine answers all of it before the call returns.
+
+use std::ffi::c_int;
+
+use fdb_embedded::{Error, KeySelector, RangeOptions, Transaction};
+
+use crate::future::{FDBFuture, Outcome};
+use crate::transaction::FDBTransaction;
+use crate::types::{bytes, fdb_bool_t};
+
+/// The read version.
+///
+/// # Safety
+/// `tr` is a transaction of this library that was not destroyed, and pointers to bytes have as many as the length
+/// beside them says; so for every function of this module.
+pub unsafe extern "C" fn fdb_transaction_get_read_version(tr: *mut FDBTransaction) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.answer(Transaction::get_read_version, Outcome::Int64)
+}
+
+/// The value of a key.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get(
+    tr: *mut FDBTransaction,
+    key_name: *const u8,
+    key_name_length: c_int,
+    snapshot: fdb_bool_t,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive and the bytes have their length.
+    let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
+    tr.answer(|tr| tr.get(key, snapshot != 0), Outcome::Value)
+}
+
+/// The key that a selector means.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get_key(
+    tr: *mut FDBTransaction,
+    key_name: *const u8,
+    key_name_length: c_int,
+    or_equal: fdb_bool_t,
+    offset: c_int,
+    snapshot: fdb_bool_t,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive and the bytes have their length.
+    let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
+    let selector = KeySelector { key, or_equal: or_equal != 0, offset };
+    tr.answer(|tr| tr.get_key(selector, snapshot != 0), Outcome::Key)
+}
+
+/// The pairs between two selectors.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+#[allow(clippy::too_many_arguments, reason = "the C API's")]
+pub unsafe extern "C" fn fdb_transaction_get_range(
+    tr: *mut FDBTransaction,
+    begin_key_name: *const u8,
+    begin_key_name_length: c_int,
+    begin_or_equal: fdb_bool_t,
+    begin_offset: c_int,
+    end_key_name: *const u8,
+    end_key_name_length: c_int,
+    end_or_equal: fdb_bool_t,
+    end_offset: c_int,
+    limit: c_int,
+    target_bytes: c_int,
+    mode: c_int,
+    iteration: c_int,
+    snapshot: fdb_bool_t,
+    reverse: fdb_bool_t,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, begin, end) =
+        unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
+    let begin = KeySelector { key: begin, or_equal: begin_or_equal != 0, offset: begin_offset };
+    let end = KeySelector { key: end, or_equal: end_or_equal != 0, offset: end_offset };
+    let options = RangeOptions { limit, target_bytes, mode, iteration, snapshot: snapshot != 0, reverse: reverse != 0 };
+    tr.answer(|tr| tr.get_range(begin, end, &options), Outcome::range)
+}
+
+/// Answers 2108: mapped ranges are not offered.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`]; only the transaction is looked at.
+#[allow(clippy::too_many_arguments, reason = "the C API's")]
+pub unsafe extern "C" fn fdb_transaction_get_mapped_range(
+    tr: *mut FDBTransaction,
+    _begin_key_name: *const u8,
+    _begin_key_name_length: c_int,
+    _begin_or_equal: fdb_bool_t,
+    _begin_offset: c_int,
+    _end_key_name: *const u8,
+    _end_key_name_length: c_int,
+    _end_or_equal: fdb_bool_t,
+    _end_offset: c_int,
+    _mapper_name: *const u8,
+    _mapper_name_length: c_int,
+    _limit: c_int,
+    _target_bytes: c_int,
+    _mode: c_int,
+    _iteration: c_int,
+    _snapshot: fdb_bool_t,
+    _reverse: fdb_bool_t,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.answer(|_| Err(Error::UNSUPPORTED_OPERATION), |()| Outcome::Void)
+}
+
+/// The addresses of the servers that hold a key.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get_addresses_for_key(
+    tr: *mut FDBTransaction,
+    key_name: *const u8,
+    key_name_length: c_int,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive and the bytes have their length.
+    let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
+    tr.answer(|tr| tr.get_addresses_for_key(key), Outcome::strings)
+}
+
+/// Bytes of the transaction so far.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get_approximate_size(tr: *mut FDBTransaction) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.answer(Transaction::get_approximate_size, Outcome::Int64)
+}
+
+/// Bytes of the keys and values of a range.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get_estimated_range_size_bytes(
+    tr: *mut FDBTransaction,
+    begin_key_name: *const u8,
+    begin_key_name_length: c_int,
+    end_key_name: *const u8,
+    end_key_name_length: c_int,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, begin, end) =
+        unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
+    tr.answer(|tr| tr.get_estimated_range_size_bytes(begin, end), Outcome::Int64)
+}
+
+/// Keys that cut a range into pieces of about `chunk_size` bytes.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get_range_split_points(
+    tr: *mut FDBTransaction,
+    begin_key_name: *const u8,
+    begin_key_name_length: c_int,
+    end_key_name: *const u8,
+    end_key_name_length: c_int,
+    chunk_size: i64,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, begin, end) =
+        unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
+    tr.answer(|tr| tr.get_range_split_points(begin, end, chunk_size), Outcome::keys)
+}
+
+/// How long the transaction was held back because of its tags, in seconds: never at all.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDBTransaction) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.answer(|_| Ok(0.0), Outcome::Double)
+}
+
+/// What the transaction costs for throttling, in bytes: nothing, as nothing is throttled.
+///
+/// # Safety
+/// As [`fdb_transaction_get_read_version`].
+pub unsafe extern "C" fn fdb_transaction_get_total_cost(tr: *mut FDBTransaction) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.answer(|_| Ok(0), Outcome::Int64)
+}

@@ -1,0 +1,64 @@
+//! Tenants, answered as a cluster answers that does not have them enabled: a tenant opens, and its use fails.
+
+use std::ffi::c_int;
+
+use fdb_embedded::Engine;
+
+use crate::database::FDBDatabase;
+use crate::error::{TENANT_NOT_FOUND, TENANTS_DISABLED};
+use crate::future::FDBFuture;
+use crate::transaction::FDBTransaction;
+use crate::types::fdb_error_t;
+
+/// `FDBTenant` of the C API.
+#[derive(Debug)]
+pub struct FDBTenant {
+    engine: Engine,
+}
+
+/// Opens a tenant, which is never looked for before it is used.
+///
+/// # Safety
+/// `d` is a database of this library; `out_tenant` may be written to. The name is not looked at.
+pub unsafe extern "C" fn fdb_database_open_tenant(
+    d: *mut FDBDatabase,
+    _tenant_name: *const u8,
+    _tenant_name_length: c_int,
+    out_tenant: *mut *mut FDBTenant,
+) -> fdb_error_t {
+    // SAFETY: the caller's promises.
+    unsafe { *out_tenant = Box::into_raw(Box::new(FDBTenant { engine: (*d).engine().clone() })) };
+    0
+}
+
+/// A transaction in a tenant: what it is asked answers 2136 (tenants are disabled).
+///
+/// # Safety
+/// `tenant` is a tenant of this library; `out_transaction` may be written to.
+pub unsafe extern "C" fn fdb_tenant_create_transaction(
+    tenant: *mut FDBTenant,
+    out_transaction: *mut *mut FDBTransaction,
+) -> fdb_error_t {
+    // SAFETY: the caller's promises.
+    unsafe { *out_transaction = FDBTransaction::into_raw(&(*tenant).engine, Some(TENANTS_DISABLED)) };
+    0
+}
+
+/// Answers 2131: there is no such tenant.
+///
+/// # Safety
+/// As every function of the C API; the argument is not looked at.
+pub unsafe extern "C" fn fdb_tenant_get_id(_tenant: *mut FDBTenant) -> *mut FDBFuture {
+    FDBFuture::failed(TENANT_NOT_FOUND)
+}
+
+/// Gives a tenant up. Its transactions go on. Null is let through.
+///
+/// # Safety
+/// `tenant` is a tenant of this library, and is not used afterwards.
+pub unsafe extern "C" fn fdb_tenant_destroy(tenant: *mut FDBTenant) {
+    if !tenant.is_null() {
+        // SAFETY: by contract `tenant` is the box that was handed out, given back here once.
+        drop(unsafe { Box::from_raw(tenant) });
+    }
+}

@@ -1,0 +1,271 @@
+//! `FDBTransaction`: what changes, commits or ends a transaction. What asks it stands in [`crate::reads`].
+
+use std::ffi::c_int;
+
+use fdb_embedded::{Engine, Error, Result, Transaction};
+
+use crate::error::code;
+use crate::future::{FDBFuture, Outcome};
+use crate::types::{bytes, fdb_error_t, option_value};
+
+/// `FDBTransaction` of the C API.
+pub struct FDBTransaction {
+    transaction: Transaction,
+    /// For the watches, which outlive the transaction.
+    engine: Engine,
+    /// What every question is answered with, for a transaction that cannot be used.
+    refusal: Option<Error>,
+}
+
+impl FDBTransaction {
+    pub(crate) fn into_raw(engine: &Engine, refusal: Option<Error>) -> *mut FDBTransaction {
+        let (transaction, engine) = (engine.transaction(), engine.clone());
+        Box::into_raw(Box::new(FDBTransaction { transaction, engine, refusal }))
+    }
+
+    /// The engine's transaction, or the error that stands for it.
+    pub(crate) fn usable(&self) -> Result<&Transaction> {
+        self.refusal.map_or(Ok(&self.transaction), Err)
+    }
+
+    /// A future that the engine has answered already.
+    pub(crate) fn answer<T>(
+        &self,
+        ask: impl FnOnce(&Transaction) -> Result<T>,
+        ok: impl FnOnce(T) -> Outcome,
+    ) -> *mut FDBFuture {
+        FDBFuture::ready(Outcome::of(self.usable().and_then(ask), ok))
+    }
+
+    /// Changes the transaction, if it can be used.
+    fn change(&self, change: impl FnOnce(&Transaction)) {
+        if let Ok(transaction) = self.usable() {
+            change(transaction);
+        }
+    }
+}
+
+/// Gives a transaction up. A commit in flight still lands and its future is answered. Null is let through.
+///
+/// # Safety
+/// `tr` is a transaction of this library, and is not used afterwards.
+pub unsafe extern "C" fn fdb_transaction_destroy(tr: *mut FDBTransaction) {
+    if !tr.is_null() {
+        // SAFETY: by contract `tr` is the box that was handed out, given back here once.
+        drop(unsafe { Box::from_raw(tr) });
+    }
+}
+
+/// Cancels a transaction: it answers 1025 until it is reset.
+///
+/// # Safety
+/// `tr` is a transaction of this library that was not destroyed, and pointers to bytes have as many as the length
+/// beside them says; so for every function of this module.
+pub unsafe extern "C" fn fdb_transaction_cancel(tr: *mut FDBTransaction) {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.transaction.cancel();
+}
+
+/// Makes a transaction new, with the options that it had when it was made.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_reset(tr: *mut FDBTransaction) {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.transaction.reset();
+}
+
+/// Sets a transaction option by its FDBTransactionOption number. 2007 for an unknown number, 2006 for a value of the
+/// wrong shape.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_set_option(
+    tr: *mut FDBTransaction,
+    option: c_int,
+    value: *const u8,
+    value_length: c_int,
+) -> fdb_error_t {
+    let Ok(option) = u32::try_from(option) else { return Error::INVALID_OPTION.0 };
+    // SAFETY: by contract `tr` is alive and the value has its length.
+    let (tr, value) = unsafe { (&*tr, option_value(value, value_length)) };
+    code(tr.transaction.set_option(option, value))
+}
+
+/// Fixes the read version.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_set_read_version(tr: *mut FDBTransaction, version: i64) {
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.change(|tr| tr.set_read_version(version));
+}
+
+/// Sets a key. What is wrong with it comes out at the next question.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_set(
+    tr: *mut FDBTransaction,
+    key_name: *const u8,
+    key_name_length: c_int,
+    value: *const u8,
+    value_length: c_int,
+) {
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, key, value) = unsafe { (&*tr, bytes(key_name, key_name_length), bytes(value, value_length)) };
+    tr.change(|tr| tr.set(key, value));
+}
+
+/// An atomic operation by its FDBMutationType number. What is wrong with it comes out at the next question.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_atomic_op(
+    tr: *mut FDBTransaction,
+    key_name: *const u8,
+    key_name_length: c_int,
+    param: *const u8,
+    param_length: c_int,
+    operation_type: c_int,
+) {
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, key, operand) = unsafe { (&*tr, bytes(key_name, key_name_length), bytes(param, param_length)) };
+    tr.change(|tr| tr.atomic_op(key, operand, operation_type));
+}
+
+/// Removes a key.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_clear(tr: *mut FDBTransaction, key_name: *const u8, key_name_length: c_int) {
+    // SAFETY: by contract `tr` is alive and the bytes have their length.
+    let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
+    tr.change(|tr| tr.clear(key));
+}
+
+/// Removes the keys of a range, its end excluded.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_clear_range(
+    tr: *mut FDBTransaction,
+    begin_key_name: *const u8,
+    begin_key_name_length: c_int,
+    end_key_name: *const u8,
+    end_key_name_length: c_int,
+) {
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, begin, end) =
+        unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
+    tr.change(|tr| tr.clear_range(begin, end));
+}
+
+/// Adds a range to the read (0) or write (1) conflicts. 2005 where the begin is above the end, 2000 for another type.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_add_conflict_range(
+    tr: *mut FDBTransaction,
+    begin_key_name: *const u8,
+    begin_key_name_length: c_int,
+    end_key_name: *const u8,
+    end_key_name_length: c_int,
+    conflict_type: c_int,
+) -> fdb_error_t {
+    let is_write = match conflict_type {
+        0 => false,
+        1 => true,
+        _ => return Error::CLIENT_INVALID_OPERATION.0,
+    };
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, begin, end) =
+        unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
+    code(tr.usable().and_then(|tr| tr.add_conflict_range(begin, end, is_write)))
+}
+
+/// A future that is ready when the key has another value than this transaction saw, after its commit. To cancel or
+/// destroy the future ends the watch.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_watch(
+    tr: *mut FDBTransaction,
+    key_name: *const u8,
+    key_name_length: c_int,
+) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive and the bytes have their length.
+    let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
+    match tr.usable() {
+        Ok(transaction) => {
+            let future = FDBFuture::pending();
+            if let Some(id) = transaction.watch(key, FDBFuture::done(&future, |()| Outcome::Void)) {
+                future.attach_watch(&tr.engine, id);
+            }
+            FDBFuture::into_raw(future)
+        }
+        Err(error) => FDBFuture::failed(error),
+    }
+}
+
+/// Commits.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_commit(tr: *mut FDBTransaction) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive.
+    match unsafe { &*tr }.usable() {
+        Ok(transaction) => {
+            let future = FDBFuture::pending();
+            transaction.commit(FDBFuture::done(&future, |()| Outcome::Void));
+            FDBFuture::into_raw(future)
+        }
+        Err(error) => FDBFuture::failed(error),
+    }
+}
+
+/// The version of the commit; -1 where nothing was written.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`]; `out_version` may be written to.
+pub unsafe extern "C" fn fdb_transaction_get_committed_version(
+    tr: *mut FDBTransaction,
+    out_version: *mut i64,
+) -> fdb_error_t {
+    // SAFETY: by contract `tr` is alive.
+    match unsafe { &*tr }.usable().and_then(Transaction::committed_version) {
+        Ok(version) => {
+            // SAFETY: by contract it may be written to.
+            unsafe { *out_version = version };
+            0
+        }
+        Err(error) => error.0,
+    }
+}
+
+/// The ten bytes of the versionstamp of the commit to come, as a key.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_get_versionstamp(tr: *mut FDBTransaction) -> *mut FDBFuture {
+    // SAFETY: by contract `tr` is alive.
+    match unsafe { &*tr }.usable() {
+        Ok(transaction) => {
+            let future = FDBFuture::pending();
+            transaction.get_versionstamp(FDBFuture::done(&future, |stamp: [u8; 10]| Outcome::Key(stamp.to_vec())));
+            FDBFuture::into_raw(future)
+        }
+        Err(error) => FDBFuture::failed(error),
+    }
+}
+
+/// Prepares another try after an error: ready when it may begin, or with the error where no try can mend it.
+///
+/// # Safety
+/// As [`fdb_transaction_cancel`].
+pub unsafe extern "C" fn fdb_transaction_on_error(tr: *mut FDBTransaction, error: fdb_error_t) -> *mut FDBFuture {
+    let future = FDBFuture::pending();
+    // SAFETY: by contract `tr` is alive.
+    unsafe { &*tr }.transaction.on_error(error, FDBFuture::done(&future, |()| Outcome::Void));
+    FDBFuture::into_raw(future)
+}
