@@ -49,6 +49,9 @@ export! {
 }
 
 export! {
+    fn fdb_future_cancel(f: *mut FDBFuture);
+    fn fdb_future_release_memory(f: *mut FDBFuture);
+    fn fdb_future_destroy(f: *mut FDBFuture);
     fn fdb_future_block_until_ready(f: *mut FDBFuture) -> fdb_error_t;
     fn fdb_future_is_ready(f: *mut FDBFuture) -> fdb_bool_t;
     fn fdb_future_set_callback(
@@ -91,6 +94,7 @@ export! {
         connection_string: *const c_char,
         out_database: *mut *mut FDBDatabase
     ) -> fdb_error_t;
+    fn fdb_database_destroy(d: *mut FDBDatabase);
     fn fdb_database_set_option(
         d: *mut FDBDatabase,
         option: c_int,
@@ -134,15 +138,43 @@ export! {
         out_transaction: *mut *mut FDBTransaction
     ) -> fdb_error_t;
     fn fdb_tenant_get_id(tenant: *mut FDBTenant) -> *mut FDBFuture;
+    fn fdb_tenant_destroy(tenant: *mut FDBTenant);
 }
 
 export! {
+    fn fdb_transaction_destroy(tr: *mut FDBTransaction);
+    fn fdb_transaction_cancel(tr: *mut FDBTransaction);
+    fn fdb_transaction_reset(tr: *mut FDBTransaction);
     fn fdb_transaction_set_option(
         tr: *mut FDBTransaction,
         option: c_int,
         value: *const u8,
         value_length: c_int
     ) -> fdb_error_t;
+    fn fdb_transaction_set_read_version(tr: *mut FDBTransaction, version: i64);
+    fn fdb_transaction_set(
+        tr: *mut FDBTransaction,
+        key_name: *const u8,
+        key_name_length: c_int,
+        value: *const u8,
+        value_length: c_int
+    );
+    fn fdb_transaction_atomic_op(
+        tr: *mut FDBTransaction,
+        key_name: *const u8,
+        key_name_length: c_int,
+        param: *const u8,
+        param_length: c_int,
+        operation_type: c_int
+    );
+    fn fdb_transaction_clear(tr: *mut FDBTransaction, key_name: *const u8, key_name_length: c_int);
+    fn fdb_transaction_clear_range(
+        tr: *mut FDBTransaction,
+        begin_key_name: *const u8,
+        begin_key_name_length: c_int,
+        end_key_name: *const u8,
+        end_key_name_length: c_int
+    );
     fn fdb_transaction_add_conflict_range(
         tr: *mut FDBTransaction,
         begin_key_name: *const u8,
@@ -258,6 +290,7 @@ export! {
         tenant_prefix: *const FDBBGTenantPrefix,
         encryption_ctx: *const FDBBGEncryptionCtx
     ) -> *mut FDBResult;
+    fn fdb_result_destroy(r: *mut FDBResult);
     fn fdb_result_get_keyvalue_array(
         r: *mut FDBResult,
         out_kv: *mut *const FDBKeyValue,

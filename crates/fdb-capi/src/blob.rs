@@ -42,25 +42,153 @@ macro_rules! not_offered {
 }
 
 not_offered! {
-    fn fdb_database_purge_blob_granules(_db: *mut FDBDatabase, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _purge_version: i64, _force: fdb_bool_t);
-    fn fdb_database_wait_purge_granules_complete(_db: *mut FDBDatabase, _purge_key_name: *const u8, _purge_key_name_length: c_int);
-    fn fdb_database_blobbify_range(_db: *mut FDBDatabase, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int);
-    fn fdb_database_blobbify_range_blocking(_db: *mut FDBDatabase, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int);
-    fn fdb_database_unblobbify_range(_db: *mut FDBDatabase, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int);
-    fn fdb_database_list_blobbified_ranges(_db: *mut FDBDatabase, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _range_limit: c_int);
-    fn fdb_database_verify_blob_range(_db: *mut FDBDatabase, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _version: i64);
-    fn fdb_database_flush_blob_range(_db: *mut FDBDatabase, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _compact: fdb_bool_t, _version: i64);
-    fn fdb_tenant_purge_blob_granules(_db: *mut FDBTenant, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _purge_version: i64, _force: fdb_bool_t);
-    fn fdb_tenant_wait_purge_granules_complete(_db: *mut FDBTenant, _purge_key_name: *const u8, _purge_key_name_length: c_int);
-    fn fdb_tenant_blobbify_range(_tenant: *mut FDBTenant, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int);
-    fn fdb_tenant_blobbify_range_blocking(_tenant: *mut FDBTenant, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int);
-    fn fdb_tenant_unblobbify_range(_tenant: *mut FDBTenant, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int);
-    fn fdb_tenant_list_blobbified_ranges(_tenant: *mut FDBTenant, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _range_limit: c_int);
-    fn fdb_tenant_verify_blob_range(_tenant: *mut FDBTenant, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _version: i64);
-    fn fdb_tenant_flush_blob_range(_tenant: *mut FDBTenant, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _compact: fdb_bool_t, _version: i64);
-    fn fdb_transaction_get_blob_granule_ranges(_tr: *mut FDBTransaction, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _range_limit: c_int);
-    fn fdb_transaction_summarize_blob_granules(_tr: *mut FDBTransaction, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _summary_version: i64, _range_limit: c_int);
-    fn fdb_transaction_read_blob_granules_description(_tr: *mut FDBTransaction, _begin_key_name: *const u8, _begin_key_name_length: c_int, _end_key_name: *const u8, _end_key_name_length: c_int, _begin_version: i64, _read_version: i64, _read_version_out: *mut i64);
+    fn fdb_database_purge_blob_granules(
+        _db: *mut FDBDatabase,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _purge_version: i64,
+        _force: fdb_bool_t,
+    );
+    fn fdb_database_wait_purge_granules_complete(
+        _db: *mut FDBDatabase,
+        _purge_key_name: *const u8,
+        _purge_key_name_length: c_int,
+    );
+    fn fdb_database_blobbify_range(
+        _db: *mut FDBDatabase,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+    );
+    fn fdb_database_blobbify_range_blocking(
+        _db: *mut FDBDatabase,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+    );
+    fn fdb_database_unblobbify_range(
+        _db: *mut FDBDatabase,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+    );
+    fn fdb_database_list_blobbified_ranges(
+        _db: *mut FDBDatabase,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _range_limit: c_int,
+    );
+    fn fdb_database_verify_blob_range(
+        _db: *mut FDBDatabase,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _version: i64,
+    );
+    fn fdb_database_flush_blob_range(
+        _db: *mut FDBDatabase,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _compact: fdb_bool_t,
+        _version: i64,
+    );
+    fn fdb_tenant_purge_blob_granules(
+        _db: *mut FDBTenant,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _purge_version: i64,
+        _force: fdb_bool_t,
+    );
+    fn fdb_tenant_wait_purge_granules_complete(
+        _db: *mut FDBTenant,
+        _purge_key_name: *const u8,
+        _purge_key_name_length: c_int,
+    );
+    fn fdb_tenant_blobbify_range(
+        _tenant: *mut FDBTenant,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+    );
+    fn fdb_tenant_blobbify_range_blocking(
+        _tenant: *mut FDBTenant,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+    );
+    fn fdb_tenant_unblobbify_range(
+        _tenant: *mut FDBTenant,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+    );
+    fn fdb_tenant_list_blobbified_ranges(
+        _tenant: *mut FDBTenant,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _range_limit: c_int,
+    );
+    fn fdb_tenant_verify_blob_range(
+        _tenant: *mut FDBTenant,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _version: i64,
+    );
+    fn fdb_tenant_flush_blob_range(
+        _tenant: *mut FDBTenant,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _compact: fdb_bool_t,
+        _version: i64,
+    );
+    fn fdb_transaction_get_blob_granule_ranges(
+        _tr: *mut FDBTransaction,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _range_limit: c_int,
+    );
+    fn fdb_transaction_summarize_blob_granules(
+        _tr: *mut FDBTransaction,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _summary_version: i64,
+        _range_limit: c_int,
+    );
+    fn fdb_transaction_read_blob_granules_description(
+        _tr: *mut FDBTransaction,
+        _begin_key_name: *const u8,
+        _begin_key_name_length: c_int,
+        _end_key_name: *const u8,
+        _end_key_name_length: c_int,
+        _begin_version: i64,
+        _read_version: i64,
+        _read_version_out: *mut i64,
+    );
 }
 
 macro_rules! never_answered {
