@@ -1,0 +1,101 @@
+//! The order of calls around the network, and databases by cluster file. The state is the process's, so this is one
+//! test.
+
+mod common;
+
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::Database;
+use fdb_capi::*;
+
+static HOOKS: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn hook(parameter: *mut c_void) {
+    HOOKS.fetch_add(parameter.addr(), Ordering::SeqCst);
+}
+
+fn create(path: &CStr) -> Result<Database, fdb_error_t> {
+    let mut database = null_mut();
+    // SAFETY: the path ends with a zero byte.
+    match unsafe { fdb_create_database(path.as_ptr(), &mut database) } {
+        0 => Ok(Database(database)),
+        error => Err(error),
+    }
+}
+
+fn set_option(option: i32, value: &[u8]) -> fdb_error_t {
+    // SAFETY: the slice has its length.
+    unsafe { fdb_network_set_option(option, value.as_ptr(), value.len() as i32) }
+}
+
+#[test]
+fn the_network_is_set_up_run_and_stopped_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("fdb.cluster");
+    std::fs::write(&file, "# test\nembedded:test@data\n").unwrap();
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+
+    assert_eq!(fdb_setup_network(), 2200);
+    assert_eq!(create(&path).err(), Some(2200));
+    assert_eq!(fdb_select_api_version_impl(730, 720), 2202);
+    assert_eq!(fdb_select_api_version_impl(740, 740), 2203);
+    assert_eq!(fdb_select_api_version_impl(700, 730), 2203);
+    assert_eq!(fdb_select_api_version_impl(710, fdb_get_max_api_version()), 0);
+    assert_eq!(fdb_select_api_version_impl(730, 730), 2201);
+
+    assert_eq!(set_option(30, b""), 0);
+    assert_eq!(set_option(31, b"1"), 2006);
+    assert_eq!(set_option(60, b"x"), 2006);
+    assert_eq!(set_option(82, &101u64.to_le_bytes()), 2006);
+    assert_eq!(set_option(82, &25u64.to_le_bytes()), 0);
+    assert_eq!(set_option(12_345, b""), 2007);
+
+    assert_eq!(fdb_run_network(), 2008);
+    assert_eq!(fdb_stop_network(), 2008);
+    // SAFETY: the hook only counts.
+    assert_eq!(unsafe { fdb_add_network_thread_completion_hook(Some(hook), null_mut()) }, 2008);
+    assert_eq!(create(&path).err(), Some(2008));
+    assert_eq!(fdb_setup_network(), 0);
+    assert_eq!(fdb_setup_network(), 2009);
+    let add_hook = |weight: usize| {
+        // SAFETY: the hook only counts; its parameter is a number.
+        unsafe { fdb_add_network_thread_completion_hook(Some(hook), std::ptr::without_provenance_mut(weight)) }
+    };
+    assert_eq!((add_hook(1), add_hook(10)), (0, 0));
+
+    let network = std::thread::spawn(|| fdb_run_network());
+    let database = create(&path).unwrap();
+    database.write(b"key", b"value");
+    assert!(dir.path().join("data").is_dir());
+    assert_eq!(create(&path).unwrap().transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
+    assert_eq!(create(c"does/not/exist").err(), Some(1515));
+    for (text, code) in [("embedded:test", 2104), ("desc:id@127.0.0.1:4500", 2104)] {
+        let text = CString::new(text).unwrap();
+        let mut other = null_mut();
+        // SAFETY: the string ends with a zero byte.
+        assert_eq!(unsafe { fdb_create_database_from_connection_string(text.as_ptr(), &mut other) }, code);
+    }
+
+    assert_eq!(HOOKS.load(Ordering::SeqCst), 0);
+    assert_eq!(fdb_stop_network(), 0);
+    assert_eq!(network.join().unwrap(), 0);
+    assert_eq!(HOOKS.load(Ordering::SeqCst), 11);
+    assert_eq!((fdb_run_network(), fdb_setup_network(), fdb_stop_network()), (2025, 2025, 0));
+    assert_eq!((add_hook(100), HOOKS.load(Ordering::SeqCst)), (0, 111));
+    assert_eq!(database.transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
+}
+
+#[test]
+fn errors_have_texts_and_predicates() {
+    let text = |code| {
+        // SAFETY: the texts end with a zero byte and live as long as the process.
+        unsafe { CStr::from_ptr(fdb_get_error(code)) }.to_str().unwrap()
+    };
+    assert_eq!(text(0), "Success");
+    assert_eq!(text(1020), "Transaction not committed due to conflict with another transaction");
+    assert_eq!(text(-5), "UNKNOWN_ERROR");
+    assert_eq!(fdb_get_error(1020), fdb_get_error(1020));
+    assert_eq!((fdb_error_predicate(50_000, 1020), fdb_error_predicate(50_001, 1020)), (1, 0));
+}
