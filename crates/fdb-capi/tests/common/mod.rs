@@ -45,6 +45,9 @@ impl Drop for Future {
     }
 }
 
+/// Pairs of a range read, and whether there may be more.
+pub type Pairs = (Vec<(Vec<u8>, Vec<u8>)>, bool);
+
 pub fn open(dir: &Path) -> Database {
     Database(open_embedded(dir, fdb_embedded::OpenOptions::default()).unwrap())
 }
@@ -173,7 +176,7 @@ impl Future {
         }
     }
 
-    pub fn pairs(&self) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, bool), fdb_error_t> {
+    pub fn pairs(&self) -> Result<Pairs, fdb_error_t> {
         let (mut pairs, mut count, mut more) = (std::ptr::null(), -1, -1);
         // SAFETY: the future is alive; what it hands out is, too.
         unsafe {
