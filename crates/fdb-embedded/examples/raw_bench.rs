@@ -63,12 +63,12 @@ fn raw_commits(dir: &Path, batch: u64, duration: Duration) -> f64 {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     // SAFETY: the directory is this process's own.
     let env = unsafe { options.map_size(1 << 34).open(dir) }.expect("LMDB");
-    let db = env
-        .create_databases_and_commit(env.write_txn().expect("a transaction"), |opener, txn| {
-            opener.create_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
-        })
-        .and_then(|db: CommitOrAbort<_, ()>| Ok::<_, heed::Error>(db.unwrap_commit()))
-        .expect("a database");
+    let txn = env.write_txn().expect("a transaction");
+    let created = env.create_databases_and_commit(txn, |opener, txn| {
+        let db = opener.create_database::<Bytes, Bytes>(txn, None)?;
+        Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(db))
+    });
+    let db = created.expect("a database").unwrap_commit();
     let (started, mut number, mut count) = (Instant::now(), 0u64, 0u64);
     while started.elapsed() < duration {
         let mut txn = env.write_txn().expect("a transaction");

@@ -52,13 +52,16 @@ pub(crate) fn is_bucket(lmdb_key: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadBucket;
 
+/// An entry of a bucket: the rest of its key, and its value.
+pub(crate) type BucketEntry<'b> = (&'b [u8], &'b [u8]);
+
 /// The entries of a bucket, ascending by the rest of the key.
 #[derive(Clone)]
 pub(crate) struct Bucket<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Bucket<'b> {
-    /// The next entry (rest, value), `None` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<(&'b [u8], &'b [u8])>, BadBucket> {
+    /// The next entry, `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<BucketEntry<'b>>, BadBucket> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -79,7 +82,7 @@ impl<'b> Bucket<'b> {
         Ok(None)
     }
 
-    pub(crate) fn entries(mut self) -> Result<Vec<(&'b [u8], &'b [u8])>, BadBucket> {
+    pub(crate) fn entries(mut self) -> Result<Vec<BucketEntry<'b>>, BadBucket> {
         let mut entries = Vec::new();
         while let Some(entry) = self.next()? {
             entries.push(entry);

@@ -26,6 +26,7 @@
 mod atomic;
 mod batch;
 mod buggify;
+mod commit;
 mod committer;
 mod conflict;
 mod engine;
@@ -45,6 +46,7 @@ mod timer;
 mod transaction;
 mod view;
 mod watch;
+mod write;
 mod write_map;
 
 pub use buggify::Buggify;

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use heed::types::Bytes;
 use heed::{AnyTls, Database, RoTxn, RwTxn};
 
-use crate::keys::{BadBucket, Bucket, META_TAG, Place, USER_TAG, is_bucket, push_entry};
+use crate::keys::{BadBucket, Bucket, BucketEntry, META_TAG, Place, USER_TAG, is_bucket, push_entry};
 
 /// An error below the semantics: LMDB's, or a value that only a damaged file can hold.
 #[derive(Debug, thiserror::Error)]
@@ -217,7 +217,7 @@ impl<'t> Ascend<'t> {
 /// See [`Store::descend`].
 pub(crate) struct Descend<'t> {
     range: heed::RoRevRange<'t, Bytes, Bytes>,
-    bucket: Option<(&'t [u8], Vec<(&'t [u8], &'t [u8])>)>,
+    bucket: Option<(&'t [u8], Vec<BucketEntry<'t>>)>,
     /// A long end, which may cut the first bucket; gone after the first record.
     end: Option<Vec<u8>>,
 }

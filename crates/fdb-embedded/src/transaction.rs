@@ -5,10 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::atomic::{AtomicOp, VALUE_BYTES_MAX};
-use crate::batch::Mutation;
-use crate::committer::{CommitRequest, Committed, Failure};
-use crate::conflict::KeyRange;
+use crate::commit::{Started, start_commit, time_out};
 use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
 use crate::options::is_known;
@@ -18,13 +15,11 @@ use crate::special;
 use crate::state::{Answer, METADATA_VERSION_KEY, OwnWatch, State, cut_range, key_bytes_max, read_key_bytes_max};
 use crate::view::{View, ViewResult};
 use crate::watch::WatchId;
-use crate::write_map::{Op, key_after};
+use crate::write;
+use crate::write_map::key_after;
 
 /// Called exactly once, from any thread, or on the caller's before the call returns.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send + 'static>;
-
-/// The operand that `\xff/metadataVersion` may be set with: ten bytes of stamp and their place, all zero.
-const METADATA_VERSION_OPERAND: [u8; 14] = [0; 14];
 
 /// A FoundationDB transaction.
 ///
@@ -204,20 +199,8 @@ impl Transaction {
             if !state.check_writable() {
                 return;
             }
-            if let Err(error) = check_write(state, key, value) {
-                return state.defer(error);
-            }
-            state.count_mutation(key.len(), value.len(), conflicts.then_some(2 * key.len() + 1));
-            if state.options.read_your_writes_disabled {
-                state.outgoing.mutations.push(Mutation::Set(key.to_vec(), value.to_vec()));
-                if conflicts {
-                    state.outgoing.conflicts.push((key.to_vec(), key_after(key)));
-                }
-                return;
-            }
-            state.writes.mutate(key.to_vec(), Op::Set(Some(value.to_vec())), conflicts);
-            if !state.watches.is_empty() {
-                state.trigger_watches(core, key, &key_after(key), Some(Some(value)));
+            if let Err(error) = write::set(state, core, key, value, conflicts) {
+                state.defer(error);
             }
         });
     }
@@ -239,7 +222,7 @@ impl Transaction {
                 return state.defer(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
             if key.len() <= read_key_bytes_max(key) {
-                clear(state, core, key, &key_after(key), conflicts);
+                write::clear(state, core, key, &key_after(key), conflicts);
             }
         });
     }
@@ -266,7 +249,7 @@ impl Transaction {
             }
             let (begin, end) = cut_range(begin, end);
             if begin < end {
-                clear(state, core, begin, end, conflicts);
+                write::clear(state, core, begin, end, conflicts);
             }
         });
     }
@@ -282,7 +265,7 @@ impl Transaction {
             if !state.check_writable() {
                 return;
             }
-            if let Err(error) = atomic_op(state, core, key, operand, code, conflicts) {
+            if let Err(error) = write::atomic_op(state, core, key, operand, code, conflicts) {
                 state.defer(error);
             }
         });
@@ -580,129 +563,6 @@ fn settle<T>(state: &mut State, outcome: Outcome<T>, snapshot: bool) -> T {
     outcome.answer
 }
 
-fn check_write(state: &State, key: &[u8], value: &[u8]) -> Result<()> {
-    if key >= state.max_write_key() {
-        Err(Error::KEY_OUTSIDE_LEGAL_RANGE)
-    } else if key.len() > key_bytes_max(key) {
-        Err(Error::KEY_TOO_LARGE)
-    } else if value.len() > VALUE_BYTES_MAX {
-        Err(Error::VALUE_TOO_LARGE)
-    } else {
-        Ok(())
-    }
-}
-
-fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8], conflicts: bool) {
-    let bytes = begin.len() + end.len();
-    state.count_mutation(begin.len(), end.len(), conflicts.then_some(bytes));
-    if state.options.read_your_writes_disabled {
-        state.outgoing.mutations.push(Mutation::Clear((begin.to_vec(), end.to_vec())));
-        if conflicts {
-            state.outgoing.conflicts.push((begin.to_vec(), end.to_vec()));
-        }
-        return;
-    }
-    state.writes.clear(begin, end, conflicts);
-    state.trigger_watches(core, begin, end, Some(None));
-}
-
-fn atomic_op(
-    state: &mut State,
-    core: &Arc<Core>,
-    key: &[u8],
-    operand: &[u8],
-    code: i32,
-    conflicts: bool,
-) -> Result<()> {
-    /// FDBMutationType numbers.
-    const STAMP_KEY: i32 = 14;
-    const STAMP_VALUE: i32 = 15;
-    if key == METADATA_VERSION_KEY {
-        if code != STAMP_VALUE || operand != METADATA_VERSION_OPERAND {
-            return Err(Error::CLIENT_INVALID_OPERATION);
-        }
-    } else if key >= state.max_write_key() {
-        return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
-    }
-    let op = match (code, AtomicOp::from_code(code)) {
-        (STAMP_KEY, _) => Op::StampKey(operand.to_vec()),
-        (STAMP_VALUE, _) => Op::StampValue(operand.to_vec()),
-        (_, Some(op)) => Op::Atomic(op, operand.to_vec()),
-        (_, None) => return Err(Error::INVALID_MUTATION_TYPE),
-    };
-    if key.len() > key_bytes_max(key) {
-        return Err(Error::KEY_TOO_LARGE);
-    }
-    if operand.len() > VALUE_BYTES_MAX {
-        return Err(Error::VALUE_TOO_LARGE);
-    }
-    // The key of a stamped key is known to the committer alone, which adds its conflict.
-    let conflicts = conflicts && code != STAMP_KEY;
-    let mut stored_key = key.to_vec();
-    match code {
-        STAMP_KEY => {
-            let place = stamp_place(key)?;
-            let read_version = state.read.as_ref().map_or(0, |point| point.version);
-            let (begin, end) = stamp_range(key, place, read_version, state.max_read_key());
-            if !state.options.read_your_writes_disabled {
-                // What was written in the range so far stays before the stamped key.
-                let State { outgoing, writes, .. } = state;
-                outgoing.take_range(writes, &begin, &end);
-                if begin < end {
-                    state.writes.make_unreadable(&begin, &end);
-                }
-            }
-            stored_key[place..place + 10].copy_from_slice(&least_stamp(read_version));
-        }
-        STAMP_VALUE => {
-            stamp_place(operand)?;
-        }
-        _ => {}
-    }
-    state.count_mutation(key.len(), operand.len(), conflicts.then_some(2 * key.len() + 1));
-    if state.options.read_your_writes_disabled {
-        state.outgoing.mutations.push(match op {
-            Op::StampKey(value) => Mutation::StampKey(stored_key, value),
-            Op::StampValue(value) => Mutation::StampValue(stored_key, value),
-            Op::Atomic(op, operand) => Mutation::Atomic(op, stored_key, operand),
-            Op::Set(value) => Mutation::Set(stored_key, value.unwrap_or_default()),
-        });
-        if conflicts {
-            state.outgoing.conflicts.push((key.to_vec(), key_after(key)));
-        }
-        return Ok(());
-    }
-    state.trigger_watches(core, &stored_key, &key_after(&stored_key), None);
-    state.writes.mutate(stored_key, op, conflicts);
-    Ok(())
-}
-
-/// The place of a versionstamp, from the last four bytes (little-endian): 2000 where ten bytes do not fit there.
-fn stamp_place(bytes: &[u8]) -> Result<usize> {
-    let place = bytes.last_chunk::<4>().map(|place| i32::from_le_bytes(*place));
-    let place = place.and_then(|place| usize::try_from(place).ok()).ok_or(Error::CLIENT_INVALID_OPERATION)?;
-    if place + 10 > bytes.len() - 4 { Err(Error::CLIENT_INVALID_OPERATION) } else { Ok(place) }
-}
-
-fn least_stamp(read_version: i64) -> [u8; 10] {
-    let mut stamp = [0; 10];
-    stamp[..8].copy_from_slice(&read_version.to_be_bytes());
-    stamp
-}
-
-/// The keys that a stamped key may come to be.
-fn stamp_range(key: &[u8], place: usize, read_version: i64, max_key: &[u8]) -> KeyRange {
-    let mut begin = key[..key.len() - 4].to_vec();
-    let mut end = begin.clone();
-    begin[place..place + 10].copy_from_slice(&least_stamp(read_version));
-    end[place..place + 10].fill(0xff);
-    end.push(0);
-    if end.as_slice() > max_key {
-        end = max_key.to_vec();
-    }
-    (begin, end)
-}
-
 /// The value that a watch starts from; reading it conflicts as any read.
 fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     state.check_usable()?;
@@ -718,118 +578,6 @@ fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Opti
     let value = view(state, core, false, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
     state.add_read_conflict(key, &key_after(key));
     Ok(value)
-}
-
-/// What became of a call of `commit`.
-enum Started {
-    Answered(Done<()>, Result<()>),
-    ReadOnly(Done<()>, Vec<crate::watch::Waiting>),
-    Queued(Box<CommitRequest>),
-}
-
-fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: &Arc<Core>, done: Done<()>) -> Started {
-    state.commit_started = true;
-    let writes = std::mem::take(&mut state.writes);
-    state.outgoing.take_all(writes);
-    if state.outgoing.mutations.is_empty() && state.outgoing.conflicts.is_empty() {
-        core.counters.read_only_commits.add(1);
-        for stamp in std::mem::take(&mut state.stamp_waiters) {
-            state.calls.push(Box::new(move || stamp(Err(Error::NO_COMMIT_VERSION))));
-        }
-        let watches = state.waiting();
-        state.watches.clear();
-        state.read = None;
-        return Started::ReadOnly(done, watches);
-    }
-    let bytes = state.outgoing.bytes(&state.read_conflicts);
-    let error = match i64::try_from(bytes) {
-        Ok(bytes) if bytes <= state.options.size_bytes_max => None,
-        _ => Some(Error::TRANSACTION_TOO_LARGE),
-    };
-    // A version that was set but never used is still what the commit is checked at.
-    let read = match (state.requested_version, error) {
-        (Some(_), None) => state.read_point(core, false).map(|point| Some(point.clone())),
-        (_, None) => Ok(state.read.clone()),
-        (_, Some(error)) => Err(error),
-    };
-    // The state lets go of the snapshot, so that LMDB can reuse its pages once the commit was checked.
-    state.read = None;
-    let read = match read {
-        Ok(read) => read,
-        Err(error) => {
-            fail_commit(state, core, error);
-            return Started::Answered(done, Err(error));
-        }
-    };
-    let answer = Answer::new(done);
-    state.in_flight = Some(Arc::clone(&answer));
-    let generation = state.generation;
-    let timeout = state.deadline().map(|deadline| time_out(shared, generation, core, deadline));
-    let (shared, weak_core) = (Arc::clone(shared), Arc::downgrade(core));
-    let complete = Box::new(move |result: std::result::Result<Committed, Failure>| {
-        if let (Some(timeout), Some(core)) = (timeout, weak_core.upgrade()) {
-            core.timer.cancel(timeout);
-        }
-        let mut state = lock(&shared);
-        let answered = result.as_ref().map(|_| ()).map_err(|failure| failure.error);
-        if state.generation == generation {
-            state.in_flight = None;
-            finish_commit(&mut state, weak_core.upgrade().as_ref(), result);
-        }
-        let calls = std::mem::take(&mut state.calls);
-        drop(state);
-        calls.into_iter().for_each(|call| call());
-        answer.give(answered);
-    });
-    Started::Queued(Box::new(CommitRequest {
-        read_conflicts: if read.is_some() { state.read_conflicts.take() } else { Vec::new() },
-        read,
-        write_conflicts: std::mem::take(&mut state.outgoing.conflicts),
-        mutations: std::mem::take(&mut state.outgoing.mutations),
-        reports_conflicts: state.options.report_conflicting_keys,
-        watches: state.waiting(),
-        complete,
-    }))
-}
-
-/// The committer's answer, taken down in the state.
-fn finish_commit(state: &mut State, core: Option<&Arc<Core>>, result: std::result::Result<Committed, Failure>) {
-    match result {
-        Ok(committed) => {
-            state.committed = Some(committed);
-            state.watches.clear();
-            for done in std::mem::take(&mut state.stamp_waiters) {
-                state.calls.push(Box::new(move || done(Ok(committed.stamp))));
-            }
-        }
-        Err(failure) => {
-            state.conflicting = failure.conflicting;
-            if let Some(core) = core {
-                fail_commit(state, core, failure.error);
-            }
-        }
-    }
-}
-
-fn fail_commit(state: &mut State, core: &Arc<Core>, error: Error) {
-    state.fail_watches(core, error);
-    for done in std::mem::take(&mut state.stamp_waiters) {
-        state.calls.push(Box::new(move || done(Err(Error(2020)))));
-    }
-}
-
-/// Ends the transaction at its deadline, if it is still the same life of it.
-fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core, deadline: Instant) -> crate::timer::TimerId {
-    let shared = Arc::clone(shared);
-    core.timer.schedule(deadline, move || {
-        let mut state = lock(&shared);
-        if state.generation == generation {
-            state.end(Error::TRANSACTION_TIMED_OUT);
-        }
-        let calls = std::mem::take(&mut state.calls);
-        drop(state);
-        calls.into_iter().for_each(|call| call());
-    })
 }
 
 /// From 0 to 1, for the spread of retries; not reproducible, and need not be.
