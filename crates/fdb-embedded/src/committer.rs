@@ -1,5 +1,6 @@
 //! The one thread that commits: it takes whatever waits, checks conflicts, and writes one durable LMDB transaction.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -13,6 +14,7 @@ use crate::engine::Core;
 use crate::error::Error;
 use crate::format;
 use crate::snapshot::{ReadPoint, lock};
+use crate::state::shielded;
 use crate::store::StoreError;
 use crate::watch::{Waiting, Watch};
 use crate::write_map::key_after;
@@ -114,7 +116,11 @@ impl CommitQueue {
     }
 
     fn fail(&self, error: &StoreError) {
-        lock(&self.failure).get_or_insert_with(|| error.to_string());
+        self.fail_because(error.to_string());
+    }
+
+    fn fail_because(&self, reason: String) {
+        lock(&self.failure).get_or_insert(reason);
         self.is_failed.store(true, Ordering::Release);
     }
 
@@ -169,7 +175,12 @@ impl Committer {
     pub(crate) fn run(mut self) {
         let mut requests = Vec::new();
         while self.core.queue.take(&mut requests) {
-            self.commit(&mut requests);
+            let committed = catch_unwind(AssertUnwindSafe(|| self.commit(&mut requests)));
+            if committed.is_err() {
+                // A bug of the engine: nothing can be said about its state, so nothing more is acknowledged.
+                requests.clear();
+                self.core.queue.fail_because("the committer panicked".to_owned());
+            }
             self.forget_history();
         }
     }
@@ -178,7 +189,7 @@ impl Committer {
         let core = Arc::clone(&self.core);
         if core.queue.is_failed() {
             for request in requests.drain(..) {
-                (request.complete)(Err(Error::IO_ERROR.into()));
+                shielded(|| (request.complete)(Err(Error::IO_ERROR.into())));
             }
             return;
         }
@@ -227,7 +238,7 @@ impl Committer {
                 core.arm_reaper();
                 core.counters.commits.add(accepted.len() as u64);
                 for watch in fired {
-                    core.fire(&watch);
+                    shielded(|| core.fire(&watch));
                 }
                 for commit in accepted {
                     for waiting in commit.watches {
@@ -238,7 +249,7 @@ impl Committer {
                     } else {
                         Ok(commit.committed)
                     };
-                    (commit.complete)(answer);
+                    shielded(|| (commit.complete)(answer));
                 }
             }
             Some(Err((error, may_be_written))) => {
@@ -246,12 +257,12 @@ impl Committer {
                 core.versions.abandon_commit();
                 let answer = if may_be_written { Error::COMMIT_UNKNOWN_RESULT } else { Error::IO_ERROR };
                 for commit in accepted {
-                    (commit.complete)(Err(answer.into()));
+                    shielded(|| (commit.complete)(Err(answer.into())));
                 }
             }
         }
         for (complete, failure) in refused {
-            complete(Err(failure));
+            shielded(|| complete(Err(failure)));
         }
     }
 

@@ -38,6 +38,8 @@ codes! {
     WATCHES_DISABLED = 1034,
     /// A key whose value is not known before the commit (versionstamps).
     ACCESSED_UNREADABLE = 1036,
+    /// The engine cannot serve another read version just now; worth a retry.
+    PROCESS_BEHIND = 1037,
     /// A watch was cancelled by its owner.
     OPERATION_CANCELLED = 1101,
     /// Reading or writing the disk failed; the engine takes no commits until it is opened again.

@@ -159,7 +159,11 @@ impl Versions {
         if let Some(current) = &inner.current {
             return Ok(Arc::clone(current));
         }
-        let txn = self.env.clone().static_read_txn().map_err(|_| Error::IO_ERROR)?;
+        let txn = self.env.clone().static_read_txn().map_err(|error| match error {
+            // More versions are being read than LMDB has places for; some go soon.
+            heed::Error::Mdb(heed::MdbError::ReadersFull) => Error::PROCESS_BEHIND,
+            _ => Error::IO_ERROR,
+        })?;
         self.snapshots_opened.fetch_add(1, Ordering::Relaxed);
         // LMDB may have committed the pending batch already though the committer did not say so yet.
         if let Some((version, txn_id)) = inner.pending

@@ -64,6 +64,19 @@ impl Answer {
     }
 }
 
+impl Drop for Answer {
+    /// Nobody may wait for ever: an operation that got lost has an unknown result.
+    fn drop(&mut self) {
+        self.give(Err(Error::COMMIT_UNKNOWN_RESULT));
+    }
+}
+
+/// Runs a callback on one of the engine's threads: its panic is its own, and must not end the thread.
+pub(crate) fn shielded(call: impl FnOnce()) {
+    // The callback's state is lost with it; the engine's is not touched while a callback runs.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+}
+
 /// A watch of this transaction, before its commit.
 pub(crate) struct OwnWatch {
     pub(crate) watch: Arc<Watch>,

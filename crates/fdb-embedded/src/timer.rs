@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 use crate::snapshot::lock;
+use crate::state::shielded;
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -68,7 +69,7 @@ impl Timer {
                     let task = inner.tasks.pop_first();
                     drop(inner);
                     if let Some((_, task)) = task {
-                        task();
+                        shielded(task);
                     }
                     inner = lock(&self.inner);
                 }

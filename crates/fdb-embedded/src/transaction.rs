@@ -240,7 +240,7 @@ impl Transaction {
             if !state.check_writable() {
                 return;
             }
-            if special::is_special(begin) && begin < end && begin != end {
+            if special::is_special(begin) && begin < end {
                 return state.defer(special::write_error(state));
             }
             let max_key = state.max_write_key();

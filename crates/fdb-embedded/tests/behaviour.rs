@@ -282,6 +282,20 @@ fn the_last_handle_may_be_dropped_in_a_callback() {
 }
 
 #[test]
+fn a_callback_that_panics_harms_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    let transaction = engine.transaction();
+    transaction.set(b"k", b"v");
+    transaction.commit(Box::new(|_| panic!("a callback's own panic")));
+    let retrying = engine.transaction();
+    retrying.on_error(1007, Box::new(|_| panic!("a callback's own panic")));
+    set(&engine, b"k", b"w");
+    assert_eq!(on_error(&engine.transaction(), 1007), Ok(()));
+    assert_eq!(engine.transaction().get(b"k", false), Ok(Some(b"w".to_vec())));
+}
+
+#[test]
 fn faults_come_as_the_seed_says_and_break_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = OpenOptions::default();
