@@ -3,10 +3,12 @@
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fdb_embedded::{Engine, Error, OpenError, OpenOptions};
 
 use crate::cluster_file::{self, ClusterFile, ClusterFileError};
+use crate::defaults::Defaults;
 use crate::error::{CONNECTION_STRING_INVALID, code};
 use crate::future::{FDBFuture, Outcome};
 use crate::network::{PROTOCOL_VERSION, check_set_up, open_options};
@@ -20,11 +22,16 @@ pub const DEFAULT_DIRECTORY: &str = "flatbed-data";
 #[derive(Debug)]
 pub struct FDBDatabase {
     engine: Engine,
+    defaults: Arc<Defaults>,
 }
 
 impl FDBDatabase {
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    pub(crate) fn defaults(&self) -> &Arc<Defaults> {
+        &self.defaults
     }
 }
 
@@ -35,7 +42,7 @@ impl FDBDatabase {
 /// Those of [`Engine::open`].
 pub fn open_embedded(dir: &Path, options: OpenOptions) -> Result<*mut FDBDatabase, OpenError> {
     let engine = Engine::open(dir, options)?;
-    Ok(Box::into_raw(Box::new(FDBDatabase { engine })))
+    Ok(Box::into_raw(Box::new(FDBDatabase { engine, defaults: Arc::default() })))
 }
 
 /// The engine of a database, for its counters.
@@ -144,7 +151,8 @@ pub unsafe extern "C" fn fdb_database_destroy(d: *mut FDBDatabase) {
     }
 }
 
-/// Sets a database option by its FDBDatabaseOption number. 2007 for a number that 7.3 does not have, 2006 for a value
+/// Sets a database option by its FDBDatabaseOption number; a default for transactions holds for those that this database
+/// makes or that are reset afterwards. 2007 for a number that 7.3 does not have, 2006 for a value
 /// of the wrong shape.
 ///
 /// # Safety
@@ -162,9 +170,11 @@ pub unsafe extern "C" fn fdb_database_set_option(
         10 | 900 => value.is_some_and(|value| value.len() == 8),
         21 | 22 => true,
         800 => value.is_none_or(<[u8]>::is_empty),
+        // The watches are the engine's.
+        20 => return code(database.engine.set_default_option(20, value)),
         _ => {
             let Ok(option) = u32::try_from(option) else { return Error::INVALID_OPTION.0 };
-            return code(database.engine.set_default_option(option, value));
+            return code(database.defaults.set(&database.engine, option, value));
         }
     };
     if is_of_shape { 0 } else { Error::INVALID_OPTION_VALUE.0 }
@@ -179,7 +189,7 @@ pub unsafe extern "C" fn fdb_database_create_transaction(
     out_transaction: *mut *mut FDBTransaction,
 ) -> fdb_error_t {
     // SAFETY: the caller's promises.
-    unsafe { *out_transaction = FDBTransaction::into_raw((*d).engine(), None) };
+    unsafe { *out_transaction = FDBTransaction::into_raw((*d).engine(), (*d).defaults(), None) };
     0
 }
 

@@ -10,6 +10,7 @@
 mod blob;
 pub mod cluster_file;
 mod database;
+mod defaults;
 mod error;
 mod future;
 mod network;

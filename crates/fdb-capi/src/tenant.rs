@@ -1,10 +1,12 @@
 //! Tenants, answered as a cluster answers that does not have them enabled: a tenant opens, and its use fails.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use fdb_embedded::Engine;
 
 use crate::database::FDBDatabase;
+use crate::defaults::Defaults;
 use crate::error::{TENANT_NOT_FOUND, TENANTS_DISABLED};
 use crate::future::FDBFuture;
 use crate::transaction::FDBTransaction;
@@ -14,6 +16,7 @@ use crate::types::fdb_error_t;
 #[derive(Debug)]
 pub struct FDBTenant {
     engine: Engine,
+    defaults: Arc<Defaults>,
 }
 
 /// Opens a tenant, which is never looked for before it is used.
@@ -26,8 +29,11 @@ pub unsafe extern "C" fn fdb_database_open_tenant(
     _tenant_name_length: c_int,
     out_tenant: *mut *mut FDBTenant,
 ) -> fdb_error_t {
-    // SAFETY: the caller's promises.
-    unsafe { *out_tenant = Box::into_raw(Box::new(FDBTenant { engine: (*d).engine().clone() })) };
+    // SAFETY: by contract `d` is alive.
+    let database = unsafe { &*d };
+    let tenant = FDBTenant { engine: database.engine().clone(), defaults: Arc::clone(database.defaults()) };
+    // SAFETY: by contract it may be written to.
+    unsafe { *out_tenant = Box::into_raw(Box::new(tenant)) };
     0
 }
 
@@ -39,8 +45,11 @@ pub unsafe extern "C" fn fdb_tenant_create_transaction(
     tenant: *mut FDBTenant,
     out_transaction: *mut *mut FDBTransaction,
 ) -> fdb_error_t {
-    // SAFETY: the caller's promises.
-    unsafe { *out_transaction = FDBTransaction::into_raw(&(*tenant).engine, Some(TENANTS_DISABLED)) };
+    // SAFETY: by contract `tenant` is alive.
+    let tenant = unsafe { &*tenant };
+    let transaction = FDBTransaction::into_raw(&tenant.engine, &tenant.defaults, Some(TENANTS_DISABLED));
+    // SAFETY: by contract it may be written to.
+    unsafe { *out_transaction = transaction };
     0
 }
 

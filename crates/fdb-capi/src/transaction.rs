@@ -1,9 +1,11 @@
 //! `FDBTransaction`: what changes, commits or ends a transaction. What asks it stands in [`crate::reads`].
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
-use fdb_embedded::{Engine, Error, Result, Transaction};
+use fdb_embedded::{Done, Engine, Error, Result, Transaction};
 
+use crate::defaults::Defaults;
 use crate::error::code;
 use crate::future::{FDBFuture, Outcome};
 use crate::types::{bytes, fdb_error_t, option_value};
@@ -13,14 +15,18 @@ pub struct FDBTransaction {
     transaction: Transaction,
     /// For the watches, which outlive the transaction.
     engine: Engine,
+    defaults: Arc<Defaults>,
     /// What every question is answered with, for a transaction that cannot be used.
     refusal: Option<Error>,
 }
 
 impl FDBTransaction {
-    pub(crate) fn into_raw(engine: &Engine, refusal: Option<Error>) -> *mut FDBTransaction {
-        let (transaction, engine) = (engine.transaction(), engine.clone());
-        Box::into_raw(Box::new(FDBTransaction { transaction, engine, refusal }))
+    /// A new transaction, for the C API's caller to own: its pointer is an `Arc`.
+    pub(crate) fn into_raw(engine: &Engine, defaults: &Arc<Defaults>, refusal: Option<Error>) -> *mut FDBTransaction {
+        let transaction = engine.transaction();
+        defaults.apply(&transaction);
+        let defaults = Arc::clone(defaults);
+        Arc::into_raw(Arc::new(FDBTransaction { transaction, engine: engine.clone(), defaults, refusal })).cast_mut()
     }
 
     /// The engine's transaction, or the error that stands for it.
@@ -51,8 +57,8 @@ impl FDBTransaction {
 /// `tr` is a transaction of this library, and is not used afterwards.
 pub unsafe extern "C" fn fdb_transaction_destroy(tr: *mut FDBTransaction) {
     if !tr.is_null() {
-        // SAFETY: by contract `tr` is the box that was handed out, given back here once.
-        drop(unsafe { Box::from_raw(tr) });
+        // SAFETY: by contract `tr` is the `Arc` that was handed out, given back here once.
+        drop(unsafe { Arc::from_raw(tr.cast_const()) });
     }
 }
 
@@ -66,13 +72,15 @@ pub unsafe extern "C" fn fdb_transaction_cancel(tr: *mut FDBTransaction) {
     unsafe { &*tr }.transaction.cancel();
 }
 
-/// Makes a transaction new, with the options that it had when it was made.
+/// Makes a transaction new, with the defaults that its database has now.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
 pub unsafe extern "C" fn fdb_transaction_reset(tr: *mut FDBTransaction) {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.transaction.reset();
+    let tr = unsafe { &*tr };
+    tr.transaction.reset();
+    tr.defaults.apply(&tr.transaction);
 }
 
 /// Sets a transaction option by its FDBTransactionOption number. 2007 for an unknown number, 2006 for a value of the
@@ -265,7 +273,23 @@ pub unsafe extern "C" fn fdb_transaction_get_versionstamp(tr: *mut FDBTransactio
 /// As [`fdb_transaction_cancel`].
 pub unsafe extern "C" fn fdb_transaction_on_error(tr: *mut FDBTransaction, error: fdb_error_t) -> *mut FDBFuture {
     let future = FDBFuture::pending();
-    // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.transaction.on_error(error, FDBFuture::done(&future, |()| Outcome::Void));
+    let done = FDBFuture::done(&future, |()| Outcome::Void);
+    // SAFETY: by contract `tr` is an `Arc` that the caller owns, so counting one more and giving it back is sound.
+    let tr = unsafe {
+        Arc::increment_strong_count(tr);
+        Arc::from_raw(tr.cast_const())
+    };
+    let done: Done<()> = if tr.defaults.matter_after_error() {
+        let tr = Arc::clone(&tr);
+        Box::new(move |result| {
+            if result.is_ok() {
+                tr.defaults.apply_after_error(&tr.transaction);
+            }
+            done(result);
+        })
+    } else {
+        done
+    };
+    tr.transaction.on_error(error, done);
     FDBFuture::into_raw(future)
 }

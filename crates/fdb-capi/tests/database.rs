@@ -26,6 +26,30 @@ fn database_options_are_checked_and_hold_for_transactions() {
     let tr = database.transaction();
     tr.set(b"key", &[0; 100]);
     assert_eq!(tr.commit().wait(), 2101);
+    // SAFETY: the transaction is alive.
+    unsafe { fdb_transaction_reset(tr.0) };
+    tr.set(b"key", &[0; 100]);
+    assert_eq!(tr.commit().wait(), 2101);
+    let other = open(dir.path());
+    other.write(b"key", &[0; 100]);
+}
+
+#[test]
+fn a_databases_defaults_hold_after_on_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = open(dir.path());
+    // SAFETY: the database is open; the option has no value.
+    assert_eq!(unsafe { fdb_database_set_option(database.0, 27, null(), 0) }, 0);
+    let tr = database.transaction();
+    let reads_own_write = || {
+        tr.set(b"key", b"value");
+        // SAFETY: the transaction is alive.
+        Future(unsafe { fdb_transaction_get(tr.0, b"key".as_ptr(), 3, 1) }).value() != Ok(None)
+    };
+    assert!(!reads_own_write());
+    // SAFETY: the transaction is alive.
+    assert_eq!(Future(unsafe { fdb_transaction_on_error(tr.0, 1020) }).wait(), 0);
+    assert!(!reads_own_write());
 }
 
 #[test]
