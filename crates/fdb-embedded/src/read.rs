@@ -193,7 +193,7 @@ fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8]) -> ViewRes
     }
     if offset > 1 {
         let mut left = offset;
-        let mut items = view.ascend(base)?;
+        let mut items = view.ascend(base, max_key)?;
         while left > 1 {
             let Some(item) = items.next()?.filter(|item| item.key.as_ref() < max_key) else {
                 return Ok(Resolved { offset: left, is_past_end: true, ..at(max_key.to_vec()) });
@@ -205,7 +205,7 @@ fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8]) -> ViewRes
         }
     }
     let mut left = offset;
-    let mut items = view.descend(base.min(max_key))?;
+    let mut items = view.descend(base.min(max_key), b"")?;
     loop {
         // The empty key is the begin of the key space and no step.
         let Some(item) = items.next()?.filter(|item| !item.key.is_empty()) else {
@@ -230,7 +230,7 @@ pub(crate) fn get_key(view: &View<'_>, selector: KeySelector<'_>, max_key: &[u8]
     let offset = i64::from(selector.offset);
     let found = if offset > 0 {
         let from = resolve(view, &base, offset, max_key)?;
-        let mut items = view.ascend(&from.key)?;
+        let mut items = view.ascend(&from.key, max_key)?;
         loop {
             match items.next()?.filter(|item| !from.is_past_end && item.key.as_ref() < max_key) {
                 None => break max_key.to_vec(),
@@ -240,7 +240,7 @@ pub(crate) fn get_key(view: &View<'_>, selector: KeySelector<'_>, max_key: &[u8]
         }
     } else {
         let below = resolve(view, &base, offset + 1, max_key)?;
-        let mut items = view.descend(below.key.as_slice().min(max_key))?;
+        let mut items = view.descend(below.key.as_slice().min(max_key), b"")?;
         loop {
             match items.next()?.filter(|_| !below.is_before_begin) {
                 None => break Vec::new(),
@@ -299,10 +299,10 @@ impl RangeRead<'_> {
         if from.key < to.key {
             let end = to.key.as_slice().min(self.max_key);
             if self.reverse {
-                let mut items = view.descend(end)?;
+                let mut items = view.descend(end, &from.key)?;
                 self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() >= from.key.as_slice())))?;
             } else {
-                let mut items = view.ascend(&from.key)?;
+                let mut items = view.ascend(&from.key, end)?;
                 self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() < end)))?;
             }
         }
@@ -338,10 +338,10 @@ impl RangeRead<'_> {
     /// Reads from one end whose other end cannot be known: right only if the limit comes first.
     fn until_limit(&self, view: &View<'_>, from: &[u8], found: &mut Found) -> ViewResult<()> {
         if self.reverse {
-            let mut items = view.descend(from.min(self.max_key))?;
+            let mut items = view.descend(from.min(self.max_key), b"")?;
             self.fill(found, || items.next())?;
         } else {
-            let mut items = view.ascend(from)?;
+            let mut items = view.ascend(from, self.max_key)?;
             self.fill(found, || items.next())?;
         }
         if found.result.more { Ok(()) } else { Err(ViewError::Unreadable) }

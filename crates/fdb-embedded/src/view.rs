@@ -73,30 +73,30 @@ impl<'v> View<'v> {
         }
     }
 
-    /// Items from `begin` on.
-    pub(crate) fn ascend(&self, begin: &[u8]) -> ViewResult<Ascending<'v>> {
+    /// Items from `begin` on; unreadable keys count below `end` only. Items may come past `end`.
+    pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
         let mut stored = self.store.ascend(self.txn, begin)?;
         let ahead = stored.next()?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let (state, mut entries) = writes.from(begin);
                 let next = entries.next();
-                Some(WritesAhead { state, at: begin.to_vec(), next, rest: Box::new(entries) })
+                Some(WritesAhead { state, at: begin.to_vec(), end: end.to_vec(), next, rest: Box::new(entries) })
             }
             _ => None,
         };
         Ok(Ascending { view: *self, stored, ahead, writes })
     }
 
-    /// Items below `end`, descending.
-    pub(crate) fn descend(&self, end: &[u8]) -> ViewResult<Descending<'v>> {
+    /// Items below `end`, descending; unreadable keys count from `begin` on only. Items may come below `begin`.
+    pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<Descending<'v>> {
         let mut stored = self.store.descend(self.txn, end)?;
         let ahead = stored.next()?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let mut entries = writes.below(end);
                 let next = entries.next();
-                Some(WritesBehind { end: end.to_vec(), next, rest: Box::new(entries) })
+                Some(WritesBehind { end: end.to_vec(), begin: begin.to_vec(), next, rest: Box::new(entries) })
             }
             _ => None,
         };
@@ -110,6 +110,8 @@ struct WritesAhead<'v> {
     /// State of the keys from `at` to the next entry.
     state: RangeState,
     at: Vec<u8>,
+    /// What lies from here on is not asked for.
+    end: Vec<u8>,
     next: Option<(&'v Vec<u8>, &'v Entry)>,
     rest: Entries<'v>,
 }
@@ -130,6 +132,9 @@ impl<'v> Ascending<'v> {
                 self.ahead = self.stored.next()?;
                 return Ok(Some(Item::stored(pair)));
             };
+            if writes.at >= writes.end {
+                return Ok(None);
+            }
             let boundary = writes.next.map(|(key, _)| key.as_slice());
             let range_is_empty = boundary.is_some_and(|boundary| boundary <= writes.at.as_slice());
             if !range_is_empty && writes.state.is_unreadable && !self.view.bypass_unreadable {
@@ -149,6 +154,9 @@ impl<'v> Ascending<'v> {
                 // Past the last write, in a range that goes to the end of the key space.
                 return Ok(None);
             };
+            if *key >= writes.end {
+                return Ok(None);
+            }
             writes.next = writes.rest.next();
             writes.state = entry.after;
             writes.at.clone_from(key);
@@ -171,6 +179,8 @@ impl<'v> Ascending<'v> {
 struct WritesBehind<'v> {
     /// Everything from here on was given out.
     end: Vec<u8>,
+    /// What lies below is not asked for.
+    begin: Vec<u8>,
     /// The entry whose range or operations come next.
     next: Option<(&'v Vec<u8>, &'v Entry)>,
     rest: Entries<'v>,
@@ -196,6 +206,9 @@ impl<'v> Descending<'v> {
                 }
             };
             let Some((key, entry)) = writes.next else { continue };
+            if writes.end <= writes.begin {
+                return Ok(None);
+            }
             let has_ops = !entry.ops.is_empty();
             // The range of this entry: after its key if that has operations, from its key otherwise.
             let is_in_range = |at: &[u8]| if has_ops { at > key.as_slice() } else { at >= key.as_slice() };
@@ -214,6 +227,9 @@ impl<'v> Descending<'v> {
                 }
                 self.stored = self.view.store.descend(self.view.txn, &below)?;
                 self.ahead = self.stored.next()?;
+            }
+            if *key < writes.begin {
+                return Ok(None);
             }
             writes.end.clone_from(key);
             writes.next = writes.rest.next();

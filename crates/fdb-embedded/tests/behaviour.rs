@@ -160,6 +160,40 @@ fn the_metadata_version_needs_no_option() {
 }
 
 #[test]
+fn stamped_keys_are_unreadable_from_both_sides_unless_a_limit_comes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    for key in [b"a", b"z"] {
+        set(&engine, key, b"");
+    }
+    let transaction = engine.transaction();
+    let stamped = [&b"s/"[..], &[0xff; 10], &2u32.to_le_bytes()].concat();
+    transaction.atomic_op(&stamped, b"v", 14);
+    transaction.atomic_op(b"t", &[0; 14], 15);
+    let read = |begin: &[u8], end: &[u8], limit, reverse| {
+        let options = RangeOptions { limit, mode: if limit == 0 { -2 } else { 0 }, reverse, ..RangeOptions::default() };
+        range(&transaction, begin, end, &options).map(|pairs| pairs.len())
+    };
+    let unreadable = Err(Error::ACCESSED_UNREADABLE);
+    for (limit, reverse) in [(0, false), (0, true), (2, false), (2, true)] {
+        assert_eq!(read(b"", b"\xff", limit, reverse), unreadable.clone());
+    }
+    assert_eq!(read(b"", b"\xff", 1, false), Ok(1));
+    assert_eq!(read(b"", b"\xff", 1, true), Ok(1));
+    assert_eq!(read(b"", b"s/", 0, true), Ok(1));
+    assert_eq!(read(b"t\0", b"\xff", 0, true), Ok(1));
+    assert_eq!(read(b"s0", b"t", 0, true), Ok(0));
+    assert_eq!(read(b"s/\x01", b"s/\x02", 0, true), unreadable.clone());
+    assert_eq!(transaction.get(b"s/\x01", false), Err(Error::ACCESSED_UNREADABLE));
+    assert_eq!(transaction.get(b"t", false), Err(Error::ACCESSED_UNREADABLE));
+    assert_eq!(transaction.get_key(KeySelector::first_greater_than(b"t"), false), Ok(b"z".to_vec()));
+    let last_below_t = KeySelector { key: b"t", or_equal: false, offset: 0 };
+    assert_eq!(transaction.get_key(last_below_t, false), Err(Error::ACCESSED_UNREADABLE));
+    transaction.set_option(1100, None).unwrap();
+    assert_eq!(transaction.get(b"t", false), Ok(Some(vec![0; 14])), "bypass_unreadable shows the raw operand");
+}
+
+#[test]
 fn a_large_range_comes_in_pieces_that_grow() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());
