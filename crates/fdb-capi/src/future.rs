@@ -327,7 +327,10 @@ pub unsafe extern "C" fn fdb_future_get_error(f: *mut FDBFuture) -> fdb_error_t 
 }
 
 macro_rules! getters {
-    ($($(#[$doc:meta])* fn $name:ident($($out:ident: $type:ty),*) { $($pattern:pat => { $($target:ident = $answer:expr),* })* })*) => {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($out:ident: $type:ty),*) { $($pattern:pat => { $($target:ident = $answer:expr),* })* }
+    )*) => {
         $(
             $(#[$doc])*
             ///
