@@ -1,1 +1,32 @@
-//! Placeholder.
+//! FoundationDB's C API for the crate `foundationdb`, resolved at run time.
+//!
+//! The crate of the same name on crates.io links `libfdb_c` when it is built, so nothing builds or runs without it. This
+//! one stands in its place through `[patch.crates-io]`: the same names, version and features, but each function asks at
+//! run time which [`backend`] answers: an installed `libfdb_c`, loaded with `libloading`, or the embedded engine. Why
+//! and how: design/foundationdb-sys.md.
+//!
+//! Only API version 7.3 (730) is offered, whichever feature is chosen.
+
+pub mod backend;
+mod functions;
+mod options;
+mod versions;
+
+pub use fdb_capi::{
+    FDBCallback, FDBDatabase, FDBFuture, FDBKey, FDBKeyValue, FDBMappedKeyValue, FDBTenant, FDBTransaction, fdb_bool_t,
+    fdb_error_t,
+};
+pub use functions::*;
+pub use options::*;
+
+/// The C API's version that this crate declares.
+pub const FDB_API_VERSION: u32 = 730;
+
+/// A cluster of the C API before 6.1: declared for the binding, never made.
+#[allow(non_camel_case_types, reason = "the name in C")]
+pub type FDB_cluster = std::ffi::c_void;
+/// As [`FDB_cluster`].
+pub type FDBCluster = FDB_cluster;
+/// The name of C's struct behind `FDBTenant`.
+#[allow(non_camel_case_types, reason = "the name in C")]
+pub type FDB_tenant = FDBTenant;

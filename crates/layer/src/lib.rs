@@ -40,7 +40,7 @@ pub use database::{Database, DatabaseInfo};
 pub use document::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
 pub use error::{Error, NotFound, Result};
 pub use flatbed_flatten::json;
-pub use flatbed_revtree::RevId;
+pub use flatbed_revtree::{Hash, RevId};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use metrics::Metric;
 pub use seq::Seq;

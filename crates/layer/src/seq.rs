@@ -41,6 +41,24 @@ impl Seq {
         self.incarnation
     }
 
+    /// Appends the text.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut number = self.number();
+        let mut digits = [b'0'; 20];
+        let mut at = digits.len();
+        while number > 0 {
+            at -= 1;
+            digits[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        out.extend_from_slice(&digits[at.min(digits.len() - 16)..]);
+        out.push(b'-');
+        for byte in self.incarnation.to_be_bytes().iter().chain(&self.stamp[8..]) {
+            out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+    }
+
     /// The number that the text begins with: the commit version.
     pub fn number(&self) -> u64 {
         let mut version = [0_u8; 8];
@@ -96,6 +114,9 @@ mod tests {
             };
             let (a, b) = (seq(a), seq(b));
             prop_assert_eq!(a.to_string().parse::<Seq>().unwrap(), a);
+            let mut written = Vec::new();
+            a.write(&mut written);
+            prop_assert_eq!(written, a.to_string().into_bytes());
             prop_assert_eq!(a.to_string().cmp(&b.to_string()), a.cmp(&b));
         }
 

@@ -1,0 +1,164 @@
+//! Which implementation of the C API answers in this process.
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use fdb_capi::cluster_file::{self, ClusterFile};
+
+use crate::FDB_API_VERSION;
+use crate::functions::Table;
+
+/// Where a `libfdb_c` is looked for beside the loader's own places.
+const DIRECTORIES: [&str; 4] = ["/usr/lib", "/usr/local/lib", "/usr/lib64", "/opt/foundationdb/lib"];
+
+#[cfg(target_os = "macos")]
+const LIBRARY_NAME: &str = "libfdb_c.dylib";
+#[cfg(not(target_os = "macos"))]
+const LIBRARY_NAME: &str = "libfdb_c.so";
+
+/// An implementation of the C API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backend {
+    /// The embedded engine.
+    Embedded,
+    /// An installed library: at this path, or where libraries are found.
+    Library(Option<PathBuf>),
+}
+
+/// Why an installed library cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// None was found.
+    #[error(
+        "no {LIBRARY_NAME} found ({tried}): install FoundationDB's clients package (foundationdb-clients 7.3), or give \
+         its path with --fdb-library"
+    )]
+    Missing {
+        /// Each place and what the loader said.
+        tried: String,
+    },
+    /// What was found has not FoundationDB's functions.
+    #[error("{path} is no libfdb_c of 7.3: it has no function {function}")]
+    Foreign {
+        /// Which file.
+        path: String,
+        /// The first function missing.
+        function: &'static str,
+    },
+    /// What was found is older than 7.3.
+    #[error("{path} supports API versions up to {found}, 730 is needed: install FoundationDB's clients package 7.3")]
+    TooOld {
+        /// Which file.
+        path: String,
+        /// Its newest API version.
+        found: i32,
+    },
+    /// Another backend answers already.
+    #[error("another backend of the FoundationDB API is in use in this process")]
+    Chosen,
+}
+
+pub(crate) enum Active {
+    Embedded,
+    Library(Box<Table>),
+}
+
+static ACTIVE: OnceLock<Active> = OnceLock::new();
+/// Taken while one is being chosen, so that two threads do not load two libraries.
+static CHOOSING: Mutex<()> = Mutex::new(());
+
+/// Chooses the backend for this process, before the network is set up. Choosing the same again is no error.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn select(backend: Backend) -> Result<(), LoadError> {
+    let _alone = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
+    match (ACTIVE.get(), &backend) {
+        (None, _) => {}
+        (Some(Active::Embedded), Backend::Embedded) | (Some(Active::Library(_)), Backend::Library(_)) => return Ok(()),
+        _ => return Err(LoadError::Chosen),
+    }
+    let active = match backend {
+        Backend::Embedded => Active::Embedded,
+        Backend::Library(path) => Active::Library(Box::new(load(path.as_deref())?)),
+    };
+    ACTIVE.set(active).map_err(|_| LoadError::Chosen)
+}
+
+/// What a program that selected nothing gets: from the environment, see the crate's documentation.
+fn from_environment() -> Backend {
+    if let Some(path) = std::env::var_os("FLATBED_FDB_LIBRARY") {
+        return Backend::Library(Some(path.into()));
+    }
+    let named = ["FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE"].iter().find_map(std::env::var_os);
+    let path = named.map_or_else(|| PathBuf::from("/etc/foundationdb/fdb.cluster"), PathBuf::from);
+    match cluster_file::read(&path) {
+        Ok(ClusterFile::Cluster) => Backend::Library(None),
+        _ => Backend::Embedded,
+    }
+}
+
+/// The backend that answers; chosen from the environment if nobody did.
+#[inline]
+pub(crate) fn active() -> &'static Active {
+    match ACTIVE.get() {
+        Some(active) => active,
+        None => choose(),
+    }
+}
+
+#[cold]
+fn choose() -> &'static Active {
+    let chosen = select(from_environment());
+    ACTIVE.get_or_init(|| {
+        // A C function cannot say why. A program that wants to know selects before.
+        if let Err(error) = chosen {
+            eprintln!("foundationdb: {error}");
+            std::process::exit(1);
+        }
+        Active::Embedded
+    })
+}
+
+fn load(path: Option<&Path>) -> Result<Table, LoadError> {
+    let places: Vec<PathBuf> = match path {
+        Some(path) => vec![path.to_owned()],
+        None => {
+            let directories = DIRECTORIES.iter().map(|directory| Path::new(directory).join(LIBRARY_NAME));
+            std::iter::once(PathBuf::from(LIBRARY_NAME)).chain(directories).collect()
+        }
+    };
+    let mut tried = String::new();
+    for place in places {
+        // SAFETY: loading runs the library's initialisers; it is the operator who names or installs it.
+        match unsafe { libloading::Library::new(AsRef::<OsStr>::as_ref(&place)) } {
+            Ok(library) => return check(library, &place.display().to_string()),
+            Err(error) => {
+                let separator = if tried.is_empty() { "" } else { "; " };
+                // Writing to a String does not fail. The loader's text begins with the path.
+                let _ = write!(tried, "{separator}{error}");
+            }
+        }
+    }
+    Err(LoadError::Missing { tried })
+}
+
+fn check(library: libloading::Library, path: &str) -> Result<Table, LoadError> {
+    let path = path.to_owned();
+    // SAFETY: the type of the function in every version of fdb_c.h.
+    let max_version =
+        match unsafe { library.get::<unsafe extern "C" fn() -> std::ffi::c_int>(b"fdb_get_max_api_version\0") } {
+            // SAFETY: may be called at any time.
+            Ok(function) => unsafe { function() },
+            Err(_) => return Err(LoadError::Foreign { path, function: "fdb_get_max_api_version" }),
+        };
+    if max_version < FDB_API_VERSION as i32 {
+        return Err(LoadError::TooOld { path, found: max_version });
+    }
+    let table = Table::load(&library).map_err(|function| LoadError::Foreign { path, function })?;
+    // Its functions are called until the process ends.
+    std::mem::forget(library);
+    Ok(table)
+}

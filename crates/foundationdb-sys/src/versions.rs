@@ -1,0 +1,23 @@
+//! The macro by which the binding chooses code for an API version.
+
+/// Takes the code that is for API version 730 and drops the other.
+///
+/// Forms: `(min = N => code)`, `(max = N => code)`, `(min = N, max = M => code)`, each also with `else { code }` behind,
+/// where `code` is one item, one expression, or a block.
+#[macro_export]
+macro_rules! if_cfg_api_versions {
+    // Ranges that end before 730, or begin after it.
+    (min = 740 $($rest:tt)*) => { $crate::if_cfg_api_versions! { @no $($rest)* } };
+    (min = $min:tt, max = 730 $($rest:tt)*) => { $crate::if_cfg_api_versions! { @yes $($rest)* } };
+    (min = $min:tt, max = 740 $($rest:tt)*) => { $crate::if_cfg_api_versions! { @yes $($rest)* } };
+    (min = $min:tt, max = $max:tt $($rest:tt)*) => { $crate::if_cfg_api_versions! { @no $($rest)* } };
+    (min = $min:tt $($rest:tt)*) => { $crate::if_cfg_api_versions! { @yes $($rest)* } };
+    (max = 730 $($rest:tt)*) => { $crate::if_cfg_api_versions! { @yes $($rest)* } };
+    (max = 740 $($rest:tt)*) => { $crate::if_cfg_api_versions! { @yes $($rest)* } };
+    (max = $max:tt $($rest:tt)*) => { $crate::if_cfg_api_versions! { @no $($rest)* } };
+
+    (@yes => { $($yes:tt)* } else { $($no:tt)* }) => {{ $($yes)* }};
+    (@no => { $($yes:tt)* } else { $($no:tt)* }) => {{ $($no)* }};
+    (@yes => $($yes:tt)*) => { $($yes)* };
+    (@no => $($no:tt)*) => {};
+}
