@@ -1,2 +1,85 @@
-//! Placeholder.
-fn main(){}
+//! The program: command line, configuration, storage, signals and log, around the HTTP server and the document layer.
+
+mod check;
+mod cli;
+mod config_file;
+mod dump;
+mod load;
+mod logging;
+mod progress;
+mod serve;
+mod settings;
+mod storage;
+
+use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode};
+
+use cli::{Command, Given};
+use config_file::ConfigFile;
+use flatbed_client::Url;
+use settings::Settings;
+
+const DEFAULT_URL: &str = "http://127.0.0.1:5984";
+/// The command could not do its work, or was not understood.
+const NOT_DONE: u8 = 2;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("flatbed: {}", error.to_string().replace('\n', " "));
+            ExitCode::from(NOT_DONE)
+        }
+    }
+}
+
+/// Does what the command line asks; false if it was done and something was found wrong.
+fn run() -> Result<bool, Box<dyn Error>> {
+    let command = cli::parse(std::env::args_os().skip(1))?;
+    if let Command::Print(text) = &command {
+        print!("{text}");
+        return Ok(true);
+    }
+    // A variable that is no text cannot be one of ours.
+    let variables: HashMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match command {
+        Command::Print(_) => Ok(true),
+        Command::Serve(given) => {
+            let (settings, config) = settle(given, &variables)?;
+            logging::start(&settings)?;
+            let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
+            runtime.block_on(serve::serve(&settings, config, admin))?;
+            Ok(true)
+        }
+        Command::Check { database, given } => {
+            let (settings, _) = settle(given, &variables)?;
+            logging::start(&settings)?;
+            runtime.block_on(check::check(&database, &settings))
+        }
+        Command::Load(options) => {
+            let url = url(options.url.as_deref(), &variables)?;
+            Ok(runtime.block_on(load::load(options, &url))?)
+        }
+        Command::Dump(options) => {
+            let url = url(options.url.as_deref(), &variables)?;
+            runtime.block_on(dump::dump(&options, &url))?;
+            Ok(true)
+        }
+    }
+}
+
+fn settle(given: Given, variables: &HashMap<String, String>) -> Result<(Settings, Option<ConfigFile>), Box<dyn Error>> {
+    let named = variables.get("FLATBED_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let config = given.config.or(named).map(|path| ConfigFile::read(&path)).transpose()?;
+    let of_file = config.as_ref().map(|config| config.settings.clone()).unwrap_or_default();
+    let settings = Settings::resolve(&[given.settings, settings::from_environment(variables), of_file])?;
+    Ok((settings, config))
+}
+
+fn url(given: Option<&str>, variables: &HashMap<String, String>) -> Result<Url, Box<dyn Error>> {
+    let named = variables.get("FLATBED_URL").map(String::as_str).filter(|url| !url.is_empty());
+    Ok(Url::parse(given.or(named).unwrap_or(DEFAULT_URL))?)
+}

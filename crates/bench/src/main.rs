@@ -1,0 +1,133 @@
+//! A deterministic load generator for servers with CouchDB's API: one thread, one keep-alive connection a worker,
+//! documents of about 1 KB with 24 leaves on three levels. Every load prints one line of JSON: rates, latencies in
+//! milliseconds, and how much of a core each side used.
+
+mod documents;
+mod load;
+mod raw;
+mod server;
+mod stats;
+mod suite;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use flatbed_client::Url;
+use lexopt::prelude::*;
+
+use load::{Kind, Target};
+
+const HELP: &str = "\
+flatbed-bench suite --flatbed BINARY [--pouchdb SCRIPT] [--directory DIR] [--documents N] [--seconds N]
+flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
+flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency [--url URL] [--database DB] [--fresh]
+              [--workers N] [--documents N] [--seconds N] [--server-pid PID]
+";
+
+struct Arguments {
+    command: String,
+    url: String,
+    database: String,
+    fresh: bool,
+    workers: usize,
+    documents: u64,
+    seconds: u64,
+    server_pid: Option<u32>,
+    directory: PathBuf,
+    source: PathBuf,
+    flatbed: PathBuf,
+    pouchdb: Option<PathBuf>,
+}
+
+fn parse() -> Result<Option<Arguments>, lexopt::Error> {
+    let mut arguments = Arguments {
+        command: String::new(),
+        url: "http://127.0.0.1:5984".to_owned(),
+        database: "bench".to_owned(),
+        fresh: false,
+        workers: 1,
+        documents: 100_000,
+        seconds: 10,
+        server_pid: None,
+        directory: "target/bench".into(),
+        source: "flatbed-data".into(),
+        flatbed: "target/release/flatbed".into(),
+        pouchdb: None,
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long("url") => arguments.url = parser.value()?.string()?,
+            Long("database") => arguments.database = parser.value()?.string()?,
+            Long("fresh") => arguments.fresh = true,
+            Long("workers") => arguments.workers = parser.value()?.parse()?,
+            Long("documents") => arguments.documents = parser.value()?.parse()?,
+            Long("seconds") => arguments.seconds = parser.value()?.parse()?,
+            Long("server-pid") => arguments.server_pid = Some(parser.value()?.parse()?),
+            Long("directory") => arguments.directory = parser.value()?.into(),
+            Long("source") => arguments.source = parser.value()?.into(),
+            Long("flatbed") => arguments.flatbed = parser.value()?.into(),
+            Long("pouchdb") => arguments.pouchdb = Some(parser.value()?.into()),
+            Value(command) if arguments.command.is_empty() => arguments.command = command.string()?,
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(if arguments.command.is_empty() { None } else { Some(arguments) })
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse() {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("flatbed-bench: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flatbed-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    if arguments.command == "raw" {
+        let documents = usize::try_from(arguments.documents)?;
+        for figures in raw::run(&arguments.source, &arguments.directory, documents)? {
+            println!("{figures}");
+        }
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if arguments.command == "suite" {
+        let Arguments { flatbed, pouchdb, directory, documents, seconds, .. } = arguments;
+        runtime.block_on(suite::run(&suite::Options { flatbed, pouchdb, directory, documents, seconds }))?;
+        return Ok(());
+    }
+    runtime.block_on(async {
+        let database = format!("/{}", arguments.database);
+        let target = Target { url: Url::parse(&arguments.url)?, database, pid: arguments.server_pid };
+        if arguments.fresh {
+            load::fresh(&target).await?;
+        }
+        let Arguments { workers, documents, seconds, .. } = arguments;
+        let figures = match arguments.command.as_str() {
+            "put" => load::single(&target, Kind::Put(0), workers, documents, seconds).await?,
+            "get" => load::single(&target, Kind::Get(documents), workers, u64::MAX, seconds).await?,
+            "bulk" => load::bulk(&target, 1000, documents, seconds).await?,
+            "all-docs" => load::rows(&target, "/_all_docs?include_docs=true").await?,
+            "changes" => load::rows(&target, "/_changes").await?,
+            "changes-docs" => load::rows(&target, "/_changes?include_docs=true").await?,
+            "latency" => load::latency(&target, documents.min(500), 50).await?,
+            other => return Err(format!("unknown command {other:?} (--help lists them)").into()),
+        };
+        println!("{figures}");
+        Ok(())
+    })
+}

@@ -1,0 +1,107 @@
+//! A server started for the suite, and stopped when it is dropped.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use flatbed_client::{Connection, Url, UrlError};
+use hyper::Method;
+use tokio::process::{Child, Command};
+
+/// Why a server is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The program cannot be run.
+    #[error("{program}: {source}", program = program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// It runs but does not answer.
+    #[error("{0} does not answer within 30 s")]
+    Silent(Url),
+    /// No port is free, or the directory cannot be made.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// An address that is none.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+}
+
+/// A running server with a directory of its own.
+pub struct Server {
+    /// Where it listens.
+    pub url: Url,
+    /// Its data.
+    pub directory: PathBuf,
+    child: Child,
+}
+
+impl Server {
+    /// Starts Flatbed's binary on the embedded engine in `directory`.
+    pub async fn flatbed(binary: &Path, directory: &Path) -> Result<Server, ServerError> {
+        let port = free_port()?;
+        let mut command = Command::new(binary);
+        command.args(["serve", "--log-level", "warn", "--listen"]).arg(format!("127.0.0.1:{port}"));
+        command.arg("--data-dir").arg(directory);
+        start(command, binary, directory, port).await
+    }
+
+    /// Starts npm's pouchdb-server, whose script is `script`, on LevelDB in `directory`.
+    pub async fn pouchdb(script: &Path, directory: &Path) -> Result<Server, ServerError> {
+        let port = free_port()?;
+        std::fs::create_dir_all(directory)?;
+        let config = directory.join("config.json");
+        // Without this it writes a line to a log file for each request.
+        std::fs::write(&config, r#"{"log": {"level": "none"}}"#)?;
+        let mut command = Command::new("node");
+        command.arg(script).args(["--no-stdout-logs", "--no-color", "--port"]).arg(port.to_string());
+        command.arg("--dir").arg(directory).arg("--config").arg(config);
+        command.current_dir(directory);
+        start(command, script, directory, port).await
+    }
+
+    /// The server's process; `None` once it has ended.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Asks the server to stop and waits until it has.
+    pub async fn stop(mut self) -> io::Result<()> {
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            // SAFETY: the child is ours and has not been waited for, so the id is still its own.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+        }
+        self.child.wait().await.map(drop)
+    }
+}
+
+async fn start(mut command: Command, program: &Path, directory: &Path, port: u16) -> Result<Server, ServerError> {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| ServerError::Run { program: program.to_owned(), source })?;
+    let server =
+        Server { url: Url::parse(&format!("http://127.0.0.1:{port}"))?, directory: directory.to_owned(), child };
+    for _ in 0..300 {
+        if let Ok(mut connection) = Connection::open(&server.url).await
+            && connection.call(Method::GET, "/", Bytes::new()).await.is_ok_and(|answer| answer.status == 200)
+        {
+            return Ok(server);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Err(ServerError::Silent(server.url.clone()))
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

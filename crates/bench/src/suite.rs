@@ -1,0 +1,294 @@
+//! What `make bench` runs: the same loads on Flatbed and on pouchdb-server, the raw engine under the same keys, and
+//! one table of it all.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use flatbed_client::Connection;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    load::{self, Kind, LoadError, Target},
+    server::{Server, ServerError},
+    stats::{disk_mb, resident, rounded},
+};
+
+/// What to run.
+pub struct Options {
+    /// Flatbed's binary.
+    pub flatbed: PathBuf,
+    /// The script of npm's pouchdb-server, if it is installed.
+    pub pouchdb: Option<PathBuf>,
+    /// Where the data and the results go.
+    pub directory: PathBuf,
+    /// Documents of the bulk load, and so of the reads. pouchdb-server, which is slower, gets a tenth.
+    pub documents: u64,
+    /// The longest that one load of single requests may take.
+    pub seconds: u64,
+}
+
+/// Why the suite did not finish.
+#[derive(Debug, thiserror::Error)]
+pub enum SuiteError {
+    /// A server did not start.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// A load failed.
+    #[error("{server}, {name}: {source}")]
+    Load {
+        /// The server that was loaded.
+        server: &'static str,
+        /// The load.
+        name: &'static str,
+        /// What failed.
+        source: LoadError,
+    },
+    /// The results cannot be written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The figures of one server by name.
+pub type Figures = BTreeMap<&'static str, f64>;
+
+/// The rows of the table: a figure's name, what it is, what CouchDB 3.5.0 reached with the same generator on a quiet
+/// machine of the kind that the aims were set for, and the aim.
+const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
+    ("put_1", "single writes, 1 at a time (/s)", Some(297.0), Some(1000.0)),
+    ("put_16", "single writes, 16 at a time (/s)", Some(975.0), Some(5000.0)),
+    ("put_64", "single writes, 64 at a time (/s)", Some(1644.0), Some(10_000.0)),
+    ("bulk", "bulk of 1,000 (documents/s)", Some(5637.0), Some(20_000.0)),
+    ("get_16", "reads, 16 at a time (/s)", Some(1795.0), Some(40_000.0)),
+    ("get_64", "reads, 64 at a time (/s)", Some(2481.0), Some(40_000.0)),
+    ("all_docs", "_all_docs with documents (rows/s)", Some(13_450.0), Some(100_000.0)),
+    ("changes", "_changes (rows/s)", Some(32_400.0), Some(300_000.0)),
+    ("changes_docs", "_changes with documents (rows/s)", Some(10_356.0), Some(60_000.0)),
+    ("latency_p50", "acknowledged write to feed, p50 (ms)", None, Some(2.0)),
+    ("latency_p99", "acknowledged write to feed, p99 (ms)", None, None),
+    ("anonymous_mb", "resident memory, own (MB)", None, Some(150.0)),
+    ("file_mb", "resident memory, mapped files (MB)", None, None),
+    ("disk_mb", "disk (MB)", Some(147.0), Some(220.0)),
+    ("documents", "documents at the reads, memory and disk", Some(100_000.0), None),
+    ("idle_transactions", "transactions of an idle feed in 35 s", None, Some(2.0)),
+];
+
+/// Runs all loads; prints a line of JSON each, and at the end the table. Both are also left in the directory.
+pub async fn run(options: &Options) -> Result<(), SuiteError> {
+    fs::create_dir_all(&options.directory)?;
+    let mut log = fs::File::create(options.directory.join("results.jsonl"))?;
+
+    let data = options.directory.join("flatbed-data");
+    remove(&data)?;
+    let server = Server::flatbed(&options.flatbed, &data).await?;
+    let mut flatbed = loads("flatbed", &server, options.documents, options.seconds, &mut log).await?;
+    if let Some(transactions) = idle_transactions(&server).await {
+        flatbed.insert("idle_transactions", transactions);
+    }
+    server.stop().await?;
+
+    let mut pouchdb = Figures::new();
+    if let Some(script) = &options.pouchdb {
+        let data = options.directory.join("pouchdb-data");
+        remove(&data)?;
+        let server = Server::pouchdb(script, &data).await?;
+        pouchdb = loads("pouchdb-server", &server, options.documents / 10, options.seconds, &mut log).await?;
+        server.stop().await?;
+        remove(&data)?;
+    }
+
+    let raw = raw_engine(options, &data, &mut log)?;
+    remove(&data)?;
+    let table = table(&flatbed, &pouchdb, &raw);
+    fs::write(options.directory.join("results.md"), &table)?;
+    print!("\n{table}");
+    Ok(())
+}
+
+fn remove(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+async fn loads(
+    server_name: &'static str,
+    server: &Server,
+    documents: u64,
+    seconds: u64,
+    log: &mut fs::File,
+) -> Result<Figures, SuiteError> {
+    let target =
+        |database: &str| Target { url: server.url.clone(), database: format!("/{database}"), pid: server.pid() };
+    let mut figures = Figures::new();
+    let mut record = |name: &'static str, result: Result<Value, LoadError>, pointer: &str| -> Result<f64, SuiteError> {
+        let result = result.map_err(|source| SuiteError::Load { server: server_name, name, source })?;
+        let figure = result.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
+        line(log, server_name, &result)?;
+        Ok(figure)
+    };
+    for (name, workers) in [("put_1", 1), ("put_16", 16), ("put_64", 64)] {
+        let target = target("single");
+        load::fresh(&target).await.map_err(|source| SuiteError::Load { server: server_name, name, source })?;
+        let result = load::single(&target, Kind::Put(0), workers, documents, seconds).await;
+        figures.insert(name, record(name, result, "/per_s")?);
+    }
+    let target = target("bench");
+    let fresh = load::fresh(&target).await;
+    fresh.map_err(|source| SuiteError::Load { server: server_name, name: "bulk", source })?;
+    figures.insert("bulk", record("bulk", load::bulk(&target, 1000, documents, 600).await, "/per_s")?);
+    figures.insert("documents", documents as f64);
+    for (name, workers) in [("get_16", 16), ("get_64", 64)] {
+        let result = load::single(&target, Kind::Get(documents), workers, u64::MAX, seconds).await;
+        figures.insert(name, record(name, result, "/per_s")?);
+    }
+    for (name, path) in [
+        ("all_docs", "/_all_docs?include_docs=true"),
+        ("changes", "/_changes"),
+        ("changes_docs", "/_changes?include_docs=true"),
+    ] {
+        figures.insert(name, record(name, load::rows(&target, path).await, "/per_s")?);
+    }
+    if let Some(pid) = server.pid() {
+        let memory = resident(pid);
+        let disk_mb = rounded(disk_mb(&server.directory), 10.0);
+        figures.insert("anonymous_mb", rounded(memory.anonymous_mb, 10.0));
+        figures.insert("file_mb", rounded(memory.file_mb, 10.0));
+        figures.insert("disk_mb", disk_mb);
+        let found = json!({
+            "load": "none", "documents": documents, "anonymous_mb": rounded(memory.anonymous_mb, 10.0),
+            "file_mb": rounded(memory.file_mb, 10.0), "peak_mb": rounded(memory.peak_mb, 10.0), "disk_mb": disk_mb,
+        });
+        record("memory", Ok(found), "/anonymous_mb")?;
+    }
+    let latency = load::latency(&target, 500, 50).await;
+    let p99 = latency.as_ref().ok().and_then(|figures| figures.pointer("/acknowledged_to_row_ms/p99")?.as_f64());
+    figures.insert("latency_p50", record("latency", latency, "/acknowledged_to_row_ms/p50")?);
+    figures.insert("latency_p99", p99.unwrap_or(f64::NAN));
+    Ok(figures)
+}
+
+fn line(log: &mut fs::File, server: &str, result: &Value) -> io::Result<()> {
+    let mut result = result.clone();
+    result["server"] = json!(server);
+    println!("{result}");
+    writeln!(log, "{result}")
+}
+
+/// How many transactions a server begins in 35 s while one continuous feed waits and nothing is written: from its own counters.
+/// `None` if it has none.
+async fn idle_transactions(server: &Server) -> Option<f64> {
+    let mut feed = Connection::open(&server.url).await.ok()?;
+    let path = "/bench/_changes?feed=continuous&since=now&heartbeat=60000";
+    let response = feed.send(Method::GET, path, Bytes::new()).await.ok()?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = transactions(server).await?;
+    tokio::time::sleep(Duration::from_secs(35)).await;
+    let after = transactions(server).await?;
+    drop(response);
+    Some(after - before)
+}
+
+async fn transactions(server: &Server) -> Option<f64> {
+    let answer = Connection::open(&server.url).await.ok()?.call(Method::GET, "/metrics", Bytes::new()).await.ok()?;
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    let counters = text.lines().filter(|line| !line.starts_with('#') && line.contains("transactions"));
+    counters.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
+}
+
+/// Runs in a process of its own: FoundationDB's network can be started only once in one.
+fn raw_engine(options: &Options, source: &Path, log: &mut fs::File) -> Result<Figures, SuiteError> {
+    let output = std::process::Command::new(std::env::current_exe()?)
+        .arg("raw")
+        .arg("--source")
+        .arg(source)
+        .arg("--directory")
+        .arg(options.directory.join("raw-data"))
+        .arg("--documents")
+        .arg(options.documents.to_string())
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    let mut figures = Figures::new();
+    for text in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(result) = serde_json::from_str::<Value>(text) else { continue };
+        line(log, "raw engine", &result)?;
+        let number = |name: &str| result[name].as_f64().unwrap_or(f64::NAN);
+        let name = match (number("workers") as u64, number("documents_a_transaction") as u64) {
+            (1, 1) => "put_1",
+            (16, 1) => "put_16",
+            (64, 1) => "put_64",
+            _ => "bulk",
+        };
+        figures.insert(name, number("per_s"));
+    }
+    Ok(figures)
+}
+
+fn table(flatbed: &Figures, pouchdb: &Figures, raw: &Figures) -> String {
+    let mut text = String::from(
+        "| | Flatbed | share of the raw engine | raw engine, same keys | pouchdb-server | CouchDB 3.5.0, elsewhere | aim |\n\
+         |---|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for (name, title, couchdb, aim) in ROWS {
+        let share = match (flatbed.get(name), raw.get(name)) {
+            (Some(flatbed), Some(raw)) => format!("{:.0} %", flatbed / raw * 100.0),
+            _ => String::new(),
+        };
+        let cells = [
+            cell(flatbed.get(name)),
+            share,
+            cell(raw.get(name)),
+            cell(pouchdb.get(name)),
+            cell(couchdb.as_ref()),
+            cell(aim.as_ref()),
+        ];
+        text.push_str(&format!("| {title} | {} |\n", cells.join(" | ")));
+    }
+    text
+}
+
+fn cell(figure: Option<&f64>) -> String {
+    match figure {
+        None => String::new(),
+        Some(figure) if figure.abs() < 100.0 && figure.fract() != 0.0 => format!("{figure:.2}"),
+        Some(figure) => {
+            let digits = format!("{figure:.0}");
+            let mut grouped = String::new();
+            for (index, digit) in digits.chars().enumerate() {
+                if index > 0 && (digits.len() - index) % 3 == 0 && !grouped.ends_with('-') {
+                    grouped.push(',');
+                }
+                grouped.push(digit);
+            }
+            grouped
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells() {
+        for (figure, text) in
+            [(1234567.8, "1,234,568"), (999.0, "999"), (1.234, "1.23"), (-1000.0, "-1,000"), (2.0, "2")]
+        {
+            assert_eq!(cell(Some(&figure)), text);
+        }
+    }
+
+    #[test]
+    fn a_row_a_figure() {
+        let table = table(&Figures::from([("put_1", 500.0)]), &Figures::new(), &Figures::from([("put_1", 1000.0)]));
+        assert!(table.contains("| single writes, 1 at a time (/s) | 500 | 50 % | 1,000 |  | 297 | 1,000 |"), "{table}");
+        assert_eq!(table.lines().count(), ROWS.len() + 2);
+    }
+}

@@ -1,0 +1,40 @@
+//! `flatbed check`: the layer's checker on one database, for operators.
+
+use flatbed_layer::{Layer, check};
+
+use crate::{progress::Progress, settings::Settings, storage::Storage};
+
+/// Checks a database and prints what is wrong with it, a line each, and a summary.
+///
+/// Returns whether nothing is wrong.
+///
+/// # Errors
+/// If the storage cannot be opened or read, or there is no such database.
+pub async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
+    let storage = Storage::open(settings).await?;
+    let layer = Layer::open(storage.database(), settings.layer_options()).await?;
+    let mut progress = Progress::new(format!("check {database}"), None);
+    let handle = layer.database(database);
+    if let Ok(info) = handle.info().await {
+        progress.set_total(info.doc_count + info.doc_del_count);
+    }
+    let found = check::check_database(&handle, |documents| progress.draw(documents, documents)).await;
+    progress.clear();
+    let report = match found {
+        Err(flatbed_layer::Error::DatabaseNotFound) => return Err(format!("there is no database {database:?}").into()),
+        found => found?,
+    };
+    for violation in &report.violations {
+        println!("{violation}");
+    }
+    let seconds = progress.elapsed().as_secs_f64();
+    let sums = if report.sums_compared { "" } else { ", counters not compared because it was written to meanwhile" };
+    let verdict = match report.violation_count {
+        0 => "clean".to_owned(),
+        count => format!("{count} violations"),
+    };
+    println!("{database}: {verdict}; {} documents, {} keys in {seconds:.1} s{sums}", report.documents, report.keys);
+    layer.shutdown();
+    storage.close();
+    Ok(report.is_clean())
+}

@@ -1,0 +1,291 @@
+//! The command line: what was asked, or what is wrong with it.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use lexopt::prelude::*;
+
+use crate::settings::{Found, Layer, SETTINGS};
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Print this text.
+    Print(String),
+    /// Serve HTTP until a signal.
+    Serve(Given),
+    /// Check a database's keys.
+    Check {
+        /// The database's name.
+        database: String,
+        /// Where the data lie.
+        given: Given,
+    },
+    /// Put documents in.
+    Load(Load),
+    /// Write documents out.
+    Dump(Dump),
+}
+
+/// Settings given on the command line, and the configuration file to read, if one is named here.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// By key.
+    pub settings: Layer,
+    /// `--config FILE`.
+    pub config: Option<PathBuf>,
+}
+
+/// `flatbed load`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// The database, made if it is missing.
+    pub database: String,
+    /// JSON Lines, or one array or object; `-` is stdin.
+    pub files: Vec<PathBuf>,
+    /// The server, if not `FLATBED_URL` or the default.
+    pub url: Option<String>,
+    /// `run_bytes` of a database that is made.
+    pub run_bytes: Option<u32>,
+    /// Send `_rev` members as they stand.
+    pub keep_rev: bool,
+}
+
+/// `flatbed dump`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Dump {
+    /// The database.
+    pub database: String,
+    /// The server, if not `FLATBED_URL` or the default.
+    pub url: Option<String>,
+    /// Leave `_rev` out.
+    pub no_rev: bool,
+}
+
+/// A command line that cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// An option or value that does not fit.
+    #[error("{0} (flatbed --help lists what there is)")]
+    Arguments(#[from] lexopt::Error),
+    /// No command, or one that does not exist.
+    #[error("{0:?} is no command of flatbed: serve, load, dump and check are")]
+    Command(String),
+    /// A command without what it works on.
+    #[error("flatbed {command} needs {missing} (flatbed {command} --help)")]
+    Missing {
+        /// The command.
+        command: &'static str,
+        /// What is missing.
+        missing: &'static str,
+    },
+}
+
+/// Reads the arguments after the program's name.
+///
+/// # Errors
+/// [`UsageError`] says what does not fit.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    match parser.next()? {
+        None | Some(Short('h') | Long("help")) => Ok(Command::Print(help())),
+        Some(Short('V') | Long("version")) => Ok(Command::Print(format!("flatbed {}\n", env!("CARGO_PKG_VERSION")))),
+        Some(Value(command)) => match command.to_str() {
+            Some("serve") => serve(&mut parser),
+            Some("check") => check(&mut parser),
+            Some("load") => load(&mut parser),
+            Some("dump") => dump(&mut parser),
+            Some("help") => Ok(Command::Print(help())),
+            _ => Err(UsageError::Command(command.to_string_lossy().into_owned())),
+        },
+        Some(other) => Err(other.unexpected().into()),
+    }
+}
+
+fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let mut given = Given::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(serve_help())),
+            Long(flag) => {
+                let flag = flag.to_owned();
+                given.take(&flag, false, parser)?;
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Command::Serve(given))
+}
+
+fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let mut given = Given::default();
+    let mut database = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(check_help())),
+            Long(flag) => {
+                let flag = flag.to_owned();
+                given.take(&flag, true, parser)?;
+            }
+            Value(value) if database.is_none() => database = Some(value.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let database = database.ok_or(UsageError::Missing { command: "check", missing: "a database's name" })?;
+    Ok(Command::Check { database, given })
+}
+
+fn load(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let mut load = Load::default();
+    let mut database = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(LOAD_HELP.to_owned())),
+            Long("url") => load.url = Some(parser.value()?.string()?),
+            Long("run-bytes") => load.run_bytes = Some(parser.value()?.parse()?),
+            Long("keep-rev") => load.keep_rev = true,
+            Value(value) if database.is_none() => database = Some(value.string()?),
+            Value(value) => load.files.push(value.into()),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    load.database = database.ok_or(UsageError::Missing { command: "load", missing: "a database's name" })?;
+    if load.files.is_empty() {
+        return Err(UsageError::Missing { command: "load", missing: "a file, or - for stdin" });
+    }
+    Ok(Command::Load(load))
+}
+
+fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let mut dump = Dump::default();
+    let mut database = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(DUMP_HELP.to_owned())),
+            Long("url") => dump.url = Some(parser.value()?.string()?),
+            Long("no-rev") => dump.no_rev = true,
+            Value(value) if database.is_none() => database = Some(value.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    dump.database = database.ok_or(UsageError::Missing { command: "dump", missing: "a database's name" })?;
+    Ok(Command::Dump(dump))
+}
+
+impl Given {
+    fn take(&mut self, flag: &str, storage_only: bool, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
+        if flag == "config" {
+            self.config = Some(parser.value()?.into());
+            return Ok(());
+        }
+        let setting = SETTINGS.iter().find(|setting| setting.flag() == flag && (setting.storage || !storage_only));
+        let Some(setting) = setting else { return Err(Long(flag).unexpected().into()) };
+        let text = parser.value()?.string()?;
+        self.settings.insert(setting.key, Found { text, origin: format!("--{flag}"), base: None });
+        Ok(())
+    }
+}
+
+fn help() -> String {
+    "\
+Flatbed: a document database with CouchDB's HTTP API on FoundationDB
+
+  flatbed serve [OPTIONS]          serve HTTP, by default on the embedded engine in ./flatbed-data
+  flatbed load DB FILE...          put the documents of JSON Lines files into a running server
+  flatbed dump DB                  write a running server's documents as JSON Lines
+  flatbed check DB [OPTIONS]       recompute a database's indexes and counters from its raw keys
+  flatbed COMMAND --help           tell a command's options
+  flatbed --version
+"
+    .to_owned()
+}
+
+fn setting_lines(storage_only: bool) -> String {
+    let mut lines = String::new();
+    for setting in SETTINGS.iter().filter(|setting| setting.storage || !storage_only) {
+        let flag = format!("--{} {}", setting.flag(), setting.value);
+        lines.push_str(&format!("  {flag:<22} {}\n", setting.help));
+    }
+    lines.push_str("  --config FILE          TOML file with the same settings, the dashes as underscores\n");
+    lines.push_str("Each is also read from the environment: FLATBED_CLUSTER_FILE, FLATBED_CONFIG, and so on.\n");
+    lines.push_str("The command line comes first, then the environment, then the file.\n");
+    lines
+}
+
+fn serve_help() -> String {
+    format!("flatbed serve [OPTIONS]\n\n{}", setting_lines(false))
+}
+
+fn check_help() -> String {
+    format!(
+        "flatbed check DB [OPTIONS]\n\n\
+         Exit status: 0 clean, 1 violations found, 2 not checked. On the embedded engine the server must be stopped.\n\n{}",
+        setting_lines(true)
+    )
+}
+
+const LOAD_HELP: &str = "\
+flatbed load DB FILE... [OPTIONS]
+
+FILE holds JSON Lines, or one JSON array of objects, or one object; - is stdin. The database is made if it is missing.
+Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loaded.
+
+  --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
+  --run-bytes N    for a database that is made: pack fields into runs of about N bytes; 0 is one key a field
+  --keep-rev       send _rev as it stands, to update documents; without it, _rev is left out and documents are made
+";
+
+const DUMP_HELP: &str = "\
+flatbed dump DB [OPTIONS]
+
+Writes each document on one line to stdout, ordered by _id. Exit status: 0 complete, 2 not.
+
+  --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
+  --no-rev         leave _rev out
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn commands() {
+        let Ok(Command::Serve(given)) = parsed("serve --listen a:1 --data-dir=d --config c") else {
+            panic!("serve");
+        };
+        assert_eq!(given.settings["listen"].text, "a:1");
+        assert_eq!(given.settings["data_dir"].text, "d");
+        assert_eq!(given.settings["data_dir"].origin, "--data-dir");
+        assert_eq!(given.config, Some("c".into()));
+
+        let Ok(Command::Load(load)) = parsed("load --run-bytes 0 db - --keep-rev f.jsonl") else { panic!("load") };
+        assert_eq!((load.database.as_str(), load.run_bytes, load.keep_rev), ("db", Some(0), true));
+        assert_eq!(load.files, [PathBuf::from("-"), PathBuf::from("f.jsonl")]);
+
+        let dump = Dump { database: "db".into(), url: Some("u".into()), no_rev: true };
+        assert_eq!(parsed("dump db --url u --no-rev"), Ok(Command::Dump(dump)));
+    }
+
+    #[test]
+    fn refused() {
+        for (line, message) in [
+            ("start", "\"start\" is no command of flatbed: serve, load, dump and check are"),
+            ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
+            ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
+            ("check --data-dir d", "flatbed check needs a database's name (flatbed check --help)"),
+            ("check db --listen a:1", "invalid option '--listen' (flatbed --help lists what there is)"),
+            ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),
+        ] {
+            assert_eq!(parsed(line), Err(message.to_owned()), "{line}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_setting() {
+        let Ok(Command::Print(help)) = parsed("serve --help") else { panic!("help") };
+        assert!(SETTINGS.iter().all(|setting| help.contains(&format!("--{} ", setting.flag()))));
+    }
+}

@@ -1,0 +1,284 @@
+//! The configuration file: TOML with the settings' keys, and a table of administrators whose plain passwords are
+//! replaced by their hashes where they stand.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use flatbed_http::Cors;
+use toml_edit::{DocumentMut, Item, TableLike, Value};
+
+use crate::settings::{Found, Layer, SETTINGS};
+
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const ADMINS: &str = "admins";
+const CORS: &str = "cors";
+
+/// A configuration file as it was read, with all that is needed to write it back.
+pub struct ConfigFile {
+    path: PathBuf,
+    document: DocumentMut,
+    /// The settings that it gives.
+    pub settings: Layer,
+    /// Name and password, or the hash that stands in its place.
+    pub admins: BTreeMap<String, String>,
+    /// What browsers of other origins may do.
+    pub cors: Cors,
+}
+
+/// Why a configuration file cannot be used. Each message stands alone and says what to change.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("the configuration file {path:?} cannot be read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// It cannot be written back.
+    #[error("the hashed passwords cannot be written back into {path:?} ({source}): make it and its directory writable")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// More than 1 MB.
+    #[error("the configuration file {path:?} is larger than 1 MB")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No TOML.
+    #[error("the configuration file {path:?} is not TOML: {reason}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words, on one line.
+        reason: String,
+    },
+    /// A key that means nothing.
+    #[error("the configuration file {path:?} has the unknown key {key:?}")]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+    },
+    /// A key with a value of the wrong type.
+    #[error("the configuration file {path:?}: {key:?} must be {expected}")]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+impl ConfigFile {
+    /// Reads the file at `path`, at most 1 MB.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; an unknown key is one, so that a misspelt setting is not silently the default.
+    pub fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
+        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = File::open(path).map_err(failed)?;
+        file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(ConfigError::TooLarge { path: path.to_owned() });
+        }
+        let document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let reason = format!("line {line}: {}", error.message().replace('\n', ", "));
+            ConfigError::Syntax { path: path.to_owned(), reason }
+        })?;
+        let mut file = ConfigFile {
+            path: path.to_owned(),
+            settings: Layer::new(),
+            admins: BTreeMap::new(),
+            cors: Cors::default(),
+            document: document.clone(),
+        };
+        for (key, item) in document.iter() {
+            match (key, SETTINGS.iter().find(|setting| setting.key == key)) {
+                (_, Some(setting)) => {
+                    let text = match item.as_value() {
+                        Some(Value::String(text)) => text.value().clone(),
+                        Some(Value::Integer(number)) => number.value().to_string(),
+                        _ => return Err(file.wrong_type(key, "a string or a number")),
+                    };
+                    let origin = format!("{key} in {}", path.display());
+                    let base = path.parent().map(Path::to_owned);
+                    file.settings.insert(setting.key, Found { text, origin, base });
+                }
+                (ADMINS, None) => file.read_admins(item)?,
+                (CORS, None) => file.read_cors(item)?,
+                (_, None) => return Err(ConfigError::UnknownKey { path: file.path, key: key.to_owned() }),
+            }
+        }
+        Ok(file)
+    }
+
+    fn read_admins(&mut self, item: &Item) -> Result<(), ConfigError> {
+        let table = item.as_table_like().ok_or_else(|| self.wrong_type(ADMINS, "a table of names and passwords"))?;
+        for (name, item) in table.iter() {
+            match item.as_str() {
+                Some(password) if !password.is_empty() => {
+                    self.admins.insert(name.to_owned(), password.to_owned());
+                }
+                _ => return Err(self.wrong_type(&format!("{ADMINS}.{name}"), "a password, a string that is not empty")),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_cors(&mut self, item: &Item) -> Result<(), ConfigError> {
+        let table = item.as_table_like().ok_or_else(|| self.wrong_type(CORS, "a table"))?;
+        for (name, item) in table.iter() {
+            let wrong = |expected| self.wrong_type(&format!("{CORS}.{name}"), expected);
+            match name {
+                "origins" => self.cors.origins = strings(item).ok_or_else(|| wrong("an array of strings"))?,
+                "headers" => self.cors.headers = strings(item).ok_or_else(|| wrong("an array of strings"))?,
+                "credentials" => self.cors.credentials = item.as_bool().ok_or_else(|| wrong("true or false"))?,
+                "max_age_seconds" => {
+                    let seconds = item.as_integer().and_then(|seconds| u32::try_from(seconds).ok());
+                    self.cors.max_age_seconds = seconds.ok_or_else(|| wrong("a number of seconds"))?;
+                }
+                _ => {
+                    let key = format!("{CORS}.{name}");
+                    return Err(ConfigError::UnknownKey { path: self.path.clone(), key });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong_type(&self, key: &str, expected: &'static str) -> ConfigError {
+        ConfigError::Type { path: self.path.clone(), key: key.to_owned(), expected }
+    }
+
+    /// Puts `hashes` in the place of the administrators' passwords and writes the file: all else of it, comments too,
+    /// stays as it is, its mode also. The file is replaced by a rename, so that there is never half of one; a symbolic
+    /// link stays one and its target is replaced.
+    ///
+    /// # Errors
+    /// [`ConfigError::Write`]; the file is then as it was.
+    pub fn write_back(&mut self, hashes: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+        if let Some(table) = self.document.get_mut(ADMINS).and_then(Item::as_table_like_mut) {
+            replace(table, hashes);
+        }
+        let text = self.document.to_string();
+        self.replace_file(text.as_bytes()).map_err(|source| ConfigError::Write { path: self.path.clone(), source })
+    }
+
+    fn replace_file(&self, text: &[u8]) -> io::Result<()> {
+        let path = fs::canonicalize(&self.path)?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.new", std::process::id()));
+        let new = directory.join(name);
+        let written = write_new(&new, text, fs::metadata(&path)?.permissions()).and_then(|()| fs::rename(&new, &path));
+        if written.is_err() {
+            // What is left of the new file is of no use; the error to tell is the first one.
+            let _ = fs::remove_file(&new);
+        }
+        written?;
+        File::open(directory)?.sync_all()
+    }
+}
+
+fn strings(item: &Item) -> Option<Vec<String>> {
+    item.as_array()?.iter().map(|value| value.as_str().map(str::to_owned)).collect()
+}
+
+fn write_new(path: &Path, text: &[u8], permissions: fs::Permissions) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    // The mode first: the text holds what a password is checked against.
+    file.set_permissions(permissions)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+fn replace(table: &mut dyn TableLike, hashes: &BTreeMap<String, String>) {
+    for (name, hash) in hashes {
+        if let Some(value) = table.get_mut(name).and_then(Item::as_value_mut) {
+            let decor = value.decor().clone();
+            *value = Value::from(hash.as_str());
+            *value.decor_mut() = decor;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("flatbed.toml");
+        fs::write(&path, text).unwrap();
+        (directory, path)
+    }
+
+    #[test]
+    fn settings_and_admins() {
+        let (directory, path) = written("listen = \"a:1\"\ndata_dir = 'data'\n[admins]\nanna = \"secret\"\n");
+        let file = ConfigFile::read(&path).unwrap();
+        assert_eq!(file.settings["listen"].text, "a:1");
+        assert_eq!(file.settings["data_dir"].base.as_deref(), Some(directory.path()));
+        assert_eq!(file.admins["anna"], "secret");
+        assert_eq!(file.cors, Cors::default());
+    }
+
+    #[test]
+    fn origins() {
+        let (_directory, path) = written("[cors]\norigins = [\"https://a.example\"]\ncredentials = true\n");
+        let cors = ConfigFile::read(&path).unwrap().cors;
+        assert_eq!((cors.origins, cors.credentials), (vec!["https://a.example".to_owned()], true));
+    }
+
+    #[test]
+    fn refused() {
+        for (text, message) in [
+            ("liten = \"a:1\"", "has the unknown key \"liten\""),
+            ("listen = [5984]", ": \"listen\" must be a string or a number"),
+            ("[cors]\norigins = \"*\"", ": \"cors.origins\" must be an array of strings"),
+            ("[cors]\norigin = []", "has the unknown key \"cors.origin\""),
+            ("admins = 1", ": \"admins\" must be a table of names and passwords"),
+            ("[admins]\nanna = \"\"", ": \"admins.anna\" must be a password, a string that is not empty"),
+            ("a = 1\nb = = 2", " is not TOML: line 2: "),
+        ] {
+            let (_directory, path) = written(text);
+            let error = ConfigFile::read(&path).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(message), "{text:?} gave {error:?}");
+            assert!(!error.contains('\n'), "one line: {error:?}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_replaced_in_place() {
+        let text = "# who\nlisten = \"a:1\"   # where\n\n[admins]\nanna = \"secret\"  # the first\n'b c' = 'x'\n";
+        let (directory, path) = written(text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let link = directory.path().join("link.toml");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+
+        let mut file = ConfigFile::read(&link).unwrap();
+        file.write_back(&BTreeMap::from([("anna".to_owned(), "-hash-1".to_owned())])).unwrap();
+
+        assert_eq!(fs::read_to_string(&path).unwrap(), text.replace("secret", "-hash-1"));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no file is left over");
+    }
+}

@@ -1,0 +1,307 @@
+//! `flatbed load`: documents from files into a running server, in bulk requests of bounded size, several at a time.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use flatbed_client::{
+    Connection, Url, encode_segment,
+    split::{Object, SplitError, Splitter, member, without},
+};
+use hyper::Method;
+use tokio::sync::{Mutex, mpsc};
+
+use crate::{
+    cli::Load,
+    progress::{self, Progress},
+};
+
+const BATCH_DOCUMENTS_MAX: usize = 500;
+const BATCH_BYTES_MAX: usize = 2 << 20;
+const CONNECTIONS: usize = 4;
+const PIECE_BYTES: usize = 1 << 18;
+/// Larger than any document a server takes, so that it is the server that refuses one.
+const DOCUMENT_BYTES_MAX: usize = 64 << 20;
+const FAILURES_PRINTED_MAX: u64 = 100;
+
+/// Why a load stopped before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The connection or the request failed.
+    #[error(transparent)]
+    Client(#[from] flatbed_client::Error),
+    /// A file cannot be read.
+    #[error("{path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A file holds no sequence of JSON objects.
+    #[error("{path}: {source}", path = path.display())]
+    Split {
+        /// The file.
+        path: PathBuf,
+        /// What stands where.
+        source: SplitError,
+    },
+    /// The server refuses what was asked, for all documents alike.
+    #[error("the server refuses: {status} {text}")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// The answer's text.
+        text: String,
+    },
+    /// A part of the program itself ended early.
+    #[error("the load was interrupted")]
+    Interrupted,
+}
+
+/// Loads `options.files` into the database, which is made if it is missing, and prints a summary. Documents that the
+/// server does not take are reported on stderr, one a line.
+///
+/// Returns whether every document was taken.
+///
+/// # Errors
+/// [`LoadError`]; what was sent before it is in the database.
+pub async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
+    let database = encode_segment(&options.database);
+    create(url, &database, &options).await?;
+
+    // Edits that follow each other on one document must keep their order.
+    let connections = if options.keep_rev { 1 } else { CONNECTIONS };
+    let (batches_in, batches) = mpsc::channel::<Batch>(connections);
+    let (outcomes_in, mut outcomes) = mpsc::channel(connections);
+    let batches = Arc::new(Mutex::new(batches));
+    for _ in 0..connections {
+        let sender = Sender {
+            connection: Connection::open(url).await?,
+            path: format!("/{database}/_bulk_docs"),
+            outcomes: outcomes_in.clone(),
+        };
+        tokio::spawn(sender.run(batches.clone()));
+    }
+    drop((batches, outcomes_in));
+    let mut progress = Progress::new(format!("load {}", options.database), bytes_total(&options.files));
+    let reader = tokio::task::spawn_blocking(move || read(&options, &batches_in));
+
+    let (mut taken, mut failed, mut bytes) = (0_u64, 0_u64, 0_u64);
+    while let Some(outcome) = outcomes.recv().await {
+        let outcome = outcome?;
+        taken += outcome.taken;
+        bytes += outcome.bytes;
+        for failure in outcome.failures {
+            failed += 1;
+            if failed <= FAILURES_PRINTED_MAX {
+                progress.clear();
+                eprintln!("{failure}");
+            }
+        }
+        progress.draw(bytes, taken);
+    }
+    progress.clear();
+    reader.await.map_err(|_| LoadError::Interrupted)??;
+    let seconds = progress.elapsed().as_secs_f64();
+    println!(
+        "{taken} documents loaded in {seconds:.1} s ({}/s), {failed} failed",
+        progress::rate(taken, progress.elapsed())
+    );
+    Ok(failed == 0)
+}
+
+async fn create(url: &Url, database: &str, options: &Load) -> Result<(), LoadError> {
+    let mut path = format!("/{database}");
+    if let Some(run_bytes) = options.run_bytes {
+        path.push_str(&format!("?run_bytes={run_bytes}"));
+    }
+    let answer = Connection::open(url).await?.call(Method::PUT, &path, Bytes::new()).await?;
+    match answer.status {
+        201 | 202 => Ok(()),
+        412 => {
+            if options.run_bytes.is_some() {
+                eprintln!("{} exists: --run-bytes is not applied", options.database);
+            }
+            Ok(())
+        }
+        status => Err(LoadError::Refused { status, text: answer.text() }),
+    }
+}
+
+fn bytes_total(files: &[PathBuf]) -> Option<u64> {
+    files.iter().map(|path| path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len())).sum()
+}
+
+/// Where a document stands in the input.
+#[derive(Clone, Debug)]
+struct Place {
+    path: Arc<Path>,
+    line: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.path.display(), self.line)
+    }
+}
+
+/// Documents for one request.
+#[derive(Default)]
+struct Batch {
+    documents: Vec<(Place, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn body(&self) -> Bytes {
+        let mut body = Vec::with_capacity(self.bytes + self.documents.len() + 16);
+        body.extend_from_slice(b"{\"docs\":[");
+        for (index, (_, text)) in self.documents.iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            body.extend_from_slice(text);
+        }
+        body.extend_from_slice(b"]}");
+        body.into()
+    }
+}
+
+/// Reads the files and hands out batches until all are read or nobody takes them any more.
+fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> {
+    let mut batch = Batch::default();
+    for path in &options.files {
+        let failed = |source| LoadError::Read { path: path.clone(), source };
+        let mut input: Box<dyn Read> =
+            if path.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(failed)?) };
+        let shared: Arc<Path> = path.as_path().into();
+        let mut splitter = Splitter::new(DOCUMENT_BYTES_MAX);
+        let mut piece = vec![0; PIECE_BYTES];
+        let split_failed = |source| LoadError::Split { path: path.clone(), source };
+        loop {
+            let length = match input.read(&mut piece) {
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            if length == 0 {
+                break;
+            }
+            splitter.push(&piece[..length]);
+            while let Some(Object { line, text }) = splitter.next_object().map_err(split_failed)? {
+                let text = if options.keep_rev { text.into() } else { without(text, "_rev") };
+                let full = batch.documents.len() >= BATCH_DOCUMENTS_MAX || batch.bytes + text.len() > BATCH_BYTES_MAX;
+                if full && !batch.documents.is_empty() && batches.blocking_send(std::mem::take(&mut batch)).is_err() {
+                    return Ok(());
+                }
+                batch.bytes += text.len();
+                batch.documents.push((Place { path: shared.clone(), line }, text.into_owned()));
+            }
+        }
+        splitter.finish().map_err(split_failed)?;
+    }
+    if !batch.documents.is_empty() {
+        // Nobody takes it if a sender failed, and that error is told.
+        let _ = batches.blocking_send(batch);
+    }
+    Ok(())
+}
+
+/// What became of a batch.
+#[derive(Default)]
+struct Outcome {
+    taken: u64,
+    bytes: u64,
+    failures: Vec<String>,
+}
+
+struct Sender {
+    connection: Connection,
+    path: String,
+    outcomes: mpsc::Sender<Result<Outcome, LoadError>>,
+}
+
+impl Sender {
+    async fn run(mut self, batches: Arc<Mutex<mpsc::Receiver<Batch>>>) {
+        loop {
+            // The lock is held while waiting for a batch, not while sending it: the senders take turns.
+            let Some(batch) = batches.lock().await.recv().await else { return };
+            let outcome = self.send(batch).await;
+            let stop = outcome.is_err();
+            if self.outcomes.send(outcome).await.is_err() || stop {
+                return;
+            }
+        }
+    }
+
+    async fn send(&mut self, batch: Batch) -> Result<Outcome, LoadError> {
+        let mut outcome = Outcome { bytes: batch.bytes as u64, ..Outcome::default() };
+        let answer = self.connection.call(Method::POST, &self.path, batch.body()).await?;
+        match answer.status {
+            201 | 202 => outcome.add(&batch.documents, &answer.body),
+            // One bad document spoils the request for all: find it by sending each alone.
+            400 | 413 if batch.documents.len() > 1 => {
+                for (place, text) in batch.documents {
+                    let bytes = text.len();
+                    let alone = Batch { documents: vec![(place, text)], bytes };
+                    let answer = self.connection.call(Method::POST, &self.path, alone.body()).await?;
+                    outcome.add_alone(&alone, answer)?;
+                }
+            }
+            _ => outcome.add_alone(&batch, answer)?,
+        }
+        Ok(outcome)
+    }
+}
+
+impl Outcome {
+    /// Matches the answer's results to the documents: they come in the same order.
+    fn add(&mut self, documents: &[(Place, Vec<u8>)], answer: &[u8]) {
+        let mut splitter = Splitter::new(answer.len());
+        splitter.push(answer);
+        for (place, _) in documents {
+            match splitter.next_object() {
+                Ok(Some(result)) if member(result.text, "error").is_none() => self.taken += 1,
+                Ok(Some(result)) => {
+                    let text = |name| {
+                        let value = member(result.text, name).map_or(&b"?"[..], |member| &result.text[member.value]);
+                        String::from_utf8_lossy(value).into_owned()
+                    };
+                    self.failures.push(format!("{place}: {} {}: {}", text("id"), text("error"), text("reason")));
+                }
+                Ok(None) | Err(_) => self.failures.push(format!("{place}: the server's answer does not mention it")),
+            }
+        }
+    }
+
+    fn add_alone(&mut self, alone: &Batch, answer: flatbed_client::Answer) -> Result<(), LoadError> {
+        match (answer.status, alone.documents.as_slice()) {
+            (201 | 202, documents) => self.add(documents, &answer.body),
+            (400 | 413, [(place, _)]) => self.failures.push(format!("{place}: {} {}", answer.status, answer.text())),
+            (status, _) => return Err(LoadError::Refused { status, text: answer.text() }),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_matched_to_documents() {
+        let place = |line| Place { path: Path::new("f").into(), line };
+        let documents: Vec<_> = (1..=3).map(|line| (place(line), Vec::new())).collect();
+        let mut outcome = Outcome::default();
+        outcome.add(&documents, br#"[{"ok":true,"id":"a","rev":"1-a"},{"id":"b","error":"conflict","reason":"No."}]"#);
+        assert_eq!(outcome.taken, 1);
+        let expected = ["f:2: \"b\" \"conflict\": \"No.\"", "f:3: the server's answer does not mention it"];
+        assert_eq!(outcome.failures, expected);
+    }
+}

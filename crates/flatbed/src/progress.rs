@@ -1,0 +1,84 @@
+//! A progress bar of one line on stderr, drawn only where a person can see it.
+
+use std::{
+    io::{IsTerminal, Write},
+    time::{Duration, Instant},
+};
+
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+const BAR_COLUMNS: usize = 24;
+
+/// The bar of one command. Nothing is written if stderr is no terminal.
+pub struct Progress {
+    label: String,
+    total: Option<u64>,
+    started: Instant,
+    drawn: Option<Instant>,
+    terminal: bool,
+}
+
+impl Progress {
+    /// A bar called `label`, to be full when `total` (of any unit) is reached; without a total only counts are shown.
+    pub fn new(label: String, total: Option<u64>) -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        Progress { label, total: total.filter(|total| *total > 0), started: Instant::now(), drawn: None, terminal }
+    }
+
+    /// Sets the total once it is known.
+    pub fn set_total(&mut self, total: u64) {
+        self.total = Some(total).filter(|total| *total > 0);
+    }
+
+    /// Draws, at most ten times a second: `done` in the unit of the total, `documents` for the count and the rate.
+    pub fn draw(&mut self, done: u64, documents: u64) {
+        if !self.terminal || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let line = line(&self.label, done, self.total, documents, self.started.elapsed());
+        // A terminal that is gone is no reason to stop.
+        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+    }
+
+    /// Wipes the bar, so that other output can follow.
+    pub fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    /// How long the work has gone on.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+fn line(label: &str, done: u64, total: Option<u64>, documents: u64, elapsed: Duration) -> String {
+    let rate = rate(documents, elapsed);
+    let bar = total.map(|total| {
+        let share = done.min(total) as f64 / total as f64;
+        let full = (share * BAR_COLUMNS as f64) as usize;
+        format!(" [{}{}] {:3.0} %", "#".repeat(full), ".".repeat(BAR_COLUMNS - full), share * 100.0)
+    });
+    format!("{label}{} {documents} documents, {rate}/s", bar.unwrap_or_default())
+}
+
+/// Documents a second, for a message.
+pub fn rate(documents: u64, elapsed: Duration) -> u64 {
+    (documents as f64 / elapsed.as_secs_f64().max(0.001)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let second = Duration::from_secs(1);
+        assert_eq!(line("load db", 50, None, 7, second), "load db 7 documents, 7/s");
+        let half = line("dump db", 50, Some(100), 7, second);
+        assert_eq!(half, "dump db [############............]  50 % 7 documents, 7/s");
+        let over = line("dump db", 500, Some(100), 7, second);
+        assert!(over.contains("[########################] 100 %"), "{over}");
+    }
+}

@@ -1,0 +1,179 @@
+//! `flatbed serve`: the storage, the layer and the HTTP server, from the settings to the last request.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    net::SocketAddr,
+    time::Duration,
+};
+
+use flatbed_http::{BindError, PasswordHash, Server, ServerOptions};
+use flatbed_layer::Layer;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::{
+    config_file::{ConfigError, ConfigFile},
+    settings::Settings,
+    storage::{Storage, StorageError},
+};
+
+/// How long running requests may take to end once a signal has come.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Why the server does not serve. Each message stands alone and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The storage does not open.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The layer does not open what the storage holds.
+    #[error("the storage cannot be used: {0}")]
+    Layer(#[from] flatbed_layer::Error),
+    /// The configuration file cannot be used or written back.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An administrator's entry that is neither a password nor a hash.
+    #[error("{origin}: {reason}")]
+    Admin {
+        /// Where it was found.
+        origin: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The address means nothing to the system.
+    #[error("cannot listen on {listen}: {source}")]
+    Address {
+        /// As it was given.
+        listen: String,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The address is taken, or would be open to everyone.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Signals or randomness are not to be had.
+    #[error("the operating system refuses: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Serves until SIGINT or SIGTERM, and then until running requests are done.
+///
+/// # Errors
+/// [`ServeError`], all of them before the first request is taken.
+pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) -> Result<(), ServeError> {
+    let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
+    let admins = admins(config, admin)?;
+    let listen: Vec<SocketAddr> = tokio::net::lookup_host(&settings.listen)
+        .await
+        .map_err(|source| ServeError::Address { listen: settings.listen.clone(), source })?
+        .collect();
+    let mut signals = Signals::new()?;
+
+    let storage = tokio::select! {
+        storage = Storage::open(settings) => storage?,
+        () = signals.next() => return Ok(()),
+    };
+    let layer = Layer::open(storage.database(), settings.layer_options()).await?;
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let options = ServerOptions { listen, admins, cors, version, drain: DRAIN, ..ServerOptions::default() };
+    let server = Server::bind(options, layer.clone()).await?;
+    for address in server.addresses() {
+        // On stdout and whatever the log's level: scripts that took port 0 read it here.
+        println!("Flatbed {} serves http://{address} from {storage}", env!("CARGO_PKG_VERSION"));
+        tracing::info!(%address, %storage, "serving");
+    }
+
+    server
+        .serve(async move {
+            signals.next().await;
+            tracing::info!("stopping: running requests may end; a second signal stops at once");
+            tokio::spawn(async move {
+                signals.next().await;
+                exit_at_once();
+            });
+        })
+        .await;
+    layer.shutdown();
+    drop(layer);
+    storage.close();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The administrators of the file and of the environment. Plain passwords of the file are hashed and written back.
+fn admins(config: Option<ConfigFile>, admin: Option<&str>) -> Result<HashMap<String, PasswordHash>, ServeError> {
+    let mut admins = HashMap::new();
+    if let Some(mut config) = config {
+        let mut new = BTreeMap::new();
+        for (name, password) in &config.admins {
+            let (hash, is_new) = hash(password, || format!("admins.{name} in the configuration file"))?;
+            if is_new {
+                new.insert(name.clone(), hash.to_string());
+            }
+            admins.insert(name.clone(), hash);
+        }
+        if !new.is_empty() {
+            config.write_back(&new)?;
+        }
+    }
+    if let Some(admin) = admin {
+        let origin = || "FLATBED_ADMIN".to_owned();
+        let (name, password) = admin
+            .split_once(':')
+            .filter(|(name, password)| !name.is_empty() && !password.is_empty())
+            .ok_or_else(|| ServeError::Admin { origin: origin(), reason: "it must be name:password" })?;
+        admins.insert(name.to_owned(), hash(password, origin)?.0);
+    }
+    Ok(admins)
+}
+
+/// The hash that `text` is, or that of the password that it is; and whether it was made just now.
+fn hash(text: &str, origin: impl Fn() -> String) -> Result<(PasswordHash, bool), ServeError> {
+    match PasswordHash::parse(text) {
+        Ok(hash) => Ok((hash, false)),
+        // A hash that was cut off must not become a password.
+        Err(_) if text.starts_with("-pbkdf2") => Err(ServeError::Admin {
+            origin: origin(),
+            reason: "it looks like a hash and is none: write the password again",
+        }),
+        Err(_) => Ok((PasswordHash::new(text)?, true)),
+    }
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Without running destructors: those of a real libfdb_c must not meet its network thread while that still runs. What
+/// was acknowledged is on the disk.
+fn exit_at_once() {
+    // SAFETY: _exit ends the process and touches nothing of it.
+    unsafe { libc::_exit(130) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn administrators_of_the_environment() {
+        assert!(admins(None, Some("anna:a:b")).unwrap()["anna"].verify("a:b"));
+        for wrong in ["anna", ":a", "anna:", "anna:-pbkdf2-00"] {
+            assert!(matches!(admins(None, Some(wrong)), Err(ServeError::Admin { .. })), "{wrong}");
+        }
+    }
+}

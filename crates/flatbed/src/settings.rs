@@ -1,0 +1,331 @@
+//! The settings of a server and where each comes from: the command line, else the environment, else the configuration
+//! file, else a default.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use flatbed_layer::LayerOptions;
+
+/// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
+/// `FLATBED_CLUSTER_FILE` in the environment.
+pub struct Setting {
+    /// The key in the file.
+    pub key: &'static str,
+    /// What the value is, for the help text.
+    pub value: &'static str,
+    /// One line for the help text.
+    pub help: &'static str,
+    /// Whether commands that only open the storage take it too.
+    pub storage: bool,
+}
+
+/// All settings, in the order of the help text.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        key: "cluster_file",
+        value: "FILE",
+        help: "FoundationDB cluster file; one that says embedded:NAME@DIRECTORY opens the embedded engine",
+        storage: true,
+    },
+    Setting {
+        key: "fdb_library",
+        value: "PATH",
+        help: "libfdb_c.so to load for a real cluster [where the system's loader finds it]",
+        storage: true,
+    },
+    Setting {
+        key: "data_dir",
+        value: "DIR",
+        help: "directory of the embedded engine, without a cluster file [flatbed-data]",
+        storage: true,
+    },
+    Setting { key: "root", value: "NAME", help: "prefix of all keys, so that several share a cluster", storage: true },
+    Setting { key: "listen", value: "ADDR", help: "host:port to serve on [127.0.0.1:5984]", storage: false },
+    Setting {
+        key: "run_bytes",
+        value: "N",
+        help: "pack a new database's fields into runs of about N bytes, 0 to 60000; 0 is one key a field [1500]",
+        storage: false,
+    },
+    Setting {
+        key: "document_bytes_max",
+        value: "N",
+        help: "largest document, in bytes of JSON, up to 8000000 [8000000]",
+        storage: false,
+    },
+    Setting { key: "log_format", value: "FORMAT", help: "text or json, to stderr [text]", storage: true },
+    Setting {
+        key: "log_level",
+        value: "LEVEL",
+        help: "error, warn, info, debug, trace, or a list such as info,flatbed_layer=debug [info]",
+        storage: true,
+    },
+];
+
+const DEFAULT_DATA_DIR: &str = "flatbed-data";
+const DEFAULT_LISTEN: &str = "127.0.0.1:5984";
+
+impl Setting {
+    /// `--cluster-file`, without the dashes in front.
+    pub fn flag(&self) -> String {
+        self.key.replace('_', "-")
+    }
+
+    /// `FLATBED_CLUSTER_FILE`.
+    pub fn variable(&self) -> String {
+        format!("FLATBED_{}", self.key.to_uppercase())
+    }
+}
+
+/// A value and where it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The text of the value.
+    pub text: String,
+    /// For messages: `--listen`, `FLATBED_LISTEN`, `listen in flatbed.toml`.
+    pub origin: String,
+    /// What a relative path is relative to, if not the working directory.
+    pub base: Option<PathBuf>,
+}
+
+/// The values that one source gives, by key.
+pub type Layer = BTreeMap<&'static str, Found>;
+
+/// Why the settings cannot be used. Each message stands alone and says what to change.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A value of the wrong form.
+    #[error("{origin}: {text:?} is not {expected}")]
+    Value {
+        /// Where it was found.
+        origin: String,
+        /// The value.
+        text: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// Two settings of one source that exclude each other.
+    #[error("{first} and {second} exclude each other: give one of them")]
+    Both {
+        /// Where the first was found.
+        first: String,
+        /// Where the second was found.
+        second: String,
+    },
+}
+
+/// Where the data lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorageChoice {
+    /// What the cluster file at this path says.
+    ClusterFile(PathBuf),
+    /// The embedded engine in this directory.
+    DataDirectory(PathBuf),
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A line of text an event.
+    Text,
+    /// A JSON object an event.
+    Json,
+}
+
+/// Settings with their defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Cluster file or data directory.
+    pub storage: StorageChoice,
+    /// `libfdb_c.so`, where it is not to be looked for.
+    pub fdb_library: Option<PathBuf>,
+    /// The prefix of all keys, if not the layer's default.
+    pub root: Option<String>,
+    /// `host:port`; not resolved yet.
+    pub listen: String,
+    /// `run_bytes` of new databases, if not the layer's default.
+    pub run_bytes: Option<u32>,
+    /// The largest document, if not the layer's default.
+    pub document_bytes_max: Option<u64>,
+    /// Text or JSON.
+    pub log_format: LogFormat,
+    /// A level, or targets with levels.
+    pub log_level: String,
+}
+
+impl Settings {
+    /// Takes each setting from the first of `layers` that has it.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for a value of the wrong form, and for a cluster file beside a data directory in one layer.
+    pub fn resolve(layers: &[Layer]) -> Result<Settings, SettingsError> {
+        let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
+        let log_format = match first("log_format") {
+            None => LogFormat::Text,
+            Some(found) => match found.text.as_str() {
+                "text" => LogFormat::Text,
+                "json" => LogFormat::Json,
+                _ => return Err(found.is_not("text or json")),
+            },
+        };
+        let root = first("root");
+        if let Some(found) = root
+            && (found.text.is_empty() || found.text.len() > 64 || !found.text.bytes().all(|b| b.is_ascii_graphic()))
+        {
+            return Err(found.is_not("a name of 1 to 64 printable ASCII characters"));
+        }
+        if let Some(found) = first("log_level")
+            && found.text.parse::<tracing_subscriber::filter::Targets>().is_err()
+        {
+            return Err(found.is_not("a log level (error, warn, info, debug, trace) or a list of target=level"));
+        }
+        if let Some(found) = first("listen")
+            && found.text.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+        {
+            return Err(found.is_not("host:port, such as 127.0.0.1:5984"));
+        }
+        Ok(Settings {
+            storage: storage(layers)?,
+            fdb_library: first("fdb_library").map(Found::path),
+            root: root.map(|found| found.text.clone()),
+            listen: first("listen").map_or(DEFAULT_LISTEN, |found| &found.text).to_owned(),
+            run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
+            document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
+            log_format,
+            log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
+        })
+    }
+}
+
+impl Settings {
+    /// What of them concerns the document layer.
+    pub fn layer_options(&self) -> LayerOptions {
+        let defaults = LayerOptions::default();
+        LayerOptions {
+            root: self.root.as_ref().map_or(defaults.root, |root| root.as_bytes().to_vec()),
+            document_bytes_max: self.document_bytes_max.unwrap_or(defaults.document_bytes_max),
+            default_run_bytes: self.run_bytes.unwrap_or(defaults.default_run_bytes),
+        }
+    }
+}
+
+impl Found {
+    fn path(&self) -> PathBuf {
+        self.base.as_deref().unwrap_or(Path::new("")).join(&self.text)
+    }
+
+    fn number<N>(&self, range: RangeInclusive<N>) -> Result<N, SettingsError>
+    where
+        N: FromStr + PartialOrd + fmt::Display,
+    {
+        self.text
+            .parse()
+            .ok()
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| self.is_not(format!("a number from {} to {}", range.start(), range.end())))
+    }
+
+    fn is_not(&self, expected: impl Into<String>) -> SettingsError {
+        SettingsError::Value { origin: self.origin.clone(), text: self.text.clone(), expected: expected.into() }
+    }
+}
+
+/// A cluster file and a data directory are two answers to one question: the source that comes first decides, so that
+/// `--data-dir` overrides a `FLATBED_CLUSTER_FILE`.
+fn storage(layers: &[Layer]) -> Result<StorageChoice, SettingsError> {
+    for layer in layers {
+        return Ok(match (layer.get("cluster_file"), layer.get("data_dir")) {
+            (Some(cluster_file), Some(data_dir)) => {
+                let (first, second) = (cluster_file.origin.clone(), data_dir.origin.clone());
+                return Err(SettingsError::Both { first, second });
+            }
+            (Some(cluster_file), None) => StorageChoice::ClusterFile(cluster_file.path()),
+            (None, Some(data_dir)) => StorageChoice::DataDirectory(data_dir.path()),
+            (None, None) => continue,
+        });
+    }
+    Ok(StorageChoice::DataDirectory(PathBuf::from(DEFAULT_DATA_DIR)))
+}
+
+/// The settings that the environment's variables give; an empty variable counts as not set.
+pub fn from_environment(variables: &HashMap<String, String>) -> Layer {
+    SETTINGS
+        .iter()
+        .filter_map(|setting| {
+            let origin = setting.variable();
+            let text = variables.get(&origin).filter(|text| !text.is_empty())?.clone();
+            Some((setting.key, Found { text, origin, base: None }))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(origin: &str, values: &[(&'static str, &str)]) -> Layer {
+        values
+            .iter()
+            .map(|(key, text)| {
+                (*key, Found { text: (*text).to_owned(), origin: format!("{key} in {origin}"), base: None })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn defaults() {
+        let settings = Settings::resolve(&[]).unwrap();
+        assert_eq!(settings.storage, StorageChoice::DataDirectory("flatbed-data".into()));
+        assert_eq!(settings.listen, "127.0.0.1:5984");
+        assert_eq!((settings.log_format, settings.log_level.as_str()), (LogFormat::Text, "info"));
+    }
+
+    #[test]
+    fn the_first_source_wins() {
+        let command_line = layer("a", &[("listen", "[::1]:1"), ("data_dir", "d")]);
+        let environment = layer("b", &[("listen", "b:2"), ("cluster_file", "c"), ("root", "r")]);
+        let settings = Settings::resolve(&[command_line, environment]).unwrap();
+        assert_eq!(settings.listen, "[::1]:1");
+        assert_eq!(settings.root.as_deref(), Some("r"));
+        assert_eq!(settings.storage, StorageChoice::DataDirectory("d".into()));
+    }
+
+    #[test]
+    fn paths_of_a_file_are_relative_to_it() {
+        let found = Found { text: "x".into(), origin: "data_dir".into(), base: Some("etc".into()) };
+        let settings = Settings::resolve(&[Layer::from([("data_dir", found)])]).unwrap();
+        assert_eq!(settings.storage, StorageChoice::DataDirectory("etc/x".into()));
+    }
+
+    #[test]
+    fn the_environment() {
+        let variables = [("FLATBED_LISTEN", "a:1"), ("FLATBED_ROOT", ""), ("FLATBED_OTHER", "x")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let layer = from_environment(&variables);
+        assert_eq!(layer.len(), 1);
+        assert_eq!(layer["listen"].origin, "FLATBED_LISTEN");
+    }
+
+    #[test]
+    fn refused() {
+        for (values, message) in [
+            (&[("listen", "5984")][..], "listen in x: \"5984\" is not host:port, such as 127.0.0.1:5984"),
+            (&[("listen", "a:70000")], "listen in x: \"a:70000\" is not host:port, such as 127.0.0.1:5984"),
+            (&[("run_bytes", "60001")], "run_bytes in x: \"60001\" is not a number from 0 to 60000"),
+            (&[("run_bytes", "many")], "run_bytes in x: \"many\" is not a number from 0 to 60000"),
+            (&[("log_format", "xml")], "log_format in x: \"xml\" is not text or json"),
+            (&[("root", "a b")], "root in x: \"a b\" is not a name of 1 to 64 printable ASCII characters"),
+            (
+                &[("cluster_file", "a"), ("data_dir", "b")],
+                "cluster_file in x and data_dir in x exclude each other: give one of them",
+            ),
+        ] {
+            assert_eq!(Settings::resolve(&[layer("x", values)]).unwrap_err().to_string(), message);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Opening FoundationDB: the embedded engine, or a cluster through an installed `libfdb_c`.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    ptr::NonNull,
+    sync::Arc,
+    time::Duration,
+};
+
+use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
+use fdb_embedded::{OpenError, OpenOptions};
+use foundationdb::{
+    Database, FdbError,
+    api::{FdbApiBuilder, NetworkAutoStop},
+    options::TransactionOption,
+};
+use foundationdb_sys::backend::{self, Backend, LoadError};
+
+use crate::settings::{Settings, StorageChoice};
+
+/// How long a cluster may take to answer before the start is given up.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// `transaction_timed_out`.
+const TIMED_OUT: i32 = 1031;
+
+/// Why the storage does not open. Each message stands alone and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The cluster file cannot be used.
+    #[error("{0}: give a cluster file with --cluster-file, or a directory for the embedded engine with --data-dir")]
+    ClusterFile(#[from] ClusterFileError),
+    /// There is no library to speak to a cluster with, or none that fits.
+    #[error("libfdb_c cannot be used: {0}")]
+    Library(#[from] LoadError),
+    /// The data directory is in use.
+    #[error("{0}: stop that process, or give another directory with --data-dir")]
+    InUse(OpenError),
+    /// The data directory cannot be opened for another reason.
+    #[error(transparent)]
+    Directory(OpenError),
+    /// No answer in [`ANSWER_WAIT`].
+    #[error(
+        "the cluster of {} does not answer within {} s: see what fdbcli -C {} --exec status says",
+        .0.display(), ANSWER_WAIT.as_secs(), .0.display()
+    )]
+    Unreachable(PathBuf),
+    /// Any other error of FoundationDB's.
+    #[error("FoundationDB refuses to start: {0}")]
+    Fdb(#[from] FdbError),
+    /// The binding takes no other paths.
+    #[error("the path {0:?} is not UTF-8")]
+    Path(PathBuf),
+}
+
+/// An open database, and the network thread of FoundationDB's client under it.
+pub struct Storage {
+    database: Arc<Database>,
+    network: NetworkAutoStop,
+    description: String,
+}
+
+impl Storage {
+    /// Opens what the settings choose, once in a process.
+    ///
+    /// # Errors
+    /// [`StorageError`]; a cluster that does not answer is given up after 10 s.
+    pub async fn open(settings: &Settings) -> Result<Storage, StorageError> {
+        match &settings.storage {
+            StorageChoice::DataDirectory(directory) => Storage::embedded(directory),
+            StorageChoice::ClusterFile(path) => match cluster_file::read(path)? {
+                ClusterFile::Embedded { directory, .. } => Storage::embedded(&directory),
+                ClusterFile::Cluster => Storage::cluster(path, settings.fdb_library.clone()).await,
+            },
+        }
+    }
+
+    fn embedded(directory: &Path) -> Result<Storage, StorageError> {
+        backend::select(Backend::Embedded)?;
+        let network = boot()?;
+        let pointer = fdb_capi::open_embedded(directory, OpenOptions::from_env()).map_err(|error| match error {
+            OpenError::InUse(_) => StorageError::InUse(error),
+            error => StorageError::Directory(error),
+        })?;
+        let pointer = NonNull::new(pointer).ok_or_else(|| StorageError::Path(directory.to_owned()))?;
+        // SAFETY: the pointer was just made by the backend that answers in this process, and has this one owner.
+        let database = unsafe { Database::new_from_pointer(pointer) };
+        let description = format!("the embedded engine in {}", directory.display());
+        Ok(Storage { database: Arc::new(database), network, description })
+    }
+
+    async fn cluster(path: &Path, library: Option<PathBuf>) -> Result<Storage, StorageError> {
+        let text = path.to_str().ok_or_else(|| StorageError::Path(path.to_owned()))?;
+        backend::select(Backend::Library(library))?;
+        let network = boot()?;
+        let database = Database::from_path(text)?;
+        let transaction = database.create_trx()?;
+        let wait_ms = i32::try_from(ANSWER_WAIT.as_millis()).unwrap_or(i32::MAX);
+        transaction.set_option(TransactionOption::Timeout(wait_ms))?;
+        match transaction.get_read_version().await {
+            Err(error) if error.code() == TIMED_OUT => return Err(StorageError::Unreachable(path.to_owned())),
+            answer => answer?,
+        };
+        drop(transaction);
+        Ok(Storage { database: Arc::new(database), network, description: format!("the cluster of {}", path.display()) })
+    }
+
+    /// The database; to be dropped everywhere before [`Storage::close`].
+    pub fn database(&self) -> Arc<Database> {
+        self.database.clone()
+    }
+
+    /// Closes the database and stops the network thread.
+    pub fn close(self) {
+        drop(self.database);
+        drop(self.network);
+    }
+}
+
+impl fmt::Display for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.description)
+    }
+}
+
+fn boot() -> Result<NetworkAutoStop, FdbError> {
+    let network = FdbApiBuilder::default().build()?;
+    // SAFETY: the guard is dropped before the process ends: by `Storage::close`, or on the way out with an error. The
+    // one other way out, a second signal, runs nothing of the library's.
+    unsafe { network.boot() }
+}
