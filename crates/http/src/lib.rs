@@ -1,1 +1,24 @@
-//! Placeholder.
+//! CouchDB's HTTP API on the document layer.
+//!
+//! Requests are taken apart here and handed to [`flatbed_layer`] in its own terms; what it answers is written in
+//! CouchDB's words. Nothing below this crate knows HTTP, and nothing here knows keys. A [`Server`] holds all its state:
+//! several may run in one process.
+#![forbid(unsafe_code)]
+
+mod auth;
+mod cors;
+mod error;
+mod handlers;
+mod json_out;
+mod metrics;
+mod query;
+mod reply;
+mod request;
+mod router;
+mod server;
+mod stall;
+
+pub use auth::{InvalidHash, PasswordHash, Principal};
+pub use cors::Cors;
+pub use error::Failure;
+pub use server::{BindError, Server, ServerOptions};

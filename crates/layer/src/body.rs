@@ -40,7 +40,7 @@ impl Prepared {
     /// back in the largest runs, to be staged.
     pub(crate) fn new(instance: &Instance, body: &Value<'_>) -> Prepared {
         let external_bytes = flatbed_flatten::json_len(body) as u64;
-        let options = FlattenOptions { path_bytes_max: PATH_BYTES_MAX, ..FlattenOptions::default() };
+        let options = FlattenOptions { path_bytes_max: PATH_BYTES_MAX };
         let flat = flatbed_flatten::flatten(body, &instance.fields.view(), &options);
         let mut rows = flatbed_flatten::pack(&flat, instance.record.run_bytes as usize);
         let mut stored_bytes = stored(&rows);

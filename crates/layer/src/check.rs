@@ -84,9 +84,8 @@ pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) +
     }
     let by_seq = check_index(inner, &instance, IndexKind::BySeq, &mut report).await?;
     let all_docs = check_index(inner, &instance, IndexKind::AllDocs, &mut report).await?;
-    let blobs = read_keys(inner, &instance, instance.keys.blobs(), |key, _| {
-        instance.keys.split_blob(key).map(|(id, _)| id)
-    });
+    let blobs =
+        read_keys(inner, &instance, instance.keys.blobs(), |key, _| instance.keys.split_blob(key).map(|(id, _)| id));
     let blobs: HashSet<Vec<u8>> = blobs.await?.into_iter().collect();
     let staged = read_keys(inner, &instance, instance.keys.staged_all(), |key, _| instance.keys.staged_id(key)).await?;
     check_strays(inner, &instance, &mut report).await?;
@@ -294,10 +293,10 @@ impl Operation for IndexPage<'_> {
             }
         }
         let more = page.more() || page.len() == PAGE_KEYS;
-        let next = page.last().filter(|_| more).map(|last| KeyRange {
-            begin: [last.key(), &[0]].concat(),
-            end: self.range.end.clone(),
-        });
+        let next = page
+            .last()
+            .filter(|_| more)
+            .map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
         Ok((page.len() as u64, violations, next))
     }
 }

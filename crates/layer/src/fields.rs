@@ -101,10 +101,11 @@ pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Ve
     }
 }
 
-/// Gives ids to names that have none. Its output is every name from the cache's end on, old and new.
+/// Gives ids to names that have none. Its output has every name from the cache's end on, old and new.
 pub(crate) struct Allocate<'a> {
     pub keys: &'a Keys,
-    /// Key of the database's record: deletion by another process must fail this.
+    /// The database's record and its key: deletion by another process must fail this.
+    pub record: &'a proto::DatabaseRecord,
     pub record_key: &'a [u8],
     /// In order of first sight, without duplicates.
     pub names: &'a [String],
@@ -115,12 +116,14 @@ pub(crate) struct Allocate<'a> {
 }
 
 impl Operation for Allocate<'_> {
-    type Output = (Vec<String>, u64);
+    /// Names and how many ids are new; `None`: the database is another one now.
+    type Output = Option<(Vec<String>, u64)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         crate::transaction::conflict_with(trx, self.record_key)?;
-        if trx.get(self.record_key, true).await?.is_none() {
-            return Err(Error::DatabaseNotFound);
+        let record = trx.get(self.record_key, true).await?.ok_or(Error::DatabaseNotFound)?;
+        if proto::DatabaseRecord::decode(&*record)? != *self.record {
+            return Ok(None);
         }
         // The next id is read with conflict: of two processes that allocate at once, one begins again and finds the
         // other's names here.
@@ -149,6 +152,6 @@ impl Operation for Allocate<'_> {
         if id != next {
             trx.set(&next_key, &proto::FieldId { id }.encode_to_vec());
         }
-        Ok((entered, id - next))
+        Ok(Some((entered, id - next)))
     }
 }

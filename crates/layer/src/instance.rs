@@ -70,12 +70,15 @@ impl Instance {
             let known_until = FIRST_ID + self.fields.len() as u64;
             let mut allocate = Allocate {
                 keys: &self.keys,
+                record: &self.record,
                 record_key: &self.record_key,
                 names,
                 known_until,
                 ids_max: u64::from(self.record.field_ids_max),
             };
-            let (entered, allocated) = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
+            let done = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
+            // Another instance: the transaction that writes the documents finds out too, and begins anew.
+            let Some((entered, allocated)) = done else { return Ok(()) };
             inner.metrics.field_ids_allocated.add(allocated);
             self.fields.enter(known_until, &entered);
         }

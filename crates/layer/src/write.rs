@@ -280,7 +280,6 @@ struct OldRead<L, B> {
 }
 
 impl OldRead<(), ()> {
-    #[expect(clippy::type_complexity, reason = "two futures of the binding that have no names")]
     fn begin(
         trx: &Transaction,
         keys: &DocumentKeys,

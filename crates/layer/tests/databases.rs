@@ -84,7 +84,10 @@ async fn a_follower_at_one_server_sees_writes_at_the_other() {
     }
     writer.await.unwrap();
     assert!(seen.is_sorted_by(|a, b| a.0 < b.0));
-    assert_eq!(seen.iter().map(|row| &row.1).collect::<Vec<_>>(), (0..200).map(|n| format!("d{n}")).collect::<Vec<_>>().iter().collect::<Vec<_>>());
+    assert_eq!(
+        seen.iter().map(|row| &row.1).collect::<Vec<_>>(),
+        (0..200).map(|n| format!("d{n}")).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+    );
     let fired = two.metrics().into_iter().find(|metric| metric.name == "watches_fired").unwrap().value;
     assert!(fired > 0);
     // The end of the server ends the wait.

@@ -1,5 +1,6 @@
 //! What the layer's tests share: a layer on the embedded engine in a temporary directory, or on the cluster named by
 //! `FLATBED_CLUSTER_FILE` under a root of its own.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

@@ -1,0 +1,103 @@
+//! The one place where what went wrong becomes a status and CouchDB's `{"error","reason"}`.
+
+use flatbed_layer::{Error as LayerError, RevId};
+use hyper::StatusCode;
+
+/// What a handler answers instead of a reply.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{status} {error}: {reason}")]
+pub struct Failure {
+    /// 4xx or 5xx.
+    pub status: StatusCode,
+    /// CouchDB's word.
+    pub error: &'static str,
+    /// For people.
+    pub reason: String,
+    /// The methods of an `allow` header, with 405.
+    pub allow: Option<&'static str>,
+    /// Whether the client is asked to log in.
+    pub challenge: bool,
+}
+
+/// Result of a handler.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// Any failure.
+    pub fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
+        Failure { status, error, reason: reason.into(), allow: None, challenge: false }
+    }
+
+    /// 400 `bad_request`.
+    pub fn bad_request(reason: impl Into<String>) -> Self {
+        Failure::new(StatusCode::BAD_REQUEST, "bad_request", reason)
+    }
+
+    /// 400 `query_parse_error`.
+    pub fn query(reason: impl Into<String>) -> Self {
+        Failure::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
+    }
+
+    /// 404 `not_found`.
+    pub fn not_found(reason: impl Into<String>) -> Self {
+        Failure::new(StatusCode::NOT_FOUND, "not_found", reason)
+    }
+
+    /// 405 with the methods that there are, such as `GET,HEAD`.
+    pub fn method(allow: &'static str) -> Self {
+        let reason = format!("Only {allow} allowed");
+        Failure { allow: Some(allow), ..Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason) }
+    }
+
+    /// 501: CouchDB has it, this version does not.
+    pub fn not_implemented(what: &str) -> Self {
+        let reason = format!("{what}: not in this version of Flatbed.");
+        Failure::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
+    }
+
+    /// 401, with the browser's dialog.
+    pub fn unauthorized(reason: &str) -> Self {
+        Failure { challenge: true, ..Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", reason) }
+    }
+
+    /// CouchDB's answer to any text that is not JSON.
+    pub fn invalid_json() -> Self {
+        Failure::bad_request("invalid UTF-8 JSON")
+    }
+}
+
+impl From<LayerError> for Failure {
+    fn from(error: LayerError) -> Self {
+        let reason = error.to_string();
+        match error {
+            LayerError::DatabaseNotFound | LayerError::DocumentNotFound(_) => Failure::not_found(reason),
+            LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
+            LayerError::IllegalDatabaseName(_) => {
+                Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason)
+            }
+            LayerError::Conflict => Failure::new(StatusCode::CONFLICT, "conflict", reason),
+            LayerError::InvalidDocument { error, .. } => Failure::new(StatusCode::BAD_REQUEST, error, reason),
+            LayerError::InvalidSetting(_) | LayerError::InvalidRevision | LayerError::InvalidSequence => {
+                Failure::bad_request(reason)
+            }
+            LayerError::DocumentTooLarge { .. } => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "document_too_large", reason)
+            }
+            LayerError::ShuttingDown => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
+            LayerError::Storage(_) => {
+                tracing::warn!(error = reason, "the storage did not answer");
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
+            // What is wrong inside is told to the log, not to the client.
+            other => {
+                tracing::error!(error = %other, "internal error");
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
+            }
+        }
+    }
+}
+
+/// A revision id from a client.
+pub(crate) fn parse_rev(text: &str) -> Result<RevId> {
+    text.parse().map_err(|_| Failure::bad_request("Invalid rev format"))
+}

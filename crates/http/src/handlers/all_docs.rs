@@ -1,0 +1,304 @@
+//! `_all_docs` and what is like it, streamed page by page.
+
+use flatbed_layer::json::{self, Value};
+use flatbed_layer::{AllDocsQuery, AllDocsRow, Database, Seq};
+use hyper::Method;
+
+use crate::error::{Failure, Result};
+use crate::handlers::bulk::{object, take};
+use crate::json_out;
+use crate::query::{Query, number};
+use crate::reply::{Gone, Reply, Sender};
+use crate::request::Request;
+use crate::server::State;
+
+/// Documents that are looked up at once by their ids.
+const KEYS_AT_ONCE: usize = 100;
+
+/// Queries in one request.
+const QUERIES_MAX: usize = 1_000;
+
+/// Which documents a path shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Documents {
+    All,
+    Design,
+}
+
+/// One query of the index.
+struct Selection {
+    walk: AllDocsQuery,
+    /// Ids asked for one by one, as JSON.
+    keys: Option<Vec<Value<'static>>>,
+    update_seq: bool,
+    /// Nothing can match.
+    nothing: bool,
+    documents: Documents,
+}
+
+pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, documents: Documents) -> Result<Reply> {
+    let members = match request.method {
+        Method::GET | Method::HEAD => Value::Object(Vec::new()),
+        Method::POST => {
+            if let Err(failure) = request.require_json() {
+                request.skip_body().await;
+                return Err(failure);
+            }
+            object(&request.read_body().await?.bytes)?.into_owned()
+        }
+        _ => return Err(Failure::method("GET,HEAD,POST")),
+    };
+    let selection = Selection::new(&request.query, members, documents)?;
+    let database = state.layer.database(name);
+    database.exists().await?;
+    let (reply, mut sender) = Reply::stream();
+    tokio::spawn(async move {
+        if write(&database, selection, &mut sender).await.is_ok() {
+            sender.buffer.push(b'\n');
+            let _ = sender.finish().await;
+        }
+    });
+    Ok(reply)
+}
+
+pub(crate) async fn queries(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    if request.method != Method::POST {
+        return Err(Failure::method("POST"));
+    }
+    let body = request.read_body().await?;
+    let Some(Value::Array(queries)) = take(object(&body.bytes)?.into_owned(), "queries") else {
+        return Err(Failure::bad_request("`queries` must be an array."));
+    };
+    if queries.len() > QUERIES_MAX {
+        return Err(Failure::bad_request(format!("at most {QUERIES_MAX} queries")));
+    }
+    let select = |query| Selection::new(&request.query, query, Documents::All);
+    let selections: Vec<Selection> = queries.into_iter().map(select).collect::<Result<_>>()?;
+    let database = state.layer.database(name);
+    database.exists().await?;
+    let (reply, mut sender) = Reply::stream();
+    tokio::spawn(async move {
+        sender.buffer.extend_from_slice(b"{\"results\":[\r\n");
+        for (at, selection) in selections.into_iter().enumerate() {
+            if at > 0 {
+                sender.buffer.extend_from_slice(b",\r\n");
+            }
+            if write(&database, selection, &mut sender).await.is_err() {
+                return;
+            }
+        }
+        sender.buffer.extend_from_slice(b"\r\n]}\n");
+        let _ = sender.finish().await;
+    });
+    Ok(reply)
+}
+
+/// Where a bound that is no string stands: CouchDB's order is null, false, true, numbers, strings, arrays, objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Bound {
+    None,
+    BeforeAll,
+    At(String),
+    AfterAll,
+}
+
+fn bound(value: Option<Value<'_>>) -> Bound {
+    match value {
+        None => Bound::None,
+        Some(Value::Null | Value::Bool(_) | Value::Number(_)) => Bound::BeforeAll,
+        Some(Value::String(text)) => Bound::At(text.into_owned()),
+        Some(Value::Array(_) | Value::Object(_)) => Bound::AfterAll,
+    }
+}
+
+impl Selection {
+    /// From the query string and the members of a body, which say the same things.
+    fn new(query: &Query, members: Value<'static>, documents: Documents) -> Result<Selection> {
+        let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
+        let find = |names: &[&str]| members.iter().find(|(found, _)| names.contains(&found.as_ref()));
+        let value = |names: &[&str]| -> Result<Option<Value<'static>>> {
+            match find(names) {
+                Some((_, value)) => Ok(Some(value.clone())),
+                None => query.json(names),
+            }
+        };
+        let flag = |name: &str| -> Result<bool> {
+            match find(&[name]) {
+                None => query.flag(name),
+                Some((_, Value::Bool(value))) => Ok(*value),
+                Some(_) => Err(Failure::query(format!("Invalid boolean parameter: \"{name}\""))),
+            }
+        };
+        let count = |name: &str| -> Result<Option<u64>> {
+            match find(&[name]) {
+                None => query.number(name),
+                Some((_, Value::Number(text))) => number(text).map(Some),
+                Some(_) => Err(Failure::query(format!("Invalid value for integer: \"{name}\""))),
+            }
+        };
+        let inclusive_end = match find(&["inclusive_end"]) {
+            Some((_, value)) => *value != Value::Bool(false),
+            None => query.get("inclusive_end").is_none_or(|text| text == "true"),
+        };
+        let keys = match find(&["keys"]) {
+            Some((_, Value::Array(keys))) => Some(keys.clone()),
+            Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
+            None => match query.json(&["keys"])? {
+                None => None,
+                Some(Value::Array(keys)) => Some(keys),
+                Some(_) => return Err(Failure::query("`keys` parameter must be an array.")),
+            },
+        };
+        let mut walk = AllDocsQuery {
+            exclusive_end: !inclusive_end,
+            descending: flag("descending")?,
+            include_docs: flag("include_docs")?,
+            skip: count("skip")?.unwrap_or(0),
+            limit: count("limit")?,
+            ..AllDocsQuery::default()
+        };
+        let mut nothing = false;
+        let (mut start, mut end) = (bound(value(&["startkey", "start_key"])?), bound(value(&["endkey", "end_key"])?));
+        if let Some(key) = value(&["key"])? {
+            (start, end) = (bound(Some(key.clone())), bound(Some(key)));
+            nothing = !matches!(start, Bound::At(_));
+        }
+        let (low, high) = if walk.descending { (&end, &start) } else { (&start, &end) };
+        nothing |= *low == Bound::AfterAll || *high == Bound::BeforeAll;
+        let at = |bound: Bound| if let Bound::At(id) = bound { Some(id) } else { None };
+        (walk.start, walk.end) = (at(start), at(end));
+        if documents == Documents::Design {
+            only_design(&mut walk);
+        }
+        Ok(Selection { walk, keys, update_seq: flag("update_seq")?, nothing, documents })
+    }
+}
+
+/// Narrows a walk to `_design/...`.
+fn only_design(walk: &mut AllDocsQuery) {
+    const FIRST: &str = "_design/";
+    const BEHIND: &str = "_design0";
+    let descending = walk.descending;
+    let (low, high) = if descending { (&mut walk.end, &mut walk.start) } else { (&mut walk.start, &mut walk.end) };
+    if low.as_deref().is_none_or(|low| low < FIRST) {
+        *low = Some(FIRST.to_owned());
+    }
+    if high.as_deref().is_none_or(|high| high >= BEHIND) {
+        // No id is as high as this within the range.
+        *high = Some(format!("{FIRST}\u{10ffff}\u{10ffff}"));
+    }
+}
+
+/// A failure after the headers: the connection is cut, so that what came never looks complete.
+struct BrokenOff;
+
+impl From<Gone> for BrokenOff {
+    fn from(_: Gone) -> Self {
+        BrokenOff
+    }
+}
+
+impl From<flatbed_layer::Error> for BrokenOff {
+    fn from(error: flatbed_layer::Error) -> Self {
+        tracing::warn!(%error, "a list of documents broke off");
+        BrokenOff
+    }
+}
+
+async fn write(database: &Database, selection: Selection, sender: &mut Sender) -> std::result::Result<(), BrokenOff> {
+    let include_docs = selection.walk.include_docs;
+    let (skip, limit) = (selection.walk.skip, selection.walk.limit);
+    let descending = selection.walk.descending;
+    let mut walk = database.all_docs(selection.walk.clone());
+    let total = match selection.documents {
+        Documents::All => walk.total_rows().await?,
+        Documents::Design => count_design_documents(database).await?,
+    };
+    let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
+    head(total, update_seq, &mut sender.buffer);
+    let mut rows = 0;
+    if let Some(mut keys) = selection.keys {
+        if descending {
+            keys.reverse();
+        }
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        let keys: Vec<Value<'static>> = keys.into_iter().skip(skip).take(limit).collect();
+        for chunk in keys.chunks(KEYS_AT_ONCE) {
+            let ids: Vec<String> = chunk.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            let mut found = database.all_docs_keys(&ids, include_docs).await?.into_iter();
+            for key in chunk {
+                separator(&mut rows, &mut sender.buffer);
+                let row = if key.as_str().is_some() { found.next().flatten() } else { None };
+                match row {
+                    Some(row) => write_row(&row, include_docs, &mut sender.buffer),
+                    None => {
+                        sender.buffer.extend_from_slice(b"{\"key\":");
+                        json::write(key, &mut sender.buffer);
+                        sender.buffer.extend_from_slice(b",\"error\":\"not_found\"}");
+                    }
+                }
+                sender.send_if_full().await?;
+            }
+        }
+    } else if !selection.nothing {
+        while let Some(page) = walk.next_page().await? {
+            for row in &page {
+                separator(&mut rows, &mut sender.buffer);
+                write_row(row, include_docs, &mut sender.buffer);
+                sender.send_if_full().await?;
+            }
+        }
+    }
+    sender.buffer.extend_from_slice(b"\r\n]}");
+    Ok(())
+}
+
+/// Design documents are few: they are counted by a walk.
+async fn count_design_documents(database: &Database) -> std::result::Result<u64, flatbed_layer::Error> {
+    let mut all = AllDocsQuery::default();
+    only_design(&mut all);
+    let mut walk = database.all_docs(all);
+    let mut count = 0;
+    while let Some(page) = walk.next_page().await? {
+        count += page.len() as u64;
+    }
+    Ok(count)
+}
+
+fn head(total: u64, update_seq: Option<Seq>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"total_rows\":");
+    json_out::number(total, out);
+    out.extend_from_slice(b",\"offset\":null,");
+    if let Some(seq) = update_seq {
+        json_out::member("update_seq", &seq.to_string(), out);
+        out.push(b',');
+    }
+    out.extend_from_slice(b"\"rows\":[");
+}
+
+fn separator(rows: &mut u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(if *rows == 0 { b"\r\n" } else { b",\r\n" });
+    *rows += 1;
+}
+
+fn write_row(row: &AllDocsRow, include_docs: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"id\":");
+    json_out::string(&row.id, out);
+    out.extend_from_slice(b",\"key\":");
+    json_out::string(&row.id, out);
+    out.extend_from_slice(b",\"value\":{\"rev\":");
+    json_out::rev(&row.rev, out);
+    if row.deleted {
+        out.extend_from_slice(b",\"deleted\":true");
+    }
+    out.push(b'}');
+    if include_docs {
+        out.extend_from_slice(b",\"doc\":");
+        match &row.doc {
+            Some(document) => json_out::document(document, out),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+    out.push(b'}');
+}

@@ -1,0 +1,330 @@
+//! `_changes`, in all its forms.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_layer::json::Value;
+use flatbed_layer::{ChangeRow, Changes, ChangesQuery, Since, Wait};
+use hyper::{Method, header};
+use tokio::time::Instant;
+
+use crate::error::{Failure, Result};
+use crate::handlers::bulk::object;
+use crate::json_out;
+use crate::query::{Query, number};
+use crate::reply::{Gone, Reply, Sender};
+use crate::request::Request;
+use crate::server::State;
+
+/// How long a feed without `timeout` waits for something new, and how often one without a number of its own sends a
+/// heartbeat (CouchDB's defaults).
+const WAIT_DEFAULT: Duration = Duration::from_secs(60);
+
+/// No heartbeat comes more often.
+const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Feed {
+    Normal,
+    Longpoll,
+    Continuous,
+    EventSource,
+}
+
+/// What a feed was asked for, beyond what the layer is asked.
+struct Follow {
+    feed: Feed,
+    include_docs: bool,
+    limit: Option<u64>,
+    heartbeat: Option<Duration>,
+    timeout: Duration,
+}
+
+pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let doc_ids = match request.method {
+        Method::GET | Method::HEAD => None,
+        Method::POST => {
+            if let Err(failure) = request.require_json() {
+                request.skip_body().await;
+                return Err(failure);
+            }
+            let body = request.read_body().await?;
+            let value = if body.bytes.is_empty() { Value::Object(Vec::new()) } else { object(&body.bytes)? };
+            value.get("doc_ids").map(|ids| ids.clone().into_owned())
+        }
+        _ => {
+            request.skip_body().await;
+            return Err(Failure::method("GET,POST,HEAD"));
+        }
+    };
+    let query = &request.query;
+    let feed = match query.get("feed") {
+        None | Some("normal") => Feed::Normal,
+        Some("longpoll") => Feed::Longpoll,
+        Some("continuous" | "live") => Feed::Continuous,
+        Some("eventsource") => Feed::EventSource,
+        Some(_) => {
+            let reason = "Supported `feed` types: normal, continuous, live, longpoll, eventsource";
+            return Err(Failure::bad_request(reason));
+        }
+    };
+    let doc_ids = filter(query, doc_ids)?;
+    let database = state.layer.database(name);
+    let follow = Follow {
+        feed,
+        include_docs: query.flag("include_docs")?,
+        limit: query.number("limit")?,
+        heartbeat: heartbeat(query)?,
+        timeout: query.number("timeout")?.map_or(WAIT_DEFAULT, Duration::from_millis),
+    };
+    if let Some(style @ ("main_only" | "all_docs")) = query.get("style") {
+        // Without branches both show the winner alone.
+        tracing::trace!(style, "style of a feed");
+    }
+    let asked = ChangesQuery {
+        since: since(query, request.header(header::HeaderName::from_static("last-event-id")))?,
+        descending: query.flag("descending")?,
+        include_docs: follow.include_docs,
+        limit: follow.limit,
+        doc_ids,
+    };
+    let mut changes = database.changes(asked);
+    // The first page is read before the answer begins: a database that is not there is a 404.
+    let first = changes.next_page().await?;
+    let (mut reply, sender) = Reply::stream();
+    match feed {
+        Feed::EventSource => {
+            reply.header(header::CONTENT_TYPE, "text/event-stream");
+            reply.header(header::CACHE_CONTROL, "no-cache");
+        }
+        Feed::Normal => reply.header(header::ETAG, &format!("\"{}\"", first.last_seq)),
+        Feed::Longpoll | Feed::Continuous => {}
+    }
+    let mut writer = Writer { changes, follow, sender, rows: 0 };
+    tokio::spawn(async move {
+        let done = match writer.follow.feed {
+            Feed::Normal | Feed::Longpoll => writer.list(first).await,
+            Feed::Continuous | Feed::EventSource => writer.lines(first).await,
+        };
+        if done.is_ok() {
+            let _ = writer.sender.finish().await;
+        }
+    });
+    Ok(reply)
+}
+
+fn since(query: &Query, last_event_id: Option<&str>) -> Result<Since> {
+    let text = last_event_id.or(query.get("since")).unwrap_or_default();
+    Ok(match text.trim_matches('"') {
+        "" | "0" => Since::Beginning,
+        "now" => Since::Now,
+        seq => Since::After(seq.parse().map_err(Failure::from)?),
+    })
+}
+
+fn heartbeat(query: &Query) -> Result<Option<Duration>> {
+    match query.get("heartbeat") {
+        None | Some("false" | "") => Ok(None),
+        Some("true") => Ok(Some(WAIT_DEFAULT)),
+        Some(text) => match number(text) {
+            Ok(milliseconds) if milliseconds > 0 => Ok(Some(Duration::from_millis(milliseconds).max(HEARTBEAT_MIN))),
+            _ => Err(Failure::bad_request("The heartbeat value should be a positive integer (in milliseconds).")),
+        },
+    }
+}
+
+/// The documents that a filter lets through; other filters come with design documents.
+fn filter(query: &Query, posted: Option<Value<'static>>) -> Result<Option<Arc<HashSet<String>>>> {
+    let ids = match query.get("filter") {
+        None | Some("") => return Ok(None),
+        Some("_doc_ids") => match posted {
+            Some(ids) => Some(ids),
+            None => query.json(&["doc_ids"])?,
+        },
+        Some(filter @ ("_selector" | "_design" | "_view")) => {
+            return Err(Failure::not_implemented(&format!("filter={filter}")));
+        }
+        Some(other) => {
+            return Err(match other.split_once('/') {
+                // There are no functions to find in any design document yet.
+                Some(_) => Failure::not_found("missing"),
+                None => Failure::bad_request("`filter` must be of the form `designname/filtername`"),
+            });
+        }
+    };
+    let Some(Value::Array(ids)) = ids else {
+        return Err(Failure::bad_request("`doc_ids` filter parameter is not a list."));
+    };
+    let ids = ids.iter().map(|id| id.as_str().map(str::to_owned));
+    let ids: Option<HashSet<String>> = ids.collect();
+    let ids = ids.ok_or_else(|| Failure::bad_request("`doc_ids` filter parameter is not a list of doc ids."))?;
+    Ok(Some(Arc::new(ids)))
+}
+
+struct Writer {
+    changes: Changes,
+    follow: Follow,
+    sender: Sender,
+    rows: u64,
+}
+
+/// A failure after the headers: the connection is cut, so that what came never looks complete.
+struct BrokenOff;
+
+impl From<Gone> for BrokenOff {
+    fn from(_: Gone) -> Self {
+        BrokenOff
+    }
+}
+
+impl From<flatbed_layer::Error> for BrokenOff {
+    fn from(error: flatbed_layer::Error) -> Self {
+        tracing::debug!(%error, "a feed broke off");
+        BrokenOff
+    }
+}
+
+/// How a wait for something new ended.
+enum Waited {
+    ReadOn,
+    TimedOut,
+}
+
+type Written = std::result::Result<(), BrokenOff>;
+
+impl Writer {
+    /// One JSON object: what is there, or for longpoll what comes first.
+    async fn list(&mut self, first: flatbed_layer::ChangesPage) -> Written {
+        self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
+        let mut page = first;
+        let mut last_seq;
+        let mut deadline = Instant::now() + self.follow.timeout;
+        loop {
+            last_seq = page.last_seq;
+            for row in &page.rows {
+                if self.rows > 0 {
+                    self.sender.buffer.extend_from_slice(b",\n");
+                }
+                self.rows += 1;
+                write_row(row, self.follow.include_docs, &mut self.sender.buffer);
+                self.sender.send_if_full().await?;
+            }
+            let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && self.follow.limit != Some(0);
+            if page.at_end {
+                if !wait {
+                    break;
+                }
+                // The client is told that it is connected, before it waits.
+                self.sender.flush().await?;
+                if let Waited::TimedOut = self.wait(&mut deadline).await? {
+                    break;
+                }
+            }
+            page = self.changes.next_page().await?;
+        }
+        let pending = if self.follow.limit.is_some() { self.changes.pending().await? } else { 0 };
+        if self.rows > 0 {
+            self.sender.buffer.push(b'\n');
+        }
+        self.sender.buffer.extend_from_slice(b"],\n");
+        tail(&last_seq.to_string(), pending, &mut self.sender.buffer);
+        self.sender.buffer.extend_from_slice(b"}\n");
+        Ok(())
+    }
+
+    /// A line a row, for as long as the client reads.
+    async fn lines(&mut self, first: flatbed_layer::ChangesPage) -> Written {
+        let events = self.follow.feed == Feed::EventSource;
+        let mut page = first;
+        loop {
+            for row in &page.rows {
+                self.rows += 1;
+                let out = &mut self.sender.buffer;
+                if events {
+                    out.extend_from_slice(b"data: ");
+                }
+                write_row(row, self.follow.include_docs, out);
+                out.push(b'\n');
+                if events {
+                    out.extend_from_slice(format!("id: {}\n\n", row.seq).as_bytes());
+                }
+                self.sender.send_if_full().await?;
+            }
+            let full = self.follow.limit.is_some_and(|limit| self.rows >= limit);
+            if page.at_end {
+                self.sender.flush().await?;
+                let mut deadline = Instant::now() + self.follow.timeout;
+                if full || matches!(self.wait(&mut deadline).await?, Waited::TimedOut) {
+                    break;
+                }
+            }
+            page = self.changes.next_page().await?;
+        }
+        if !events {
+            let pending = self.changes.pending().await?;
+            self.sender.buffer.push(b'{');
+            tail(&page.last_seq.to_string(), pending, &mut self.sender.buffer);
+            self.sender.buffer.extend_from_slice(b"}\n\n");
+        }
+        Ok(())
+    }
+
+    /// Waits for something new, sending heartbeats; with heartbeats there is no timeout. The server's end is one too.
+    async fn wait(&mut self, deadline: &mut Instant) -> std::result::Result<Waited, BrokenOff> {
+        loop {
+            let beat = self.follow.heartbeat;
+            let until = beat.map_or(*deadline, |beat| Instant::now() + beat);
+            tokio::select! {
+                waited = self.changes.wait() => return Ok(match waited {
+                    Wait::MayHaveChanged => Waited::ReadOn,
+                    Wait::Shutdown => Waited::TimedOut,
+                }),
+                () = tokio::time::sleep_until(until) => {
+                    if beat.is_none() {
+                        return Ok(Waited::TimedOut);
+                    }
+                }
+                () = self.sender.closed() => return Err(BrokenOff),
+            }
+            let sign: &[u8] =
+                if self.follow.feed == Feed::EventSource { b"event: heartbeat\ndata: \n\n" } else { b"\n" };
+            self.sender.buffer.extend_from_slice(sign);
+            self.sender.flush().await?;
+        }
+    }
+}
+
+fn tail(last_seq: &str, pending: u64, out: &mut Vec<u8>) {
+    json_out::member("last_seq", last_seq, out);
+    out.extend_from_slice(b",\"pending\":");
+    json_out::number(pending, out);
+}
+
+fn write_row(row: &ChangeRow, include_docs: bool, out: &mut Vec<u8>) {
+    out.push(b'{');
+    // A sequence has no character that needs an escape.
+    out.extend_from_slice(b"\"seq\":\"");
+    row.seq.write(out);
+    out.extend_from_slice(b"\",\"id\":");
+    json_out::string(&row.id, out);
+    out.extend_from_slice(b",\"changes\":[");
+    for (at, rev) in row.leaves.iter().enumerate() {
+        json_out::comma(at, out);
+        out.extend_from_slice(b"{\"rev\":");
+        json_out::rev(rev, out);
+        out.push(b'}');
+    }
+    out.push(b']');
+    if row.deleted {
+        out.extend_from_slice(b",\"deleted\":true");
+    }
+    if include_docs {
+        out.extend_from_slice(b",\"doc\":");
+        match &row.doc {
+            Some(document) => json_out::document(document, out),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+    out.push(b'}');
+}

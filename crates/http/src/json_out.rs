@@ -1,0 +1,89 @@
+//! Writing JSON: documents and the small objects around them.
+
+use flatbed_layer::{Document, RevId};
+
+/// A string with its quotes.
+pub(crate) fn string(text: &str, out: &mut Vec<u8>) {
+    flatbed_layer::json::write_string(text, out);
+}
+
+/// `"name":"text"`
+pub(crate) fn member(name: &str, text: &str, out: &mut Vec<u8>) {
+    string(name, out);
+    out.push(b':');
+    string(text, out);
+}
+
+/// A revision id with quotes. Its text has no need of escapes but for foreign ids, which get them.
+pub(crate) fn rev(rev: &RevId, out: &mut Vec<u8>) {
+    match rev.hash() {
+        flatbed_layer::Hash::Md5(_) => {
+            out.push(b'"');
+            rev.write(out);
+            out.push(b'"');
+        }
+        flatbed_layer::Hash::Text(_) => string(&rev.to_string(), out),
+    }
+}
+
+pub(crate) fn number(value: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(value.to_string().as_bytes());
+}
+
+/// A document as CouchDB writes it: `_id`, `_rev`, `_deleted`, the body, then what was asked for.
+pub(crate) fn document(document: &Document, out: &mut Vec<u8>) {
+    out.reserve(document.body.len() + document.id.len() + 80);
+    out.extend_from_slice(b"{\"_id\":");
+    string(&document.id, out);
+    out.extend_from_slice(b",\"_rev\":");
+    rev(&document.rev, out);
+    if document.deleted {
+        out.extend_from_slice(b",\"_deleted\":true");
+    }
+    if !document.body.is_empty() {
+        out.push(b',');
+        out.extend_from_slice(&document.body);
+    }
+    if let Some(revisions) = &document.revisions {
+        out.extend_from_slice(b",\"_revisions\":{\"start\":");
+        number(revisions.first().map_or(0, RevId::generation), out);
+        out.extend_from_slice(b",\"ids\":[");
+        for (at, rev) in revisions.iter().enumerate() {
+            comma(at, out);
+            string(&rev.hash_text(), out);
+        }
+        out.extend_from_slice(b"]}");
+    }
+    if let Some(revs_info) = &document.revs_info {
+        out.extend_from_slice(b",\"_revs_info\":[");
+        for (at, (revision, available)) in revs_info.iter().enumerate() {
+            comma(at, out);
+            out.extend_from_slice(b"{\"rev\":");
+            rev(revision, out);
+            out.extend_from_slice(b",\"status\":");
+            string(if *available { "available" } else { "missing" }, out);
+            out.push(b'}');
+        }
+        out.push(b']');
+    }
+    if let Some(seq) = &document.local_seq {
+        out.extend_from_slice(b",\"_local_seq\":");
+        string(&seq.to_string(), out);
+    }
+    out.push(b'}');
+}
+
+pub(crate) fn comma(at: usize, out: &mut Vec<u8>) {
+    if at > 0 {
+        out.push(b',');
+    }
+}
+
+/// `{"ok":true,"id":...,"rev":...}`
+pub(crate) fn written(id: &str, revision: &RevId, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"ok\":true,\"id\":");
+    string(id, out);
+    out.extend_from_slice(b",\"rev\":");
+    rev(revision, out);
+    out.push(b'}');
+}

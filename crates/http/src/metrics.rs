@@ -1,0 +1,67 @@
+//! Counting requests, and all counters in Prometheus' text form.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flatbed_layer::Metric;
+
+/// What a request was for, as far as it is counted apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    Server,
+    Database,
+    Document,
+    BulkDocs,
+    BulkGet,
+    AllDocs,
+    Changes,
+    Other,
+}
+
+const ROUTES: [(Route, &str); 8] = [
+    (Route::Server, "server"),
+    (Route::Database, "database"),
+    (Route::Document, "document"),
+    (Route::BulkDocs, "bulk_docs"),
+    (Route::BulkGet, "bulk_get"),
+    (Route::AllDocs, "all_docs"),
+    (Route::Changes, "changes"),
+    (Route::Other, "other"),
+];
+
+/// Requests answered, by route and class of status.
+#[derive(Debug, Default)]
+pub(crate) struct Requests([[AtomicU64; 5]; ROUTES.len()]);
+
+impl Requests {
+    pub(crate) fn count(&self, route: Route, status: u16) {
+        let class = usize::from(status / 100).clamp(1, 5) - 1;
+        if let Some(count) = self.0.get(route as usize).and_then(|classes| classes.get(class)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All of it as text.
+    pub(crate) fn prometheus(&self, layer: &[Metric]) -> String {
+        let mut out = String::new();
+        out.push_str("# HELP flatbed_requests_total Requests answered, by route and class of status.\n");
+        out.push_str("# TYPE flatbed_requests_total counter\n");
+        for ((_, name), classes) in ROUTES.iter().zip(&self.0) {
+            for (class, count) in classes.iter().enumerate() {
+                let count = count.load(Ordering::Relaxed);
+                if count > 0 {
+                    // Writing to a String does not fail.
+                    let _ =
+                        writeln!(out, "flatbed_requests_total{{route=\"{name}\",status=\"{}xx\"}} {count}", class + 1);
+                }
+            }
+        }
+        for Metric { name, help, value } in layer {
+            let _ = writeln!(
+                out,
+                "# HELP flatbed_{name}_total {help}\n# TYPE flatbed_{name}_total counter\nflatbed_{name}_total {value}"
+            );
+        }
+        out
+    }
+}

@@ -1,0 +1,123 @@
+//! Paths and query strings.
+
+use flatbed_layer::json::{self, Limits, Value};
+
+use crate::error::{Failure, Result};
+
+/// Longest list of query parameters that is read.
+const PARAMETERS_MAX: usize = 100;
+
+/// Decodes `%xx` and, as CouchDB does in paths too, `+` as a space.
+pub(crate) fn decode(text: &str) -> Result<String> {
+    if !text.bytes().any(|byte| byte == b'%' || byte == b'+') {
+        return Ok(text.to_owned());
+    }
+    let nibble = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16)).map(|digit| digit as u8);
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match (byte, nibble(bytes.get(at + 1)), nibble(bytes.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(high << 4 | low);
+                at += 3;
+            }
+            (b'+', _, _) => {
+                out.push(b' ');
+                at += 1;
+            }
+            (byte, _, _) => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(out).map_err(|_| Failure::bad_request("The path or query is not UTF-8"))
+}
+
+/// Encodes a path segment as CouchDB does in `location`.
+pub(crate) fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// The parameters of a query string.
+#[derive(Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(crate) fn parse(text: Option<&str>) -> Result<Query> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Query::default()) };
+        let mut parameters = Vec::new();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            if parameters.len() == PARAMETERS_MAX {
+                return Err(Failure::bad_request("Too many query parameters"));
+            }
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            parameters.push((decode(name)?, decode(value)?));
+        }
+        Ok(Query(parameters))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// `true` or `false`; absent is false.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool> {
+        match self.get(name) {
+            None | Some("false" | "") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => Err(Failure::query(format!("Invalid boolean parameter: \"{other}\""))),
+        }
+    }
+
+    /// A number that is not negative.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>> {
+        self.get(name).map(number).transpose()
+    }
+
+    /// The first of some names for the same thing, as JSON.
+    pub(crate) fn json(&self, names: &[&str]) -> Result<Option<Value<'static>>> {
+        let found = names.iter().find_map(|name| self.get(name));
+        let parse = |text: &str| json::parse(text.as_bytes(), &Limits::default()).map(Value::into_owned);
+        found.map(parse).transpose().map_err(|_| Failure::invalid_json())
+    }
+}
+
+pub(crate) fn number(text: &str) -> Result<u64> {
+    match text.parse::<i128>() {
+        Ok(value) if value < 0 => Err(Failure::query(format!("Invalid value for positive integer: \"{text}\""))),
+        Ok(value) => Ok(u64::try_from(value).unwrap_or(u64::MAX)),
+        Err(_) => Err(Failure::query(format!("Invalid value for integer: \"{text}\""))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decodes_as_couchdb() {
+        for (text, expected) in [("a%2Fb", "a/b"), ("sp%20ace+plus", "sp ace plus"), ("100%", "100%"), ("%zz", "%zz")] {
+            assert_eq!(decode(text).unwrap(), expected);
+        }
+        assert!(decode("%ff").is_err());
+        assert_eq!(encode("DB/sub(y)$-_é"), "DB%2Fsub%28y%29%24-_%C3%A9");
+    }
+
+    #[test]
+    fn numbers() {
+        let query = Query::parse(Some("limit=-1&skip=x&n=5&m=99999999999999999999999")).unwrap();
+        assert_eq!(query.number("limit").unwrap_err().reason, "Invalid value for positive integer: \"-1\"");
+        assert_eq!(query.number("skip").unwrap_err().reason, "Invalid value for integer: \"x\"");
+        assert_eq!((query.number("n").unwrap(), query.number("m").unwrap()), (Some(5), Some(u64::MAX)));
+    }
+}

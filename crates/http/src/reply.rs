@@ -1,0 +1,194 @@
+//! Answers: their headers, and bodies that are whole or come in pieces.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
+use tokio::sync::mpsc;
+
+use crate::error::Failure;
+
+/// Pieces of a streamed answer are about this large.
+pub(crate) const CHUNK_BYTES: usize = 48 * 1024;
+
+/// Pieces that wait for a slow reader.
+const CHUNKS_WAITING_MAX: usize = 2;
+
+/// A reader that takes nothing for this long is given up.
+pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// The body of an answer.
+#[derive(Debug)]
+pub enum ReplyBody {
+    /// All of it.
+    Full(Option<Bytes>),
+    /// Pieces from a task.
+    Stream(mpsc::Receiver<Piece>),
+    /// A stream that has ended as it should.
+    Ended,
+}
+
+/// What the task of a streamed answer sends.
+#[derive(Debug)]
+pub enum Piece {
+    /// More of the text.
+    Data(Bytes),
+    /// The text is complete. A task that ends without this has failed, and the connection is cut.
+    End,
+}
+
+/// A streamed answer that broke off.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer broke off")]
+pub struct BrokenOff;
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        match &mut *self {
+            ReplyBody::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            ReplyBody::Ended => Poll::Ready(None),
+            ReplyBody::Stream(pieces) => match std::task::ready!(pieces.poll_recv(context)) {
+                Some(Piece::Data(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Some(Piece::End) => {
+                    *self = ReplyBody::Ended;
+                    Poll::Ready(None)
+                }
+                None => Poll::Ready(Some(Err(BrokenOff))),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, ReplyBody::Full(None) | ReplyBody::Ended)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ReplyBody::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            ReplyBody::Ended => SizeHint::with_exact(0),
+            ReplyBody::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// The end of a stream that its task holds.
+pub(crate) struct Sender {
+    pieces: mpsc::Sender<Piece>,
+    /// What is not sent yet.
+    pub buffer: Vec<u8>,
+}
+
+/// The client is gone or does not read: the task ends.
+pub(crate) struct Gone;
+
+impl Sender {
+    /// Sends what is in the buffer if there is enough of it.
+    pub(crate) async fn send_if_full(&mut self) -> Result<(), Gone> {
+        if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.flush().await }
+    }
+
+    /// Sends what is in the buffer.
+    pub(crate) async fn flush(&mut self) -> Result<(), Gone> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let data = Bytes::from(std::mem::take(&mut self.buffer));
+        self.send(Piece::Data(data)).await
+    }
+
+    /// Sends the rest and the end.
+    pub(crate) async fn finish(mut self) -> Result<(), Gone> {
+        self.flush().await?;
+        self.send(Piece::End).await
+    }
+
+    /// Resolves when the client is gone.
+    pub(crate) async fn closed(&self) {
+        self.pieces.closed().await;
+    }
+
+    async fn send(&self, piece: Piece) -> Result<(), Gone> {
+        match tokio::time::timeout(STALL_MAX, self.pieces.send(piece)).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Gone),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers, those that all answers have left out.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: ReplyBody,
+}
+
+impl Reply {
+    /// A JSON text; a newline is added as CouchDB does.
+    pub fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
+        text.push(b'\n');
+        let mut reply = Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(Some(text.into())) };
+        reply.header(header::CONTENT_TYPE, "application/json");
+        reply.header(header::CACHE_CONTROL, "must-revalidate");
+        reply
+    }
+
+    /// `{"ok":true}`
+    pub fn ok(status: StatusCode) -> Self {
+        Reply::json(status, b"{\"ok\":true}".to_vec())
+    }
+
+    /// 304 with its tag.
+    pub fn not_modified(etag: &str) -> Self {
+        let mut reply =
+            Reply { status: StatusCode::NOT_MODIFIED, headers: HeaderMap::new(), body: ReplyBody::Full(None) };
+        reply.header(header::ETAG, etag);
+        reply
+    }
+
+    /// JSON in pieces.
+    pub(crate) fn stream() -> (Self, Sender) {
+        let (sender, pieces) = mpsc::channel(CHUNKS_WAITING_MAX);
+        let mut reply = Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces) };
+        reply.header(header::CONTENT_TYPE, "application/json");
+        reply.header(header::CACHE_CONTROL, "must-revalidate");
+        (reply, Sender { pieces: sender, buffer: Vec::with_capacity(CHUNK_BYTES + 4_096) })
+    }
+
+    /// Sets a header; a value that no header can have is left out.
+    pub fn header(&mut self, name: HeaderName, value: &str) {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
+    }
+
+    /// The answer to a failure.
+    pub fn failure(failure: &Failure) -> Self {
+        let mut text = b"{\"error\":".to_vec();
+        crate::json_out::string(failure.error, &mut text);
+        text.extend_from_slice(b",\"reason\":");
+        crate::json_out::string(&failure.reason, &mut text);
+        text.push(b'}');
+        let mut reply = Reply::json(failure.status, text);
+        if let Some(allow) = failure.allow {
+            reply.header(header::ALLOW, allow);
+        }
+        if failure.challenge {
+            reply.header(header::WWW_AUTHENTICATE, "Basic realm=\"server\"");
+        }
+        reply
+    }
+}

@@ -1,0 +1,216 @@
+//! Listening, connections and their limits, and the end of it all.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_layer::Layer;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::auth::{Admins, PasswordHash};
+use crate::cors::Cors;
+use crate::metrics::Requests;
+use crate::request::BodyMemory;
+use crate::router;
+use crate::stall::StallGuard;
+
+/// For the head of a request.
+const HEAD_MAX: Duration = Duration::from_secs(30);
+
+/// Header lines of a request.
+const HEADERS_MAX: usize = 100;
+
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// How the server is set up.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: Vec<SocketAddr>,
+    /// Administrators and their passwords' hashes; none: everyone is one.
+    pub admins: HashMap<String, PasswordHash>,
+    /// For browsers.
+    pub cors: Cors,
+    /// This program's version, told in `GET /` and the header `server`.
+    pub version: String,
+    /// The largest body of a request, inflated, in bytes.
+    pub body_bytes_max: usize,
+    /// Memory for all bodies that are being read and worked on, in bytes.
+    pub body_memory_bytes: usize,
+    /// Connections at once; further ones wait to be accepted.
+    pub connections_max: usize,
+    /// How long requests under way may take to end when the server stops.
+    pub drain: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 5984))],
+            admins: HashMap::new(),
+            cors: Cors::default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            body_bytes_max: 64 * 1024 * 1024,
+            body_memory_bytes: 512 * 1024 * 1024,
+            connections_max: 20_000,
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a server cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Without an administrator only this machine may connect.
+    #[error(
+        "no administrator is set, so everyone would be one: set [admins] in the configuration, or listen on 127.0.0.1 instead of {0}"
+    )]
+    Exposed(SocketAddr),
+    /// The system refused the address.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which one.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// What the handlers of one server share.
+pub(crate) struct State {
+    pub layer: Layer,
+    pub admins: Admins,
+    pub cors: Cors,
+    pub version: String,
+    pub memory: BodyMemory,
+    pub requests: Requests,
+}
+
+/// A server that listens already.
+pub struct Server {
+    listeners: Vec<TcpListener>,
+    state: Arc<State>,
+    connections: Arc<Semaphore>,
+    drain: Duration,
+}
+
+impl Server {
+    /// Takes the addresses.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub async fn bind(options: ServerOptions, layer: Layer) -> Result<Server, BindError> {
+        if options.admins.is_empty()
+            && let Some(exposed) = options.listen.iter().find(|address| !address.ip().is_loopback())
+        {
+            return Err(BindError::Exposed(*exposed));
+        }
+        let mut listeners = Vec::new();
+        for address in options.listen {
+            let bound = TcpListener::bind(address).await;
+            listeners.push(bound.map_err(|source| BindError::Listen { address, source })?);
+        }
+        let state = State {
+            layer,
+            admins: Admins::new(options.admins),
+            cors: options.cors,
+            version: options.version,
+            memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
+            requests: Requests::default(),
+        };
+        let connections = Arc::new(Semaphore::new(options.connections_max));
+        Ok(Server { listeners, state: Arc::new(state), connections, drain: options.drain })
+    }
+
+    /// The addresses taken.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Serves until `shutdown` resolves; then takes no further connection, ends feeds, and lets requests under way end.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+        let (accepting, _) = tokio::sync::watch::channel(true);
+        let graceful = Arc::new(GracefulShutdown::new());
+        let mut tasks = Vec::new();
+        for listener in self.listeners {
+            let accept =
+                accept(listener, self.state.clone(), self.connections.clone(), graceful.clone(), accepting.subscribe());
+            tasks.push(tokio::spawn(accept));
+        }
+        shutdown.await;
+        accepting.send_replace(false);
+        for task in tasks {
+            let _ = task.await;
+        }
+        self.state.layer.shutdown();
+        if let Some(graceful) = Arc::into_inner(graceful)
+            && tokio::time::timeout(self.drain, graceful.shutdown()).await.is_err()
+        {
+            tracing::warn!("connections were still busy when the time to end was over");
+        }
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    state: Arc<State>,
+    connections: Arc<Semaphore>,
+    graceful: Arc<GracefulShutdown>,
+    mut accepting: tokio::sync::watch::Receiver<bool>,
+) {
+    loop {
+        let next = async {
+            let permit = connections.clone().acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            next = next => next,
+            _ = accepting.wait_for(|accepting| !*accepting) => return,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of file descriptors, for one: others must end first.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        let state = state.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let state = state.clone();
+            async move { Ok::<_, Infallible>(router::answer(state, request).await) }
+        });
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_MAX)
+            .max_headers(HEADERS_MAX)
+            .max_buf_size(HEAD_BYTES_MAX);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(250)
+            .max_header_list_size(HEAD_BYTES_MAX as u32)
+            .keep_alive_interval(Duration::from_secs(30));
+        let connection = builder.serve_connection(TokioIo::new(StallGuard::new(stream)), service).into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %error, "a connection ended with an error");
+            }
+            drop(permit);
+        });
+    }
+}
