@@ -265,11 +265,18 @@ impl Inner {
         let Some(live) = self.live.get_mut(&snapshot.committed) else { return };
         if live.retained.is_none() {
             live.retained = Some(Arc::clone(snapshot));
-            if self.live.len() > RETAINED_MAX
-                && let Some((_, oldest)) = self.live.iter_mut().find(|(_, live)| live.retained.is_some())
-            {
-                oldest.retained = None;
+            if self.live.len() > RETAINED_MAX {
+                self.release_oldest();
             }
+        }
+    }
+
+    /// Lets go of the oldest state that is held only for its version's sake.
+    fn release_oldest(&mut self) {
+        let oldest = self.live.iter_mut().find_map(|(&committed, live)| Some((committed, live.retained.take()?)));
+        let Some((committed, snapshot)) = oldest else { return };
+        if Arc::strong_count(&snapshot) == 1 {
+            self.live.remove(&committed);
         }
     }
 }
