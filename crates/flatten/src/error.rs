@@ -1,7 +1,7 @@
 //! What can be wrong with stored rows.
 
 /// The rows of a body cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// An id that the names given do not have.
@@ -16,7 +16,7 @@ pub enum DecodeError {
     /// A run that is cut, or has lengths that do not fit.
     #[error("a run cannot be read")]
     BadRun,
-    /// A scalar with an unknown tag, or that is cut.
+    /// A scalar with an unknown tag, or that is not what its place or its tag asks for.
     #[error("a scalar cannot be read")]
     BadScalar,
     /// An array with a gap, or parts of a string with one.

@@ -5,7 +5,7 @@
 
 use md5::{Digest, Md5};
 
-use crate::json::Value;
+use crate::json::{Value, float_of};
 
 const VERSION: u8 = 131;
 const NEW_FLOAT: u8 = 70;
@@ -20,9 +20,31 @@ const BINARY: u8 = 109;
 const SMALL_BIG: u8 = 110;
 const LARGE_BIG: u8 = 111;
 
+/// An attachment as the hash has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttachmentDigest<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its media type.
+    pub content_type: &'a str,
+    /// MD5 of its bytes as they are stored: of the compressed ones if CouchDB compresses it.
+    pub md5: [u8; 16],
+}
+
 /// The hash of an edit: `parent` is the generation and the hash's bytes of the revision that it is made on, `body` an
 /// object without special members, in the order written. The document has no attachments.
 pub fn body_revision(parent: Option<(u64, &[u8])>, deleted: bool, body: &Value<'_>) -> [u8; 16] {
+    revision(parent, deleted, body, &[])
+}
+
+/// As [`body_revision`], of a document with attachments: in the order in which they are written in it, the older ones of
+/// an earlier revision included.
+pub fn revision(
+    parent: Option<(u64, &[u8])>,
+    deleted: bool,
+    body: &Value<'_>,
+    attachments: &[AttachmentDigest<'_>],
+) -> [u8; 16] {
     let mut out = Term { buffer: Vec::with_capacity(FLUSH_BYTES + 64), hash: Md5::new() };
     out.put(&[VERSION, LIST, 0, 0, 0, 5]);
     out.atom(if deleted { "true" } else { "false" });
@@ -37,7 +59,16 @@ pub fn body_revision(parent: Option<(u64, &[u8])>, deleted: bool, body: &Value<'
         }
     }
     out.value(body);
-    // No attachments, and the end of the list of five.
+    if !attachments.is_empty() {
+        out.list(attachments.len());
+        for attachment in attachments.iter().rev() {
+            out.put(&[SMALL_TUPLE, 3]);
+            out.binary(attachment.name.as_bytes());
+            out.binary(attachment.content_type.as_bytes());
+            out.binary(&attachment.md5);
+        }
+    }
+    // The end of the attachments, and that of the list of five.
     out.put(&[NIL, NIL]);
     out.hash.update(&out.buffer);
     out.hash.finalize().into()
@@ -106,6 +137,7 @@ impl Term {
     /// A list of bytes is a string for Erlang.
     fn array(&mut self, items: &[Value<'_>]) {
         let byte = |item: &Value<'_>| match item {
+            Value::Number(text) if text == "-0" => Some(0),
             Value::Number(text) => text.parse::<u8>().ok(),
             _ => None,
         };
@@ -125,10 +157,8 @@ impl Term {
 
     fn number(&mut self, text: &str) {
         if text.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
-            // The parser has seen that it is a finite float.
-            let float: f64 = text.parse().unwrap_or_default();
-            // CouchDB takes what is too small for a normal float as 0.0.
-            let float = if float.is_subnormal() { 0.0 } else { float };
+            // The parser has refused what is none.
+            let float = float_of(text).unwrap_or_default();
             self.put(&[NEW_FLOAT]);
             return self.put(&float.to_be_bytes());
         }

@@ -4,65 +4,40 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::json::{self, Value};
-use crate::path::{self, ARRAY, PACKED, PART, put_int, put_literal};
-use crate::scalar;
+use crate::path::{ARRAY, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, literal_len, put_int, put_literal};
+use crate::rows::Rows;
+use crate::scalar::{Scalar, put_varint};
 
-/// Largest part of a string or of a packed subtree, in bytes.
+/// Largest part of a string, a packed subtree or a permutation, in bytes. FoundationDB takes values of 100,000.
 pub const PART_BYTES: usize = 50_000;
 
 /// Longer names are not written literally: the object that has one is stored packed.
 pub const LITERAL_BYTES_MAX: usize = 512;
 
+/// An object whose order differs is stored packed where this many such objects already lie around it: reading moves the
+/// text of each once more.
+pub const PERMUTED_DEPTH_MAX: usize = 16;
+
+/// A marker and the number of a part, at most.
+const MARKER_BYTES: usize = 1 + 1 + 9;
+
 /// Ids of field names, where they have one.
 pub trait FieldIds {
-    /// The name's id, 10 or more. It must answer the same for a name as long as one document is flattened.
+    /// The name's id, 10 or more, which no other name has; `None`: the name stands literally. It must answer the same
+    /// for a name as long as one document is flattened.
     fn id_of(&self, name: &str) -> Option<u64>;
 }
 
 /// Bounds of flattening.
 #[derive(Debug, Clone, Copy)]
 pub struct FlattenOptions {
-    /// Longest packed path, in bytes; what would pass it is stored packed.
+    /// Longest path, in bytes; an object or array that has a longer one is stored packed. From 20 up.
     pub path_bytes_max: usize,
 }
 
 impl Default for FlattenOptions {
     fn default() -> Self {
         FlattenOptions { path_bytes_max: 8_000 }
-    }
-}
-
-/// Rows of a body in order of their paths, in one buffer.
-#[derive(Debug, Clone, Default)]
-pub struct Rows {
-    buffer: Vec<u8>,
-    at: Vec<(u32, u32, u32)>,
-}
-
-impl Rows {
-    /// Path and value of each row.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        self.at.iter().map(|&(start, value, end)| {
-            (&self.buffer[start as usize..value as usize], &self.buffer[value as usize..end as usize])
-        })
-    }
-
-    /// How many there are; never 0 after flattening.
-    pub fn len(&self) -> usize {
-        self.at.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.at.is_empty()
-    }
-
-    fn push(&mut self, path: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.buffer.len() as u32;
-        self.buffer.extend_from_slice(path);
-        let middle = self.buffer.len() as u32;
-        value(&mut self.buffer);
-        self.at.push((start, middle, self.buffer.len() as u32));
     }
 }
 
@@ -96,11 +71,19 @@ impl<'v, I: FieldIds> Unknown<'v, '_, I> {
     }
 }
 
-/// Flattens a body, which is an object. Names that have no id stand literally.
+/// Flattens a body: an object as [`crate::json::parse`] gives it, so without duplicate names. Names that have no id
+/// stand literally.
 pub fn flatten(body: &Value<'_>, ids: &impl FieldIds, options: &FlattenOptions) -> Rows {
-    let mut flattener =
-        Flattener { ids, path_bytes_max: options.path_bytes_max, path: Vec::with_capacity(64), rows: Rows::default() };
-    flattener.rows.buffer.reserve(1024);
+    let mut flattener = Flattener {
+        ids,
+        path_bytes_max: options.path_bytes_max,
+        path: Vec::with_capacity(64),
+        shared: 0,
+        behind: None,
+        fields: Vec::with_capacity(32),
+        permuted: 0,
+        rows: Rows::with_capacity(1_024),
+    };
     flattener.value(body);
     flattener.rows
 }
@@ -109,187 +92,186 @@ struct Flattener<'i, I> {
     ids: &'i I,
     path_bytes_max: usize,
     path: Vec<u8>,
+    /// How much of `path` is as it was in the last row.
+    shared: usize,
+    /// The last row's path's byte behind that.
+    behind: Option<u8>,
+    /// Members of the objects that are open, in order of their path elements; the innermost at the end.
+    fields: Vec<Field>,
+    /// How many objects whose order differs are open.
+    permuted: usize,
     rows: Rows,
 }
 
-/// What stands in a path for a name.
-enum Field<'n> {
-    Literal(&'n str),
-    Id(u64),
+/// A member of an object.
+#[derive(Debug, Clone, Copy)]
+struct Field {
+    /// `None`: the name stands literally.
+    id: Option<u64>,
+    /// Its place as written.
+    place: usize,
 }
 
-impl Field<'_> {
-    /// Literals sort before integers, as in tuples.
-    fn sort_key(&self) -> (u64, &[u8]) {
-        match self {
-            Field::Literal(name) => (0, name.as_bytes()),
-            Field::Id(id) => (*id, b""),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Field::Literal(name) => path::literal_len(name),
-            Field::Id(_) => 9,
-        }
-    }
-}
+type Members<'v> = [(Cow<'v, str>, Value<'v>)];
 
 impl<I: FieldIds> Flattener<'_, I> {
+    fn row(&mut self, scalar: Scalar<'_>) {
+        // Neighbours mostly have elements of one length, so of one code.
+        let shared =
+            self.shared + usize::from(self.behind.is_some() && self.path.get(self.shared) == self.behind.as_ref());
+        self.rows.push(&self.path, shared, scalar);
+        self.shared = self.path.len();
+        self.behind = None;
+    }
+
+    /// Goes back up to a path of `len` bytes.
+    fn up(&mut self, len: usize) {
+        if self.shared > len {
+            self.shared = len;
+            self.behind = self.path.get(len).copied();
+        }
+        self.path.truncate(len);
+    }
+
     fn value(&mut self, value: &Value<'_>) {
         match value {
-            Value::Null => self.tag(scalar::NULL),
-            Value::Bool(false) => self.tag(scalar::FALSE),
-            Value::Bool(true) => self.tag(scalar::TRUE),
-            Value::Number(text) => self.number(text),
-            Value::String(text) if text.len() <= PART_BYTES => {
-                self.rows.push(&self.path, |out| {
-                    out.push(scalar::STRING);
-                    out.extend_from_slice(text.as_bytes());
-                });
-            }
-            Value::String(text) => self.parts(text, PART, scalar::STRING_PART),
-            Value::Array(items) if items.is_empty() => self.tag(scalar::EMPTY_ARRAY),
+            Value::Null => self.row(Scalar::Null),
+            Value::Bool(value) => self.row(Scalar::Bool(*value)),
+            Value::Number(text) => self.row(Scalar::of_number(text)),
+            Value::String(text) if text.len() <= PART_BYTES => self.row(Scalar::String(text.as_bytes())),
+            Value::String(text) => self.texts(PART, text, Scalar::StringPart),
+            Value::Array(items) if items.is_empty() => self.row(Scalar::EmptyArray),
             Value::Array(items) => self.array(items, value),
-            Value::Object(members) if members.is_empty() => self.tag(scalar::EMPTY_OBJECT),
+            Value::Object(members) if members.is_empty() => self.row(Scalar::EmptyObject),
             Value::Object(members) => self.object(members, value),
         }
     }
 
-    fn tag(&mut self, tag: u8) {
-        self.rows.push(&self.path, |out| out.push(tag));
-    }
-
-    fn number(&mut self, text: &str) {
-        // Canonical: the text that the integer itself is written as. "-0" is none.
-        let integer = text.parse::<i64>().ok().filter(|_| text != "-0");
-        self.rows.push(&self.path, |out| match integer {
-            Some(integer) => {
-                out.push(scalar::INT);
-                scalar::put_varint(out, scalar::zigzag(integer));
-            }
-            None => {
-                out.push(scalar::NUMBER);
-                out.extend_from_slice(text.as_bytes());
-            }
-        });
-    }
-
-    /// A text in parts under `marker`, cut between characters.
-    fn parts(&mut self, text: &str, marker: u64, tag: u8) {
+    /// Rows under `marker`, one a part.
+    fn parts<'p>(&mut self, marker: u64, parts: impl Iterator<Item = Scalar<'p>>) {
         let above = self.path.len();
         put_int(&mut self.path, marker);
         let base = self.path.len();
-        let mut rest = text;
-        let mut part = 0;
-        while !rest.is_empty() {
-            let mut cut = rest.len().min(PART_BYTES);
-            while !rest.is_char_boundary(cut) {
-                cut -= 1;
-            }
-            let (now, later) = rest.split_at(cut);
-            self.path.truncate(base);
-            put_int(&mut self.path, part);
-            self.rows.push(&self.path, |out| {
-                out.push(tag);
-                out.extend_from_slice(now.as_bytes());
-            });
-            rest = later;
-            part += 1;
+        for (number, part) in (0..).zip(parts) {
+            put_int(&mut self.path, number);
+            self.row(part);
+            self.up(base);
         }
-        self.path.truncate(above);
+        self.up(above);
+    }
+
+    /// A text in parts, cut between characters.
+    fn texts<'t>(&mut self, marker: u64, text: &'t str, part: impl Fn(&'t [u8]) -> Scalar<'t>) {
+        let mut rest = text;
+        self.parts(
+            marker,
+            std::iter::from_fn(|| {
+                let mut cut = rest.len().min(PART_BYTES);
+                while !rest.is_char_boundary(cut) {
+                    cut -= 1;
+                }
+                let (now, later) = rest.split_at(cut);
+                rest = later;
+                (!now.is_empty()).then(|| part(now.as_bytes()))
+            }),
+        );
     }
 
     fn packed(&mut self, value: &Value<'_>) {
         let mut text = Vec::with_capacity(json::text_len(value));
         json::write(value, &mut text);
-        let text = String::from_utf8_lossy(&text);
-        self.parts(&text, PACKED, scalar::PACKED_PART);
+        // It is UTF-8, having come out of strings.
+        self.texts(PACKED, &String::from_utf8_lossy(&text), Scalar::PackedPart);
     }
 
-    /// Whether a path may still grow by `more` bytes and a marker with a number.
+    /// Whether a path may still grow by `more` bytes, with room for what a value there may need.
     fn fits(&self, more: usize) -> bool {
-        self.path.len() + more + 12 <= self.path_bytes_max
+        self.path.len() + more + MARKER_BYTES <= self.path_bytes_max
     }
 
     fn array(&mut self, items: &[Value<'_>], value: &Value<'_>) {
-        if !self.fits(10) {
+        if !self.fits(1 + 9) {
             return self.packed(value);
         }
         let above = self.path.len();
         put_int(&mut self.path, ARRAY);
         let base = self.path.len();
         for (index, item) in (0..).zip(items) {
-            self.path.truncate(base);
             put_int(&mut self.path, index);
             self.value(item);
+            self.up(base);
         }
-        self.path.truncate(above);
+        self.up(above);
     }
 
-    fn object(&mut self, members: &[(Cow<'_, str>, Value<'_>)], value: &Value<'_>) {
-        let mut fields = Vec::with_capacity(members.len());
-        for (name, _) in members {
-            let field = match self.ids.id_of(name) {
-                Some(id) => Field::Id(id),
-                None if name.len() <= LITERAL_BYTES_MAX => Field::Literal(name),
-                None => return self.packed(value),
+    fn object(&mut self, members: &Members<'_>, value: &Value<'_>) {
+        let first = self.fields.len();
+        let mut last: Option<Field> = None;
+        let mut in_order = true;
+        for (place, (name, _)) in members.iter().enumerate() {
+            let field = Field { id: self.ids.id_of(name).filter(|id| *id >= FIRST_FIELD_ID), place };
+            let fits = match field.id {
+                Some(_) => self.fits(9),
+                None => name.len() <= LITERAL_BYTES_MAX && self.fits(literal_len(name)),
             };
-            if !self.fits(field.len()) {
+            if !fits {
+                self.fields.truncate(first);
                 return self.packed(value);
             }
-            fields.push(field);
+            in_order = in_order && last.is_none_or(|last| sorts(members, &last, &field).is_lt());
+            last = Some(field);
+            self.fields.push(field);
         }
-        let in_order = fields.windows(2).all(|pair| pair[0].sort_key() < pair[1].sort_key());
         if in_order {
-            return self.members(members, &fields, 0..members.len());
+            self.members(members, first, self.fields.len());
+        } else if self.permuted == PERMUTED_DEPTH_MAX {
+            self.fields.truncate(first);
+            return self.packed(value);
+        } else {
+            self.permuted += 1;
+            self.fields[first..].sort_unstable_by(|a, b| sorts(members, a, b));
+            let end = self.fields.len();
+            // In tuple order literals come before the marker, ids after it.
+            let first_id = first + self.fields[first..].partition_point(|field| field.id.is_none());
+            self.members(members, first, first_id);
+            self.permutation(first);
+            self.members(members, first_id, end);
+            self.permuted -= 1;
         }
-        let mut sorted: Vec<usize> = (0..members.len()).collect();
-        sorted.sort_unstable_by(|a, b| fields[*a].sort_key().cmp(&fields[*b].sort_key()));
-        let first_id = sorted.partition_point(|at| matches!(fields[*at], Field::Literal(_)));
-        // In tuple order literals come before the marker, ids after it.
-        self.members(members, &fields, sorted[..first_id].iter().copied());
-        self.permutation(&sorted);
-        self.members(members, &fields, sorted[first_id..].iter().copied());
+        self.fields.truncate(first);
     }
 
-    fn members(
-        &mut self,
-        members: &[(Cow<'_, str>, Value<'_>)],
-        fields: &[Field<'_>],
-        order: impl Iterator<Item = usize>,
-    ) {
+    /// The members `first..end` of `fields`.
+    fn members(&mut self, members: &Members<'_>, first: usize, end: usize) {
         let base = self.path.len();
-        for at in order {
-            match &fields[at] {
-                Field::Literal(name) => put_literal(&mut self.path, name),
-                Field::Id(id) => put_int(&mut self.path, *id),
+        for at in first..end {
+            let field = self.fields[at];
+            let (name, value) = &members[field.place];
+            match field.id {
+                Some(id) => put_int(&mut self.path, id),
+                None => put_literal(&mut self.path, name),
             }
-            self.value(&members[at].1);
-            self.path.truncate(base);
+            self.value(value);
+            self.up(base);
         }
     }
 
-    /// `sorted[s]` is the place at which the member that sorts as the `s`-th was written.
-    fn permutation(&mut self, sorted: &[usize]) {
-        let mut places = vec![0; sorted.len()];
-        for (place, written) in sorted.iter().enumerate() {
-            places[*written] = place;
+    /// For each member in the order written: its place in the order of rows.
+    fn permutation(&mut self, first: usize) {
+        let mut sorted = vec![0; self.fields.len() - first];
+        for (at, field) in self.fields[first..].iter().enumerate() {
+            sorted[field.place] = at as u64;
         }
-        let above = self.path.len();
-        put_int(&mut self.path, path::PERMUTATION);
-        let base = self.path.len();
-        // A varint of a place takes at most 4 bytes: bodies are below 2^28 members.
-        for (part, places) in (0..).zip(places.chunks(PART_BYTES / 4)) {
-            self.path.truncate(base);
-            if part > 0 {
-                put_int(&mut self.path, part);
-            }
-            self.rows.push(&self.path, |out| {
-                out.push(scalar::PERMUTATION);
-                places.iter().for_each(|place| scalar::put_varint(out, *place as u64));
-            });
-        }
-        self.path.truncate(above);
+        let mut bytes = Vec::with_capacity(sorted.len() * 2);
+        sorted.iter().for_each(|at| put_varint(&mut bytes, *at));
+        self.parts(PERMUTATION, bytes.chunks(PART_BYTES).map(Scalar::OrderPart));
     }
+}
+
+/// The order of two members' path elements: literals sort before integers.
+fn sorts(members: &Members<'_>, a: &Field, b: &Field) -> std::cmp::Ordering {
+    a.id.cmp(&b.id).then_with(|| match a.id {
+        Some(_) => std::cmp::Ordering::Equal,
+        None => members[a.place].0.as_bytes().cmp(members[b.place].0.as_bytes()),
+    })
 }

@@ -1,63 +1,97 @@
 //! Consecutive rows in one value.
 //!
-//! A run lies under its first row's path. Plain: `00`, then the first row's value with its length before it; then for
-//! each further row how many bytes of its path it shares with the row before, the length of the rest, the rest, the
-//! value's length, the value. Lengths are varints. Compressed: `01`, the length of what the plain run has behind its
-//! first byte, then that as an lz4 block. A row alone is no run: its value stands as it is.
+//! A run lies under its first row's path. Plain: `00`, then the first row's scalar; then for each further row how many
+//! bytes of its path it shares with the row before, the length of the rest, the rest, the scalar. Lengths are varints
+//! (LEB128). Compressed: `01`, the length of what the plain run has behind its first byte, then that as an lz4 block.
+//! A row alone is no run unless it is compressed: its scalar stands as it is.
 
 use crate::error::DecodeError;
-use crate::flatten::Rows;
-use crate::scalar::{RUN_LZ4, RUN_PLAIN, put_varint, take_varint};
+use crate::rows::{Entry, Rows};
+use crate::scalar::{Cursor, FIRST_TAG, RUN_LZ4, RUN_PLAIN, Scalar, put_varint};
 
-/// Most bytes of a value that [`pack`] makes.
+/// Most bytes of a value that [`pack`] makes, as long as no path is longer than 20,000 (FoundationDB takes 100,000).
 pub const VALUE_BYTES_MAX: usize = 90_000;
 
 /// Shorter runs are not worth a try to compress them.
-const COMPRESSED_FROM_BYTES: usize = 1_024;
+pub const COMPRESSED_FROM_BYTES: usize = 1_024;
 
-/// Packs rows into pairs of path and value, in order. `run_bytes` 0: each row is a pair. Otherwise a run takes rows
-/// until it has `run_bytes` bytes.
+/// A body whose keys would take more than this, each row with its own, is packed into runs all the same: a few bytes of
+/// deep text can otherwise stand for kilobytes of path each.
+const KEYS_BYTES_MAX: u64 = 32_000_000;
+
+/// What such a body, and no other, has for `run_bytes` at least.
+const RUN_BYTES_OF_LARGE: usize = 60_000;
+
+/// What a pair takes beside its bytes, about.
+const PAIR_OVERHEAD_BYTES: u64 = 64;
+
+/// How rows are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackOptions {
+    /// A run takes rows until it has this many bytes, before it is compressed. 0: each row is a pair (seed 002).
+    pub run_bytes: usize,
+    /// Runs of this many bytes and more are compressed if that saves an eighth. `None`: never.
+    pub compressed_from_bytes: Option<usize>,
+}
+
+/// Packs rows into pairs of path and value, in order; runs from [`COMPRESSED_FROM_BYTES`] are compressed.
+///
+/// Value bytes are at most [`VALUE_BYTES_MAX`]. Every value says itself what it is, so that pairs of different
+/// `run_bytes` may lie in one database.
 pub fn pack(rows: &Rows, run_bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-    if run_bytes == 0 {
-        return rows.iter().map(|(path, value)| (path.to_vec(), value.to_vec())).collect();
+    pack_with(rows, &PackOptions { run_bytes, compressed_from_bytes: Some(COMPRESSED_FROM_BYTES) })
+}
+
+/// As [`pack`], with its options.
+pub fn pack_with(rows: &Rows, options: &PackOptions) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let keys_bytes = rows.path_bytes() + rows.len() as u64 * PAIR_OVERHEAD_BYTES;
+    let mut options = *options;
+    if keys_bytes > KEYS_BYTES_MAX {
+        options.run_bytes = options.run_bytes.max(RUN_BYTES_OF_LARGE);
     }
-    let mut packer = Packer { pairs: Vec::new(), run: Vec::new(), rows: 0, key: Vec::new(), last: &[] };
-    for (path, value) in rows.iter() {
-        packer.row(path, value, run_bytes);
+    let mut packer = Packer { options, pairs: Vec::new(), key: Vec::new(), run: Vec::new(), rows: 0 };
+    if options.run_bytes == 0 {
+        packer.pairs.reserve_exact(rows.len());
+    }
+    let mut path = Vec::with_capacity(64);
+    for entry in rows.entries() {
+        path.truncate(entry.shared);
+        path.extend_from_slice(entry.rest);
+        packer.row(&path, &entry);
     }
     packer.close();
     packer.pairs
 }
 
-struct Packer<'r> {
+struct Packer {
+    options: PackOptions,
     pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    key: Vec<u8>,
     run: Vec<u8>,
     rows: usize,
-    key: Vec<u8>,
-    last: &'r [u8],
 }
 
-impl<'r> Packer<'r> {
-    fn row(&mut self, path: &'r [u8], value: &'r [u8], run_bytes: usize) {
-        if self.rows > 0 && self.run.len() + path.len() + value.len() + 12 > VALUE_BYTES_MAX {
+impl Packer {
+    fn row(&mut self, path: &[u8], entry: &Entry<'_>) {
+        if self.options.run_bytes == 0 {
+            self.pairs.push((path.to_vec(), entry.scalar.to_vec()));
+            return;
+        }
+        let grown = self.run.len() + entry.bytes.len();
+        // A row that is large for a run stands alone, so that small ones beside it can be read without it.
+        let bytes_max = VALUE_BYTES_MAX.min(2 * self.options.run_bytes);
+        if self.rows > 0 && (self.run.len() >= self.options.run_bytes || grown > bytes_max) {
             self.close();
         }
         if self.rows == 0 {
             self.key = path.to_vec();
+            self.run.reserve(self.options.run_bytes.min(1_024));
             self.run.push(RUN_PLAIN);
+            self.run.extend_from_slice(entry.scalar);
         } else {
-            let shared = self.last.iter().zip(path).take_while(|(a, b)| a == b).count();
-            put_varint(&mut self.run, shared as u64);
-            put_varint(&mut self.run, (path.len() - shared) as u64);
-            self.run.extend_from_slice(&path[shared..]);
+            self.run.extend_from_slice(entry.bytes);
         }
-        put_varint(&mut self.run, value.len() as u64);
-        self.run.extend_from_slice(value);
         self.rows += 1;
-        self.last = path;
-        if self.run.len() >= run_bytes {
-            self.close();
-        }
     }
 
     fn close(&mut self) {
@@ -65,86 +99,68 @@ impl<'r> Packer<'r> {
             return;
         }
         let run = std::mem::take(&mut self.run);
-        let value = if self.rows == 1 {
-            let (_, used) = take_varint(&run[1..]).unwrap_or((0, 0));
-            run[1 + used..].to_vec()
-        } else {
-            compressed(&run).unwrap_or(run)
+        let value = match self.compressed(&run) {
+            Some(compressed) => compressed,
+            None if self.rows == 1 => run[1..].to_vec(),
+            None => run,
         };
         self.pairs.push((std::mem::take(&mut self.key), value));
         self.rows = 0;
     }
+
+    /// The run compressed, if that saves an eighth.
+    fn compressed(&self, run: &[u8]) -> Option<Vec<u8>> {
+        if self.options.compressed_from_bytes.is_none_or(|from| run.len() < from) {
+            return None;
+        }
+        let block = lz4_flex::block::compress(&run[1..]);
+        if block.len() + run.len() / 8 > run.len() {
+            return None;
+        }
+        let mut out = Vec::with_capacity(block.len() + 6);
+        out.push(RUN_LZ4);
+        put_varint(&mut out, run.len() as u64 - 1);
+        out.extend_from_slice(&block);
+        Some(out)
+    }
 }
 
-/// The run compressed, if that saves an eighth.
-fn compressed(run: &[u8]) -> Option<Vec<u8>> {
-    if run.len() < COMPRESSED_FROM_BYTES {
-        return None;
-    }
-    let block = lz4_flex::block::compress(&run[1..]);
-    if block.len() + run.len() / 8 > run.len() {
-        return None;
-    }
-    let mut out = Vec::with_capacity(block.len() + 6);
-    out.push(RUN_LZ4);
-    put_varint(&mut out, run.len() as u64 - 1);
-    out.extend_from_slice(&block);
-    Some(out)
-}
-
-/// Calls `row` with path and scalar of each row of a pair, in order.
+/// Calls `row` for each row of a pair, in order: how many bytes of its path it says to share with the row before (not
+/// checked against that), the rest of its path, its scalar.
 pub(crate) fn each_row(
     key: &[u8],
     value: &[u8],
-    path: &mut Vec<u8>,
-    mut row: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
+    mut row: impl FnMut(usize, &[u8], Scalar<'_>) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
     let inflated;
-    let mut rest = match value.split_first() {
-        Some((&RUN_PLAIN, rest)) => rest,
+    let mut cursor = match value.split_first() {
+        Some((&RUN_PLAIN, rest)) => Cursor(rest),
         Some((&RUN_LZ4, rest)) => {
-            inflated = inflate(rest)?;
-            inflated.as_slice()
+            inflated = inflate(Cursor(rest))?;
+            Cursor(&inflated)
         }
-        Some(_) => return row(key, value),
-        None => return Err(DecodeError::BadRun),
+        Some((&tag, _)) if tag >= FIRST_TAG => {
+            let mut cursor = Cursor(value);
+            let scalar = cursor.scalar()?;
+            return if cursor.is_empty() { row(0, key, scalar) } else { Err(DecodeError::BadScalar) };
+        }
+        _ => return Err(DecodeError::BadRun),
     };
-    path.clear();
-    path.extend_from_slice(key);
-    let first = take_slice(&mut rest)?;
-    row(path, first)?;
-    while !rest.is_empty() {
-        let shared = take_len(&mut rest)?;
-        if shared > path.len() {
-            return Err(DecodeError::BadRun);
-        }
-        path.truncate(shared);
-        path.extend_from_slice(take_slice(&mut rest)?);
-        let scalar = take_slice(&mut rest)?;
-        row(path, scalar)?;
+    row(0, key, cursor.scalar()?)?;
+    while !cursor.is_empty() {
+        let shared = cursor.len()?;
+        let len = cursor.len()?;
+        let rest = cursor.slice(len)?;
+        row(shared, rest, cursor.scalar()?)?;
     }
     Ok(())
 }
 
-fn inflate(rest: &[u8]) -> Result<Vec<u8>, DecodeError> {
-    let (len, used) = take_varint(rest).ok_or(DecodeError::BadRun)?;
-    let len = usize::try_from(len).ok().filter(|len| *len <= VALUE_BYTES_MAX).ok_or(DecodeError::BadRun)?;
-    let out = lz4_flex::block::decompress(&rest[used..], len).map_err(|_| DecodeError::BadRun)?;
-    if out.len() == len { Ok(out) } else { Err(DecodeError::BadRun) }
-}
-
-fn take_len(rest: &mut &[u8]) -> Result<usize, DecodeError> {
-    let (len, used) = take_varint(rest).ok_or(DecodeError::BadRun)?;
-    *rest = &rest[used..];
-    usize::try_from(len).map_err(|_| DecodeError::BadRun)
-}
-
-fn take_slice<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
-    let len = take_len(rest)?;
-    if len > rest.len() {
+fn inflate(mut cursor: Cursor<'_>) -> Result<Vec<u8>, DecodeError> {
+    let len = cursor.len()?;
+    if len > VALUE_BYTES_MAX {
         return Err(DecodeError::BadRun);
     }
-    let (slice, later) = rest.split_at(len);
-    *rest = later;
-    Ok(slice)
+    let out = lz4_flex::block::decompress(cursor.0, len).map_err(|_| DecodeError::BadRun)?;
+    if out.len() == len { Ok(out) } else { Err(DecodeError::BadRun) }
 }

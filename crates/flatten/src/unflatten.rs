@@ -1,16 +1,16 @@
 //! Rows back into JSON text, in one pass and without a tree.
 //!
-//! The text is written as the rows come. An object whose order differs from that of its rows has a permutation row; its
+//! The text is written as the rows come. An object whose order differs from that of its rows has a permutation; its
 //! members are then put in order when the object is closed, as pieces of the text that is there.
 
 use crate::error::DecodeError;
-use crate::json::write_escaped;
-use crate::path::{self, ARRAY, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTATION};
+use crate::json::{self, Limits, Value, is_number, write_escaped};
+use crate::path::{ARRAY, ESCAPE, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, take};
 use crate::run::each_row;
-use crate::scalar::{self, take_varint, unzigzag};
+use crate::scalar::{Cursor, Scalar};
 
-/// Deeper stacks than flattening makes are not followed.
-const DEPTH_MAX: usize = 10_000;
+/// Longest path followed. FoundationDB's keys have at most 10,000 bytes.
+const PATH_BYTES_MAX: usize = 10_000;
 
 /// Names of field ids.
 pub trait FieldNames {
@@ -18,35 +18,55 @@ pub trait FieldNames {
     fn name_of(&self, id: u64) -> Option<&str>;
 }
 
+/// What [`write_members`] wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Members {
+    /// How many members the body has.
+    pub count: usize,
+    /// How many rows it was in.
+    pub rows: usize,
+}
+
 /// Appends a body's members as compact JSON text without the outer braces, from the pairs that [`crate::pack`] made, in
 /// order. An empty body appends nothing.
 ///
+/// Whatever the pairs are, what is appended is JSON; a run has at most [`crate::VALUE_BYTES_MAX`] bytes inflated.
+///
 /// # Errors
-/// [`DecodeError`]; what was appended until then is of no use.
+/// [`DecodeError`]; `out` is as it was before.
 pub fn write_members<'k>(
     pairs: impl IntoIterator<Item = (&'k [u8], &'k [u8])>,
     names: &impl FieldNames,
     out: &mut Vec<u8>,
-) -> Result<(), DecodeError> {
-    let mut writer = Writer {
-        names,
-        base: out.len(),
-        out,
-        last: Vec::with_capacity(64),
-        rows: 0,
-        frames: vec![Frame::object(0, 0)],
-        starts: Vec::new(),
-        open: None,
-        root: Root::Members,
-    };
-    let mut path = Vec::with_capacity(64);
-    for (key, value) in pairs {
-        each_row(key, value, &mut path, |path, scalar| writer.row(path, scalar))?;
+) -> Result<Members, DecodeError> {
+    let before = out.len();
+    let mut writer = Writer::new(names, out, true);
+    let written = pairs
+        .into_iter()
+        .try_for_each(|(key, value)| each_row(key, value, |shared, rest, scalar| writer.row(shared, rest, scalar)))
+        .and_then(|()| writer.finish());
+    if written.is_err() {
+        out.truncate(before);
     }
-    writer.finish()
+    written
 }
 
-/// Whether pairs are what [`crate::pack`] makes of some body: every run decodes, paths grow, every id has a name.
+/// A body as a tree, from the pairs that [`crate::pack`] made, in order.
+///
+/// # Errors
+/// [`DecodeError`]
+pub fn read_body<'k>(
+    pairs: impl IntoIterator<Item = (&'k [u8], &'k [u8])>,
+    names: &impl FieldNames,
+) -> Result<Value<'static>, DecodeError> {
+    let mut out = b"{".to_vec();
+    write_members(pairs, names, &mut out)?;
+    out.push(b'}');
+    parsed(&out).map(Value::into_owned)
+}
+
+/// Whether pairs are what [`crate::pack`] makes of some body: every run decodes, paths grow, every id has a name, and
+/// what comes out is a JSON object without duplicate names.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -54,252 +74,299 @@ pub fn validate<'k>(
     pairs: impl IntoIterator<Item = (&'k [u8], &'k [u8])>,
     names: &impl FieldNames,
 ) -> Result<(), DecodeError> {
-    write_members(pairs, names, &mut Vec::new())
+    let mut out = b"{".to_vec();
+    let members = write_members(pairs, names, &mut out)?;
+    out.push(b'}');
+    match parsed(&out)? {
+        // Parsing has dropped all but one of duplicates.
+        body @ Value::Object(_) if json::text_len(&body) == out.len() => {
+            debug_assert!(matches!(body, Value::Object(body) if body.len() == members.count));
+            Ok(())
+        }
+        _ => Err(DecodeError::BadPath),
+    }
+}
+
+fn parsed(text: &[u8]) -> Result<Value<'_>, DecodeError> {
+    json::parse(text, &Limits { depth_max: json::DEPTH_MAX_LIMIT }).map_err(|_| DecodeError::BadScalar)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Object,
     Array,
+    /// Parts of a string.
+    String,
+    /// Parts of a packed subtree.
+    Packed,
+    /// Parts of the permutation of the object around it.
+    Order,
 }
 
-/// A container that is being written.
+/// Something that is being written.
 #[derive(Debug)]
 struct Frame {
     kind: Kind,
-    /// Bytes of path up to its elements (for an array its marker included).
+    /// Bytes of path up to its elements (a marker included).
     path_bytes: usize,
+    /// Bytes of path up to the end of the last element.
+    element_end: usize,
+    /// Elements so far; without the permutation.
+    count: usize,
     /// Where in `starts` its members begin.
     starts: usize,
-    count: u64,
-    order: Vec<u64>,
+    /// The permutation's bytes, if there is one.
+    order: Vec<u8>,
 }
 
-impl Frame {
-    fn object(path_bytes: usize, starts: usize) -> Self {
-        Frame { kind: Kind::Object, path_bytes, starts, count: 0, order: Vec::new() }
-    }
-}
-
-/// A text in parts that is being written.
-#[derive(Debug)]
-struct Open {
-    /// Bytes of path up to the part's number.
-    path_bytes: usize,
-    next: u64,
-    tag: u8,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Root {
-    Members,
-    Empty,
-    Packed,
-}
-
-struct Writer<'o, 'n, N> {
+pub(crate) struct Writer<'o, 'n, N> {
     names: &'n N,
     out: &'o mut Vec<u8>,
-    base: usize,
-    last: Vec<u8>,
-    rows: u64,
+    /// The root is an object, and its braces are left out.
+    members_only: bool,
+    /// Path of the last row.
+    path: Vec<u8>,
+    rows: usize,
     frames: Vec<Frame>,
     /// Where each member of the open objects begins in the text.
     starts: Vec<usize>,
-    open: Option<Open>,
-    root: Root,
+    /// Parts that must be together before they can be used.
+    joined: Vec<u8>,
+    /// Members of the root.
+    count: usize,
 }
 
-impl<N: FieldNames> Writer<'_, '_, N> {
-    fn row(&mut self, path: &[u8], value: &[u8]) -> Result<(), DecodeError> {
-        let (&tag, value) = value.split_first().ok_or(DecodeError::BadScalar)?;
-        if self.rows == 0 && path.is_empty() {
-            self.rows = 1;
-            self.root = Root::Empty;
-            return if tag == scalar::EMPTY_OBJECT { Ok(()) } else { Err(DecodeError::BadPath) };
+impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
+    pub(crate) fn new(names: &'n N, out: &'o mut Vec<u8>, members_only: bool) -> Self {
+        Writer {
+            names,
+            out,
+            members_only,
+            path: Vec::with_capacity(64),
+            rows: 0,
+            frames: Vec::with_capacity(8),
+            starts: Vec::with_capacity(32),
+            joined: Vec::new(),
+            count: 0,
         }
-        if self.root == Root::Empty || (self.rows > 0 && path <= self.last.as_slice()) {
-            return Err(DecodeError::OutOfOrder);
+    }
+
+    /// Takes a row whose path is the first `shared` bytes of the one before and `rest`.
+    pub(crate) fn row(&mut self, shared: usize, rest: &[u8], scalar: Scalar<'_>) -> Result<(), DecodeError> {
+        let last = self.path.get(shared..).ok_or(DecodeError::BadRun)?;
+        let more = last.iter().zip(rest).take_while(|(a, b)| a == b).count();
+        if self.rows > 0 {
+            match (last.get(more), rest.get(more)) {
+                (_, None) => return Err(DecodeError::OutOfOrder),
+                (None, Some(&ESCAPE)) => {}
+                // Below a row that has a value.
+                (None, Some(_)) => return Err(DecodeError::BadPath),
+                (Some(last), Some(now)) if now < last => return Err(DecodeError::OutOfOrder),
+                _ => {}
+            }
         }
-        let shared = self.last.iter().zip(path).take_while(|(a, b)| a == b).count();
+        let shared = shared + more;
+        let differs = &rest[more..];
+        if shared + differs.len() > PATH_BYTES_MAX {
+            return Err(DecodeError::BadPath);
+        }
+        self.path.truncate(shared);
+        self.path.extend_from_slice(differs);
         self.rows += 1;
-        if self.continue_part(path, shared, tag, value)? {
-            return Ok(());
-        }
-        // A literal's end (00) is also how an escaped NUL begins (00 ff): no element begins with ff.
-        let outside = |frame: &Frame| frame.path_bytes > shared || path.get(frame.path_bytes) == Some(&0xff);
-        while self.frames.last().is_some_and(outside) {
+        while self.frames.last().is_some_and(|frame| !self.is_within(frame.path_bytes, shared)) {
             self.close()?;
         }
-        self.last.truncate(shared);
-        self.last.extend_from_slice(&path[shared..]);
-        self.place(path, tag, value)
+        match self.frames.last() {
+            // The element's value was complete.
+            Some(frame) if self.is_within(frame.element_end, shared) => Err(DecodeError::BadPath),
+            Some(_) => self.element(scalar),
+            None if self.rows > 1 => Err(DecodeError::BadPath),
+            None => self.value(0, scalar),
+        }
     }
 
-    /// Goes on with a text in parts, or ends it.
-    fn continue_part(&mut self, path: &[u8], shared: usize, tag: u8, value: &[u8]) -> Result<bool, DecodeError> {
-        let Some(open) = &mut self.open else { return Ok(false) };
-        if shared < open.path_bytes {
-            if open.tag == scalar::STRING_PART {
-                self.out.push(b'"');
+    /// Whether `end`, which was the end of an element in the last path, is one in this path too, which has its first
+    /// `shared` bytes in common with it.
+    fn is_within(&self, end: usize, shared: usize) -> bool {
+        // A literal's end is also how an escaped NUL begins.
+        end <= shared && self.path.get(end) != Some(&ESCAPE)
+    }
+
+    /// Writes the value that begins in the path at `at`.
+    fn value(&mut self, at: usize, scalar: Scalar<'_>) -> Result<(), DecodeError> {
+        let is_root = self.frames.is_empty();
+        if at == self.path.len() {
+            if is_root && self.members_only {
+                return if scalar == Scalar::EmptyObject { Ok(()) } else { Err(DecodeError::BadPath) };
             }
-            self.open = None;
-            return Ok(false);
+            return self.scalar(scalar);
         }
-        let (part, used) = path::take_int(&path[open.path_bytes..]).ok_or(DecodeError::BadPath)?;
-        if part != open.next || open.path_bytes + used != path.len() || tag != open.tag {
-            return Err(DecodeError::Gap);
+        let (element, used) = take(&self.path[at..]).ok_or(DecodeError::BadPath)?;
+        let kind = match element {
+            Element::Int(ARRAY) => Kind::Array,
+            Element::Int(PART) => Kind::String,
+            Element::Int(PACKED) => Kind::Packed,
+            _ => Kind::Object,
+        };
+        match kind {
+            Kind::Array | Kind::String if is_root && self.members_only => return Err(DecodeError::BadPath),
+            Kind::Array => self.out.push(b'['),
+            Kind::String => self.out.push(b'"'),
+            Kind::Object if is_root && self.members_only => {}
+            Kind::Object => self.out.push(b'{'),
+            Kind::Packed | Kind::Order => {}
         }
-        open.next += 1;
-        self.last.truncate(shared);
-        self.last.extend_from_slice(&path[shared..]);
-        self.part(tag, value)?;
-        Ok(true)
+        self.open(kind, if kind == Kind::Object { at } else { at + used });
+        self.element(scalar)
     }
 
-    fn part(&mut self, tag: u8, value: &[u8]) -> Result<(), DecodeError> {
-        let text = std::str::from_utf8(value).map_err(|_| DecodeError::BadScalar)?;
-        if tag == scalar::STRING_PART {
-            write_escaped(text, self.out);
-        } else {
-            self.out.extend_from_slice(text.as_bytes());
-        }
-        Ok(())
+    fn open(&mut self, kind: Kind, path_bytes: usize) {
+        self.frames.push(Frame {
+            kind,
+            path_bytes,
+            element_end: path_bytes,
+            count: 0,
+            starts: self.starts.len(),
+            order: Vec::new(),
+        });
     }
 
-    /// Writes a row whose containers up to some depth are open.
-    fn place(&mut self, path: &[u8], tag: u8, value: &[u8]) -> Result<(), DecodeError> {
-        let depth = self.frames.len();
-        let mut at = self.frames.last().ok_or(DecodeError::BadPath)?.path_bytes;
-        loop {
-            let frame = self.frames.last_mut().ok_or(DecodeError::BadPath)?;
-            if frame.kind == Kind::Array {
-                let (index, used) = path::take_int(&path[at..]).ok_or(DecodeError::BadPath)?;
-                if index != frame.count {
-                    return Err(DecodeError::Gap);
+    /// Writes the element of the innermost frame that begins in the path where the frame ends.
+    ///
+    /// With [`Writer::value`] it recurses once an element: a path has at most 10,000 bytes, but deep ones are refused.
+    fn element(&mut self, scalar: Scalar<'_>) -> Result<(), DecodeError> {
+        // The frames of a value of the greatest depth, and of a text in parts in it.
+        if self.frames.len() > json::DEPTH_MAX_LIMIT + 1 {
+            return Err(DecodeError::BadPath);
+        }
+        let frame = self.frames.last_mut().ok_or(DecodeError::BadPath)?;
+        let at = frame.path_bytes;
+        let (element, used) = take(&self.path[at..]).ok_or(DecodeError::BadPath)?;
+        let end = at + used;
+        frame.element_end = end;
+        match (frame.kind, element) {
+            (Kind::Object, Element::Int(PERMUTATION)) => {
+                self.joined.clear();
+                self.open(Kind::Order, end);
+                return self.element(scalar);
+            }
+            (Kind::Object, Element::Int(id)) if id >= FIRST_FIELD_ID => {
+                let name = self.names.name_of(id).ok_or(DecodeError::UnknownFieldId(id))?;
+                begin_member(self.out, frame, &mut self.starts, name);
+            }
+            (Kind::Object, Element::Literal(name)) => begin_member(self.out, frame, &mut self.starts, &name),
+            (Kind::Object, _) => return Err(DecodeError::BadPath),
+            (_, Element::Int(number)) if number == frame.count as u64 => {
+                frame.count += 1;
+                if frame.kind != Kind::Array {
+                    return if end == self.path.len() { self.part(scalar) } else { Err(DecodeError::BadPath) };
                 }
-                if index > 0 {
+                if number > 0 {
                     self.out.push(b',');
                 }
-                frame.count += 1;
-                at += used;
-            } else {
-                match path.get(at) {
-                    Some(0x02) => {
-                        let (element, used) = path::take(&path[at..]).ok_or(DecodeError::BadPath)?;
-                        let Element::Literal(name) = element else { return Err(DecodeError::BadPath) };
-                        begin_member(self.out, frame, &mut self.starts, self.base, &name);
-                        at += used;
-                    }
-                    _ => {
-                        let (id, used) = path::take_int(&path[at..]).ok_or(DecodeError::BadPath)?;
-                        if id == PERMUTATION {
-                            return permutation(frame, &path[at + used..], tag, value);
-                        }
-                        if id == PACKED && depth == 1 && at == 0 && self.rows == 1 {
-                            self.root = Root::Packed;
-                            return self.open_part(path, used, tag, value);
-                        }
-                        if id < FIRST_FIELD_ID || self.root == Root::Packed {
-                            return Err(DecodeError::BadPath);
-                        }
-                        let name = self.names.name_of(id).ok_or(DecodeError::UnknownFieldId(id))?;
-                        begin_member(self.out, frame, &mut self.starts, self.base, name);
-                        at += used;
-                    }
-                }
             }
-            if at == path.len() {
-                return scalar_text(self.out, tag, value);
-            }
-            if self.frames.len() > DEPTH_MAX {
-                return Err(DecodeError::BadPath);
-            }
-            match path::take_int(&path[at..]) {
-                Some((ARRAY, used)) => {
-                    at += used;
-                    self.out.push(b'[');
-                    let frame = Frame { kind: Kind::Array, ..Frame::object(at, self.starts.len()) };
-                    self.frames.push(frame);
-                }
-                Some((PART | PACKED, used)) => return self.open_part(path, at + used, tag, value),
-                _ => {
-                    self.out.push(b'{');
-                    self.frames.push(Frame::object(at, self.starts.len()));
-                }
-            }
+            (_, Element::Int(_)) => return Err(DecodeError::Gap),
+            (_, Element::Literal(_)) => return Err(DecodeError::BadPath),
         }
+        self.value(end, scalar)
     }
 
-    /// Begins a text in parts; `at`: bytes of path up to the part's number.
-    fn open_part(&mut self, path: &[u8], at: usize, tag: u8, value: &[u8]) -> Result<(), DecodeError> {
-        let (marker, part_tag) = match tag {
-            scalar::STRING_PART => (PART, tag),
-            scalar::PACKED_PART => (PACKED, tag),
+    fn part(&mut self, scalar: Scalar<'_>) -> Result<(), DecodeError> {
+        let kind = self.frames.last().map(|frame| frame.kind);
+        match (kind, scalar) {
+            (Some(Kind::String), Scalar::StringPart(bytes)) => write_escaped(text_of(bytes)?, self.out),
+            (Some(Kind::Packed), Scalar::PackedPart(bytes)) | (Some(Kind::Order), Scalar::OrderPart(bytes)) => {
+                if self.frames.last().is_some_and(|frame| frame.count == 1) {
+                    self.joined.clear();
+                }
+                self.joined.extend_from_slice(bytes);
+            }
             _ => return Err(DecodeError::BadScalar),
-        };
-        let number = path::take_int(&path[at..]);
-        let marked = path[..at].ends_with(&[0x15, marker as u8]);
-        if number != Some((0, path.len() - at)) || !marked {
-            return Err(DecodeError::Gap);
-        }
-        if tag == scalar::STRING_PART {
-            self.out.push(b'"');
-        }
-        self.open = Some(Open { path_bytes: at, next: 1, tag: part_tag });
-        self.part(tag, value)
-    }
-
-    /// Ends the innermost container.
-    fn close(&mut self) -> Result<(), DecodeError> {
-        let frame = self.frames.pop().ok_or(DecodeError::BadPath)?;
-        if !frame.order.is_empty() {
-            reorder(self.out, &self.starts[frame.starts..], &frame.order)?;
-        }
-        if frame.kind == Kind::Object && frame.count == 0 {
-            // Only its permutation was there.
-            return Err(DecodeError::BadOrder);
-        }
-        self.starts.truncate(frame.starts);
-        if !self.frames.is_empty() {
-            self.out.push(if frame.kind == Kind::Array { b']' } else { b'}' });
         }
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(), DecodeError> {
+    fn scalar(&mut self, scalar: Scalar<'_>) -> Result<(), DecodeError> {
+        use std::io::Write;
+        let out = &mut *self.out;
+        match scalar {
+            Scalar::Null => out.extend_from_slice(b"null"),
+            Scalar::Bool(true) => out.extend_from_slice(b"true"),
+            Scalar::Bool(false) => out.extend_from_slice(b"false"),
+            Scalar::EmptyObject => out.extend_from_slice(b"{}"),
+            Scalar::EmptyArray => out.extend_from_slice(b"[]"),
+            // Writing into a vector cannot fail.
+            Scalar::Int(integer) => write!(out, "{integer}").map_err(|_| DecodeError::BadScalar)?,
+            Scalar::Float(float) => write!(out, "{float}").map_err(|_| DecodeError::BadScalar)?,
+            Scalar::Number(text) if is_number(text) => out.extend_from_slice(text),
+            Scalar::String(bytes) => {
+                let text = text_of(bytes)?;
+                out.reserve(text.len() + 2);
+                out.push(b'"');
+                write_escaped(text, out);
+                out.push(b'"');
+            }
+            Scalar::Number(_) | Scalar::StringPart(_) | Scalar::PackedPart(_) | Scalar::OrderPart(_) => {
+                return Err(DecodeError::BadScalar);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the innermost frame.
+    fn close(&mut self) -> Result<(), DecodeError> {
+        let frame = self.frames.pop().ok_or(DecodeError::BadPath)?;
+        let bare = self.members_only && self.frames.is_empty();
+        match frame.kind {
+            Kind::String => self.out.push(b'"'),
+            Kind::Array => self.out.push(b']'),
+            Kind::Order => {
+                let object = self.frames.last_mut().ok_or(DecodeError::BadPath)?;
+                object.order = std::mem::take(&mut self.joined);
+            }
+            Kind::Packed => match parsed(&self.joined)? {
+                Value::Object(members) if bare => {
+                    json::write_members(&members, self.out);
+                    self.count = members.len();
+                }
+                value @ (Value::Object(_) | Value::Array(_)) if !bare => json::write(&value, self.out),
+                _ => return Err(DecodeError::BadScalar),
+            },
+            Kind::Object => {
+                if frame.count == 0 {
+                    // Only its permutation was there.
+                    return Err(DecodeError::BadOrder);
+                }
+                if !frame.order.is_empty() {
+                    reorder(self.out, &self.starts[frame.starts..], &frame.order)?;
+                }
+                self.starts.truncate(frame.starts);
+                if bare {
+                    self.count = frame.count;
+                } else {
+                    self.out.push(b'}');
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<Members, DecodeError> {
         if self.rows == 0 {
             return Err(DecodeError::Empty);
         }
-        if let Some(open) = self.open.take()
-            && open.tag == scalar::STRING_PART
-        {
-            self.out.push(b'"');
+        while !self.frames.is_empty() {
+            self.close()?;
         }
-        match self.root {
-            Root::Empty => Ok(()),
-            Root::Packed => {
-                // The packed text is the object itself.
-                let packed = &self.out[self.base..];
-                if packed.len() < 2 || packed.first() != Some(&b'{') || packed.last() != Some(&b'}') {
-                    return Err(DecodeError::BadScalar);
-                }
-                self.out.pop();
-                self.out.remove(self.base);
-                Ok(())
-            }
-            Root::Members => {
-                while !self.frames.is_empty() {
-                    self.close()?;
-                }
-                Ok(())
-            }
-        }
+        Ok(Members { count: self.count, rows: self.rows })
     }
 }
 
-fn begin_member(out: &mut Vec<u8>, frame: &mut Frame, starts: &mut Vec<usize>, base: usize, name: &str) {
-    debug_assert!(out.len() >= base);
+fn text_of(bytes: &[u8]) -> Result<&str, DecodeError> {
+    std::str::from_utf8(bytes).map_err(|_| DecodeError::BadScalar)
+}
+
+fn begin_member(out: &mut Vec<u8>, frame: &mut Frame, starts: &mut Vec<usize>, name: &str) {
     if frame.count > 0 {
         out.push(b',');
     }
@@ -310,32 +377,18 @@ fn begin_member(out: &mut Vec<u8>, frame: &mut Frame, starts: &mut Vec<usize>, b
     out.extend_from_slice(b"\":");
 }
 
-fn permutation(frame: &mut Frame, rest: &[u8], tag: u8, mut value: &[u8]) -> Result<(), DecodeError> {
-    let in_sequence = if rest.is_empty() { frame.order.is_empty() } else { !frame.order.is_empty() };
-    let is_number = rest.is_empty() || path::take_int(rest).is_some_and(|(part, used)| part > 0 && used == rest.len());
-    if tag != scalar::PERMUTATION || !in_sequence || !is_number {
-        return Err(DecodeError::BadOrder);
-    }
-    while !value.is_empty() {
-        let (place, used) = take_varint(value).ok_or(DecodeError::BadScalar)?;
-        frame.order.push(place);
-        value = &value[used..];
-    }
-    if frame.order.is_empty() { Err(DecodeError::BadOrder) } else { Ok(()) }
-}
-
-/// Puts an object's members, which end the text, into the order written. `order[w]` is the place of the `w`-th.
-fn reorder(out: &mut Vec<u8>, starts: &[usize], order: &[u64]) -> Result<(), DecodeError> {
-    if order.len() != starts.len() {
-        return Err(DecodeError::BadOrder);
-    }
+/// Puts an object's members, which end the text, into the order written. `order` has, for each member in that order, its
+/// place among those that are there.
+fn reorder(out: &mut Vec<u8>, starts: &[usize], order: &[u8]) -> Result<(), DecodeError> {
     let first = *starts.first().ok_or(DecodeError::BadOrder)?;
     let sorted = out.split_off(first);
     let mut used = vec![false; starts.len()];
-    for (written, place) in order.iter().enumerate() {
-        let place = usize::try_from(*place).ok().filter(|place| *place < starts.len()).ok_or(DecodeError::BadOrder)?;
-        if std::mem::replace(&mut used[place], true) {
-            return Err(DecodeError::BadOrder);
+    let mut cursor = Cursor(order);
+    for written in 0..starts.len() {
+        let place = cursor.len().map_err(|_| DecodeError::BadOrder)?;
+        match used.get_mut(place) {
+            Some(used) if !*used => *used = true,
+            _ => return Err(DecodeError::BadOrder),
         }
         // A comma stands between a member and the next.
         let end = starts.get(place + 1).map_or(sorted.len(), |next| next - first - 1);
@@ -344,55 +397,5 @@ fn reorder(out: &mut Vec<u8>, starts: &[usize], order: &[u64]) -> Result<(), Dec
         }
         out.extend_from_slice(&sorted[starts[place] - first..end]);
     }
-    Ok(())
-}
-
-fn scalar_text(out: &mut Vec<u8>, tag: u8, value: &[u8]) -> Result<(), DecodeError> {
-    let plain: &[u8] = match tag {
-        scalar::NULL => b"null",
-        scalar::FALSE => b"false",
-        scalar::TRUE => b"true",
-        scalar::EMPTY_OBJECT => b"{}",
-        scalar::EMPTY_ARRAY => b"[]",
-        scalar::INT => {
-            let (integer, used) = take_varint(value).ok_or(DecodeError::BadScalar)?;
-            if used != value.len() {
-                return Err(DecodeError::BadScalar);
-            }
-            write_integer(out, unzigzag(integer));
-            return Ok(());
-        }
-        scalar::NUMBER if !value.is_empty() && value.iter().all(|byte| b"+-.eE0123456789".contains(byte)) => {
-            out.extend_from_slice(value);
-            return Ok(());
-        }
-        scalar::STRING => {
-            let text = std::str::from_utf8(value).map_err(|_| DecodeError::BadScalar)?;
-            out.push(b'"');
-            write_escaped(text, out);
-            out.push(b'"');
-            return Ok(());
-        }
-        _ => return Err(DecodeError::BadScalar),
-    };
-    out.extend_from_slice(plain);
-    if value.is_empty() { Ok(()) } else { Err(DecodeError::BadScalar) }
-}
-
-fn write_integer(out: &mut Vec<u8>, integer: i64) {
-    let mut digits = [0_u8; 20];
-    let mut at = digits.len();
-    let mut rest = integer.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if integer < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(&digits[at..]);
+    if cursor.is_empty() { Ok(()) } else { Err(DecodeError::BadOrder) }
 }

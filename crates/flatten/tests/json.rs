@@ -20,7 +20,7 @@ fn what_is_refused() {
         (b"{a:1}", Unexpected),
         (b"01", Trailing),
         (b"1 2", Trailing),
-        (b"-", End),
+        (b"-", Number),
         (b"1.", Number),
         (b".5", Unexpected),
         (b"1e", Number),

@@ -1,103 +1,15 @@
-//! What goes in comes out: examples drawn out row by row, and any body in any layout.
+//! What goes in comes out, in any layout.
 
-use std::collections::HashMap;
+mod support;
 
-use flatbed_flatten::json::{self, Limits, Value, parse};
+use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value};
+use flatbed_flatten::path::{Step, of_steps};
 use flatbed_flatten::{
-    DecodeError, FieldIds, FieldNames, FlattenOptions, flatten, json_len, pack, unknown_names, validate, write_members,
+    FlattenOptions, Members, PERMUTED_DEPTH_MAX, PackOptions, etf, flatten, json, pack, pack_with, read_body,
+    read_subtree, subtree_range, unknown_names, validate, write_members,
 };
 use proptest::prelude::*;
-
-#[derive(Default, Clone)]
-struct Names(Vec<String>, HashMap<String, u64>);
-
-impl Names {
-    /// Ids from 10 up in order of first sight; `literal` says which names get none.
-    fn of(body: &Value<'_>, literal: impl Fn(&str) -> bool) -> Names {
-        let mut names = Names::default();
-        let unknown: Vec<String> = unknown_names(body, &names).into_iter().map(str::to_owned).collect();
-        for name in unknown.into_iter().filter(|name| !literal(name)) {
-            names.1.insert(name.clone(), 10 + names.0.len() as u64);
-            names.0.push(name);
-        }
-        names
-    }
-}
-
-impl FieldIds for Names {
-    fn id_of(&self, name: &str) -> Option<u64> {
-        self.1.get(name).copied()
-    }
-}
-
-impl FieldNames for Names {
-    fn name_of(&self, id: u64) -> Option<&str> {
-        self.0.get(id.checked_sub(10)? as usize).map(String::as_str)
-    }
-}
-
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
-fn text_of(pairs: &Pairs, names: &Names) -> Result<String, DecodeError> {
-    let mut out = b"{".to_vec();
-    write_members(pairs.iter().map(|(path, value)| (&path[..], &value[..])), names, &mut out)?;
-    out.push(b'}');
-    Ok(String::from_utf8(out).expect("UTF-8"))
-}
-
-fn compact(body: &Value<'_>) -> String {
-    let mut out = Vec::new();
-    json::write(body, &mut out);
-    assert_eq!(out.len(), json_len(body));
-    String::from_utf8(out).expect("UTF-8")
-}
-
-fn check(text: &str, expected: &[&str]) {
-    let body = parse(text.as_bytes(), &Limits::default()).unwrap();
-    let names = Names::of(&body, |_| false);
-    let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), 0);
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
-    let found: Vec<String> = pairs.iter().map(|(path, value)| format!("{} = {}", hex(path), hex(value))).collect();
-    assert_eq!(found, expected, "{text}");
-    assert_eq!(text_of(&pairs, &names).unwrap(), compact(&body));
-}
-
-#[test]
-fn rows_of_examples() {
-    check("{}", &[" = 16"]);
-    check(r#"{"a":1}"#, &["15 0a = 13 02"]);
-    check(r#"{"a":null,"b":true,"c":false}"#, &["15 0a = 10", "15 0b = 12", "15 0c = 11"]);
-    check(r#"{"a":{},"b":[]}"#, &["15 0a = 16", "15 0b = 17"]);
-    check(
-        r#"{"a":1.0,"b":-0.0,"c":-1,"d":""}"#,
-        &["15 0a = 14 31 2e 30", "15 0b = 14 2d 30 2e 30", "15 0c = 13 01", "15 0d = 15"],
-    );
-    check(
-        r#"{"foo":{"bar":[1,"x"]},"n":null}"#,
-        &["15 0a 15 0b 14 14 = 13 02", "15 0a 15 0b 14 15 01 = 15 78", "15 0c = 10"],
-    );
-    // Seed 002's own document.
-    check(
-        r#"{"foo":{"bar":{"baz":[1,2,3]},"langs":{"en_US":"English"}}}"#,
-        &[
-            "15 0a 15 0b 15 0c 14 14 = 13 02",
-            "15 0a 15 0b 15 0c 14 15 01 = 13 04",
-            "15 0a 15 0b 15 0c 14 15 02 = 13 06",
-            "15 0a 15 0d 15 0e = 15 45 6e 67 6c 69 73 68",
-        ],
-    );
-    // Written b, a; a has the smaller id here, having been seen first.
-    check(
-        r#"{"x":{"a":1,"b":2},"y":{"b":1,"a":2}}"#,
-        &[
-            "15 0a 15 0b = 13 02",
-            "15 0a 15 0c = 13 04",
-            "15 0d 15 02 = 1a 01 00",
-            "15 0d 15 0b = 13 04",
-            "15 0d 15 0c = 13 02",
-        ],
-    );
-}
+use support::{Names, Pairs, any_body, compact, parse, slices, text_of};
 
 #[test]
 fn large_strings_and_long_names() {
@@ -106,113 +18,170 @@ fn large_strings_and_long_names() {
     let bodies = [
         format!(r#"{{"s":"{}","t":1}}"#, "é\\n".repeat(60_000)),
         format!(r#"{{"a":{{"{}":[1,2]}},"b":2}}"#, "n".repeat(5_000)),
-        format!(r#"{{"{}":"{}"}}"#, "n".repeat(5_000), "x".repeat(200_000)),
+        format!(r#"{{"{}":"{}"}}"#, "n".repeat(5_000), "é".repeat(200_000)),
         deep,
         format!("{{{}}}", (0..40_000).rev().map(|n| format!(r#""f{n:05}":{n}"#)).collect::<Vec<_>>().join(",")),
     ];
     for text in &bodies {
-        let body = parse(text.as_bytes(), &Limits::default()).unwrap();
-        let sorted_ids = {
-            let mut names = Names::of(&body, |_| true);
-            let mut all: Vec<String> = unknown_names(&body, &names).into_iter().map(str::to_owned).collect();
-            all.sort();
-            for name in all.into_iter().filter(|name| name.len() < 512) {
-                names.1.insert(name.clone(), 10 + names.0.len() as u64);
-                names.0.push(name);
-            }
-            names
-        };
-        for names in [sorted_ids, Names::of(&body, |name| name.len() > 512), Names::of(&body, |_| true)] {
+        let body = parse(text);
+        let mut sorted = unknown_names(&body, &Names::default());
+        sorted.retain(|name| name.len() < 512);
+        sorted.sort_unstable();
+        for names in [Names::new(sorted), Names::of(&body, |name| name.len() > 512), Names::default()] {
             let rows = flatten(&body, &names, &FlattenOptions { path_bytes_max: 7_000 });
             for run_bytes in [0, 1_500, 60_000] {
                 let pairs = pack(&rows, run_bytes);
                 assert!(pairs.iter().all(|(path, value)| path.len() <= 7_000 && value.len() <= 100_000));
                 assert!(text_of(&pairs, &names).unwrap() == compact(&body));
+                assert_eq!(validate(slices(&pairs), &names), Ok(()));
             }
         }
     }
 }
 
-fn any_number() -> impl Strategy<Value = String> {
-    prop_oneof![
-        any::<i64>().prop_map(|n| n.to_string()),
-        (-1000..1000_i64).prop_map(|n| n.to_string()),
-        "-?(0|[1-9][0-9]{0,40})",
-        "-?(0|[1-9][0-9]{0,4})\\.[0-9]{1,20}",
-        "-?[1-9]\\.[0-9]{1,4}[eE][+-]?[0-9]{1,2}",
-    ]
+/// Everything that recurses, at the greatest depth, on the stack of a small thread.
+#[test]
+fn the_greatest_depth_fits_a_small_stack() {
+    let work = || {
+        let levels = DEPTH_MAX_LIMIT / 2;
+        let text = format!("{}{}{}", r#"{"a":["#.repeat(levels), r#""x""#, "]}".repeat(levels));
+        let limits = Limits { depth_max: usize::MAX };
+        let body = json::parse(text.as_bytes(), &limits).unwrap();
+        let deeper = format!("[{text}]");
+        assert_eq!(json::parse(deeper.as_bytes(), &limits).unwrap_err().kind, json::ParseErrorKind::Depth);
+        let names = Names::of(&body, |_| false);
+        etf::body_revision(None, false, &body);
+        for path_bytes_max in [300, 8_000] {
+            let rows = flatten(&body, &names, &FlattenOptions { path_bytes_max });
+            let pairs = pack(&rows, 1_500);
+            assert_eq!(text_of(&pairs, &names).unwrap(), compact(&body));
+            assert_eq!(read_body(slices(&pairs), &names).unwrap(), body.clone().into_owned());
+            assert_eq!(validate(slices(&pairs), &names), Ok(()));
+        }
+    };
+    std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap().join().unwrap();
 }
 
-fn any_value() -> impl Strategy<Value = Value<'static>> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::Bool),
-        any_number().prop_map(|text| Value::Number(text.into())),
-        "[a\\x00-\\x1f\"\\\\é😀/]{0,12}|.{0,80}".prop_map(|text| Value::String(text.into())),
-    ];
-    leaf.prop_recursive(6, 80, 8, |inner| {
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::Array),
-            any_members(inner).prop_map(Value::Object),
-        ]
-    })
+/// Rows of deep text must not take a path's length each.
+#[test]
+fn deep_and_wide_text_stays_small() {
+    let text = format!("{{\"a\":{}{}{}}}", "[".repeat(480), vec!["1"; 300_000].join(","), "]".repeat(480));
+    let body = parse(&text);
+    let names = Names::of(&body, |_| false);
+    let rows = flatten(&body, &names, &FlattenOptions::default());
+    assert!(rows.path_bytes() > 200_000_000);
+    for run_bytes in [0, 100] {
+        let pairs = pack(&rows, run_bytes);
+        let stored: usize = pairs.iter().map(|(path, value)| path.len() + value.len()).sum();
+        assert!(stored < 3 * text.len(), "{stored}");
+        assert!(text_of(&pairs, &names).unwrap() == text);
+    }
 }
 
-fn any_members(
-    inner: impl Strategy<Value = Value<'static>>,
-) -> impl Strategy<Value = Vec<(std::borrow::Cow<'static, str>, Value<'static>)>> {
-    let name = "[a-e]|[a-e]{2}|\\PC{0,6}|[\\x00\\x01]{0,3}";
-    proptest::collection::vec((name, inner), 0..8).prop_map(|members| {
-        let mut seen = std::collections::HashSet::new();
-        let fresh = members.into_iter().filter(|(name, _)| seen.insert(name.clone()));
-        fresh.map(|(name, value)| (name.into(), value)).collect()
-    })
+/// Reading moves the text of an object whose order differs, so such objects must not lie in one another without end.
+#[test]
+fn objects_in_another_order_in_one_another() {
+    let levels = 400;
+    let text = format!("{}1{}", r#"{"b":0,"a":"#.repeat(levels), "}".repeat(levels));
+    let names = Names::new(["a", "b"]);
+    let rows = flatten(&parse(&text), &names, &FlattenOptions::default());
+    assert_eq!(rows.len(), 2 * PERMUTED_DEPTH_MAX + 1);
+    assert_eq!(text_of(&pack(&rows, 0), &names).unwrap(), text);
 }
 
-fn any_body() -> impl Strategy<Value = Value<'static>> {
-    any_members(any_value()).prop_map(Value::Object)
+#[test]
+fn members_are_counted() {
+    let names = Names::new(["a", "b"]);
+    let check = |text: &str, count: usize, rows: usize, path_bytes_max: usize| {
+        let pairs = pack(&flatten(&parse(text), &names, &FlattenOptions { path_bytes_max }), 100);
+        let mut out = b"x".to_vec();
+        assert_eq!(write_members(slices(&pairs), &names, &mut out), Ok(Members { count, rows }), "{text}");
+        assert_eq!(out, [b"x", &text.as_bytes()[1..text.len() - 1]].concat());
+    };
+    check("{}", 0, 1, 8_000);
+    check(r#"{"a":[1,2]}"#, 1, 2, 8_000);
+    check(r#"{"b":[1,2],"a":{}}"#, 2, 4, 8_000);
+    check(r#"{"a":[1,2],"b":0}"#, 2, 1, 10);
+}
+
+/// The pairs that a read of a subtree's range gives.
+fn in_range<'p>(pairs: &'p Pairs, path: &[u8]) -> impl Iterator<Item = (&'p [u8], &'p [u8])> {
+    let range = subtree_range(b"", path);
+    let begin = pairs.partition_point(|(key, _)| *key <= range.begin).saturating_sub(1);
+    let end = pairs.partition_point(|(key, _)| *key < range.end);
+    slices(pairs).take(end).skip(begin)
+}
+
+#[test]
+fn subtrees() {
+    let text = r#"{"a":{"x":[1,{"y":2}],"z":"s"},"b":3,"c":[[4]],"lit":{"d":5},"lit\u0000":{"d":6}}"#;
+    let body = parse(text);
+    let names = Names::new(["a", "x", "y", "z", "b", "c", "d"]);
+    let (name, index) = (Step::Name, Step::Index);
+    let check = |steps: &[Step<'_>], expected: Option<&str>| {
+        let path = of_steps(steps, &names);
+        for run_bytes in [0, 10, 20, 40, 1_000] {
+            let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), run_bytes);
+            let found = read_subtree(in_range(&pairs, &path), &path, &names).unwrap();
+            assert_eq!(found.as_ref().map(compact).as_deref(), expected, "{steps:?} {run_bytes}");
+        }
+    };
+    check(&[name("a")], Some(r#"{"x":[1,{"y":2}],"z":"s"}"#));
+    check(&[name("a"), name("x")], Some(r#"[1,{"y":2}]"#));
+    check(&[name("a"), name("x"), index(1)], Some(r#"{"y":2}"#));
+    check(&[name("a"), name("x"), index(1), name("y")], Some("2"));
+    check(&[name("b")], Some("3"));
+    check(&[name("c"), index(0)], Some("[4]"));
+    check(&[name("lit")], Some(r#"{"d":5}"#));
+    check(&[name("lit\0")], Some(r#"{"d":6}"#));
+    check(&[], Some(compact(&read_body_of(&body, &names)).as_str()));
+    check(&[name("a"), name("none")], None);
+    check(&[name("c"), index(1)], None);
+    check(&[name("li")], None);
+}
+
+fn read_body_of(body: &Value<'_>, names: &Names) -> Value<'static> {
+    let pairs = pack(&flatten(body, names, &FlattenOptions::default()), 50);
+    read_body(slices(&pairs), names).unwrap()
+}
+
+fn any_run_bytes() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(0_usize), 1..300_usize, Just(1_000), Just(4_000), Just(16_000)]
 }
 
 proptest! {
     #[test]
     fn every_body_comes_back_in_every_layout(
-        body in any_body(), literal_below in 0..4_u8, run_bytes in prop_oneof![Just(0_usize), 1..300_usize, Just(4_000)],
-        seen_before in any_body(), path_bytes_max in prop_oneof![Just(40_usize), Just(8_000)],
+        body in any_body(), literal_below in 0..4_u8, run_bytes in any_run_bytes(),
+        compressed_from_bytes in proptest::option::of(0..500_usize), seen_before in any_body(),
+        path_bytes_max in prop_oneof![Just(40_usize), Just(8_000)],
     ) {
         let text = compact(&body);
-        prop_assert_eq!(&parse(text.as_bytes(), &Limits::default()).unwrap(), &body);
+        prop_assert_eq!(&parse(&text), &body);
         // Ids in an order that another document made.
         let both = Value::Array(vec![seen_before, body.clone()]);
         let names = Names::of(&both, |name| name.len() as u8 % 4 < literal_below);
         let rows = flatten(&body, &names, &FlattenOptions { path_bytes_max });
-        let paths: Vec<&[u8]> = rows.iter().map(|(path, _)| path).collect();
+        let mut paths: Vec<Vec<u8>> = Vec::new();
+        rows.for_each(|path, _| paths.push(path.to_vec()));
         prop_assert!(paths.is_sorted_by(|a, b| a < b));
-        let pairs = pack(&rows, run_bytes);
+        prop_assert_eq!(rows.len(), paths.len());
+        let pairs = pack_with(&rows, &PackOptions { run_bytes, compressed_from_bytes });
+        prop_assert!(pairs.is_sorted_by(|a, b| a.0 < b.0));
         prop_assert_eq!(text_of(&pairs, &names).unwrap(), text);
-        prop_assert!(validate(pairs.iter().map(|(path, value)| (&path[..], &value[..])), &names).is_ok());
+        prop_assert_eq!(validate(slices(&pairs), &names), Ok(()));
+        prop_assert_eq!(read_body(slices(&pairs), &names).unwrap(), body);
     }
 
     #[test]
-    fn damaged_rows_do_not_panic(
-        body in any_body(), run_bytes in prop_oneof![Just(0_usize), 1..300_usize],
-        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..4),
-        drop_one: bool,
-    ) {
+    fn every_member_is_found_in_its_range(body in any_body(), run_bytes in any_run_bytes()) {
+        let Value::Object(members) = &body else { panic!("no object") };
         let names = Names::of(&body, |name| name.len() == 1);
-        let mut pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), run_bytes);
-        for (pair, byte, with) in damage {
-            let at = pair.index(pairs.len());
-            let (path, value) = &mut pairs[at];
-            let into = if with & 1 == 0 && !path.is_empty() { path } else { value };
-            let at = byte.index(into.len().max(1));
-            if at < into.len() {
-                into[at] = with;
-            }
+        let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), run_bytes);
+        for (name, value) in members {
+            let path = of_steps(&[Step::Name(name)], &names);
+            let found = read_subtree(in_range(&pairs, &path), &path, &names).unwrap();
+            prop_assert_eq!(found.as_ref(), Some(value));
         }
-        if drop_one && pairs.len() > 1 {
-            pairs.remove(0);
-        }
-        let mut out = Vec::new();
-        let _ = write_members(pairs.iter().map(|(path, value)| (&path[..], &value[..])), &names, &mut out);
     }
 }

@@ -1,0 +1,86 @@
+//! Rows of a body, in one buffer.
+
+use crate::scalar::{Cursor, Scalar, put_varint};
+
+/// Rows of a body in order of their paths.
+///
+/// They lie in one buffer in the form that a run has them (see [`crate::run`]), each path as what differs from the one
+/// before: memory is in proportion to the body's text, however deep it is.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    stream: Vec<u8>,
+    count: usize,
+    path_bytes: u64,
+}
+
+impl Rows {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Rows { stream: Vec::with_capacity(bytes), count: 0, path_bytes: 0 }
+    }
+
+    /// How many there are; never 0 after flattening.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What all paths take together, written out, in bytes.
+    pub fn path_bytes(&self) -> u64 {
+        self.path_bytes
+    }
+
+    /// `path` is greater than the last one, and has its first `shared` bytes in common with it.
+    pub(crate) fn push(&mut self, path: &[u8], shared: usize, scalar: Scalar<'_>) {
+        let (_, rest) = path.split_at_checked(shared).unwrap_or((path, &[]));
+        put_varint(&mut self.stream, shared as u64);
+        put_varint(&mut self.stream, rest.len() as u64);
+        self.stream.extend_from_slice(rest);
+        scalar.put(&mut self.stream);
+        self.count += 1;
+        self.path_bytes += path.len() as u64;
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut cursor = Cursor(&self.stream);
+        // What `push` wrote is whole: this ends at the end.
+        std::iter::from_fn(move || Entry::take(&mut cursor).ok())
+    }
+
+    /// Calls `row` with path and scalar of each row, in order.
+    pub fn for_each(&self, mut row: impl FnMut(&[u8], &[u8])) {
+        let mut path = Vec::new();
+        for entry in self.entries() {
+            path.truncate(entry.shared);
+            path.extend_from_slice(entry.rest);
+            row(&path, entry.scalar);
+        }
+    }
+}
+
+/// A row in a buffer.
+pub(crate) struct Entry<'r> {
+    /// How many bytes its path has in common with the one before.
+    pub shared: usize,
+    /// The rest of its path.
+    pub rest: &'r [u8],
+    pub scalar: &'r [u8],
+    /// All of it.
+    pub bytes: &'r [u8],
+}
+
+impl<'r> Entry<'r> {
+    fn take(cursor: &mut Cursor<'r>) -> Result<Self, crate::DecodeError> {
+        let before = cursor.0;
+        let shared = cursor.len()?;
+        let len = cursor.len()?;
+        let rest = cursor.slice(len)?;
+        let from_scalar = cursor.0;
+        cursor.scalar()?;
+        let scalar = &from_scalar[..from_scalar.len() - cursor.0.len()];
+        Ok(Entry { shared, rest, scalar, bytes: &before[..before.len() - cursor.0.len()] })
+    }
+}
