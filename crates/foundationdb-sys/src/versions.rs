@@ -3,7 +3,7 @@
 /// Takes the code that is for API version 730 and drops the other.
 ///
 /// Forms: `(min = N => code)`, `(max = N => code)`, `(min = N, max = M => code)`, each also with `else { code }` behind,
-/// where `code` is one item, one expression, or a block.
+/// where `code` is one item (public or with an attribute), one expression, expressions between semicolons, or a block.
 #[macro_export]
 macro_rules! if_cfg_api_versions {
     // Ranges that end before 730, or begin after it.
@@ -18,6 +18,10 @@ macro_rules! if_cfg_api_versions {
 
     (@yes => { $($yes:tt)* } else { $($no:tt)* }) => {{ $($yes)* }};
     (@no => { $($yes:tt)* } else { $($no:tt)* }) => {{ $($no)* }};
+    // An attribute could begin an expression too: items are taken before the parser commits itself to one.
+    (@yes => # $($yes:tt)*) => { # $($yes)* };
+    // Several in the place of one expression need a block.
+    (@yes => $first:expr; $($rest:tt)+) => {{ $first; $($rest)+ }};
     (@yes => $($yes:tt)*) => { $($yes)* };
     (@no => $($no:tt)*) => {};
 }
