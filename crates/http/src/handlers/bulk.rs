@@ -1,7 +1,7 @@
 //! Many documents in one request.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Edit, Error as LayerError, GetOptions, Updated};
+use flatbed_layer::{Database, Edit, Error as LayerError, GetOptions, Updated};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -120,38 +120,47 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     // Without branches the newest of a line is what was asked for: `latest` changes nothing but for ancestors, whose
     // bodies are kept.
     drop(body);
+    let mut out = b"{\"results\":[".to_vec();
+    let (first, rest) = wanted.split_at(wanted.len().min(READ_AT_ONCE));
+    read_chunk(&database, first, true, &mut out).await?;
+    if rest.is_empty() {
+        out.extend_from_slice(b"]}");
+        return Ok(Reply::json(StatusCode::OK, out));
+    }
+    let rest = wanted.into_iter().skip(READ_AT_ONCE).collect::<Vec<_>>();
     let (reply, mut sender) = Reply::stream();
-    sender.buffer.extend_from_slice(b"{\"results\":[");
+    sender.buffer = out;
     tokio::spawn(async move {
-        let mut first = true;
-        for chunk in wanted.chunks(READ_AT_ONCE) {
-            let requests: Vec<(String, GetOptions)> = chunk
-                .iter()
-                .filter_map(|wanted| match wanted {
-                    Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
-                    Wanted::Nonsense => None,
-                })
-                .collect();
-            let mut found = match database.get_many(&requests).await {
-                Ok(found) => found.into_iter(),
-                Err(error) => {
-                    tracing::warn!(%error, "a _bulk_get broke off");
-                    return;
-                }
-            };
-            for wanted in chunk {
-                json_out::comma(usize::from(!first), &mut sender.buffer);
-                first = false;
-                result(wanted, &mut found, &mut sender.buffer);
-                if sender.send_if_full().await.is_err() {
-                    return;
-                }
+        for chunk in rest.chunks(READ_AT_ONCE) {
+            if let Err(failure) = read_chunk(&database, chunk, false, &mut sender.buffer).await {
+                tracing::warn!(%failure, "a _bulk_get broke off");
+                return;
+            }
+            if sender.flush().await.is_err() {
+                return;
             }
         }
         sender.buffer.extend_from_slice(b"]}\n");
         let _ = sender.finish().await;
     });
     Ok(reply)
+}
+
+/// Reads some of what is wanted in one transaction and writes it.
+async fn read_chunk(database: &Database, chunk: &[Wanted], is_first: bool, out: &mut Vec<u8>) -> Result<()> {
+    let requests: Vec<(String, GetOptions)> = chunk
+        .iter()
+        .filter_map(|wanted| match wanted {
+            Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
+            Wanted::Nonsense => None,
+        })
+        .collect();
+    let mut found = database.get_many(&requests).await?.into_iter();
+    for (at, wanted) in chunk.iter().enumerate() {
+        json_out::comma(if is_first { at } else { 1 }, out);
+        result(wanted, &mut found, out);
+    }
+    Ok(())
 }
 
 fn result(

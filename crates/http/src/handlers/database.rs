@@ -118,8 +118,10 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
         edit.id = uuid()?.into();
     }
     let mut reply = write_one(state, name, &edit, batch).await?;
-    let location = format!("{}/{}/{}", base(&request), encode(name), encode(&edit.id));
-    reply.header(header::LOCATION, &location);
+    if !batch {
+        let location = format!("{}/{}/{}", base(&request), encode(name), encode(&edit.id));
+        reply.header(header::LOCATION, &location);
+    }
     reply.headers.remove(header::ETAG);
     Ok(reply)
 }

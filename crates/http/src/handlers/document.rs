@@ -209,8 +209,10 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
         (None, _) => {}
     }
     let mut reply = write_one(state, name, &edit, batch).await?;
-    let location = format!("{}/{}/{}", base(&request), encode(name), location_of(id));
-    reply.header(header::LOCATION, &location);
+    if !batch {
+        let location = format!("{}/{}/{}", base(&request), encode(name), location_of(id));
+        reply.header(header::LOCATION, &location);
+    }
     Ok(reply)
 }
 
