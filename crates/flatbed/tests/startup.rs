@@ -4,6 +4,7 @@ mod support;
 
 use std::{
     fs,
+    io::{Read, Write},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -53,8 +54,8 @@ fn cluster_files() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fdb.cluster");
     let path_text = path.to_str().unwrap();
-    refused(&["serve", "--cluster-file", path_text], &["fdb.cluster", "cannot be read"]);
-    fs::write(&path, "nonsense\n").unwrap();
+    refused(&["serve", "--cluster-file", path_text], &["no cluster file", "fdb.cluster", "--cluster-file"]);
+    fs::write(&path, "embedded:data\n").unwrap();
     refused(&["serve", "--cluster-file", path_text], &["fdb.cluster"]);
     fs::write(&path, "local:flatbed@127.0.0.1:1\n").unwrap();
     let missing = directory.path().join("libfdb_c.so");
@@ -143,10 +144,14 @@ async fn signals() {
     let _feed = lines(&server, "/db/_changes?feed=continuous&heartbeat=10000").await;
     assert!(server.stop(), "SIGTERM ends the server, with status 0, although a feed is open");
 
+    assert_eq!(Server::start(directory.path()).end(&["INT"]), Some(0), "so does SIGINT");
+
     let server = Server::start(directory.path());
-    signal(server.pid(), "INT");
-    let pid = server.pid();
-    assert!(server.stop(), "SIGINT, and SIGTERM after it at the latest: {pid}");
+    let mut request = std::net::TcpStream::connect(server.url.authority()).unwrap();
+    request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let code = server.end(&["TERM", "TERM"]);
+    assert_eq!(code, Some(130), "a running request holds a first signal up, but not a second");
 }
 
 #[test]
@@ -163,7 +168,7 @@ fn logs_as_json() {
     std::thread::sleep(Duration::from_secs(1));
     signal(child.id(), "TERM");
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut text).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     child.wait().unwrap();
     assert!(!text.is_empty());
     for line in text.lines() {

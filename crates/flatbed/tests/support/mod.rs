@@ -72,9 +72,17 @@ impl Server {
     }
 
     /// SIGTERM, and waits; true if the server ended with status 0.
-    pub fn stop(mut self) -> bool {
-        signal(self.pid(), "TERM");
-        self.child.wait().expect("the server ends").success()
+    pub fn stop(self) -> bool {
+        self.end(&["TERM"]) == Some(0)
+    }
+
+    /// Sends signals by their names, a moment apart, and gives the status with which the server ends.
+    pub fn end(mut self, signals: &[&str]) -> Option<i32> {
+        for name in signals {
+            signal(self.pid(), name);
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        self.child.wait().expect("the server ends").code()
     }
 
     pub async fn connect(&self) -> Connection {
