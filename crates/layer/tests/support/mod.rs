@@ -41,6 +41,20 @@ impl Store {
         Store { fdb: Arc::new(fdb), root: b"t".to_vec(), directory: Some(directory) }
     }
 
+    /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late.
+    pub fn with_faults(probability: f64, seed: u64) -> Store {
+        // SAFETY: as in `new`.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let directory = std::env::temp_dir().join(format!("flatbed-faults-{}-{seed}", std::process::id()));
+        let mut options = fdb_embedded::OpenOptions::default();
+        options.buggify = Some(fdb_embedded::Buggify { probability, seed });
+        let database = fdb_capi::open_embedded(&directory, options).expect("the engine opens");
+        let database = std::ptr::NonNull::new(database).expect("not null");
+        // SAFETY: the pointer is a database that nobody else destroys.
+        let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
+        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), directory: Some(directory) }
+    }
+
     /// A server's layer on the store; call it twice for two servers.
     pub async fn layer(&self) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };

@@ -1,0 +1,209 @@
+//! Random concurrent work, with and without faults; then everything is recomputed from the raw keys.
+
+mod support;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use flatbed_layer::json::{Limits, parse};
+use flatbed_layer::{
+    ChangesQuery, Database, Edit, EditParts, Error, GetOptions, Layer, RevId, Seq, Since, Updated, Wait,
+};
+use support::{Store, all_changes, assert_clean, create, get, put, soon};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn body(&mut self) -> String {
+        let deleted = self.below(6) == 0;
+        let mut members: Vec<String> = if deleted { vec![r#""_deleted":true"#.into()] } else { Vec::new() };
+        for _ in 0..self.below(6) {
+            let name = format!("f{}", self.below(40));
+            if members.iter().any(|member| member.starts_with(&format!("{name:?}"))) {
+                continue;
+            }
+            let value = match self.below(4) {
+                0 => format!("{}", self.below(1_000_000)),
+                1 => format!("\"{}\"", "x".repeat(self.below(3_000) as usize)),
+                2 => format!(r#"[1,{{"g{}":null}}]"#, self.below(20)),
+                _ => format!(r#"{{"h":{{"i":{}}}}}"#, self.below(9)),
+            };
+            members.push(format!("{name:?}:{value}"));
+        }
+        format!("{{{}}}", members.join(","))
+    }
+}
+
+type Acknowledged = Arc<Mutex<HashMap<String, Vec<RevId>>>>;
+
+/// The winner, be it a tombstone.
+async fn winner(db: &Database, id: &str) -> Option<RevId> {
+    let rows = db.all_docs_keys(&[id.to_owned()], false).await.expect("read");
+    rows.into_iter().next().flatten().map(|row| row.rev)
+}
+
+fn note(acknowledged: &Acknowledged, id: &str, rev: RevId) {
+    acknowledged.lock().unwrap().entry(id.to_owned()).or_default().push(rev);
+}
+
+/// Edits shared documents, where conflicts are, and one of its own, where there must be none.
+async fn writer(db: Database, number: u64, operations: u64, documents: u64, acknowledged: Acknowledged) {
+    let mut random = Random(number * 7_919 + 1);
+    let own = format!("own{number}");
+    let mut own_rev: Option<RevId> = None;
+    for _ in 0..operations {
+        let id = format!("d{:03}", random.below(documents));
+        match random.below(10) {
+            0..4 => {
+                let parent = winner(&db, &id).await;
+                match put(&db, &id, parent.as_ref(), &random.body()).await {
+                    Ok(rev) => note(&acknowledged, &id, rev),
+                    Err(Error::Conflict | Error::DocumentNotFound(_)) => {}
+                    Err(error) => panic!("{id}: {error}"),
+                }
+            }
+            4..7 => {
+                let rev = put(&db, &own, own_rev.as_ref(), &random.body()).await;
+                let rev = rev.unwrap_or_else(|error| panic!("{own}, which nobody else writes: {error}"));
+                note(&acknowledged, &own, rev.clone());
+                own_rev = Some(rev);
+            }
+            7 => {
+                let bodies: Vec<(String, String)> =
+                    (0..8).map(|_| (format!("d{:03}", random.below(documents)), random.body())).collect();
+                let mut edits = Vec::new();
+                for (id, body) in &bodies {
+                    let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+                    let parent = winner(&db, id).await;
+                    edits.push(Edit { id: id.into(), parent, deleted: parts.deleted, body: parts.body });
+                }
+                for (edit, result) in edits.iter().zip(db.bulk_update(&edits).await.expect("bulk")) {
+                    match result {
+                        Ok(Updated { rev }) => note(&acknowledged, &edit.id, rev),
+                        Err(Error::Conflict | Error::DocumentNotFound(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            _ => {
+                let _ = get(&db, &id).await;
+            }
+        }
+    }
+}
+
+/// Follows until the last sequence is seen; every row is later than the one before.
+async fn follower(db: Database, until: tokio::sync::watch::Receiver<Option<Seq>>) -> BTreeMap<String, (Seq, RevId)> {
+    let mut changes = db.changes(ChangesQuery { since: Since::Beginning, ..ChangesQuery::default() });
+    let mut view = BTreeMap::new();
+    let mut last: Option<Seq> = None;
+    loop {
+        let page = changes.next_page().await.expect("a page");
+        for row in page.rows {
+            assert!(last.is_none_or(|last| last < row.seq), "a feed went back");
+            last = Some(row.seq);
+            view.insert(row.id, (row.seq, row.rev));
+        }
+        if page.at_end {
+            if until.borrow().is_some_and(|until| page.last_seq >= until) {
+                return view;
+            }
+            tokio::select! {
+                waited = changes.wait() => assert_eq!(waited, Wait::MayHaveChanged),
+                () = tokio::time::sleep(std::time::Duration::from_millis(100)) => {}
+            }
+        }
+    }
+}
+
+/// Random work at all the layers; afterwards nothing acknowledged is missing, nothing is there twice.
+async fn work(layers: &[Layer], run_bytes: Option<u32>, writers: u64, operations: u64, documents: u64) {
+    let db = create(&layers[0], "db", run_bytes).await;
+    let acknowledged = Acknowledged::default();
+    let (done, until) = tokio::sync::watch::channel(None);
+    let at = |number: u64| layers[number as usize % layers.len()].database("db");
+    let followers: Vec<_> = (0..3).map(|number| tokio::spawn(follower(at(number), until.clone()))).collect();
+    let tasks: Vec<_> = (0..writers)
+        .map(|number| tokio::spawn(writer(at(number), number, operations, documents, acknowledged.clone())))
+        .collect();
+    for task in tasks {
+        task.await.expect("a writer");
+    }
+    done.send_replace(Some(db.update_seq().await.expect("the last sequence")));
+    assert_clean(&layers[0], &db).await;
+    let mut expected = BTreeMap::new();
+    for row in all_changes(&db).await {
+        expected.insert(row.id, (row.seq, row.rev));
+    }
+    for follower in followers {
+        assert_eq!(soon(follower).await.expect("a follower"), expected);
+    }
+    let acknowledged = acknowledged.lock().unwrap().clone();
+    for (id, revs) in acknowledged {
+        let rev = winner(&db, &id).await;
+        let options = GetOptions { rev, revs: true, no_body: true, ..GetOptions::default() };
+        let line = db.get(&id, &options).await.expect("the document").revisions.expect("its line");
+        let (found, said) = (line.iter().collect::<HashSet<_>>(), revs.iter().collect::<HashSet<_>>());
+        assert_eq!(said.len(), revs.len(), "{id}: a revision was acknowledged twice");
+        assert_eq!(found, said, "{id}: what is there is not what was acknowledged");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn random_work_at_two_servers() {
+    let store = Store::new();
+    let layers = [store.layer().await, store.layer().await];
+    work(&layers, None, 16, 60, 30).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn random_work_in_the_seeds_layout() {
+    let store = Store::new();
+    let layers = [store.layer().await, store.layer().await];
+    work(&layers, Some(0), 12, 40, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn random_work_under_faults() {
+    if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
+        // Faults are the engine's own.
+        return;
+    }
+    for seed in 0..4 {
+        let store = Store::with_faults(0.08, seed);
+        let layers = [store.layer().await, store.layer().await];
+        work(&layers, if seed % 2 == 0 { None } else { Some(0) }, 8, 30, 10).await;
+        let count = |name| layers[0].metrics().into_iter().find(|metric| metric.name == name).unwrap().value;
+        assert!(count("unknown_results") > 0 && count("retries") > 0, "no faults were injected");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn databases_and_large_bodies_under_faults() {
+    if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
+        return;
+    }
+    for seed in 10..14 {
+        let store = Store::with_faults(0.15, seed);
+        let layer = store.layer().await;
+        for round in 0..6 {
+            // A creation whose result was unknown must not answer that the database exists already.
+            let db = create(&layer, "db", None).await;
+            let large = format!(r#"{{"round":{round},"text":"{}"}}"#, "é".repeat(600_000));
+            let first = put(&db, "large", None, &large).await.unwrap();
+            put(&db, "large", Some(&first), r#"{"small":true}"#).await.unwrap();
+            let old = GetOptions { rev: Some(first), ..GetOptions::default() };
+            assert_eq!(db.get("large", &old).await.unwrap().body.len() + 2, large.len());
+            assert_clean(&layer, &db).await;
+            layer.delete_database("db").await.unwrap();
+        }
+    }
+}
