@@ -178,7 +178,9 @@ fn open_env(dir: &Path) -> Result<Env<WithoutTls>, OpenError> {
         match unsafe { options.open(dir) } {
             Ok(env) => return Ok(env),
             // Too little address space: try a smaller map.
-            Err(heed::Error::Io(error)) if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG)) => {
+            Err(heed::Error::Io(error))
+                if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG | libc::EINVAL)) =>
+            {
                 last = Some(heed::Error::Io(error));
             }
             Err(error) => return Err(OpenError::lmdb(dir, error)),

@@ -164,6 +164,10 @@ impl Transaction {
             }
             state.check_deadline();
             state.ended.map_or(Ok(()), Err)?;
+            // One that was set is known: whether it can be read at is the first read's to find out.
+            if let (None, Some(version)) = (&state.read, state.requested_version) {
+                return Ok(version);
+            }
             Ok(state.read_point(core, true)?.version)
         })
     }

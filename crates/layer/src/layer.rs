@@ -118,9 +118,9 @@ impl Layer {
         &self.inner.uuid
     }
 
-    /// Asks the storage for a read version: whether it answers.
+    /// Reads a key of the root: whether the storage answers.
     pub async fn ping(&self) -> Result<()> {
-        self.inner.db.create_trx()?.get_read_version().await?;
+        self.inner.db.create_trx()?.get(&self.inner.keys.instance(), true).await?;
         Ok(())
     }
 
