@@ -27,7 +27,8 @@ pub struct AttachmentDigest<'a> {
     pub name: &'a str,
     /// Its media type.
     pub content_type: &'a str,
-    /// MD5 of its bytes as they are stored: of the compressed ones if CouchDB compresses it.
+    /// MD5 of its bytes as CouchDB stores them: of `text/*` and other compressible types, by default, the gzip of zlib
+    /// at level 8.
     pub md5: [u8; 16],
 }
 

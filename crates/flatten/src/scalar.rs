@@ -135,16 +135,19 @@ fn put_slice(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
 pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Cursor<'a> {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    #[inline]
     pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
         let (byte, rest) = self.0.split_first().ok_or(DecodeError::BadRun)?;
         self.0 = rest;
         Ok(*byte)
     }
 
+    #[inline]
     pub(crate) fn slice(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let (slice, rest) = self.0.split_at_checked(len).ok_or(DecodeError::BadRun)?;
         self.0 = rest;
@@ -152,6 +155,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// An unsigned LEB128 varint of at most 64 bits.
+    #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
         let first = self.byte()?;
         let mut value = u64::from(first & 0x7f);
@@ -170,11 +174,13 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
+    #[inline]
     pub(crate) fn len(&mut self) -> Result<usize, DecodeError> {
         usize::try_from(self.varint()?).map_err(|_| DecodeError::BadRun)
     }
 
     /// The scalar in front.
+    #[inline]
     pub(crate) fn scalar(&mut self) -> Result<Scalar<'a>, DecodeError> {
         let tag = self.byte()?;
         Ok(match tag {
@@ -204,6 +210,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    #[inline]
     fn sized(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.len()?;
         self.slice(len)

@@ -106,8 +106,28 @@ fn a_path_may_not_be_longer_than_a_key() {
     check(1_000, true);
     let long = vec![(path(&vec![10; 5_001]), vec![0x10])];
     assert_eq!(text_of(&long, &names), Err(DecodeError::BadPath));
+    for (bytes, expected) in [(9_998, Ok(())), (9_999, Err(DecodeError::BadPath))] {
+        let mut long = Vec::new();
+        put_literal(&mut long, &"n".repeat(bytes));
+        assert_eq!(text_of(&vec![(long, vec![0x10])], &names).map(drop), expected);
+    }
     let deep = vec![(path(&vec![10; 1_003]), vec![0x10])];
     assert_eq!(text_of(&deep, &names), Err(DecodeError::BadPath));
+}
+
+#[test]
+fn a_run_may_not_inflate_beyond_its_bound() {
+    let names = Names::new(["a"]);
+    for (string_bytes, expected) in [(89_000, true), (90_000, false)] {
+        // A tag, three bytes of length, and the string.
+        let mut plain = vec![0x15, 0x80 | (string_bytes & 0x7f) as u8, 0x80 | (string_bytes >> 7 & 0x7f) as u8];
+        plain.push((string_bytes >> 14) as u8);
+        plain.resize(4 + string_bytes, b'x');
+        let mut run = vec![0x01, 0x80 | (plain.len() & 0x7f) as u8, 0x80 | (plain.len() >> 7 & 0x7f) as u8];
+        run.push((plain.len() >> 14) as u8);
+        run.extend_from_slice(&lz4_flex::block::compress(&plain));
+        assert_eq!(text_of(&vec![(path(&[10]), run)], &names).is_ok(), expected);
+    }
 }
 
 #[test]

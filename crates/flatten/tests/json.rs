@@ -1,5 +1,7 @@
 //! The parser against serde_json, and what it must refuse.
 
+mod support;
+
 use flatbed_flatten::json::{Limits, ParseErrorKind, Value, parse, write};
 use proptest::prelude::*;
 
@@ -67,6 +69,45 @@ fn escapes_are_written_in_their_short_form() {
     assert_eq!(String::from_utf8(out).unwrap(), "\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\"\\\\/é😀\u{7f}\"");
 }
 
+#[test]
+fn what_is_accepted() {
+    let check = |text: &str, expected: &str| {
+        let mut out = Vec::new();
+        write(&parse(text.as_bytes(), &Limits::default()).unwrap(), &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    };
+    check(" \t\r\n[ ] ", "[]");
+    check("{ \"a\" : [ 1 , { } ] , \"\" : null }", r#"{"a":[1,{}],"":null}"#);
+    for number in ["0", "-0", "-0.0", "1E+2", "1e-400", "0e999", "1.10", "123456789012345678901234567890", "0.00e1"] {
+        check(number, number);
+    }
+    check(&"9".repeat(4_096), &"9".repeat(4_096));
+    check(r#""\ud834\udd1e\u0000\uFFFF\u00E9""#, "\"𝄞\\u0000\u{ffff}é\"");
+    check(r#"["","\\"]"#, r#"["","\\"]"#);
+}
+
+#[test]
+fn an_error_says_where() {
+    let offset = |text: &[u8]| parse(text, &Limits::default()).unwrap_err().offset;
+    assert_eq!(offset(b"{\"a\":x}"), 5);
+    assert_eq!(offset(b"[1,\"\xff\"]"), 4);
+    assert_eq!(offset(b"[1,1E999]"), 3);
+    assert_eq!(offset(b"{} x"), 3);
+    assert_eq!(offset(b"[[["), 3);
+    assert_eq!(parse(b"[[1]]", &Limits { depth_max: 1 }).unwrap_err().offset, 1);
+    assert!(parse(b"[[1]]", &Limits { depth_max: 2 }).is_ok());
+    assert!(parse(b"1", &Limits { depth_max: 0 }).is_ok());
+}
+
+/// A million names of which each stands twice: in proportion to the text, not to its square.
+#[test]
+fn many_duplicates() {
+    let members: Vec<String> = (0..1_000_000).map(|n| format!("\"{}\":0", n % 500_000)).collect();
+    let text = format!("{{{}}}", members.join(","));
+    let Value::Object(kept) = parse(text.as_bytes(), &Limits::default()).unwrap() else { panic!("no object") };
+    assert_eq!(kept.len(), 500_000);
+}
+
 proptest! {
     #[test]
     fn agrees_with_serde_json(text in r#"[\[\]{},:"\\0-9eE.+\-truefalsn u]{0,24}"#) {
@@ -81,6 +122,24 @@ proptest! {
             // serde_json takes no number that overflows either.
             Err(_) => prop_assert!(other.is_err(), "{}", text),
         }
+    }
+
+    #[test]
+    fn refuses_what_serde_json_refuses(
+        body in support::any_body(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<Option<u8>>()), 0..3),
+    ) {
+        let mut text = support::compact(&body).into_bytes();
+        for (at, byte) in damage {
+            let at = at.index(text.len());
+            match byte {
+                Some(byte) => text[at] = byte,
+                None => text.insert(at, b" ,:\"\\0-.e[]{}"[at % 13]),
+            }
+        }
+        let other = serde_json::from_slice::<serde_json::Value>(&text);
+        let this = parse(&text, &Limits::default());
+        prop_assert_eq!(this.is_ok(), other.is_ok(), "{:?} {:?} {}", this, other, String::from_utf8_lossy(&text));
     }
 
     #[test]
