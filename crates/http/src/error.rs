@@ -15,8 +15,6 @@ pub struct Failure {
     pub reason: String,
     /// The methods of an `allow` header, with 405.
     pub allow: Option<&'static str>,
-    /// Whether the client is asked to log in.
-    pub challenge: bool,
 }
 
 /// Result of a handler.
@@ -25,7 +23,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 impl Failure {
     /// Any failure.
     pub fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
-        Failure { status, error, reason: reason.into(), allow: None, challenge: false }
+        Failure { status, error, reason: reason.into(), allow: None }
     }
 
     /// 400 `bad_request`.
@@ -55,9 +53,9 @@ impl Failure {
         Failure::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
     }
 
-    /// 401, with the browser's dialog.
+    /// 401 `unauthorized`.
     pub fn unauthorized(reason: &str) -> Self {
-        Failure { challenge: true, ..Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", reason) }
+        Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", reason)
     }
 
     /// CouchDB's answer to any text that is not JSON.

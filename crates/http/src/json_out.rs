@@ -7,6 +7,14 @@ pub(crate) fn string(text: &str, out: &mut Vec<u8>) {
     flatbed_layer::json::write_string(text, out);
 }
 
+/// A string, or `null`.
+pub(crate) fn string_or_null(text: Option<&str>, out: &mut Vec<u8>) {
+    match text {
+        Some(text) => string(text, out),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
 /// `"name":"text"`
 pub(crate) fn member(name: &str, text: &str, out: &mut Vec<u8>) {
     string(name, out);

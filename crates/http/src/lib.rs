@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+mod batch;
 mod cors;
 mod error;
 mod handlers;
+mod ids;
 mod json_out;
 mod metrics;
 mod query;

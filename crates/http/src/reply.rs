@@ -1,6 +1,7 @@
 //! Answers: their headers, and bodies that are whole or come in pieces.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::error::Failure;
 
@@ -20,6 +21,78 @@ const CHUNKS_WAITING_MAX: usize = 2;
 
 /// A reader that takes nothing for this long is given up.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// Whole answers above this go out in pieces: one that is not read is then seen to stall, over HTTP/2 too.
+const PACED_BYTES: usize = 256 * 1024;
+
+/// The unit in which memory for answers is given out.
+const PERMIT_BYTES: usize = 1024;
+
+/// Pages of streams that are read and not yet written out. A page is about 1 MB at most.
+const PAGES_MAX: usize = 128;
+
+/// Memory that answers may take together, so that readers who do not read cannot exhaust it.
+#[derive(Debug)]
+pub(crate) struct ReplyMemory {
+    whole: Arc<Semaphore>,
+    pages: Arc<Semaphore>,
+}
+
+/// Room for a page until this is dropped.
+pub(crate) type PagePermit = Option<OwnedSemaphorePermit>;
+
+impl ReplyMemory {
+    pub(crate) fn new(whole_bytes: usize) -> Self {
+        let whole = (whole_bytes / PERMIT_BYTES).min(u32::MAX as usize);
+        ReplyMemory { whole: Arc::new(Semaphore::new(whole)), pages: Arc::new(Semaphore::new(PAGES_MAX)) }
+    }
+
+    /// Where streams wait before they read a page.
+    pub(crate) fn pages(&self) -> Pages {
+        Pages(self.pages.clone())
+    }
+
+    /// Lets a large whole body out piece by piece; where too many are waiting already, an error takes its place.
+    pub(crate) fn pace(&self, reply: &mut Reply) {
+        let ReplyBody::Full(Some(bytes)) = &reply.body else { return };
+        if bytes.len() <= PACED_BYTES {
+            return;
+        }
+        let mut rest = bytes.clone();
+        let permits = u32::try_from(rest.len().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        let Ok(permit) = self.whole.clone().try_acquire_many_owned(permits) else {
+            let reason = "Too many large answers at once";
+            *reply = Reply::failure(&Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason));
+            return;
+        };
+        reply.header(header::CONTENT_LENGTH, &rest.len().to_string());
+        let (pieces, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
+        reply.body = ReplyBody::Stream(receiver);
+        let sender = Sender { pieces, buffer: Vec::new() };
+        tokio::spawn(async move {
+            let _permit = permit;
+            while !rest.is_empty() {
+                let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
+                if sender.send(Piece::Data(piece)).await.is_err() {
+                    return;
+                }
+            }
+            let _ = sender.send(Piece::End).await;
+        });
+    }
+}
+
+/// See [`ReplyMemory::pages`].
+#[derive(Debug, Clone)]
+pub(crate) struct Pages(Arc<Semaphore>);
+
+impl Pages {
+    /// Waits for room for a page.
+    pub(crate) async fn room(&self) -> PagePermit {
+        // The semaphore is never closed.
+        self.0.clone().acquire_owned().await.ok()
+    }
+}
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -185,9 +258,6 @@ impl Reply {
         let mut reply = Reply::json(failure.status, text);
         if let Some(allow) = failure.allow {
             reply.header(header::ALLOW, allow);
-        }
-        if failure.challenge {
-            reply.header(header::WWW_AUTHENTICATE, "Basic realm=\"server\"");
         }
         reply
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use flatbed_layer::json::Value;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, StatusCode, header};
@@ -20,63 +21,108 @@ const BODY_IDLE_MAX: Duration = Duration::from_secs(30);
 /// For a whole body, however it trickles.
 const BODY_TOTAL_MAX: Duration = Duration::from_secs(600);
 
-/// Bodies are parsed into trees of several times their size: so much is reckoned for each byte.
-const MEMORY_FACTOR: usize = 4;
+/// Every body may be this long without asking for memory; connections are counted.
+const FREE_BYTES: usize = 16 * 1024;
 
-/// The unit in which memory for bodies is given out.
+/// Trees below this are not reckoned, for the same reason.
+const FREE_TREE_BYTES: usize = 128 * 1024;
+
+/// The unit in which memory is given out.
 const PERMIT_BYTES: usize = 1024;
 
-/// A body that does not say its length reserves memory in steps of this.
+/// A body takes memory in steps of this while it comes in.
 const STEP_BYTES: usize = 256 * 1024;
 
-/// Memory that bodies of requests may take together.
+/// Memory that requests may take together, in two parts: their texts, and the trees that these are parsed into.
+///
+/// A text takes memory as it comes in, never ahead of it, and is refused where there is none: nobody who holds some
+/// waits for more. A tree's memory is waited for, all at once: who holds it waits for no other memory.
 #[derive(Debug, Clone)]
 pub(crate) struct BodyMemory {
-    permits: Arc<Semaphore>,
+    texts: Arc<Semaphore>,
+    trees: Arc<Semaphore>,
+    tree_bytes_max: usize,
     body_bytes_max: usize,
 }
 
 impl BodyMemory {
     pub(crate) fn new(total_bytes: usize, body_bytes_max: usize) -> Self {
-        let permits = (total_bytes / PERMIT_BYTES).max(body_bytes_max * MEMORY_FACTOR / PERMIT_BYTES + 1);
-        BodyMemory { permits: Arc::new(Semaphore::new(permits)), body_bytes_max }
+        let semaphore = |bytes: usize| Arc::new(Semaphore::new((bytes / PERMIT_BYTES).min(u32::MAX as usize)));
+        let text_bytes = (total_bytes / 3).max(body_bytes_max + 2 * STEP_BYTES);
+        let tree_bytes_max = total_bytes.saturating_sub(text_bytes).max(FREE_TREE_BYTES);
+        BodyMemory { texts: semaphore(text_bytes), trees: semaphore(tree_bytes_max), tree_bytes_max, body_bytes_max }
     }
 
     fn permits(bytes: usize) -> u32 {
-        u32::try_from((bytes * MEMORY_FACTOR).div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
+        u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
     }
 
-    /// Waits a while for room.
-    async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let wait = self.permits.clone().acquire_many_owned(Self::permits(bytes));
+    /// Takes room for more of a text, if it is there.
+    fn grow(&self, held: &mut Memory, bytes: usize) -> Result<()> {
+        let more = self.texts.clone().try_acquire_many_owned(Self::permits(bytes)).map_err(|_| busy())?;
+        held.add(more);
+        Ok(())
+    }
+
+    /// Waits for the room that the text's tree may take at most.
+    async fn reserve_tree(&self, text: &[u8]) -> Result<Option<OwnedSemaphorePermit>> {
+        let bytes = tree_bytes(text);
+        if bytes <= FREE_TREE_BYTES {
+            return Ok(None);
+        }
+        if bytes > self.tree_bytes_max {
+            return Err(too_large());
+        }
+        let wait = self.trees.clone().acquire_many_owned(Self::permits(bytes));
         match tokio::time::timeout(BODY_IDLE_MAX, wait).await {
-            Ok(Ok(permit)) => Ok(permit),
+            Ok(Ok(permit)) => Ok(Some(permit)),
             _ => Err(busy()),
         }
     }
+}
 
-    /// Takes more room if it is there: who holds some must not wait for more.
-    fn grow(&self, permit: &mut OwnedSemaphorePermit, bytes: usize) -> Result<()> {
-        let more = self.permits.clone().try_acquire_many_owned(Self::permits(bytes)).map_err(|_| busy())?;
-        permit.merge(more);
-        Ok(())
-    }
+/// What a JSON text's tree takes at most: a vector grows by doubling, its first room is for four. An item of an array
+/// has a comma or the bracket before it, a member of an object a colon too; those in strings count as well.
+fn tree_bytes(text: &[u8]) -> usize {
+    const VALUE: usize = size_of::<Value<'_>>();
+    const MEMBER: usize = size_of::<(std::borrow::Cow<'_, str>, Value<'_>)>();
+    let count = |wanted: u8| text.iter().filter(|byte| **byte == wanted).count();
+    let items = 2 * VALUE * count(b',') + 4 * VALUE * count(b'[');
+    text.len() + items + 2 * (MEMBER - VALUE) * count(b':') + 4 * MEMBER * count(b'{')
 }
 
 fn busy() -> Failure {
     Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "Too many large requests at once")
 }
 
+/// Memory that a request holds until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    text: Option<OwnedSemaphorePermit>,
+    tree: Option<OwnedSemaphorePermit>,
+}
+
+impl Memory {
+    fn add(&mut self, more: OwnedSemaphorePermit) {
+        match &mut self.text {
+            Some(held) => held.merge(more),
+            None => self.text = Some(more),
+        }
+    }
+}
+
 /// A body with the memory that it was given.
 #[derive(Debug)]
 pub(crate) struct Body {
     pub bytes: Bytes,
-    _permit: OwnedSemaphorePermit,
+    /// Kept for as long as the text, or anything parsed from it, is in use.
+    pub memory: Memory,
 }
 
 /// A request.
 pub(crate) struct Request {
     pub method: Method,
+    pub uri: hyper::Uri,
     /// Decoded, without the leading slash; empty for `/`.
     pub segments: Vec<String>,
     pub query: Query,
@@ -90,6 +136,21 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn header(&self, name: header::HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Whether the client has what the tag stands for.
+    pub(crate) fn accepts_cached(&self, etag: &str) -> bool {
+        self.header(header::IF_NONE_MATCH)
+            .is_some_and(|tags| tags.split(',').map(str::trim).any(|tag| tag.strip_prefix("W/").unwrap_or(tag) == etag))
+    }
+
+    /// `http://HOST`, as the client sees it.
+    pub(crate) fn base(&self) -> String {
+        let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
+        let of_uri = self.uri.authority().map(|authority| authority.as_str());
+        let host = text("x-forwarded-host").or(text("host")).or(of_uri).unwrap_or("localhost");
+        let secure = text("x-forwarded-ssl") == Some("on") || text("x-forwarded-proto") == Some("https");
+        format!("{}://{host}", if secure { "https" } else { "http" })
     }
 
     /// 415 unless the body is said to be JSON.
@@ -112,9 +173,9 @@ impl Request {
         if known.is_some_and(|length| length > bytes_max) {
             return Err(too_large());
         }
-        let mut reserved = known.unwrap_or(STEP_BYTES);
-        let mut permit = self.memory.reserve(reserved).await?;
-        let mut bytes = BytesMut::with_capacity(known.unwrap_or(0).min(STEP_BYTES));
+        let mut memory = Memory::default();
+        let mut reserved = FREE_BYTES;
+        let mut bytes = BytesMut::with_capacity(known.unwrap_or(0).min(FREE_BYTES));
         let read = async {
             while let Some(frame) = next_frame(&mut self.body).await? {
                 let Ok(data) = frame.into_data() else { continue };
@@ -122,7 +183,7 @@ impl Request {
                     return Err(too_large());
                 }
                 while bytes.len() + data.len() > reserved {
-                    self.memory.grow(&mut permit, STEP_BYTES)?;
+                    self.memory.grow(&mut memory, STEP_BYTES)?;
                     reserved += STEP_BYTES;
                 }
                 bytes.extend_from_slice(&data);
@@ -130,18 +191,19 @@ impl Request {
             Ok(())
         };
         tokio::time::timeout(BODY_TOTAL_MAX, read).await.map_err(|_| slow())??;
-        let bytes = bytes.freeze();
+        let mut bytes = bytes.freeze();
         match self.header(header::CONTENT_ENCODING).map(str::trim) {
-            None | Some("" | "identity") => Ok(Body { bytes, _permit: permit }),
+            None | Some("" | "identity") => {}
             Some(encoding) if encoding.eq_ignore_ascii_case("gzip") => {
-                let bytes = inflate(&bytes, bytes_max, |step| self.memory.grow(&mut permit, step))?;
-                Ok(Body { bytes, _permit: permit })
+                bytes = inflate(&bytes, bytes_max, |step| self.memory.grow(&mut memory, step))?;
             }
-            Some(_) => {
-                let reason = "Only gzip and identity are supported in Content-Encoding";
-                Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_ctype", reason))
+            Some(other) => {
+                let reason = format!("{other} is not a supported content encoding.");
+                return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
             }
         }
+        memory.tree = self.memory.reserve_tree(&bytes).await?;
+        Ok(Body { bytes, memory })
     }
 
     /// Reads what is left of a body that nobody needs, so that the connection can go on.
@@ -178,10 +240,11 @@ fn too_large() -> Failure {
 fn inflate(bytes: &[u8], bytes_max: usize, mut grow: impl FnMut(usize) -> Result<()>) -> Result<Bytes> {
     let mut decoder = flate2::read::MultiGzDecoder::new(bytes);
     let mut out = Vec::new();
-    let mut reserved = bytes.len();
+    let mut reserved = 0;
     loop {
         if out.len() + STEP_BYTES > reserved {
-            grow(STEP_BYTES)?;
+            // A vector that grows has twice the room that it needs at most.
+            grow(2 * STEP_BYTES)?;
             reserved += STEP_BYTES;
         }
         let before = out.len();
@@ -207,6 +270,38 @@ mod tests {
         encoder.finish().unwrap()
     }
 
+    /// What a value takes beyond itself.
+    fn room(value: &Value<'_>) -> usize {
+        match value {
+            Value::Array(items) => items.capacity() * size_of::<Value<'_>>() + items.iter().map(room).sum::<usize>(),
+            Value::Object(members) => {
+                let each = members.iter().map(|(_, value)| room(value)).sum::<usize>();
+                members.capacity() * size_of::<(std::borrow::Cow<'_, str>, Value<'_>)>() + each
+            }
+            Value::String(text) | Value::Number(text) => text.len(),
+            Value::Null | Value::Bool(_) => 0,
+        }
+    }
+
+    #[test]
+    fn trees_are_never_larger_than_reckoned() {
+        let many = |item: &str| format!("[{}]", vec![item; 1_000].join(","));
+        for text in [
+            "[0,0,0,0,0]".to_owned(),
+            many("0"),
+            many("[0]"),
+            many("[]"),
+            many("{\"\":0}"),
+            many("{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5}"),
+            many("\"\\u0041\\n\""),
+            format!("{{{}}}", (0..1_000).map(|n| format!("\"{n}\":{n}")).collect::<Vec<_>>().join(",")),
+            format!("{}1{}", "[".repeat(400), "]".repeat(400)),
+        ] {
+            let value = flatbed_layer::json::parse(text.as_bytes(), &Default::default()).unwrap();
+            assert!(room(&value) <= tree_bytes(text.as_bytes()), "{} {}", room(&value), text.len());
+        }
+    }
+
     #[test]
     fn bombs_are_refused_before_they_go_off() {
         let bomb = gzip(&vec![b'x'; 50_000_000]);
@@ -217,7 +312,7 @@ mod tests {
             Ok(())
         };
         assert_eq!(inflate(&bomb, 1_000_000, grow).unwrap_err().status, StatusCode::PAYLOAD_TOO_LARGE);
-        assert!(granted < 2_000_000, "{granted}");
+        assert!(granted < 4_000_000, "{granted}");
         assert_eq!(inflate(&bomb, 100_000_000, |_| Err(busy())).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(inflate(&gzip(b"{}")[..10], 1_000, |_| Ok(())).is_err());
         assert_eq!(&inflate(&gzip(b"{}"), 1_000, |_| Ok(())).unwrap()[..], b"{}");

@@ -1,12 +1,11 @@
 //! From a request to its handler, and from the handler's result to the answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::{Method, Response};
+use hyper::header::{self, HeaderName};
+use hyper::{Method, Response, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::{all_docs, bulk, changes, database, document, server};
@@ -18,8 +17,8 @@ use crate::server::State;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 
-/// Numbers requests; only to tell them apart in a log.
-static REQUESTS: AtomicU64 = AtomicU64::new(1);
+/// Where a client says which challenge it wants to see in a 401.
+const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
 
 /// Answers one request.
 pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>) -> Response<ReplyBody> {
@@ -28,7 +27,7 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
     let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
     let is_head = method == Method::HEAD;
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
-    let plain = wants_plain_text(headers.get(header::ACCEPT));
+    let challenge = headers.get(WANTED_CHALLENGE).cloned();
     let mut route = Route::Other;
     let mut reply = match state.cors.preflight(&method, &headers) {
         Some(reply) => reply,
@@ -40,14 +39,15 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
                 route = route_of(&segments);
                 let memory = state.memory.clone();
                 let query = Query::parse(uri.query())?;
-                let request = Request { method: method.clone(), segments, query, headers, body, memory, principal };
+                let (method, uri) = (method.clone(), uri.clone());
+                let request = Request { method, uri, segments, query, headers, body, memory, principal };
                 run(state.clone(), request).await
             };
             handled.await.unwrap_or_else(|failure| Reply::failure(&failure))
         }
     };
-    if plain && reply.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json") {
-        reply.header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
+    if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (reply.status, challenge) {
+        reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
     }
     if is_head {
         if let ReplyBody::Full(Some(body)) = &reply.body {
@@ -56,13 +56,11 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
         }
         reply.body = ReplyBody::Full(None);
     }
+    state.replies.pace(&mut reply);
     state.cors.decorate(&request_headers, &mut reply.headers);
-    let id = REQUESTS.fetch_add(1, Ordering::Relaxed);
-    let id = format!("{:010x}", id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24);
+    let id = state.request_ids.next();
     reply.header(REQUEST_ID, &id);
-    if let Ok(value) = HeaderValue::from_str(&format!("Flatbed/{}", state.version)) {
-        reply.headers.insert(header::SERVER, value);
-    }
+    reply.headers.insert(header::SERVER, state.server_header.clone());
     state.requests.count(route, reply.status.as_u16());
     tracing::debug!(
         request = id,
@@ -86,14 +84,13 @@ async fn run(state: Arc<State>, request: Request) -> Result<Reply> {
     let task = tokio::spawn(async move { dispatch(&state, request).await });
     task.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a handler failed");
-        Err(Failure::new(hyper::StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log"))
+        Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log"))
     })
 }
 
+/// The path's parts, decoded; as in CouchDB several slashes are one.
 fn segments(path: &str) -> Result<Vec<String>> {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    let path = path.strip_suffix('/').unwrap_or(path);
-    if path.is_empty() { Ok(Vec::new()) } else { path.split('/').map(decode).collect() }
+    path.split('/').filter(|segment| !segment.is_empty()).map(decode).collect()
 }
 
 fn route_of(segments: &[String]) -> Route {
@@ -111,6 +108,9 @@ fn route_of(segments: &[String]) -> Route {
     }
 }
 
+/// Names that begin with an underscore and are databases all the same.
+const DATABASES_OF_THE_SYSTEM: [&str; 3] = ["_users", "_replicator", "_global_changes"];
+
 async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     let segments = std::mem::take(&mut request.segments);
     let names: Vec<&str> = segments.iter().map(String::as_str).collect();
@@ -119,28 +119,51 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         [] => return server::welcome(state, &request),
         ["_up"] => return server::up(state, &request).await,
         ["_session"] => return server::session(state, &request),
+        ["_uuids"] => return server::uuids(state, &request),
         _ => {}
     }
     if !request.principal.is_admin {
         request.skip_body().await;
-        return Err(Failure::unauthorized("You are not authorized to access this db."));
+        let of_server = match names[..] {
+            [name] => {
+                name.starts_with('_') || name == "metrics" || matches!(request.method, Method::PUT | Method::DELETE)
+            }
+            [name, ..] => name.starts_with('_') && !DATABASES_OF_THE_SYSTEM.contains(&name),
+            [] => false,
+        };
+        let reason =
+            if of_server { "You are not a server admin." } else { "You are not authorized to access this db." };
+        return Err(Failure::unauthorized(reason));
+    }
+    if let [_, id, ..] = names[..]
+        && id.starts_with("_design/")
+        && matches!(request.method, Method::GET | Method::HEAD)
+        && let Some(redirect) = document::redirect_design(&request)
+    {
+        return Ok(redirect);
     }
     match names[..] {
         ["_all_dbs"] => server::all_dbs(state, &request).await,
-        ["_uuids"] => server::uuids(&request),
         ["_active_tasks"] => server::active_tasks(&request),
         ["metrics"] => server::metrics(state, &request),
+        [
+            path @ ("_replicate" | "_scheduler" | "_node" | "_cluster_setup" | "_membership" | "_dbs_info"
+            | "_db_updates" | "_reshard" | "_search_analyze" | "_nouveau_analyze" | "_utils"),
+            ..,
+        ] => later(&mut request, path).await,
         [name] => database::root(state, request, name).await,
         [name, "_bulk_docs"] => bulk::bulk_docs(state, request, name).await,
         [name, "_bulk_get"] => bulk::bulk_get(state, request, name).await,
         [name, "_all_docs"] => all_docs::all_docs(state, request, name, all_docs::Documents::All).await,
-        [name, "_all_docs", "queries"] => all_docs::queries(state, request, name).await,
+        [name, "_all_docs", "queries"] => all_docs::queries(state, request, name, all_docs::Documents::All).await,
+        [name, "_design_docs", "queries"] => all_docs::queries(state, request, name, all_docs::Documents::Design).await,
         [name, "_design_docs"] => all_docs::all_docs(state, request, name, all_docs::Documents::Design).await,
         [name, "_changes"] => changes::changes(state, request, name).await,
         [name, "_ensure_full_commit"] => database::ensure_full_commit(state, request, name).await,
         [name, "_revs_limit"] => database::revs_limit(state, request, name).await,
-        [_, "_local", ..] | [_, "_local_docs"] => Err(Failure::not_implemented("Local documents")),
-        [_, "_find" | "_index" | "_explain", ..] => Err(Failure::not_implemented("Mango queries")),
+        [_, "_local", ..] | [_, "_local_docs", ..] => later(&mut request, "Local documents").await,
+        [_, id, ..] if id.starts_with("_local/") => later(&mut request, "Local documents").await,
+        [_, "_find" | "_index" | "_explain", ..] => later(&mut request, "Mango queries").await,
         [
             _,
             path @ ("_revs_diff"
@@ -154,13 +177,13 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
             | "_sync_shards"
             | "_partition"),
             ..,
-        ] => Err(Failure::not_implemented(path)),
+        ] => later(&mut request, path).await,
         [name, "_design", id] => {
             let id = format!("_design/{id}");
             document::document(state, request, name, &id).await
         }
         [_, "_design", _, path, ..] if path.starts_with('_') => {
-            Err(Failure::not_implemented("Functions of design documents"))
+            later(&mut request, "Functions of design documents").await
         }
         [name, "_design", id, ..] => document::attachment(state, request, name, &format!("_design/{id}")).await,
         [name, id] => document::document(state, request, name, id).await,
@@ -169,11 +192,8 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     }
 }
 
-/// CouchDB says `text/plain` to who does not take JSON.
-fn wants_plain_text(accept: Option<&HeaderValue>) -> bool {
-    let Some(accept) = accept.and_then(|value| value.to_str().ok()) else { return false };
-    !accept.split(',').any(|kind| {
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        matches!(kind, "application/json" | "application/*" | "*/*" | "text/event-stream" | "")
-    })
+/// What CouchDB has and this version has not: it says so.
+async fn later(request: &mut Request, what: &str) -> Result<Reply> {
+    request.skip_body().await;
+    Err(Failure::not_implemented(what))
 }

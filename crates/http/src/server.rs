@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use flatbed_layer::Layer;
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -17,7 +18,9 @@ use tokio::sync::Semaphore;
 
 use crate::auth::{Admins, PasswordHash};
 use crate::cors::Cors;
+use crate::ids::{RequestIds, Uuids};
 use crate::metrics::Requests;
+use crate::reply::ReplyMemory;
 use crate::request::BodyMemory;
 use crate::router;
 use crate::stall::StallGuard;
@@ -44,7 +47,8 @@ pub struct ServerOptions {
     pub version: String,
     /// The largest body of a request, inflated, in bytes.
     pub body_bytes_max: usize,
-    /// Memory for all bodies that are being read and worked on, in bytes.
+    /// Memory for all requests' bodies that are being read and worked on, in bytes; large answers may take half as much
+    /// again.
     pub body_memory_bytes: usize,
     /// Connections at once; further ones wait to be accepted.
     pub connections_max: usize,
@@ -91,8 +95,12 @@ pub(crate) struct State {
     pub admins: Admins,
     pub cors: Cors,
     pub version: String,
+    pub server_header: HeaderValue,
     pub memory: BodyMemory,
+    pub replies: ReplyMemory,
     pub requests: Requests,
+    pub request_ids: RequestIds,
+    pub uuids: Uuids,
 }
 
 /// A server that listens already.
@@ -119,13 +127,18 @@ impl Server {
             let bound = TcpListener::bind(address).await;
             listeners.push(bound.map_err(|source| BindError::Listen { address, source })?);
         }
+        let server_header = HeaderValue::from_str(&format!("Flatbed/{}", options.version));
         let state = State {
             layer,
             admins: Admins::new(options.admins),
             cors: options.cors,
             version: options.version,
+            server_header: server_header.unwrap_or(HeaderValue::from_static("Flatbed")),
             memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
+            replies: ReplyMemory::new(options.body_memory_bytes / 2),
             requests: Requests::default(),
+            request_ids: RequestIds::default(),
+            uuids: Uuids::default(),
         };
         let connections = Arc::new(Semaphore::new(options.connections_max));
         Ok(Server { listeners, state: Arc::new(state), connections, drain: options.drain })

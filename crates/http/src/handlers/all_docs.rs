@@ -4,16 +4,14 @@ use flatbed_layer::json::{self, Value};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Database, Seq};
 use hyper::Method;
 
+use crate::batch::BatchSize;
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
 use crate::query::{Query, number};
-use crate::reply::{Gone, Reply, Sender};
-use crate::request::Request;
+use crate::reply::{Gone, Pages, Reply, Sender};
+use crate::request::{Body, Memory, Request};
 use crate::server::State;
-
-/// Documents that are looked up at once by their ids.
-const KEYS_AT_ONCE: usize = 100;
 
 /// Queries in one request.
 const QUERIES_MAX: usize = 1_000;
@@ -37,6 +35,7 @@ struct Selection {
 }
 
 pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, documents: Documents) -> Result<Reply> {
+    let mut memory = Memory::default();
     let members = match request.method {
         Method::GET | Method::HEAD => Value::Object(Vec::new()),
         Method::POST => {
@@ -44,16 +43,23 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
                 request.skip_body().await;
                 return Err(failure);
             }
-            object(&request.read_body().await?.bytes)?.into_owned()
+            let body = request.read_body().await?;
+            memory = body.memory;
+            object(&body.bytes)?.into_owned()
         }
-        _ => return Err(Failure::method("GET,HEAD,POST")),
+        _ => {
+            request.skip_body().await;
+            return Err(Failure::method("GET,HEAD,POST"));
+        }
     };
     let selection = Selection::new(&request.query, members, documents)?;
     let database = state.layer.database(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
+    let pages = state.replies.pages();
     tokio::spawn(async move {
-        if write(&database, selection, &mut sender).await.is_ok() {
+        let _memory = memory;
+        if write(&database, selection, &pages, &mut sender).await.is_ok() {
             sender.buffer.push(b'\n');
             let _ = sender.finish().await;
         }
@@ -61,29 +67,35 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
     Ok(reply)
 }
 
-pub(crate) async fn queries(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn queries(state: &State, mut request: Request, name: &str, documents: Documents) -> Result<Reply> {
     if request.method != Method::POST {
+        request.skip_body().await;
         return Err(Failure::method("POST"));
     }
-    let body = request.read_body().await?;
-    let Some(Value::Array(queries)) = take(object(&body.bytes)?.into_owned(), "queries") else {
-        return Err(Failure::bad_request("`queries` must be an array."));
+    let Body { bytes, memory } = request.read_body().await?;
+    let queries = match take(object(&bytes)?.into_owned(), "queries") {
+        Some(Value::Array(queries)) => queries,
+        Some(_) => return Err(Failure::bad_request("`queries` must be an array.")),
+        None => return Err(Failure::bad_request("POST body must include `queries` parameter.")),
     };
+    drop(bytes);
     if queries.len() > QUERIES_MAX {
         return Err(Failure::bad_request(format!("at most {QUERIES_MAX} queries")));
     }
-    let select = |query| Selection::new(&request.query, query, Documents::All);
+    let select = |query| Selection::new(&request.query, query, documents);
     let selections: Vec<Selection> = queries.into_iter().map(select).collect::<Result<_>>()?;
     let database = state.layer.database(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
+    let pages = state.replies.pages();
     tokio::spawn(async move {
+        let _memory = memory;
         sender.buffer.extend_from_slice(b"{\"results\":[\r\n");
         for (at, selection) in selections.into_iter().enumerate() {
             if at > 0 {
                 sender.buffer.extend_from_slice(b",\r\n");
             }
-            if write(&database, selection, &mut sender).await.is_err() {
+            if write(&database, selection, &pages, &mut sender).await.is_err() {
                 return;
             }
         }
@@ -114,7 +126,8 @@ fn bound(value: Option<Value<'_>>) -> Bound {
 impl Selection {
     /// From the query string and the members of a body, which say the same things.
     fn new(query: &Query, members: Value<'static>, documents: Documents) -> Result<Selection> {
-        let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
+        let Value::Object(mut members) = members else { return Err(Failure::bad_request("a query must be an object")) };
+        let keys = members.iter().position(|(name, _)| name == "keys").map(|at| members.swap_remove(at).1);
         let find = |names: &[&str]| members.iter().find(|(found, _)| names.contains(&found.as_ref()));
         let value = |names: &[&str]| -> Result<Option<Value<'static>>> {
             match find(names) {
@@ -140,13 +153,13 @@ impl Selection {
             Some((_, value)) => *value != Value::Bool(false),
             None => query.get("inclusive_end").is_none_or(|text| text == "true"),
         };
-        let keys = match find(&["keys"]) {
-            Some((_, Value::Array(keys))) => Some(keys.clone()),
+        let keys = match keys {
+            Some(Value::Array(keys)) => Some(keys),
             Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
             None => match query.json(&["keys"])? {
                 None => None,
                 Some(Value::Array(keys)) => Some(keys),
-                Some(_) => return Err(Failure::query("`keys` parameter must be an array.")),
+                Some(_) => return Err(Failure::bad_request("`keys` parameter must be an array.")),
             },
         };
         let mut walk = AllDocsQuery {
@@ -205,7 +218,12 @@ impl From<flatbed_layer::Error> for BrokenOff {
     }
 }
 
-async fn write(database: &Database, selection: Selection, sender: &mut Sender) -> std::result::Result<(), BrokenOff> {
+async fn write(
+    database: &Database,
+    selection: Selection,
+    pages: &Pages,
+    sender: &mut Sender,
+) -> std::result::Result<(), BrokenOff> {
     let include_docs = selection.walk.include_docs;
     let (skip, limit) = (selection.walk.skip, selection.walk.limit);
     let descending = selection.walk.descending;
@@ -224,12 +242,24 @@ async fn write(database: &Database, selection: Selection, sender: &mut Sender) -
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let keys: Vec<Value<'static>> = keys.into_iter().skip(skip).take(limit).collect();
-        for chunk in keys.chunks(KEYS_AT_ONCE) {
+        let mut batch = if include_docs { BatchSize::cautious() } else { BatchSize::greatest() };
+        let mut rest = keys.as_slice();
+        while !rest.is_empty() {
+            let (chunk, behind) = rest.split_at(batch.count().min(rest.len()));
+            rest = behind;
+            let _room = pages.room().await;
             let ids: Vec<String> = chunk.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-            let mut found = database.all_docs_keys(&ids, include_docs).await?.into_iter();
+            let found = database.all_docs_keys(&ids, include_docs).await?;
+            if include_docs {
+                let bodies = found.iter().flatten().filter_map(|row| row.doc.as_ref());
+                batch.learn(bodies.map(|document| document.body.len()).sum());
+            }
+            let mut found = found.into_iter();
             for key in chunk {
                 separator(&mut rows, &mut sender.buffer);
                 let row = if key.as_str().is_some() { found.next().flatten() } else { None };
+                let shown = |row: &AllDocsRow| selection.documents == Documents::All || row.id.starts_with("_design/");
+                let row = row.filter(shown);
                 match row {
                     Some(row) => write_row(&row, include_docs, &mut sender.buffer),
                     None => {
@@ -242,7 +272,9 @@ async fn write(database: &Database, selection: Selection, sender: &mut Sender) -
             }
         }
     } else if !selection.nothing {
-        while let Some(page) = walk.next_page().await? {
+        loop {
+            let _room = pages.room().await;
+            let Some(page) = walk.next_page().await? else { break };
             for row in &page {
                 separator(&mut rows, &mut sender.buffer);
                 write_row(row, include_docs, &mut sender.buffer);

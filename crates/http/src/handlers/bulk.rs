@@ -1,19 +1,19 @@
 //! Many documents in one request.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Database, Edit, Error as LayerError, GetOptions, Updated};
+use flatbed_layer::{Database, Document, Edit, Error as LayerError, GetOptions, NotFound, Updated};
 use hyper::{Method, StatusCode};
 
+use crate::batch::BatchSize;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
-use crate::handlers::server::uuid;
 use crate::json_out;
 use crate::reply::Reply;
 use crate::request::{Body, Request};
 use crate::server::State;
 
-/// Documents of a `_bulk_get` that are read at once.
-const READ_AT_ONCE: usize = 100;
+/// Answers up to about this long are not streamed.
+const WHOLE_BYTES_MAX: usize = 256 * 1024;
 
 async fn json_body(request: &mut Request) -> Result<Body> {
     if request.method != Method::POST {
@@ -64,7 +64,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     for doc in docs {
         let (mut edit, _): (Edit<'_>, bool) = edit_from(doc, None)?;
         if edit.id.is_empty() {
-            edit.id = uuid()?.into();
+            edit.id = state.uuids.next()?.into();
         }
         edits.push(edit);
     }
@@ -93,51 +93,73 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
 
 /// What one entry of a `_bulk_get` asks for.
 enum Wanted {
-    Document { id: String, rev: Option<String>, options: GetOptions },
-    Nonsense,
+    Document {
+        id: String,
+        options: GetOptions,
+    },
+    /// The id and revision as far as there are any, and what is wrong.
+    Nonsense {
+        id: Option<String>,
+        rev: Option<String>,
+        reason: &'static str,
+    },
+}
+
+impl Wanted {
+    fn new(doc: &Value<'_>, revs: bool) -> Wanted {
+        let Some(id) = doc.get("id").and_then(Value::as_str) else {
+            return Wanted::Nonsense { id: None, rev: None, reason: "document must be a JSON object" };
+        };
+        let id = id.to_owned();
+        match doc.get("rev").map(Value::as_str) {
+            None => Wanted::Document { id, options: GetOptions { revs, ..GetOptions::default() } },
+            Some(rev) => match rev.map(str::parse) {
+                Some(Ok(rev)) => {
+                    Wanted::Document { id, options: GetOptions { rev: Some(rev), revs, ..GetOptions::default() } }
+                }
+                _ => Wanted::Nonsense { id: Some(id), rev: rev.map(str::to_owned), reason: "Invalid rev format" },
+            },
+        }
+    }
 }
 
 pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let body = json_body(&mut request).await?;
-    let Some(Value::Array(docs)) = take(object(&body.bytes)?, "docs") else {
+    let Body { bytes, memory } = json_body(&mut request).await?;
+    let Some(Value::Array(docs)) = take(object(&bytes)?, "docs") else {
         return Err(Failure::bad_request("Missing JSON list of 'docs'."));
     };
-    let revs = request.query.flag("revs")?;
-    let database = state.layer.database(name);
-    database.exists().await?;
-    let mut wanted = Vec::with_capacity(docs.len());
-    for doc in docs {
-        wanted.push(match (doc.get("id").and_then(Value::as_str), doc.get("rev")) {
-            (Some(id), rev) => {
-                let rev = rev.and_then(Value::as_str).map(str::to_owned);
-                let parsed = rev.as_deref().map(crate::error::parse_rev).transpose()?;
-                let options = GetOptions { rev: parsed, revs, ..GetOptions::default() };
-                Wanted::Document { id: id.to_owned(), rev, options }
-            }
-            (None, _) => Wanted::Nonsense,
-        });
-    }
-    // Without branches the newest of a line is what was asked for: `latest` changes nothing but for ancestors, whose
-    // bodies are kept.
-    drop(body);
+    let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
+    let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs)).collect();
+    drop(docs);
+    let mut walk =
+        BulkGet { database: state.layer.database(name), wanted, at: 0, latest, batch: BatchSize::cautious() };
+    walk.database.exists().await?;
+    let pages = state.replies.pages();
     let mut out = b"{\"results\":[".to_vec();
-    let (first, rest) = wanted.split_at(wanted.len().min(READ_AT_ONCE));
-    read_chunk(&database, first, true, &mut out).await?;
-    if rest.is_empty() {
+    let room = pages.room().await;
+    while out.len() < WHOLE_BYTES_MAX && walk.next(&mut out).await? {}
+    if walk.is_done() {
         out.extend_from_slice(b"]}");
         return Ok(Reply::json(StatusCode::OK, out));
     }
-    let rest = wanted.into_iter().skip(READ_AT_ONCE).collect::<Vec<_>>();
     let (reply, mut sender) = Reply::stream();
     sender.buffer = out;
     tokio::spawn(async move {
-        for chunk in rest.chunks(READ_AT_ONCE) {
-            if let Err(failure) = read_chunk(&database, chunk, false, &mut sender.buffer).await {
-                tracing::warn!(%failure, "a _bulk_get broke off");
-                return;
-            }
+        let _memory = memory;
+        let mut room = room;
+        loop {
             if sender.flush().await.is_err() {
                 return;
+            }
+            drop(room);
+            room = pages.room().await;
+            match walk.next(&mut sender.buffer).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "a _bulk_get broke off");
+                    return;
+                }
             }
         }
         sender.buffer.extend_from_slice(b"]}\n");
@@ -146,58 +168,117 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     Ok(reply)
 }
 
-/// Reads some of what is wanted in one transaction and writes it.
-async fn read_chunk(database: &Database, chunk: &[Wanted], is_first: bool, out: &mut Vec<u8>) -> Result<()> {
-    let requests: Vec<(String, GetOptions)> = chunk
-        .iter()
-        .filter_map(|wanted| match wanted {
-            Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
-            Wanted::Nonsense => None,
-        })
-        .collect();
-    let mut found = database.get_many(&requests).await?.into_iter();
-    for (at, wanted) in chunk.iter().enumerate() {
-        json_out::comma(if is_first { at } else { 1 }, out);
-        result(wanted, &mut found, out);
-    }
-    Ok(())
+/// A `_bulk_get` under way.
+struct BulkGet {
+    database: Database,
+    wanted: Vec<Wanted>,
+    at: usize,
+    latest: bool,
+    batch: BatchSize,
 }
 
-fn result(
-    wanted: &Wanted,
-    found: &mut impl Iterator<Item = std::result::Result<flatbed_layer::Document, LayerError>>,
-    out: &mut Vec<u8>,
-) {
-    let Wanted::Document { id, rev, .. } = wanted else {
-        out.extend_from_slice(
-            b"{\"id\":null,\"docs\":[{\"error\":{\"id\":null,\"rev\":null,\"error\":\"bad_request\",\
-              \"reason\":\"document must be a JSON object\"}}]}",
-        );
-        return;
+impl BulkGet {
+    fn is_done(&self) -> bool {
+        self.at == self.wanted.len()
+    }
+
+    /// Reads and writes some more; false: there was nothing left.
+    async fn next(&mut self, out: &mut Vec<u8>) -> flatbed_layer::Result<bool> {
+        if self.is_done() {
+            return Ok(false);
+        }
+        let end = self.wanted.len().min(self.at + self.batch.count());
+        let chunk = &self.wanted[self.at..end];
+        let found = self.read(chunk).await?;
+        self.batch.learn(found.iter().flatten().map(|document| document.body.len()).sum());
+        let mut found = found.into_iter();
+        for (offset, wanted) in chunk.iter().enumerate() {
+            json_out::comma(self.at + offset, out);
+            result(wanted, &mut found, out);
+        }
+        self.at = end;
+        Ok(true)
+    }
+
+    /// The documents of a chunk, each as it was asked for.
+    async fn read(&self, chunk: &[Wanted]) -> flatbed_layer::Result<Vec<flatbed_layer::Result<Document>>> {
+        let requests: Vec<(String, GetOptions)> = chunk
+            .iter()
+            .filter_map(|wanted| match wanted {
+                Wanted::Document { id, options } => Some((id.clone(), options.clone())),
+                Wanted::Nonsense { .. } => None,
+            })
+            .collect();
+        let mut found = self.database.get_many(&requests).await?;
+        // Without a revision the leaves are meant, be it a tombstone; with `latest` the leaf above an ancestor is.
+        let unsettled: Vec<usize> = (0..requests.len())
+            .filter(|at| match &requests[*at].1.rev {
+                None => matches!(found[*at], Err(LayerError::DocumentNotFound(NotFound::Deleted))),
+                Some(_) => self.latest,
+            })
+            .collect();
+        if unsettled.is_empty() {
+            return Ok(found);
+        }
+        let ids: Vec<String> = unsettled.iter().map(|at| requests[*at].0.clone()).collect();
+        let leaves = self.database.all_docs_keys(&ids, false).await?;
+        let (places, again): (Vec<usize>, Vec<(String, GetOptions)>) = unsettled
+            .into_iter()
+            .zip(leaves.into_iter().zip(ids))
+            .filter_map(|(at, (leaf, id))| {
+                let rev = leaf.map(|leaf| leaf.rev).filter(|rev| requests[at].1.rev.as_ref() != Some(rev))?;
+                Some((at, (id, GetOptions { rev: Some(rev), revs: true, ..GetOptions::default() })))
+            })
+            .unzip();
+        if again.is_empty() {
+            return Ok(found);
+        }
+        for (at, leaf) in places.into_iter().zip(self.database.get_many(&again).await?) {
+            let Ok(mut leaf) = leaf else { continue };
+            let asked = &requests[at].1;
+            let line = leaf.revisions.as_deref().unwrap_or_default();
+            if asked.rev.as_ref().is_none_or(|rev| line.contains(rev)) {
+                leaf.revisions = leaf.revisions.filter(|_| asked.revs);
+                found[at] = Ok(leaf);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn result(wanted: &Wanted, found: &mut impl Iterator<Item = flatbed_layer::Result<Document>>, out: &mut Vec<u8>) {
+    let (id, rev, error, reason) = match wanted {
+        Wanted::Nonsense { id, rev, reason } => {
+            (id.as_deref(), rev.clone(), "bad_request", std::borrow::Cow::Borrowed(*reason))
+        }
+        Wanted::Document { id, options } => match found.next() {
+            Some(Ok(document)) => {
+                out.extend_from_slice(b"{\"id\":");
+                json_out::string(id, out);
+                out.extend_from_slice(b",\"docs\":[{\"ok\":");
+                json_out::document(&document, out);
+                out.extend_from_slice(b"}]}");
+                return;
+            }
+            missing => {
+                let failure = match missing {
+                    Some(Err(error)) => Failure::from(error),
+                    _ => Failure::not_found("missing"),
+                };
+                let rev = options.rev.as_ref().map_or("undefined".to_owned(), ToString::to_string);
+                (Some(id.as_str()), Some(rev), failure.error, failure.reason.into())
+            }
+        },
     };
     out.extend_from_slice(b"{\"id\":");
-    json_out::string(id, out);
-    out.extend_from_slice(b",\"docs\":[{");
-    match found.next() {
-        Some(Ok(document)) => {
-            out.extend_from_slice(b"\"ok\":");
-            json_out::document(&document, out);
-        }
-        missing => {
-            let failure = match missing {
-                Some(Err(error)) => Failure::from(error),
-                _ => Failure::not_found("missing"),
-            };
-            out.extend_from_slice(b"\"error\":{\"id\":");
-            json_out::string(id, out);
-            out.push(b',');
-            json_out::member("rev", rev.as_deref().unwrap_or("undefined"), out);
-            out.push(b',');
-            json_out::member("error", failure.error, out);
-            out.push(b',');
-            json_out::member("reason", &failure.reason, out);
-            out.push(b'}');
-        }
-    }
-    out.extend_from_slice(b"}]}");
+    json_out::string_or_null(id, out);
+    out.extend_from_slice(b",\"docs\":[{\"error\":{\"id\":");
+    json_out::string_or_null(id, out);
+    out.extend_from_slice(b",\"rev\":");
+    json_out::string_or_null(rev.as_deref(), out);
+    out.push(b',');
+    json_out::member("error", error, out);
+    out.push(b',');
+    json_out::member("reason", &reason, out);
+    out.extend_from_slice(b"}}]}");
 }

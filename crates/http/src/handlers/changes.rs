@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::json::Value;
-use flatbed_layer::{ChangeRow, Changes, ChangesQuery, Since, Wait};
+use flatbed_layer::{ChangeRow, Changes, ChangesPage, ChangesQuery, Since, Wait};
 use hyper::{Method, header};
 use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
-use crate::handlers::bulk::object;
+use crate::handlers::bulk::{object, take};
 use crate::json_out;
 use crate::query::{Query, number};
-use crate::reply::{Gone, Reply, Sender};
-use crate::request::Request;
+use crate::reply::{Gone, PagePermit, Pages, Reply, Sender};
+use crate::request::{Memory, Request};
 use crate::server::State;
 
-/// How long a feed without `timeout` waits for something new, and how often one without a number of its own sends a
-/// heartbeat (CouchDB's defaults).
-const WAIT_DEFAULT: Duration = Duration::from_secs(60);
+/// How long a feed waits for something new, and between heartbeats, if it says nothing else, and at most (CouchDB's
+/// `changes_timeout`).
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// No heartbeat comes more often.
 const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
@@ -36,12 +36,15 @@ enum Feed {
 struct Follow {
     feed: Feed,
     include_docs: bool,
+    descending: bool,
     limit: Option<u64>,
     heartbeat: Option<Duration>,
     timeout: Duration,
 }
 
 pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    // What the ids take is reckoned to the request for as long as the feed lasts.
+    let mut memory = Memory::default();
     let doc_ids = match request.method {
         Method::GET | Method::HEAD => None,
         Method::POST => {
@@ -51,7 +54,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
             }
             let body = request.read_body().await?;
             let value = if body.bytes.is_empty() { Value::Object(Vec::new()) } else { object(&body.bytes)? };
-            value.get("doc_ids").map(|ids| ids.clone().into_owned())
+            let ids = take(value, "doc_ids").map(Value::into_owned);
+            memory = body.memory;
+            ids
         }
         _ => {
             request.skip_body().await;
@@ -74,38 +79,44 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let follow = Follow {
         feed,
         include_docs: query.flag("include_docs")?,
+        descending: query.flag("descending")?,
         limit: query.number("limit")?,
         heartbeat: heartbeat(query)?,
-        timeout: query.number("timeout")?.map_or(WAIT_DEFAULT, Duration::from_millis),
+        timeout: query.number("timeout")?.map_or(WAIT_MAX, |wait| Duration::from_millis(wait).min(WAIT_MAX)),
     };
-    if let Some(style @ ("main_only" | "all_docs")) = query.get("style") {
-        // Without branches both show the winner alone.
-        tracing::trace!(style, "style of a feed");
-    }
     let asked = ChangesQuery {
         since: since(query, request.header(header::HeaderName::from_static("last-event-id")))?,
-        descending: query.flag("descending")?,
+        descending: follow.descending,
         include_docs: follow.include_docs,
         limit: follow.limit,
         doc_ids,
     };
+    let mut etag = None;
+    if feed == Feed::Normal {
+        let tag = format!("\"{}\"", database.update_seq().await?);
+        if request.accepts_cached(&tag) {
+            return Ok(Reply::not_modified(&tag));
+        }
+        etag = Some(tag);
+    }
     let mut changes = database.changes(asked);
+    let pages = state.replies.pages();
     // The first page is read before the answer begins: a database that is not there is a 404.
+    let room = pages.room().await;
     let first = changes.next_page().await?;
     let (mut reply, sender) = Reply::stream();
-    match feed {
-        Feed::EventSource => {
-            reply.header(header::CONTENT_TYPE, "text/event-stream");
-            reply.header(header::CACHE_CONTROL, "no-cache");
-        }
-        Feed::Normal => reply.header(header::ETAG, &format!("\"{}\"", first.last_seq)),
-        Feed::Longpoll | Feed::Continuous => {}
+    if let Some(etag) = etag {
+        reply.header(header::ETAG, &etag);
     }
-    let mut writer = Writer { changes, follow, sender, rows: 0 };
+    if feed == Feed::EventSource {
+        reply.header(header::CONTENT_TYPE, "text/event-stream");
+        reply.header(header::CACHE_CONTROL, "no-cache");
+    }
+    let mut writer = Writer { changes, follow, sender, pages, rows: 0, _memory: memory };
     tokio::spawn(async move {
         let done = match writer.follow.feed {
-            Feed::Normal | Feed::Longpoll => writer.list(first).await,
-            Feed::Continuous | Feed::EventSource => writer.lines(first).await,
+            Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
+            Feed::Continuous | Feed::EventSource => writer.lines(first, room).await,
         };
         if done.is_ok() {
             let _ = writer.sender.finish().await;
@@ -114,8 +125,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     Ok(reply)
 }
 
+/// A browser that connects again says in a header where it was.
 fn since(query: &Query, last_event_id: Option<&str>) -> Result<Since> {
-    let text = last_event_id.or(query.get("since")).unwrap_or_default();
+    let text = last_event_id.or(query.get("last-event-id")).or(query.get("since")).unwrap_or_default();
     Ok(match text.trim_matches('"') {
         "" | "0" => Since::Beginning,
         "now" => Since::Now,
@@ -126,9 +138,11 @@ fn since(query: &Query, last_event_id: Option<&str>) -> Result<Since> {
 fn heartbeat(query: &Query) -> Result<Option<Duration>> {
     match query.get("heartbeat") {
         None | Some("false" | "") => Ok(None),
-        Some("true") => Ok(Some(WAIT_DEFAULT)),
+        Some("true") => Ok(Some(WAIT_MAX)),
         Some(text) => match number(text) {
-            Ok(milliseconds) if milliseconds > 0 => Ok(Some(Duration::from_millis(milliseconds).max(HEARTBEAT_MIN))),
+            Ok(milliseconds) if milliseconds > 0 => {
+                Ok(Some(Duration::from_millis(milliseconds).clamp(HEARTBEAT_MIN, WAIT_MAX)))
+            }
             _ => Err(Failure::bad_request("The heartbeat value should be a positive integer (in milliseconds).")),
         },
     }
@@ -166,7 +180,9 @@ struct Writer {
     changes: Changes,
     follow: Follow,
     sender: Sender,
+    pages: Pages,
     rows: u64,
+    _memory: Memory,
 }
 
 /// A failure after the headers: the connection is cut, so that what came never looks complete.
@@ -195,7 +211,7 @@ type Written = std::result::Result<(), BrokenOff>;
 
 impl Writer {
     /// One JSON object: what is there, or for longpoll what comes first.
-    async fn list(&mut self, first: flatbed_layer::ChangesPage) -> Written {
+    async fn list(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
         let mut last_seq;
@@ -204,7 +220,7 @@ impl Writer {
             last_seq = page.last_seq;
             for row in &page.rows {
                 if self.rows > 0 {
-                    self.sender.buffer.extend_from_slice(b",\n");
+                    self.sender.buffer.extend_from_slice(b",\r\n");
                 }
                 self.rows += 1;
                 write_row(row, self.follow.include_docs, &mut self.sender.buffer);
@@ -217,24 +233,24 @@ impl Writer {
                 }
                 // The client is told that it is connected, before it waits.
                 self.sender.flush().await?;
+                drop(room.take());
                 if let Waited::TimedOut = self.wait(&mut deadline).await? {
                     break;
                 }
             }
+            room = self.next_room(room).await;
             page = self.changes.next_page().await?;
         }
-        let pending = if self.follow.limit.is_some() { self.changes.pending().await? } else { 0 };
-        if self.rows > 0 {
-            self.sender.buffer.push(b'\n');
-        }
-        self.sender.buffer.extend_from_slice(b"],\n");
+        drop(room);
+        let pending = self.pending().await?;
+        self.sender.buffer.extend_from_slice(b"\n],\n");
         tail(&last_seq.to_string(), pending, &mut self.sender.buffer);
         self.sender.buffer.extend_from_slice(b"}\n");
         Ok(())
     }
 
     /// A line a row, for as long as the client reads.
-    async fn lines(&mut self, first: flatbed_layer::ChangesPage) -> Written {
+    async fn lines(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         let events = self.follow.feed == Feed::EventSource;
         let mut page = first;
         loop {
@@ -247,27 +263,46 @@ impl Writer {
                 write_row(row, self.follow.include_docs, out);
                 out.push(b'\n');
                 if events {
-                    out.extend_from_slice(format!("id: {}\n\n", row.seq).as_bytes());
+                    out.extend_from_slice(format!("id: \"{}\"\n\n", row.seq).as_bytes());
                 }
                 self.sender.send_if_full().await?;
             }
             let full = self.follow.limit.is_some_and(|limit| self.rows >= limit);
             if page.at_end {
                 self.sender.flush().await?;
+                drop(room.take());
                 let mut deadline = Instant::now() + self.follow.timeout;
                 if full || matches!(self.wait(&mut deadline).await?, Waited::TimedOut) {
                     break;
                 }
             }
+            room = self.next_room(room).await;
             page = self.changes.next_page().await?;
         }
+        drop(room);
         if !events {
-            let pending = self.changes.pending().await?;
+            let pending = self.pending().await?;
             self.sender.buffer.push(b'{');
             tail(&page.last_seq.to_string(), pending, &mut self.sender.buffer);
             self.sender.buffer.extend_from_slice(b"}\n\n");
         }
         Ok(())
+    }
+
+    /// Room for the next page; who has some keeps it.
+    async fn next_room(&self, room: PagePermit) -> PagePermit {
+        match room {
+            Some(room) => Some(room),
+            None => self.pages.room().await,
+        }
+    }
+
+    /// What a limit has left unread; without one all is read.
+    async fn pending(&mut self) -> std::result::Result<u64, BrokenOff> {
+        if self.follow.limit.is_none() || self.follow.descending {
+            return Ok(0);
+        }
+        Ok(self.changes.pending().await?)
     }
 
     /// Waits for something new, sending heartbeats; with heartbeats there is no timeout. The server's end is one too.

@@ -5,7 +5,6 @@ use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
-use crate::handlers::server::uuid;
 use crate::json_out::{member, number};
 use crate::query::encode;
 use crate::reply::Reply;
@@ -62,7 +61,7 @@ async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply
     let options = CreateOptions { run_bytes: setting("run_bytes")?, field_ids_max: setting("field_ids_max")? };
     state.layer.create_database(name, &options).await?;
     let mut reply = Reply::ok(StatusCode::CREATED);
-    reply.header(header::LOCATION, &format!("{}/{}", base(&request), encode(name)));
+    reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
     Ok(reply)
 }
 
@@ -74,11 +73,6 @@ impl<E> Positive for std::result::Result<u16, E> {
     fn is_err_or_zero(&self) -> bool {
         !matches!(self, Ok(1..))
     }
-}
-
-/// `http://HOST`, as the client sees it.
-pub(crate) fn base(request: &Request) -> String {
-    format!("http://{}", request.header(header::HOST).unwrap_or("localhost"))
 }
 
 fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
@@ -115,11 +109,11 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     let body = request.read_body().await?;
     let (mut edit, _) = edit_of(&body.bytes, None, &request.query)?;
     if edit.id.is_empty() {
-        edit.id = uuid()?.into();
+        edit.id = state.uuids.next()?.into();
     }
     let mut reply = write_one(state, name, &edit, batch).await?;
     if !batch {
-        let location = format!("{}/{}/{}", base(&request), encode(name), encode(&edit.id));
+        let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
         reply.header(header::LOCATION, &location);
     }
     reply.headers.remove(header::ETAG);

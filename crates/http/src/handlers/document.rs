@@ -5,10 +5,9 @@ use flatbed_layer::{Document, Edit, EditParts, Error as LayerError, GetOptions, 
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
-use crate::handlers::database::base;
 use crate::json_out;
 use crate::query::{Query, encode};
-use crate::reply::Reply;
+use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
 use crate::server::State;
 
@@ -19,14 +18,42 @@ pub(crate) async fn document(state: &State, mut request: Request, name: &str, id
         "DELETE" => delete(state, request, name, id).await,
         "POST" => {
             request.skip_body().await;
-            Err(Failure::bad_request("Referer header required."))
+            post(&request)
         }
-        "COPY" => Err(Failure::not_implemented("COPY")),
+        "COPY" => {
+            request.skip_body().await;
+            Err(Failure::not_implemented("COPY"))
+        }
         _ => {
             request.skip_body().await;
             Err(Failure::method("DELETE,GET,HEAD,POST,PUT,COPY"))
         }
     }
+}
+
+/// Forms with files, posted by a browser's page.
+fn post(request: &Request) -> Result<Reply> {
+    if !request.headers.contains_key(header::REFERER) {
+        return Err(Failure::bad_request("Referer header required."));
+    }
+    let kind = request.header(header::CONTENT_TYPE).unwrap_or_default();
+    if !kind.starts_with("multipart/form-data") {
+        let reason = "Content-Type must be multipart/form-data";
+        return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
+    }
+    Err(Failure::not_implemented("Attachments"))
+}
+
+/// `_design%2Fx` is read as `_design/x`.
+pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
+    const ENCODED: &str = "_design%2f";
+    let path = request.uri.path_and_query()?.as_str();
+    let at = path.to_ascii_lowercase().find(ENCODED)?;
+    let (before, behind) = (path.get(..at)?, path.get(at + ENCODED.len()..)?);
+    let mut reply =
+        Reply { status: StatusCode::MOVED_PERMANENTLY, headers: Default::default(), body: ReplyBody::Full(None) };
+    reply.header(header::LOCATION, &format!("{}{before}_design/{behind}", request.base()));
+    Some(reply)
 }
 
 /// Paths behind a document: no document has attachments yet.
@@ -60,8 +87,7 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
     let document = database.get(id, &options).await?;
     let etag = etag(&document.rev);
     let tagged = !options.revs_info && !options.local_seq;
-    let matches = |tags: &str| tags.split(',').any(|tag| tag.trim() == etag || tag.trim() == "*");
-    if tagged && request.header(header::IF_NONE_MATCH).is_some_and(matches) {
+    if tagged && request.accepts_cached(&etag) {
         return Ok(Reply::not_modified(&etag));
     }
     let mut out = Vec::new();
@@ -210,17 +236,10 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
     }
     let mut reply = write_one(state, name, &edit, batch).await?;
     if !batch {
-        let location = format!("{}/{}/{}", base(&request), encode(name), location_of(id));
+        let location = format!("{}/{}/{}", request.base(), encode(name), encode(id));
         reply.header(header::LOCATION, &location);
     }
     Ok(reply)
-}
-
-fn location_of(id: &str) -> String {
-    match id.strip_prefix("_design/") {
-        Some(rest) => format!("_design/{}", encode(rest)),
-        None => encode(id),
-    }
 }
 
 /// Writes an edit: 201 with its tag, 202 when the client asked for a batch (it is as durable all the same).

@@ -4,7 +4,8 @@ use flatbed_layer::NameRange;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::json_out::{comma, member, string};
+use crate::ids;
+use crate::json_out::{comma, member, string, string_or_null};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
@@ -53,10 +54,7 @@ pub(crate) fn session(state: &State, request: &Request) -> Result<Reply> {
         _ => return Err(Failure::method("GET,HEAD,POST,DELETE")),
     }
     let mut out = b"{\"ok\":true,\"userCtx\":{\"name\":".to_vec();
-    match &request.principal.name {
-        Some(name) => string(name, &mut out),
-        None => out.extend_from_slice(b"null"),
-    }
+    string_or_null(request.principal.name.as_deref(), &mut out);
     out.extend_from_slice(b",\"roles\":[");
     if request.principal.is_admin {
         string("_admin", &mut out);
@@ -92,19 +90,14 @@ pub(crate) async fn all_dbs(state: &State, request: &Request) -> Result<Reply> {
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-/// A random id, 32 hexadecimal digits.
-pub(crate) fn uuid() -> Result<String> {
-    let mut random = [0_u8; 16];
-    getrandom::fill(&mut random)
-        .map_err(|_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "no randomness"))?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-pub(crate) fn uuids(request: &Request) -> Result<Reply> {
-    only_get(request, "GET")?;
+pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
+    // CouchDB does not name HEAD here, and answers it.
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        return Err(Failure::method("GET"));
+    }
     let count = match request.query.get("count") {
         None => 1,
-        Some(text) => text.parse().map_err(|_| Failure::bad_request("count must be a positive integer"))?,
+        Some(text) => text.parse::<u64>().map_err(|_| Failure::bad_request("count must be a positive integer"))?,
     };
     if count > UUIDS_MAX {
         return Err(Failure::bad_request(format!("count parameter too large: at most {UUIDS_MAX}")));
@@ -112,13 +105,13 @@ pub(crate) fn uuids(request: &Request) -> Result<Reply> {
     let mut out = b"{\"uuids\":[".to_vec();
     for at in 0..count {
         comma(at as usize, &mut out);
-        string(&uuid()?, &mut out);
+        string(&state.uuids.next()?, &mut out);
     }
     out.extend_from_slice(b"]}");
     let mut reply = Reply::json(StatusCode::OK, out);
     reply.header(header::CACHE_CONTROL, "no-cache");
     reply.header(header::PRAGMA, "no-cache");
-    reply.header(header::ETAG, &format!("\"{}\"", uuid()?));
+    reply.header(header::ETAG, &format!("\"{}\"", ids::random()?));
     Ok(reply)
 }
 
