@@ -1,6 +1,6 @@
 //! Which implementation of the C API answers in this process.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -87,15 +87,18 @@ pub fn select(backend: Backend) -> Result<(), LoadError> {
     ACTIVE.set(active).map_err(|_| LoadError::Chosen)
 }
 
-/// What a program that selected nothing gets: from the environment, see the crate's documentation.
-fn from_environment() -> Backend {
-    if let Some(path) = std::env::var_os("FLATBED_FDB_LIBRARY") {
+/// What a program that selected nothing gets.
+///
+/// A cluster file that cannot be read or understood is left to the engine, which has codes for it. A machine's own
+/// `/etc/foundationdb/fdb.cluster` is not looked at: a test that names nothing must not write to a cluster.
+fn from_environment(variable: impl Fn(&str) -> Option<OsString>) -> Backend {
+    let variable = |name| variable(name).filter(|value| !value.is_empty());
+    if let Some(path) = variable("FLATBED_FDB_LIBRARY") {
         return Backend::Library(Some(path.into()));
     }
-    let named = ["FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE"].iter().find_map(std::env::var_os);
-    let path = named.map_or_else(|| PathBuf::from("/etc/foundationdb/fdb.cluster"), PathBuf::from);
-    match cluster_file::read(&path) {
-        Ok(ClusterFile::Cluster) => Backend::Library(None),
+    let file = variable("FLATBED_CLUSTER_FILE").or_else(|| variable("FDB_CLUSTER_FILE"));
+    match file.map(|path| cluster_file::read(Path::new(&path))) {
+        Some(Ok(ClusterFile::Cluster)) => Backend::Library(None),
         _ => Backend::Embedded,
     }
 }
@@ -111,7 +114,7 @@ pub(crate) fn active() -> &'static Active {
 
 #[cold]
 fn choose() -> &'static Active {
-    let chosen = select(from_environment());
+    let chosen = select(from_environment(|name| std::env::var_os(name)));
     ACTIVE.get_or_init(|| {
         // A C function cannot say why. A program that wants to know selects before.
         if let Err(error) = chosen {
@@ -161,4 +164,39 @@ fn check(library: libloading::Library, path: &str) -> Result<Table, LoadError> {
     // Its functions are called until the process ends.
     std::mem::forget(library);
     Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_chooses_where_nobody_did() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            path.into_os_string()
+        };
+        let embedded = file("embedded.cluster", "# ours\nembedded:test@data\n");
+        let cluster = file("cluster.cluster", "test:id@127.0.0.1:4500\n");
+        let broken = file("broken.cluster", "embedded:nowhere\n");
+        let missing = directory.path().join("missing.cluster").into_os_string();
+        let library = OsString::from("/opt/libfdb_c.so");
+        let empty = OsString::new();
+        let chosen = |values: &[(&str, &OsString)]| {
+            from_environment(|name| values.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).clone()))
+        };
+        let (ours, theirs) = ("FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE");
+        assert_eq!(chosen(&[]), Backend::Embedded);
+        assert_eq!(chosen(&[(ours, &embedded)]), Backend::Embedded);
+        assert_eq!(chosen(&[(ours, &broken)]), Backend::Embedded);
+        assert_eq!(chosen(&[(ours, &missing)]), Backend::Embedded);
+        assert_eq!(chosen(&[(ours, &cluster)]), Backend::Library(None));
+        assert_eq!(chosen(&[(theirs, &cluster)]), Backend::Library(None));
+        assert_eq!(chosen(&[(ours, &embedded), (theirs, &cluster)]), Backend::Embedded, "ours goes first");
+        assert_eq!(chosen(&[(ours, &empty), (theirs, &cluster)]), Backend::Library(None), "empty is not set");
+        let named = Backend::Library(Some("/opt/libfdb_c.so".into()));
+        assert_eq!(chosen(&[("FLATBED_FDB_LIBRARY", &library), (ours, &embedded)]), named);
+    }
 }
