@@ -23,8 +23,8 @@ const MARKER_BYTES: usize = 1 + 1 + 9;
 
 /// Ids of field names, where they have one.
 pub trait FieldIds {
-    /// The name's id, 10 or more, which no other name has; `None`: the name stands literally. It must answer the same
-    /// for a name as long as one document is flattened.
+    /// The name's id, which no other name has; `None`, or one below 10: the name stands literally. It must answer the
+    /// same for a name as long as one document is flattened.
     fn id_of(&self, name: &str) -> Option<u64>;
 }
 

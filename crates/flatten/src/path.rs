@@ -113,7 +113,7 @@ pub fn of_steps(steps: &[Step<'_>], ids: &impl FieldIds) -> Vec<u8> {
     let mut path = Vec::new();
     for step in steps {
         match step {
-            Step::Name(name) => match ids.id_of(name) {
+            Step::Name(name) => match ids.id_of(name).filter(|id| *id >= FIRST_FIELD_ID) {
                 Some(id) => put_int(&mut path, id),
                 None => put_literal(&mut path, name),
             },

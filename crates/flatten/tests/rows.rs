@@ -4,7 +4,7 @@ mod support;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{
-    FlattenOptions, PackOptions, flatten, pack, pack_with, path, read_body, unknown_names, validate,
+    FieldIds, FlattenOptions, PackOptions, flatten, pack, pack_with, path, read_body, unknown_names, validate,
 };
 use support::{Names, Pairs, compact, hex, parse, slices, text_of};
 
@@ -176,4 +176,22 @@ fn unknown_names_in_order_of_first_sight() {
     assert_eq!(unknown_names(&body, &Names::default()), ["b", "a", "c", "d"]);
     assert_eq!(unknown_names(&body, &Names::new(["a", "d"])), ["b", "c"]);
     assert!(unknown_names(&Value::Object(Vec::new()), &Names::default()).is_empty());
+}
+
+/// Gives the markers away as ids.
+struct FromZero;
+
+impl FieldIds for FromZero {
+    fn id_of(&self, name: &str) -> Option<u64> {
+        name.parse().ok()
+    }
+}
+
+#[test]
+fn an_id_that_is_a_marker_is_none() {
+    let rows = flatten(&parse(r#"{"0":1,"9":2,"10":3}"#), &FromZero, &FlattenOptions::default());
+    let mut paths = Vec::new();
+    rows.for_each(|path, _| paths.push(path::display(path)));
+    assert_eq!(paths, ["\"0\"", "\"9\"", "10"]);
+    assert_eq!(path::of_steps(&[path::Step::Name("9")], &FromZero), [2, b'9', 0]);
 }
