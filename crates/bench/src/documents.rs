@@ -32,6 +32,14 @@ pub fn id(number: u64) -> String {
     format!("doc{number:08}")
 }
 
+/// The number of the first document whose id stands in `bytes`.
+pub fn number(bytes: &[u8]) -> Option<usize> {
+    memchr::memmem::find_iter(bytes, b"doc").find_map(|at| {
+        let digits = std::str::from_utf8(bytes.get(at + 3..at + 11)?).ok()?;
+        digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
+    })
+}
+
 /// The JSON text of document `number`, with its `_id` if asked for.
 pub fn text(number: u64, with_id: bool) -> String {
     const KINDS: [&str; 8] = ["order", "invoice", "user", "visit", "note", "task", "event", "photo"];
@@ -78,5 +86,11 @@ mod tests {
         assert!(sizes.iter().all(|size| (900..1200).contains(size)), "{:?}", sizes.iter().max());
         assert_eq!(text(7, true), text(7, true));
         assert_ne!(text(7, false), text(8, false));
+    }
+
+    #[test]
+    fn numbers_are_found() {
+        assert_eq!(number(b"\x15doc\x02doc00000042\x00"), Some(42));
+        assert_eq!(number(b"doc0000004"), None);
     }
 }

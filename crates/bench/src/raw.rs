@@ -10,7 +10,7 @@ use foundationdb::{Database, FdbBindingError, FdbError, RangeOption, api::FdbApi
 use foundationdb_sys::backend::{self, Backend, LoadError};
 use serde_json::{Value, json};
 
-use crate::stats::rounded;
+use crate::{documents, stats::rounded};
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
@@ -56,15 +56,15 @@ async fn measure(source: &Path, scratch: &Path, documents: usize) -> Result<Vec<
     if pairs.is_empty() {
         return Err(RawError::Empty);
     }
-    let bytes: usize = pairs.iter().map(|(key, value)| key.len() + value.len()).sum();
-    let share = shares(pairs, documents);
-    let keys_each = rounded(share.iter().map(Vec::len).sum::<usize>() as f64 / documents as f64, 10.0);
+    let shares = shares(pairs, documents);
+    let bytes: usize = shares.iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
+    let keys_each = rounded(shares.iter().map(Vec::len).sum::<usize>() as f64 / documents as f64, 10.0);
     let mut figures = Vec::new();
     for (workers, batch) in [(1, 1), (16, 1), (64, 1), (1, 200)] {
         let directory = scratch.join(format!("raw-{workers}-{batch}"));
-        let count = if batch > 1 { documents } else { documents.min(workers * 2000) };
+        let count = if batch > 1 { documents } else { documents.min(workers * 5000) };
         let started = Instant::now();
-        let written = write(&open(&directory)?, &share[..count], workers, batch).await?;
+        let written = write(&open(&directory)?, &shares[..count], workers, batch).await?;
         let per_s = rounded(written as f64 / started.elapsed().as_secs_f64(), 10.0);
         figures.push(json!({
             "load": "raw", "workers": workers, "documents_a_transaction": batch, "documents": written, "per_s": per_s,
@@ -100,12 +100,15 @@ async fn read_all(database: &Database) -> Result<Vec<Pair>, RawError> {
     }
 }
 
-/// Deals the pairs out so that each document gets one of every index: keys of one index lie together and are as many as
-/// the documents, so those a fixed stride apart belong to different indexes.
+/// The keys of each document together, as the layer writes them in one transaction: those that hold its id in the key,
+/// or in the value, as the index by sequence does. Keys that belong to no document (counters) are left out.
 fn shares(pairs: Vec<Pair>, documents: usize) -> Vec<Vec<Pair>> {
     let mut shares: Vec<Vec<Pair>> = (0..documents).map(|_| Vec::new()).collect();
-    for (index, pair) in pairs.into_iter().enumerate() {
-        shares[index % documents].push(pair);
+    for (key, value) in pairs {
+        let number = documents::number(&key).or_else(|| documents::number(&value));
+        if let Some(share) = number.and_then(|number| shares.get_mut(number)) {
+            share.push((key, value));
+        }
     }
     shares
 }

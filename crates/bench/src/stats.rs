@@ -17,20 +17,21 @@ pub fn rounded(value: f64, parts: f64) -> f64 {
     (value * parts).round() / parts
 }
 
-/// Processor seconds that this process has used.
+/// Processor seconds that this process has used, without the servers that it started.
 pub fn own_cpu_s() -> f64 {
-    cpu_s(std::process::id())
+    process_cpu_s(std::process::id()).unwrap_or_default()
 }
 
 /// Processor seconds that a process and its descendants have used; 0 for one that is gone.
 pub fn cpu_s(pid: u32) -> f64 {
+    family(pid).into_iter().filter_map(process_cpu_s).sum()
+}
+
+fn process_cpu_s(pid: u32) -> Option<f64> {
     // SAFETY: sysconf reads a constant of the system.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    let of = |pid| {
-        let stat = stat_fields(pid)?;
-        Some((stat.get(11)?.parse::<f64>().ok()? + stat.get(12)?.parse::<f64>().ok()?) / ticks)
-    };
-    family(pid).into_iter().filter_map(of).sum()
+    let stat = stat_fields(pid)?;
+    Some((stat.get(11)?.parse::<f64>().ok()? + stat.get(12)?.parse::<f64>().ok()?) / ticks)
 }
 
 /// Resident memory of a process and its descendants, in MB: what it allocated itself, and pages of mapped files

@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -64,6 +64,7 @@ const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
     ("put_1", "single writes, 1 at a time (/s)", Some(297.0), Some(1000.0)),
     ("put_16", "single writes, 16 at a time (/s)", Some(975.0), Some(5000.0)),
     ("put_64", "single writes, 64 at a time (/s)", Some(1644.0), Some(10_000.0)),
+    ("sync_ms", "the disk's fdatasync before them, p50 (ms)", None, None),
     ("bulk", "bulk of 1,000 (documents/s)", Some(5637.0), Some(20_000.0)),
     ("get_16", "reads, 16 at a time (/s)", Some(1795.0), Some(40_000.0)),
     ("get_64", "reads, 64 at a time (/s)", Some(2481.0), Some(40_000.0)),
@@ -85,26 +86,38 @@ pub async fn run(options: &Options) -> Result<(), SuiteError> {
     let mut log = fs::File::create(options.directory.join("results.jsonl"))?;
 
     let data = options.directory.join("flatbed-data");
+    let mut flatbed = Figures::new();
     remove(&data)?;
     let server = Server::flatbed(&options.flatbed, &data).await?;
-    let mut flatbed = loads("flatbed", &server, options.documents, options.seconds, &mut log).await?;
+    single_writes("flatbed", &server, options, &mut log, &mut flatbed).await?;
+    server.stop().await?;
+    // A new directory, so that disk and memory are those of the documents that are there.
+    remove(&data)?;
+    let server = Server::flatbed(&options.flatbed, &data).await?;
+    the_rest("flatbed", &server, options.documents, options.seconds, &mut log, &mut flatbed).await?;
     if let Some(transactions) = idle_transactions(&server).await {
         flatbed.insert("idle_transactions", transactions);
     }
     server.stop().await?;
+
+    let raw = raw_engine(options, &data, &mut log)?;
+    remove(&data)?;
 
     let mut pouchdb = Figures::new();
     if let Some(script) = &options.pouchdb {
         let data = options.directory.join("pouchdb-data");
         remove(&data)?;
         let server = Server::pouchdb(script, &data).await?;
-        pouchdb = loads("pouchdb-server", &server, options.documents / 10, options.seconds, &mut log).await?;
+        single_writes("pouchdb-server", &server, options, &mut log, &mut pouchdb).await?;
+        server.stop().await?;
+        remove(&data)?;
+        let server = Server::pouchdb(script, &data).await?;
+        let documents = options.documents / 10;
+        the_rest("pouchdb-server", &server, documents, options.seconds, &mut log, &mut pouchdb).await?;
         server.stop().await?;
         remove(&data)?;
     }
 
-    let raw = raw_engine(options, &data, &mut log)?;
-    remove(&data)?;
     let table = table(&flatbed, &pouchdb, &raw);
     fs::write(options.directory.join("results.md"), &table)?;
     print!("\n{table}");
@@ -118,31 +131,55 @@ fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
-async fn loads(
-    server_name: &'static str,
+fn target(server: &Server, database: &str) -> Target {
+    Target { url: server.url.clone(), database: format!("/{database}"), pid: server.pid() }
+}
+
+/// Writes the line of a load and gives the figure in it that goes into the table.
+fn record(
+    log: &mut fs::File,
+    server: &'static str,
+    name: &'static str,
+    result: Result<Value, LoadError>,
+    pointer: &str,
+) -> Result<f64, SuiteError> {
+    let result = result.map_err(|source| SuiteError::Load { server, name, source })?;
+    line(log, server, &result)?;
+    Ok(result.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN))
+}
+
+async fn fresh(server: &'static str, name: &'static str, target: &Target) -> Result<(), SuiteError> {
+    load::fresh(target).await.map_err(|source| SuiteError::Load { server, name, source })
+}
+
+async fn single_writes(
+    name_of_server: &'static str,
+    server: &Server,
+    options: &Options,
+    log: &mut fs::File,
+    figures: &mut Figures,
+) -> Result<(), SuiteError> {
+    figures.insert("sync_ms", sync_ms(&server.directory)?);
+    for (name, workers) in [("put_1", 1), ("put_16", 16), ("put_64", 64)] {
+        let target = target(server, "single");
+        fresh(name_of_server, name, &target).await?;
+        let result = load::single(&target, Kind::Put(0), workers, options.documents, options.seconds).await;
+        figures.insert(name, record(log, name_of_server, name, result, "/per_s")?);
+    }
+    Ok(())
+}
+
+async fn the_rest(
+    name_of_server: &'static str,
     server: &Server,
     documents: u64,
     seconds: u64,
     log: &mut fs::File,
-) -> Result<Figures, SuiteError> {
-    let target =
-        |database: &str| Target { url: server.url.clone(), database: format!("/{database}"), pid: server.pid() };
-    let mut figures = Figures::new();
-    let mut record = |name: &'static str, result: Result<Value, LoadError>, pointer: &str| -> Result<f64, SuiteError> {
-        let result = result.map_err(|source| SuiteError::Load { server: server_name, name, source })?;
-        let figure = result.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
-        line(log, server_name, &result)?;
-        Ok(figure)
-    };
-    for (name, workers) in [("put_1", 1), ("put_16", 16), ("put_64", 64)] {
-        let target = target("single");
-        load::fresh(&target).await.map_err(|source| SuiteError::Load { server: server_name, name, source })?;
-        let result = load::single(&target, Kind::Put(0), workers, documents, seconds).await;
-        figures.insert(name, record(name, result, "/per_s")?);
-    }
-    let target = target("bench");
-    let fresh = load::fresh(&target).await;
-    fresh.map_err(|source| SuiteError::Load { server: server_name, name: "bulk", source })?;
+    figures: &mut Figures,
+) -> Result<(), SuiteError> {
+    let target = target(server, "bench");
+    let mut record = |name, result, pointer: &str| record(log, name_of_server, name, result, pointer);
+    fresh(name_of_server, "bulk", &target).await?;
     figures.insert("bulk", record("bulk", load::bulk(&target, 1000, documents, 600).await, "/per_s")?);
     figures.insert("documents", documents as f64);
     for (name, workers) in [("get_16", 16), ("get_64", 64)] {
@@ -159,20 +196,34 @@ async fn loads(
     if let Some(pid) = server.pid() {
         let memory = resident(pid);
         let disk_mb = rounded(disk_mb(&server.directory), 10.0);
-        figures.insert("anonymous_mb", rounded(memory.anonymous_mb, 10.0));
         figures.insert("file_mb", rounded(memory.file_mb, 10.0));
         figures.insert("disk_mb", disk_mb);
         let found = json!({
             "load": "none", "documents": documents, "anonymous_mb": rounded(memory.anonymous_mb, 10.0),
             "file_mb": rounded(memory.file_mb, 10.0), "peak_mb": rounded(memory.peak_mb, 10.0), "disk_mb": disk_mb,
         });
-        record("memory", Ok(found), "/anonymous_mb")?;
+        figures.insert("anonymous_mb", record("memory", Ok(found), "/anonymous_mb")?);
     }
     let latency = load::latency(&target, 500, 50).await;
     let p99 = latency.as_ref().ok().and_then(|figures| figures.pointer("/acknowledged_to_row_ms/p99")?.as_f64());
     figures.insert("latency_p50", record("latency", latency, "/acknowledged_to_row_ms/p50")?);
     figures.insert("latency_p99", p99.unwrap_or(f64::NAN));
-    Ok(figures)
+    Ok(())
+}
+
+/// What the disk takes to make one more page of a file durable, the median of 50 times in milliseconds: single writes
+/// depend on it, and it varies with what else the machine does.
+fn sync_ms(directory: &Path) -> io::Result<f64> {
+    let mut file = tempfile::tempfile_in(directory)?;
+    let mut times_ms = Vec::new();
+    for _ in 0..50 {
+        let started = Instant::now();
+        file.write_all(&[1; 4096])?;
+        file.sync_data()?;
+        times_ms.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    times_ms.sort_by(f64::total_cmp);
+    Ok(rounded(times_ms[times_ms.len() / 2], 100.0))
 }
 
 fn line(log: &mut fs::File, server: &str, result: &Value) -> io::Result<()> {
@@ -205,6 +256,7 @@ async fn transactions(server: &Server) -> Option<f64> {
 
 /// Runs in a process of its own: FoundationDB's network can be started only once in one.
 fn raw_engine(options: &Options, source: &Path, log: &mut fs::File) -> Result<Figures, SuiteError> {
+    let mut figures = Figures::from([("sync_ms", sync_ms(source)?)]);
     let output = std::process::Command::new(std::env::current_exe()?)
         .arg("raw")
         .arg("--source")
@@ -215,7 +267,6 @@ fn raw_engine(options: &Options, source: &Path, log: &mut fs::File) -> Result<Fi
         .arg(options.documents.to_string())
         .stderr(std::process::Stdio::inherit())
         .output()?;
-    let mut figures = Figures::new();
     for text in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(result) = serde_json::from_str::<Value>(text) else { continue };
         line(log, "raw engine", &result)?;
@@ -238,7 +289,7 @@ fn table(flatbed: &Figures, pouchdb: &Figures, raw: &Figures) -> String {
     );
     for (name, title, couchdb, aim) in ROWS {
         let share = match (flatbed.get(name), raw.get(name)) {
-            (Some(flatbed), Some(raw)) => format!("{:.0} %", flatbed / raw * 100.0),
+            (Some(flatbed), Some(raw)) if *name != "sync_ms" => format!("{:.0} %", flatbed / raw * 100.0),
             _ => String::new(),
         };
         let cells = [
