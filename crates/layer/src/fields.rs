@@ -25,7 +25,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 512;
 #[derive(Debug, Default)]
 struct Table {
     names: Vec<Arc<str>>,
-    ids: HashMap<Arc<str>, u64>,
+    // Looked up for every name of every document; seeded, since names come from outside.
+    ids: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
 }
 
 /// What is known of a database's mapping. Entries are never removed nor changed while the instance lives.

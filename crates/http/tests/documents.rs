@@ -1,0 +1,195 @@
+//! Documents over HTTP: what headers and encodings do, beyond the recorded answers of CouchDB.
+
+mod support;
+
+use std::io::Write;
+
+use flatbed_http::ServerOptions;
+use support::{Store, soon};
+use tokio::io::AsyncWriteExt;
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn encodings_of_bodies() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    // All on one connection: each body is read to its end, or the next answer would not come.
+    let mut client = server.connect().await;
+    let compressed = [("content-encoding", "gzip")];
+    assert_eq!(client.call("PUT", "/db/gzip", &compressed, &gzip(br#"{"a":1}"#)).await.status, 201);
+    assert_eq!(client.call("PUT", "/db/none", &compressed, b"{}").await.status, 400);
+    let cut = &gzip(br#"{"a":1}"#)[..15];
+    assert_eq!(client.call("PUT", "/db/none", &compressed, cut).await.status, 400);
+    let other = client.call("PUT", "/db/none", &[("content-encoding", "br")], b"{}").await;
+    assert_eq!((other.status, other.text("error").as_str()), (415, "bad_content_type"));
+    client.send("PUT", "/db/chunked", &[("transfer-encoding", "chunked")], b"").await;
+    client.stream.write_all(b"3\r\n{\"b\r\n4\r\n\":2}\r\n0\r\n\r\n").await.unwrap();
+    let head = soon(client.head()).await;
+    assert_eq!(head.status, 201, "{head:?}");
+    drop(client);
+    assert_eq!(server.call("GET", "/db/gzip", "").await.json()["a"], 1);
+    assert_eq!(server.call("GET", "/db/chunked", "").await.json()["b"], 2);
+    assert_eq!(server.call("GET", "/db/none", "").await.status, 404);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bombs_and_bodies_that_are_too_large() {
+    let store = Store::new();
+    let options = ServerOptions { body_bytes_max: 1_000_000, body_memory_bytes: 3_000_000, ..ServerOptions::default() };
+    let server = store.serve(options).await;
+    server.call("PUT", "/db", "").await;
+    let bomb = gzip(format!("{{\"a\":\"{}\"}}", "x".repeat(20_000_000)).as_bytes());
+    for (headers, body) in [
+        (&[("content-encoding", "gzip")][..], bomb),
+        (&[], format!("{{\"a\":\"{}\"}}", "x".repeat(1_100_000)).into_bytes()),
+        // Small as a text, large as a tree.
+        (&[], format!("{{\"a\":[{}0]}}", "0,".repeat(100_000)).into_bytes()),
+    ] {
+        let answer = server.connect().await.call("PUT", "/db/d", headers, &body).await;
+        assert_eq!((answer.status, answer.text("error").as_str()), (413, "too_large"));
+    }
+    assert_eq!(server.call("PUT", "/db/d", r#"{"a":[0]}"#).await.status, 201);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_and_places() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let mut client = server.connect().await;
+    let made = client.call("PUT", "/db/_design%2Fx", &[("x-forwarded-proto", "https")], b"{}").await;
+    assert_eq!((made.status, made.header("location")), (201, Some("https://test/db/_design%2Fx")));
+    for method in ["GET", "HEAD"] {
+        let moved = client.call(method, "/db/_design%2Fx?revs=true", &[], b"").await;
+        assert_eq!((moved.status, moved.header("location")), (301, Some("http://test/db/_design/x?revs=true")));
+    }
+    let read = client.call("GET", "//db//_design/x/", &[], b"").await;
+    let etag = read.header("etag").unwrap().to_owned();
+    assert_eq!(read.status, 200);
+    for tag in [etag.clone(), format!("\"1-x\", W/{etag}")] {
+        assert_eq!(client.call("GET", "/db/_design/x", &[("if-none-match", &tag)], b"").await.status, 304);
+    }
+    let feed = client.call("GET", "/db/_changes", &[], b"").await;
+    let etag = feed.header("etag").unwrap().to_owned();
+    assert_eq!(client.call("GET", "/db/_changes", &[("if-none-match", &etag)], b"").await.status, 304);
+    assert_eq!(client.call("PUT", "/db/d", &[], b"{}").await.status, 201);
+    assert_eq!(client.call("GET", "/db/_changes", &[("if-none-match", &etag)], b"").await.status, 200);
+    let head = client.call("HEAD", "/db/d", &[], b"").await;
+    let whole = client.call("GET", "/db/d", &[], b"").await;
+    assert_eq!(head.header("content-length"), whole.header("content-length"));
+    let form = [("referer", "http://test/"), ("content-type", "text/plain")];
+    assert_eq!(client.call("POST", "/db/d", &form, b"x").await.status, 415);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_answers_come_whole() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let long = "x".repeat(3_000_000);
+    for id in ["a", "b", "c"] {
+        assert_eq!(server.call("PUT", &format!("/db/{id}"), &format!("{{\"long\":\"{long}\"}}")).await.status, 201);
+    }
+    let read = server.call("GET", "/db/a", "").await;
+    assert!(read.header("content-length").is_some());
+    assert_eq!(read.text("long"), long);
+    let keys = r#"{"keys":["a","none","b","c","a"]}"#;
+    let rows = server.call("POST", "/db/_all_docs?include_docs=true", keys).await.json();
+    let lengths: Vec<usize> =
+        rows["rows"].as_array().unwrap().iter().map(|row| row["doc"]["long"].as_str().map_or(0, str::len)).collect();
+    assert_eq!(lengths, [3_000_000, 0, 3_000_000, 3_000_000, 3_000_000]);
+    let wanted = r#"{"docs":[{"id":"a"},{"id":"b"},{"id":"none"},{"id":"c"}]}"#;
+    let answer = server.call("POST", "/db/_bulk_get", wanted).await;
+    assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
+    let found: Vec<bool> = answer.json()["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| result["docs"][0]["ok"]["long"].as_str() == Some(&long))
+        .collect();
+    assert_eq!(found, [true, true, false, true]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let first = server.call("PUT", "/db/live", r#"{"n":1}"#).await.text("rev");
+    let second = server.call("PUT", &format!("/db/live?rev={first}"), r#"{"n":2}"#).await.text("rev");
+    let gone = server.call("PUT", "/db/gone", "{}").await.text("rev");
+    let tombstone = server.call("DELETE", &format!("/db/gone?rev={gone}"), "").await.text("rev");
+    let wanted = format!(
+        r#"{{"docs":[{{"id":"gone"}},{{"id":"live","rev":"{first}"}},{{"id":"live","rev":"9-x"}},{{"id":"live","rev":"x"}},{{"rev":"1-a"}},7]}}"#
+    );
+    let read = async |path: &str| server.call("POST", path, &wanted).await.json()["results"].clone();
+    let plain = read("/db/_bulk_get").await;
+    assert_eq!(plain[0]["docs"][0]["ok"]["_rev"], tombstone.as_str());
+    assert_eq!(plain[0]["docs"][0]["ok"]["_deleted"], true);
+    assert_eq!(plain[1]["docs"][0]["ok"]["n"], 1);
+    assert_eq!(plain[2]["docs"][0]["error"]["reason"], "missing");
+    assert_eq!(plain[3]["docs"][0]["error"]["reason"], "Invalid rev format");
+    assert_eq!(plain[4]["docs"][0]["error"]["reason"], "document must be a JSON object");
+    assert_eq!(plain[5]["id"], serde_json::Value::Null);
+    let latest = read("/db/_bulk_get?latest=true").await;
+    assert_eq!(latest[1]["docs"][0]["ok"]["_rev"], second.as_str());
+    assert_eq!(latest[1]["docs"][0]["ok"]["_revisions"], serde_json::Value::Null);
+    assert_eq!(latest[2]["docs"][0]["error"]["reason"], "missing");
+    let revs = read("/db/_bulk_get?latest=true&revs=true").await;
+    assert_eq!(revs[1]["docs"][0]["ok"]["_revisions"]["start"], 2);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_goes_on_when_its_client_hangs_up() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    for number in 0..20 {
+        server.connect().await.send("PUT", &format!("/db/{number}"), &[], b"{}").await;
+    }
+    soon(async {
+        while server.call("GET", "/db", "").await.json()["doc_count"] != 20 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_yet_says_so() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    for (method, path, body) in [
+        ("POST", "/_replicate", "{}"),
+        ("GET", "/_node/_local/_config", ""),
+        ("PUT", "/db/_local/x", "{}"),
+        ("GET", "/db/_local%2Fx", ""),
+        ("POST", "/db/_find", r#"{"selector":{}}"#),
+        ("POST", "/db/_revs_diff", "{}"),
+        ("PUT", "/db/_security", "{}"),
+        ("POST", "/db/_compact", "{}"),
+        ("GET", "/db/_design/x/_view/y", ""),
+        ("PUT", "/db/d?new_edits=false", r#"{"_rev":"1-a"}"#),
+        ("POST", "/db/_bulk_docs", r#"{"new_edits":false,"docs":[]}"#),
+        ("PUT", "/db/d", r#"{"_attachments":{"a":{"data":""}}}"#),
+        ("PUT", "/db/d/a.txt", "x"),
+    ] {
+        let answer = server.call(method, path, body).await;
+        assert_eq!((answer.status, answer.text("error").as_str()), (501, "not_implemented"), "{method} {path}");
+    }
+    assert_eq!(server.call("PUT", "/db/d", r#"{"_attachments":{}}"#).await.status, 201);
+    server.stop().await;
+}

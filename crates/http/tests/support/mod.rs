@@ -1,0 +1,233 @@
+//! What the tests share: servers in this process on one store, and a client that shows every byte of HTTP/1.1.
+
+// Each test file is a crate of its own and uses its own part of this.
+#![allow(dead_code)]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flatbed_http::{Server, ServerOptions};
+use flatbed_layer::{Layer, LayerOptions};
+use foundationdb::api::NetworkAutoStop;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+
+/// Longer than anything here takes; a test that waits so long has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A store of its own for one test: the embedded engine in a temporary directory, or a root of its own on the cluster
+/// that `FLATBED_CLUSTER_FILE` names.
+pub struct Store {
+    fdb: Arc<foundationdb::Database>,
+    root: Vec<u8>,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        // SAFETY: the network is stopped by nobody before the process ends.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let open = |path: &str| Arc::new(foundationdb::Database::from_path(path).expect("the store opens"));
+        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
+            return Store { fdb: open(&path), root: format!("http-test-{now}").into_bytes(), _directory: None };
+        }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let cluster_file = directory.path().join("embedded.cluster");
+        std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
+        Store { fdb: open(cluster_file.to_str().expect("UTF-8")), root: b"t".to_vec(), _directory: Some(directory) }
+    }
+
+    pub async fn layer(&self) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
+    }
+
+    /// Starts a server with a layer of its own; call it twice for two servers on one store.
+    pub async fn serve(&self, options: ServerOptions) -> Running {
+        let layer = self.layer().await;
+        let options = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..options };
+        let server = Server::bind(options, layer).await.expect("a free port");
+        let address = server.addresses()[0];
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(server.serve(async move {
+            let _ = stopped.await;
+        }));
+        Running { address, stop, task }
+    }
+}
+
+/// A server under way.
+pub struct Running {
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    pub async fn connect(&self) -> Client {
+        Client { stream: TcpStream::connect(self.address).await.expect("connected"), read: Vec::new() }
+    }
+
+    /// One request on a connection of its own.
+    pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
+        self.connect().await.call(method, path, &[], body.as_bytes()).await
+    }
+
+    /// Tells the server to end, without waiting for it.
+    pub fn begin_to_stop(self) -> JoinHandle<()> {
+        let _ = self.stop.send(());
+        self.task
+    }
+
+    pub async fn stop(self) {
+        soon(self.begin_to_stop()).await.expect("the server ends");
+    }
+}
+
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("in time")
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn text(&self, member: &str) -> String {
+        self.json()[member].as_str().unwrap_or_else(|| panic!("{member}: {self:?}")).to_owned()
+    }
+}
+
+/// A connection.
+pub struct Client {
+    pub stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Client {
+    pub async fn call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.send(method, path, headers, body).await;
+        soon(self.answer(method == "HEAD")).await
+    }
+
+    pub async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut give = |name: &str, value: &str| {
+            if !headers.iter().any(|(given, _)| *given == name) {
+                head.push_str(&format!("{name}: {value}\r\n"));
+            }
+        };
+        if !body.is_empty() {
+            give("content-type", "application/json");
+            give("content-length", &body.len().to_string());
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        self.stream.write_all(head.as_bytes()).await.expect("sent");
+        self.stream.write_all(body).await.expect("sent");
+    }
+
+    /// More bytes; false at the end of the connection.
+    async fn more(&mut self) -> bool {
+        let mut piece = [0; 16 * 1024];
+        let length = self.stream.read(&mut piece).await.expect("read");
+        self.read.extend_from_slice(&piece[..length]);
+        length > 0
+    }
+
+    async fn line(&mut self) -> String {
+        loop {
+            if let Some(at) = self.read.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = self.read.drain(..at + 2).collect();
+                return String::from_utf8(line[..at].to_vec()).expect("UTF-8");
+            }
+            assert!(self.more().await, "the connection ended within a line");
+        }
+    }
+
+    async fn bytes(&mut self, count: usize) -> Vec<u8> {
+        while self.read.len() < count {
+            assert!(self.more().await, "the connection ended within a body");
+        }
+        self.read.drain(..count).collect()
+    }
+
+    /// Status and headers.
+    pub async fn head(&mut self) -> Answer {
+        let line = self.line().await;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line().await;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        Answer { status, headers, body: String::new() }
+    }
+
+    /// One chunk of a body; empty: the last one.
+    pub async fn chunk(&mut self) -> String {
+        let length = self.line().await;
+        let length = usize::from_str_radix(&length, 16).expect("a chunk's length");
+        let chunk = self.bytes(length).await;
+        self.line().await;
+        String::from_utf8(chunk).expect("UTF-8")
+    }
+
+    async fn answer(&mut self, is_head: bool) -> Answer {
+        let mut answer = self.head().await;
+        if is_head || answer.status == 304 || answer.status == 204 {
+            return answer;
+        }
+        if answer.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let chunk = self.chunk().await;
+                if chunk.is_empty() {
+                    return answer;
+                }
+                answer.body.push_str(&chunk);
+            }
+        }
+        let length = answer.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        answer.body = String::from_utf8(self.bytes(length).await).expect("UTF-8");
+        answer
+    }
+
+    /// The next line of a feed, heartbeats left out; `None` at its end.
+    pub async fn feed_line(&mut self, rest: &mut String) -> Option<String> {
+        loop {
+            while let Some(at) = rest.find('\n') {
+                let line: String = rest.drain(..=at).collect();
+                if line.len() > 1 {
+                    return Some(line.trim_end().to_owned());
+                }
+            }
+            let chunk = soon(self.chunk()).await;
+            if chunk.is_empty() {
+                return None;
+            }
+            rest.push_str(&chunk);
+        }
+    }
+}
