@@ -18,7 +18,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The crate's README tells the format on disk, the threads, and what differs from a cluster.
+//! design/embedded-engine.md tells the format on disk, the threads, and what differs from a cluster.
 //!
 //! From the outside in: `transaction` has the calls, `state` what a transaction remembers and when it may be used;
 //! `read` resolves selectors and ranges over a `view`, which lays the transaction's `write_map` over a `snapshot`;
