@@ -1,7 +1,8 @@
 //! Which implementation of the C API answers in this process.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -118,7 +119,8 @@ fn choose() -> &'static Active {
     ACTIVE.get_or_init(|| {
         // A C function cannot say why. A program that wants to know selects before.
         if let Err(error) = chosen {
-            eprintln!("foundationdb: {error}");
+            // Not by `eprintln!`: a test harness would keep the line, and lose it with the process.
+            let _ = writeln!(std::io::stderr(), "foundationdb: {error}");
             std::process::exit(1);
         }
         Active::Embedded
