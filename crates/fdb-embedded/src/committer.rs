@@ -228,7 +228,7 @@ impl Committer {
         let mut fired = Vec::new();
         let written = match broken {
             None if accepted.is_empty() => None,
-            None => Some(self.write(batch, txn, version, &accepted, &mut fired)),
+            None => Some(self.write(&batch, txn, version, &accepted, &mut fired)),
             Some(error) => Some(Err((error, false))),
         };
         match written {
@@ -237,6 +237,10 @@ impl Committer {
                 core.versions.publish(version);
                 core.arm_reaper();
                 core.counters.commits.add(accepted.len() as u64);
+                // Only now: a watch that came to wait before the version was published saw the old value.
+                if core.watches.is_any_waiting() {
+                    self.find_changed(&batch, &mut fired);
+                }
                 for watch in fired {
                     shielded(|| core.fire(&watch));
                 }
@@ -330,7 +334,7 @@ impl Committer {
     /// Writes and syncs the batch. On failure, whether it may be on disk all the same.
     fn write(
         &mut self,
-        batch: Batch,
+        batch: &Batch,
         mut txn: RwTxn<'_>,
         version: i64,
         accepted: &[Accepted],
@@ -338,9 +342,6 @@ impl Committer {
     ) -> Result<(), (StoreError, bool)> {
         let core = &self.core;
         let not_written = |error: StoreError| (error, false);
-        if core.watches.is_any_waiting() {
-            self.find_changed(&batch, &txn, fired).map_err(not_written)?;
-        }
         // A watch of this batch may have been overtaken by a later commit of the batch.
         for waiting in accepted.iter().flat_map(|commit| &commit.watches) {
             let value = batch.value(&core.store, &txn, &waiting.watch.key).map_err(not_written)?;
@@ -362,18 +363,22 @@ impl Committer {
         Ok(())
     }
 
-    fn find_changed(&self, batch: &Batch, txn: &RwTxn<'_>, fired: &mut Vec<Arc<Watch>>) -> Result<(), StoreError> {
+    /// The watches whose keys a published batch changed. A key whose value cannot be read counts as removed: a watch may
+    /// fire without a change, but must not miss one.
+    fn find_changed(&self, batch: &Batch, fired: &mut Vec<Arc<Watch>>) {
         let core = &self.core;
         for (key, value) in batch.values() {
             core.watches.changed(key, value, fired);
         }
         for (begin, end) in &batch.cleared {
             for key in core.watches.keys_in(begin, end) {
-                let value = batch.value(&core.store, txn, &key)?;
-                core.watches.changed(&key, value.as_deref(), fired);
+                let now = core.versions.acquire(false).and_then(|point| {
+                    let read = |txn: &_| core.store.get(txn, &key).map(|value| value.map(<[u8]>::to_vec));
+                    point.snapshot.with(|txn| read(txn).map_err(|_| Error::IO_ERROR))
+                });
+                core.watches.changed(&key, now.ok().flatten().as_deref(), fired);
             }
         }
-        Ok(())
     }
 
     /// Drops what no reader can conflict with; four times a second is enough.

@@ -133,6 +133,27 @@ fn a_change_between_a_watch_and_its_commit_fires_it() {
 }
 
 #[test]
+fn a_watch_that_is_set_while_a_commit_is_written_does_not_miss_it() {
+    const LAST: u32 = 1_000;
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..=LAST).for_each(|number| set(&engine, b"k", &number.to_le_bytes())));
+        loop {
+            let transaction = engine.transaction();
+            let seen = transaction.get(b"k", true).unwrap();
+            let (done, fired) = promise();
+            transaction.watch(b"k", done).unwrap();
+            commit(&transaction).unwrap();
+            if seen.as_deref() == Some(&LAST.to_le_bytes()[..]) {
+                return;
+            }
+            assert_eq!(fired.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "a change after {seen:?} fires");
+        }
+    });
+}
+
+#[test]
 fn watches_have_a_limit_and_go_with_their_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());
