@@ -48,7 +48,8 @@ pub(crate) struct BodyMemory {
 impl BodyMemory {
     pub(crate) fn new(total_bytes: usize, body_bytes_max: usize) -> Self {
         let semaphore = |bytes: usize| Arc::new(Semaphore::new((bytes / PERMIT_BYTES).min(u32::MAX as usize)));
-        let text_bytes = (total_bytes / 3).max(body_bytes_max + 2 * STEP_BYTES);
+        // At least one greatest body, beside what it is inflated to in a vector with up to twice the room.
+        let text_bytes = (total_bytes / 3).max(3 * body_bytes_max + 2 * STEP_BYTES);
         let tree_bytes_max = total_bytes.saturating_sub(text_bytes).max(FREE_TREE_BYTES);
         BodyMemory { texts: semaphore(text_bytes), trees: semaphore(tree_bytes_max), tree_bytes_max, body_bytes_max }
     }
@@ -168,6 +169,15 @@ impl Request {
 
     /// The whole body, inflated if it is compressed.
     pub(crate) async fn read_body(&mut self) -> Result<Body> {
+        let read = self.read_within_bounds().await;
+        if matches!(&read, Err(failure) if failure.status == StatusCode::PAYLOAD_TOO_LARGE) {
+            // A client that is still sending when the connection closes does not see the answer.
+            self.skip(self.memory.body_bytes_max).await;
+        }
+        read
+    }
+
+    async fn read_within_bounds(&mut self) -> Result<Body> {
         let bytes_max = self.memory.body_bytes_max;
         let known = self.header(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
         if known.is_some_and(|length| length > bytes_max) {
@@ -208,14 +218,21 @@ impl Request {
 
     /// Reads what is left of a body that nobody needs, so that the connection can go on.
     pub(crate) async fn skip_body(&mut self) {
-        let mut left = STEP_BYTES;
-        while let Ok(Some(frame)) = next_frame(&mut self.body).await {
-            let bytes = frame.data_ref().map_or(0, Bytes::len);
-            if bytes > left {
-                return;
+        self.skip(STEP_BYTES).await;
+    }
+
+    async fn skip(&mut self, mut left: usize) {
+        let skip = async {
+            while let Ok(Some(frame)) = next_frame(&mut self.body).await {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                if bytes > left {
+                    return;
+                }
+                left -= bytes;
             }
-            left -= bytes;
-        }
+        };
+        // A body that takes longer is cut off with its connection.
+        let _ = tokio::time::timeout(BODY_IDLE_MAX, skip).await;
     }
 }
 

@@ -306,11 +306,13 @@ fn head(total: u64, update_seq: Option<Seq>, out: &mut Vec<u8>) {
         json_out::member("update_seq", &seq.to_string(), out);
         out.push(b',');
     }
-    out.extend_from_slice(b"\"rows\":[");
+    out.extend_from_slice(b"\"rows\":[\r\n");
 }
 
 fn separator(rows: &mut u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(if *rows == 0 { b"\r\n" } else { b",\r\n" });
+    if *rows > 0 {
+        out.extend_from_slice(b",\r\n");
+    }
     *rows += 1;
 }
 
