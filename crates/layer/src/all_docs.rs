@@ -8,7 +8,7 @@ use prost::Message;
 
 use crate::database::{Database, decode_counter};
 use crate::document::Document;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
@@ -70,12 +70,14 @@ pub struct AllDocs {
     skip: u64,
     limit: u64,
     done: bool,
+    /// Of the first page.
+    namespace: Option<u64>,
 }
 
 impl AllDocs {
     pub(crate) fn new(database: Database, query: AllDocsQuery) -> Self {
         let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
-        AllDocs { database, query, rest: None, skip, limit, done: false }
+        AllDocs { database, query, rest: None, skip, limit, done: false, namespace: None }
     }
 
     /// Documents that are not deleted, in the whole database.
@@ -93,6 +95,9 @@ impl AllDocs {
     }
 
     /// The next rows, at least one; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::DatabaseNotFound`] also if the database has become another one since the first page.
     pub async fn next_page(&mut self) -> Result<Option<Vec<AllDocsRow>>> {
         while !self.done && self.limit > 0 {
             let mut page = Page {
@@ -104,6 +109,9 @@ impl AllDocs {
                 limit: self.limit,
             };
             let found = self.database.read(&mut page).await?;
+            if *self.namespace.get_or_insert(found.namespace) != found.namespace {
+                return Err(Error::DatabaseNotFound);
+            }
             self.skip -= found.skipped;
             self.limit -= found.rows.len() as u64;
             self.done = found.rest.is_none();
@@ -126,6 +134,7 @@ struct Page<'a> {
 }
 
 struct Found {
+    namespace: u64,
     rows: Vec<AllDocsRow>,
     skipped: u64,
     rest: Option<KeyRange>,
@@ -141,7 +150,8 @@ impl Operation for Page<'_> {
             Some(rest) => rest.clone(),
             None => whole_range(keys, self.query),
         };
-        let mut found = Found { rows: Vec::new(), skipped: 0, rest: None };
+        let namespace = instance.record.namespace;
+        let mut found = Found { namespace, rows: Vec::new(), skipped: 0, rest: None };
         if range.begin >= range.end {
             return Ok(found);
         }

@@ -19,8 +19,9 @@ pub(crate) const STAGED_ABOVE_BYTES: u64 = 400_000;
 /// A packed path may take this much: with root, namespace, document id and revision the key stays below 9 kB.
 const PATH_BYTES_MAX: usize = 7_000;
 
-/// What a row costs in a transaction beside its own bytes: prefix of its key, and the mutation's frame.
-const ROW_OVERHEAD_BYTES: u64 = 60;
+/// What a row costs in a transaction beside its key and value: the mutation's frame, and what a superseded revision's key
+/// has more than the latest one's.
+const ROW_OVERHEAD_BYTES: usize = 40;
 
 /// What a document's records (info, leaf, revision, by-seq, `_all_docs`, counters) take in a transaction, about.
 pub(crate) const ROW_OVERHEAD_OF_RECORDS: u64 = 1_500;
@@ -31,6 +32,8 @@ pub(crate) struct Prepared {
     /// Path and value, in order of keys. Empty once it is staged.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     pub place: BodyPlace,
+    /// Too large for the transaction that writes the document.
+    pub must_be_staged: bool,
     pub external_bytes: u64,
     pub stored_bytes: u64,
 }
@@ -38,31 +41,31 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Flattens and packs a body with what the instance's cache knows. A body of more than [`STAGED_ABOVE_BYTES`] comes
     /// back in the largest runs, to be staged.
-    pub(crate) fn new(instance: &Instance, body: &Value<'_>) -> Prepared {
+    pub(crate) fn new(instance: &Instance, id: &str, body: &Value<'_>) -> Prepared {
         let external_bytes = flatbed_flatten::json_len(body) as u64;
         let options = FlattenOptions { path_bytes_max: PATH_BYTES_MAX };
         let flat = flatbed_flatten::flatten(body, &instance.fields.view(), &options);
         let mut rows = flatbed_flatten::pack(&flat, instance.record.run_bytes as usize);
-        let mut stored_bytes = stored(&rows);
-        if stored_bytes > STAGED_ABOVE_BYTES {
+        let prefix_bytes = instance.keys.document(id).body().len();
+        let mut stored_bytes = stored(prefix_bytes, &rows);
+        let must_be_staged = stored_bytes > STAGED_ABOVE_BYTES;
+        if must_be_staged {
             rows = flatbed_flatten::pack(&flat, RUN_BYTES_MAX as usize);
-            stored_bytes = stored(&rows);
+            stored_bytes = stored(prefix_bytes, &rows);
         }
-        Prepared { rows, place: BodyPlace::Rows, external_bytes, stored_bytes }
-    }
-
-    pub(crate) fn must_be_staged(&self) -> bool {
-        self.stored_bytes > STAGED_ABOVE_BYTES
+        Prepared { rows, place: BodyPlace::Rows, must_be_staged, external_bytes, stored_bytes }
     }
 }
 
-/// What rows take: paths, values and a fixed share for each key.
-fn stored(rows: &[(Vec<u8>, Vec<u8>)]) -> u64 {
-    rows.iter().map(|(path, value)| row_bytes(path, value)).sum()
+/// What rows take: keys, values and a fixed share for each. Every key has its document's id, so many small rows under a
+/// long id take much.
+fn stored(prefix_bytes: usize, rows: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    rows.iter().map(|(path, value)| row_bytes(prefix_bytes, path, value)).sum()
 }
 
-pub(crate) fn row_bytes(path: &[u8], value: &[u8]) -> u64 {
-    (path.len() + value.len()) as u64 + ROW_OVERHEAD_BYTES
+/// What one row takes; `prefix_bytes`: of its key, before the path, as in the latest body.
+pub(crate) fn row_bytes(prefix_bytes: usize, path: &[u8], value: &[u8]) -> u64 {
+    (prefix_bytes + path.len() + value.len() + ROW_OVERHEAD_BYTES) as u64
 }
 
 /// Rows as they came from FoundationDB, with how much of each key is not path.

@@ -11,7 +11,7 @@ use prost::Message;
 use crate::body::Rows;
 use crate::error::Result;
 use crate::instance::Instance;
-use crate::keys::Counter;
+use crate::keys::{Counter, Keys};
 use crate::proto;
 use crate::records::{Info, revision_message};
 use crate::seq::Seq;
@@ -78,12 +78,16 @@ impl IndexMaintainer for BySeq {
     }
 
     fn finish(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
-        let Some(user_version) = self.greatest_user_version else { return Ok(()) };
-        let mut value = vec![0xff; 10];
-        value.extend_from_slice(&user_version.to_be_bytes());
-        value.extend_from_slice(&0_u32.to_le_bytes());
-        Quiet(trx).atomic(&instance.keys.last_seq(), &value, MutationType::SetVersionstampedValue)
+        self.greatest_user_version.map_or(Ok(()), |last| touch_last_seq(trx, &instance.keys, last))
     }
+}
+
+/// Sets `last_seq` to the transaction's versionstamp and the greatest user version in it: blindly, and quietly.
+pub(crate) fn touch_last_seq(trx: &Transaction, keys: &Keys, user_version: u16) -> Result<()> {
+    let mut value = vec![0xff; 10];
+    value.extend_from_slice(&user_version.to_be_bytes());
+    value.extend_from_slice(&0_u32.to_le_bytes());
+    Quiet(trx).atomic(&keys.last_seq(), &value, MutationType::SetVersionstampedValue)
 }
 
 /// The ids of documents that are not deleted.

@@ -65,14 +65,19 @@ impl Instance {
         }
         inner.metrics.mapping_misses.add(1);
         let _alone = self.fields.allocation.lock().await;
-        // Again: who held the lock may have allocated the same names.
-        for names in unknown(self).chunks(ALLOCATED_AT_ONCE_MAX) {
+        // Looked up again for each transaction: who held the lock, or another server, may have allocated the same names.
+        loop {
+            let mut names = unknown(self);
+            names.truncate(ALLOCATED_AT_ONCE_MAX);
+            if names.is_empty() {
+                return Ok(());
+            }
             let known_until = FIRST_ID + self.fields.len() as u64;
             let mut allocate = Allocate {
                 keys: &self.keys,
                 record: &self.record,
                 record_key: &self.record_key,
-                names,
+                names: &names,
                 known_until,
                 ids_max: u64::from(self.record.field_ids_max),
             };
@@ -80,9 +85,11 @@ impl Instance {
             // Another instance: the transaction that writes the documents finds out too, and begins anew.
             let Some((entered, allocated)) = done else { return Ok(()) };
             inner.metrics.field_ids_allocated.add(allocated);
+            if entered.is_empty() {
+                return Ok(());
+            }
             self.fields.enter(known_until, &entered);
         }
-        Ok(())
     }
 
     /// Loads the names that other processes have allocated since.

@@ -24,7 +24,7 @@ const NAME_BYTES_MAX: usize = 238;
 
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
 /// (design/data-model.md).
-pub const DEFAULT_RUN_BYTES: u32 = 1_500;
+pub const DEFAULT_RUN_BYTES: u32 = 8_000;
 
 /// Most field ids of a database that is created without another bound.
 pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
@@ -311,6 +311,8 @@ impl Operation for Create<'_> {
         .encode_to_vec();
         trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());
         trx.set(&key, &record);
+        // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
+        crate::index::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
         trx.update_metadata_version();
         self.made = Some(record);
         Ok(())

@@ -32,13 +32,14 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
 pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepared) -> Result<bool> {
     let blob_id = random_id()?.to_vec();
     let created_at_ms = now_ms();
+    let prefix_bytes = instance.keys.blob(&blob_id).len();
     let mut rest = body.rows.as_slice();
     while !rest.is_empty() {
         let mut bytes = 0;
         let count = rest
             .iter()
             .take_while(|(path, value)| {
-                bytes += row_bytes(path, value);
+                bytes += row_bytes(prefix_bytes, path, value);
                 bytes <= STAGE_BYTES_MAX
             })
             .count()

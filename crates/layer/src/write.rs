@@ -125,12 +125,12 @@ async fn prepare(
     let mut room = 0;
     for &at in wanted {
         let edit = &edits[at];
-        let mut body = Prepared::new(instance, &edit.body);
+        let mut body = Prepared::new(instance, &edit.id, &edit.body);
         if body.external_bytes > bytes_max {
             results[at] = Some(Err(Error::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
             continue;
         }
-        if body.must_be_staged() && !staging::stage(inner, instance, &mut body).await? {
+        if body.must_be_staged && !staging::stage(inner, instance, &mut body).await? {
             // The database became another one meanwhile: the batch's own check finds out and begins anew.
             body.place = BodyPlace::Blob(Vec::new());
         }

@@ -188,7 +188,8 @@ impl DocumentCheck<'_> {
     }
 
     fn body(&self, rev: &RevId, record: &RevisionRecord, rows: &BodyRows, wrong: &mut Vec<String>) {
-        let stored: u64 = rows.iter().map(|(path, value)| row_bytes(path, value)).sum();
+        let prefix_bytes = self.instance.keys.document(self.id).body().len();
+        let stored: u64 = rows.iter().map(|(path, value)| row_bytes(prefix_bytes, path, value)).sum();
         if rows.is_empty() || stored != record.stored_bytes {
             wrong.push(format!("body of {rev} takes {stored} bytes, its record says {}", record.stored_bytes));
         }
