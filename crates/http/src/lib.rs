@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod auth;
-mod batch;
 mod cors;
 mod error;
 mod handlers;

@@ -28,8 +28,9 @@ const PACED_BYTES: usize = 256 * 1024;
 /// The unit in which memory for answers is given out.
 const PERMIT_BYTES: usize = 1024;
 
-/// Pages of streams that are read and not yet written out. A page is about 1 MB at most.
-const PAGES_MAX: usize = 128;
+/// Pages of streams that are read and not yet written out. A page is about 1 MB of documents at most, or 1 MB and one
+/// document more.
+const PAGES_MAX: usize = 64;
 
 /// Memory that answers may take together, so that readers who do not read cannot exhaust it.
 #[derive(Debug)]
@@ -214,8 +215,7 @@ impl Reply {
     pub fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
         text.push(b'\n');
         let mut reply = Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(Some(text.into())) };
-        reply.header(header::CONTENT_TYPE, "application/json");
-        reply.header(header::CACHE_CONTROL, "must-revalidate");
+        reply.json_headers();
         reply
     }
 
@@ -236,9 +236,13 @@ impl Reply {
     pub(crate) fn stream() -> (Self, Sender) {
         let (sender, pieces) = mpsc::channel(CHUNKS_WAITING_MAX);
         let mut reply = Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces) };
-        reply.header(header::CONTENT_TYPE, "application/json");
-        reply.header(header::CACHE_CONTROL, "must-revalidate");
+        reply.json_headers();
         (reply, Sender { pieces: sender, buffer: Vec::with_capacity(CHUNK_BYTES + 4_096) })
+    }
+
+    fn json_headers(&mut self) {
+        self.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("must-revalidate"));
     }
 
     /// Sets a header; a value that no header can have is left out.

@@ -170,7 +170,8 @@ impl Request {
     /// The whole body, inflated if it is compressed.
     pub(crate) async fn read_body(&mut self) -> Result<Body> {
         let read = self.read_within_bounds().await;
-        if matches!(&read, Err(failure) if failure.status == StatusCode::PAYLOAD_TOO_LARGE) {
+        let refused = [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::SERVICE_UNAVAILABLE];
+        if read.as_ref().is_err_and(|failure| refused.contains(&failure.status)) {
             // A client that is still sending when the connection closes does not see the answer.
             self.skip(self.memory.body_bytes_max).await;
         }

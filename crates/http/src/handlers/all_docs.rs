@@ -4,7 +4,6 @@ use flatbed_layer::json::{self, Value};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Database, Seq};
 use hyper::Method;
 
-use crate::batch::BatchSize;
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
@@ -12,6 +11,9 @@ use crate::query::{Query, number};
 use crate::reply::{Gone, Pages, Reply, Sender};
 use crate::request::{Body, Memory, Request};
 use crate::server::State;
+
+/// Documents that are looked up at once by their ids; the layer gives back as many as fit.
+const KEYS_AT_ONCE: usize = 100;
 
 /// Queries in one request.
 const QUERIES_MAX: usize = 1_000;
@@ -242,20 +244,19 @@ async fn write(
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let keys: Vec<Value<'static>> = keys.into_iter().skip(skip).take(limit).collect();
-        let mut batch = if include_docs { BatchSize::cautious() } else { BatchSize::greatest() };
         let mut rest = keys.as_slice();
         while !rest.is_empty() {
-            let (chunk, behind) = rest.split_at(batch.count().min(rest.len()));
-            rest = behind;
             let _room = pages.room().await;
+            let chunk = &rest[..rest.len().min(KEYS_AT_ONCE)];
             let ids: Vec<String> = chunk.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-            let found = database.all_docs_keys(&ids, include_docs).await?;
-            if include_docs {
-                let bodies = found.iter().flatten().filter_map(|row| row.doc.as_ref());
-                batch.learn(bodies.map(|document| document.body.len()).sum());
-            }
+            let found = if ids.is_empty() { Vec::new() } else { database.all_docs_keys(&ids, include_docs).await? };
             let mut found = found.into_iter();
+            let mut written = 0;
             for key in chunk {
+                // What was too much for one read is asked for again.
+                if key.as_str().is_some() && found.len() == 0 {
+                    break;
+                }
                 separator(&mut rows, &mut sender.buffer);
                 let row = if key.as_str().is_some() { found.next().flatten() } else { None };
                 let shown = |row: &AllDocsRow| selection.documents == Documents::All || row.id.starts_with("_design/");
@@ -268,8 +269,10 @@ async fn write(
                         sender.buffer.extend_from_slice(b",\"error\":\"not_found\"}");
                     }
                 }
+                written += 1;
                 sender.send_if_full().await?;
             }
+            rest = &rest[written..];
         }
     } else if !selection.nothing {
         loop {

@@ -1,16 +1,18 @@
 //! Many documents in one request.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Database, Document, Edit, Error as LayerError, GetOptions, NotFound, Updated};
+use flatbed_layer::{Database, Document, Edit, GetOptions, Updated};
 use hyper::{Method, StatusCode};
 
-use crate::batch::BatchSize;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
 use crate::json_out;
 use crate::reply::Reply;
 use crate::request::{Body, Request};
 use crate::server::State;
+
+/// Documents that are asked for at once; the layer gives back as many as fit.
+const READ_AT_ONCE: usize = 100;
 
 /// Answers up to about this long are not streamed.
 const WHOLE_BYTES_MAX: usize = 256 * 1024;
@@ -106,16 +108,18 @@ enum Wanted {
 }
 
 impl Wanted {
-    fn new(doc: &Value<'_>, revs: bool) -> Wanted {
+    fn new(doc: &Value<'_>, revs: bool, latest: bool) -> Wanted {
         let Some(id) = doc.get("id").and_then(Value::as_str) else {
             return Wanted::Nonsense { id: None, rev: None, reason: "document must be a JSON object" };
         };
         let id = id.to_owned();
         match doc.get("rev").map(Value::as_str) {
-            None => Wanted::Document { id, options: GetOptions { revs, ..GetOptions::default() } },
+            // Without a revision the leaves are meant, be it a tombstone.
+            None => Wanted::Document { id, options: GetOptions { revs, tombstone: true, ..GetOptions::default() } },
             Some(rev) => match rev.map(str::parse) {
                 Some(Ok(rev)) => {
-                    Wanted::Document { id, options: GetOptions { rev: Some(rev), revs, ..GetOptions::default() } }
+                    let options = GetOptions { rev: Some(rev), revs, latest, ..GetOptions::default() };
+                    Wanted::Document { id, options }
                 }
                 _ => Wanted::Nonsense { id: Some(id), rev: rev.map(str::to_owned), reason: "Invalid rev format" },
             },
@@ -129,10 +133,9 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
         return Err(Failure::bad_request("Missing JSON list of 'docs'."));
     };
     let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
-    let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs)).collect();
+    let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs, latest)).collect();
     drop(docs);
-    let mut walk =
-        BulkGet { database: state.layer.database(name), wanted, at: 0, latest, batch: BatchSize::cautious() };
+    let mut walk = BulkGet { database: state.layer.database(name), wanted, at: 0 };
     walk.database.exists().await?;
     let pages = state.replies.pages();
     let mut out = b"{\"results\":[".to_vec();
@@ -173,8 +176,6 @@ struct BulkGet {
     database: Database,
     wanted: Vec<Wanted>,
     at: usize,
-    latest: bool,
-    batch: BatchSize,
 }
 
 impl BulkGet {
@@ -187,21 +188,8 @@ impl BulkGet {
         if self.is_done() {
             return Ok(false);
         }
-        let end = self.wanted.len().min(self.at + self.batch.count());
+        let end = self.wanted.len().min(self.at + READ_AT_ONCE);
         let chunk = &self.wanted[self.at..end];
-        let found = self.read(chunk).await?;
-        self.batch.learn(found.iter().flatten().map(|document| document.body.len()).sum());
-        let mut found = found.into_iter();
-        for (offset, wanted) in chunk.iter().enumerate() {
-            json_out::comma(self.at + offset, out);
-            result(wanted, &mut found, out);
-        }
-        self.at = end;
-        Ok(true)
-    }
-
-    /// The documents of a chunk, each as it was asked for.
-    async fn read(&self, chunk: &[Wanted]) -> flatbed_layer::Result<Vec<flatbed_layer::Result<Document>>> {
         let requests: Vec<(String, GetOptions)> = chunk
             .iter()
             .filter_map(|wanted| match wanted {
@@ -209,40 +197,18 @@ impl BulkGet {
                 Wanted::Nonsense { .. } => None,
             })
             .collect();
-        let mut found = self.database.get_many(&requests).await?;
-        // Without a revision the leaves are meant, be it a tombstone; with `latest` the leaf above an ancestor is.
-        let unsettled: Vec<usize> = (0..requests.len())
-            .filter(|at| match &requests[*at].1.rev {
-                None => matches!(found[*at], Err(LayerError::DocumentNotFound(NotFound::Deleted))),
-                Some(_) => self.latest,
-            })
-            .collect();
-        if unsettled.is_empty() {
-            return Ok(found);
-        }
-        let ids: Vec<String> = unsettled.iter().map(|at| requests[*at].0.clone()).collect();
-        let leaves = self.database.all_docs_keys(&ids, false).await?;
-        let (places, again): (Vec<usize>, Vec<(String, GetOptions)>) = unsettled
-            .into_iter()
-            .zip(leaves.into_iter().zip(ids))
-            .filter_map(|(at, (leaf, id))| {
-                let rev = leaf.map(|leaf| leaf.rev).filter(|rev| requests[at].1.rev.as_ref() != Some(rev))?;
-                Some((at, (id, GetOptions { rev: Some(rev), revs: true, ..GetOptions::default() })))
-            })
-            .unzip();
-        if again.is_empty() {
-            return Ok(found);
-        }
-        for (at, leaf) in places.into_iter().zip(self.database.get_many(&again).await?) {
-            let Ok(mut leaf) = leaf else { continue };
-            let asked = &requests[at].1;
-            let line = leaf.revisions.as_deref().unwrap_or_default();
-            if asked.rev.as_ref().is_none_or(|rev| line.contains(rev)) {
-                leaf.revisions = leaf.revisions.filter(|_| asked.revs);
-                found[at] = Ok(leaf);
+        let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
+        let mut found = found.into_iter();
+        for wanted in chunk {
+            // What was too much for one read is asked for again.
+            if matches!(wanted, Wanted::Document { .. }) && found.len() == 0 {
+                break;
             }
+            json_out::comma(self.at, out);
+            result(wanted, &mut found, out);
+            self.at += 1;
         }
-        Ok(found)
+        Ok(true)
     }
 }
 

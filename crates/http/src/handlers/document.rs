@@ -99,65 +99,66 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
     Ok(reply)
 }
 
-/// With `latest`, an ancestor stands for the leaf above it: without branches that is the winner.
-async fn latest(database: &flatbed_layer::Database, id: &str, options: GetOptions) -> Result<GetOptions> {
-    let line = GetOptions { revs: true, no_body: true, ..winner_or_tombstone(database, id).await? };
-    let line = database.get(id, &line).await?.revisions.unwrap_or_default();
-    if options.rev.as_ref().is_some_and(|rev| line.contains(rev)) {
-        return Ok(GetOptions { rev: line.first().cloned(), ..options });
-    }
-    Ok(options)
-}
+/// Revisions that one `open_revs` may name.
+const OPEN_REVS_MAX: usize = 1_000;
 
-/// Options that give the winner, be it a tombstone.
-async fn winner_or_tombstone(database: &flatbed_layer::Database, id: &str) -> Result<GetOptions> {
-    let rows = database.all_docs_keys(&[id.to_owned()], false).await?;
-    let row = rows.into_iter().next().flatten();
-    let row = row.ok_or(LayerError::DocumentNotFound(NotFound::Missing))?;
-    Ok(GetOptions { rev: Some(row.rev), ..GetOptions::default() })
-}
-
-async fn open_revisions(database: &flatbed_layer::Database, id: &str, wanted: &str, query: &Query) -> Result<Reply> {
-    let revs = query.flag("revs")?;
-    let latest_wanted = query.flag("latest")?;
-    let mut found: Vec<std::result::Result<Document, String>> = Vec::new();
+async fn open_revisions(
+    database: flatbed_layer::Database,
+    pages: Pages,
+    id: &str,
+    wanted: &str,
+    query: &Query,
+) -> Result<Reply> {
+    let (revs, latest) = (query.flag("revs")?, query.flag("latest")?);
+    let mut asked = Vec::new();
     if wanted == "all" {
-        let options = GetOptions { revs, ..winner_or_tombstone(database, id).await? };
-        found.push(Ok(database.get(id, &options).await?));
+        let look = GetOptions { no_body: true, tombstone: true, ..GetOptions::default() };
+        let leaf = database.get(id, &look).await?.rev;
+        asked.push(GetOptions { rev: Some(leaf), revs, ..GetOptions::default() });
     } else {
         let list = json::parse(wanted.as_bytes(), &Limits::default()).map_err(|_| Failure::invalid_json())?;
         let Value::Array(list) = list else { return Err(Failure::invalid_json()) };
+        if list.len() > OPEN_REVS_MAX {
+            return Err(Failure::bad_request(format!("at most {OPEN_REVS_MAX} revisions")));
+        }
+        let mut seen = std::collections::HashSet::new();
         for rev in list {
-            let text = rev.as_str().ok_or_else(|| Failure::bad_request("Invalid rev format"))?;
-            let mut options = GetOptions { rev: Some(parse_rev(text)?), revs, ..GetOptions::default() };
-            if latest_wanted && let Ok(resolved) = latest(database, id, options.clone()).await {
-                options = resolved;
-            }
-            match database.get(id, &options).await {
-                Ok(document) => found.push(Ok(document)),
-                Err(LayerError::DocumentNotFound(_)) => found.push(Err(text.to_owned())),
-                Err(error) => return Err(error.into()),
+            let rev = parse_rev(rev.as_str().ok_or_else(|| Failure::bad_request("Invalid rev format"))?)?;
+            if seen.insert(rev.clone()) {
+                asked.push(GetOptions { rev: Some(rev), revs, latest, ..GetOptions::default() });
             }
         }
+        database.exists().await?;
     }
     let (reply, mut sender) = Reply::stream();
-    sender.buffer.push(b'[');
-    for (at, found) in found.iter().enumerate() {
-        json_out::comma(at, &mut sender.buffer);
-        match found {
-            Ok(document) => {
-                sender.buffer.extend_from_slice(b"{\"ok\":");
-                json_out::document(document, &mut sender.buffer);
+    let id = id.to_owned();
+    tokio::spawn(async move {
+        sender.buffer.push(b'[');
+        for (at, options) in asked.iter().enumerate() {
+            // One at a time: each may be a document of the largest size.
+            let _room = pages.room().await;
+            json_out::comma(at, &mut sender.buffer);
+            match database.get(&id, options).await {
+                Ok(document) => {
+                    sender.buffer.extend_from_slice(b"{\"ok\":");
+                    json_out::document(&document, &mut sender.buffer);
+                }
+                Err(LayerError::DocumentNotFound(_)) => {
+                    sender.buffer.extend_from_slice(b"{\"missing\":");
+                    let rev = options.rev.as_ref().map(RevId::to_string).unwrap_or_default();
+                    json_out::string(&rev, &mut sender.buffer);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a list of revisions broke off");
+                    return;
+                }
             }
-            Err(missing) => {
-                sender.buffer.extend_from_slice(b"{\"missing\":");
-                json_out::string(missing, &mut sender.buffer);
+            sender.buffer.push(b'}');
+            if sender.send_if_full().await.is_err() {
+                return;
             }
         }
-        sender.buffer.push(b'}');
-    }
-    sender.buffer.extend_from_slice(b"]\n");
-    tokio::spawn(async move {
+        sender.buffer.extend_from_slice(b"]\n");
         let _ = sender.finish().await;
     });
     Ok(reply)
