@@ -116,7 +116,7 @@ async fn verify(server: &Server, documents: &Documents, round: u64) {
 }
 
 fn check(data: &Path, round: u64) {
-    let output = run(&["check", "crash", "--data-dir", data.to_str().expect("UTF-8")]);
+    let output = support::check("crash", data);
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "round {round}: {:?} {text}", output.status);
 }

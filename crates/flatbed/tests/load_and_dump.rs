@@ -50,10 +50,10 @@ async fn the_sample_comes_back_equal() {
     }
     assert!(server.stop());
     for database in ["packed", "one-key-a-leaf", "packed-again"] {
-        let check = run(&["check", database, "--data-dir", data.to_str().unwrap()]);
+        let check = support::check(database, &data);
         assert!(check.status.success(), "{}", text(&check));
     }
-    let check = run(&["check", "none", "--data-dir", data.to_str().unwrap()]);
+    let check = support::check("none", &data);
     assert_eq!(check.status.code(), Some(2), "{}", text(&check));
 }
 

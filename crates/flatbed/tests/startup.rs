@@ -92,15 +92,15 @@ fn wait_for(condition: impl Fn() -> bool) {
 #[test]
 fn a_data_directory_has_one_server() {
     let directory = tempfile::tempdir().unwrap();
-    let server = Server::start(directory.path());
     let data = directory.path().to_str().unwrap();
+    let server = Server::start_with(&["--data-dir", data]);
     refused(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data], &[data, "in use by another process"]);
     refused(&["check", "db", "--data-dir", data], &[data, "in use by another process"]);
     let port = server.url.authority();
     let other = tempfile::tempdir().unwrap();
     refused(&["serve", "--listen", &port, "--data-dir", other.path().to_str().unwrap()], &[&port, "in use"]);
     assert!(server.stop());
-    assert!(Server::start(directory.path()).stop(), "it is free again");
+    assert!(Server::start_with(&["--data-dir", data]).stop(), "it is free again");
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn administrators() {
 
     let text = "# ours\n[admins]\nanna = \"plain secret\" # the first\n";
     fs::write(&config, text).unwrap();
-    let server = Server::start_with(&data, &["--config", config.to_str().unwrap()]);
+    let server = Server::start_with(&["--data-dir", data_text, "--config", config.to_str().unwrap()]);
     let written = fs::read_to_string(&config).unwrap();
     assert!(!written.contains("plain secret"), "the password is hashed: {written}");
     assert!(written.starts_with("# ours\n[admins]\nanna = \"") && written.ends_with("\" # the first\n"), "{written}");
@@ -127,7 +127,7 @@ async fn administrators() {
     assert!(server.stop());
 
     // The hash stands for the password from now on, and is not hashed again.
-    let server = Server::start_with(&data, &["--config", config.to_str().unwrap()]);
+    let server = Server::start_with(&["--data-dir", data_text, "--config", config.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(&config).unwrap(), written);
     let url = format!("http://anna:plain%20secret@{}", server.url.authority());
     let url = flatbed_client::Url::parse(&url).unwrap();

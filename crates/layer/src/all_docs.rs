@@ -12,21 +12,15 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
-use crate::read::{begin_latest, info, page_of};
+use crate::read::{READ_AHEAD, READ_BYTES_MAX, begin_latest, info, page_of};
 use crate::records::revision;
 use crate::transaction::{Attempt, Operation};
 
 /// Rows of a page without documents.
 const PAGE_ROWS_MAX: usize = 2_000;
 
-/// Rows of a page with documents; it ends early at [`PAGE_BYTES_MAX`].
+/// Rows of a page with documents; it ends early at [`READ_BYTES_MAX`].
 const PAGE_DOCUMENTS_MAX: usize = 200;
-
-/// Bodies of a page take about this much at most (one more document may pass it).
-const PAGE_BYTES_MAX: usize = 1_000_000;
-
-/// Documents whose reads are issued before the first is awaited.
-const READ_AHEAD: usize = 16;
 
 /// Which documents, in which order.
 #[derive(Debug, Clone, Default)]
@@ -211,14 +205,15 @@ impl Page<'_> {
         while at < rows.len() {
             let end = (at + READ_AHEAD).min(rows.len());
             let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, &row.id)).collect();
-            for (row, read) in rows[at..end].iter_mut().zip(reads) {
+            for read in reads {
+                let row = &mut rows[at];
                 row.doc = read.document(trx, self.inner, instance, &row.id).await?;
                 bytes += row.doc.as_ref().map_or(0, |doc| doc.body.len());
-            }
-            at = end;
-            if bytes > PAGE_BYTES_MAX && at < rows.len() {
-                rows.truncate(at);
-                return Ok(rows.last().map(|row| row.id.clone()));
+                at += 1;
+                if bytes > READ_BYTES_MAX && at < rows.len() {
+                    rows.truncate(at);
+                    return Ok(rows.last().map(|row| row.id.clone()));
+                }
             }
         }
         Ok(None)
@@ -254,11 +249,16 @@ impl Operation for AllDocsKeys<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let mut rows = Vec::with_capacity(self.keys.len());
+        let mut bytes = 0;
         for ids in self.keys.chunks(READ_AHEAD) {
             if self.include_docs {
                 let reads: Vec<_> = ids.iter().map(|id| begin_latest(trx, &instance, id)).collect();
                 for (id, read) in ids.iter().zip(reads) {
+                    if bytes > READ_BYTES_MAX {
+                        return Ok(rows);
+                    }
                     let doc = read.document(trx, self.inner, &instance, id).await?;
+                    bytes += doc.as_ref().map_or(0, |doc| doc.body.len());
                     rows.push(doc.map(|doc| AllDocsRow {
                         id: id.clone(),
                         rev: doc.rev.clone(),

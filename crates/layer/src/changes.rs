@@ -17,7 +17,7 @@ use crate::instance::Instance;
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
-use crate::read::{begin_latest, last_seq, page_of};
+use crate::read::{READ_AHEAD, READ_BYTES_MAX, begin_latest, last_seq, page_of};
 use crate::records::revision;
 use crate::seq::Seq;
 use crate::transaction::{Attempt, Operation};
@@ -25,14 +25,8 @@ use crate::transaction::{Attempt, Operation};
 /// Rows of a page without documents.
 const PAGE_ROWS_MAX: usize = 2_000;
 
-/// Rows of a page with documents; it ends early at [`PAGE_BYTES_MAX`].
+/// Rows of a page with documents; it ends early at [`READ_BYTES_MAX`].
 const PAGE_DOCUMENTS_MAX: usize = 200;
-
-/// Bodies of a page take about this much at most (one more document may pass it).
-const PAGE_BYTES_MAX: usize = 1_000_000;
-
-/// Documents whose reads are issued before the first is awaited.
-const READ_AHEAD: usize = 16;
 
 /// Up to here `pending` is counted.
 const PENDING_EXACT_MAX: usize = 10_000;
@@ -272,15 +266,17 @@ impl Page<'_> {
             while at < rows.len() {
                 let end = (at + READ_AHEAD).min(rows.len());
                 let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, &row.id)).collect();
-                for (row, read) in rows[at..end].iter_mut().zip(reads) {
+                for read in reads {
+                    let row = &mut rows[at];
                     row.doc = read.document(trx, self.inner, instance, &row.id).await?;
                     bytes += row.doc.as_ref().map_or(0, |doc| doc.body.len());
-                }
-                at = end;
-                if bytes > PAGE_BYTES_MAX && at < rows.len() {
-                    rows.truncate(at);
-                    at_end = false;
-                    last_seq = rows[at - 1].seq;
+                    at += 1;
+                    if bytes > READ_BYTES_MAX && at < rows.len() {
+                        rows.truncate(at);
+                        last_seq = rows[at - 1].seq;
+                        at_end = false;
+                        break;
+                    }
                 }
             }
         }

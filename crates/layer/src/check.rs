@@ -82,8 +82,8 @@ pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) +
         rest = next;
         progress(report.documents);
     }
-    let by_seq = check_index(inner, &instance, IndexKind::BySeq, &mut report).await?;
-    let all_docs = check_index(inner, &instance, IndexKind::AllDocs, &mut report).await?;
+    let (by_seq, newest) = check_index(inner, &instance, IndexKind::BySeq, &mut report).await?;
+    let (all_docs, _) = check_index(inner, &instance, IndexKind::AllDocs, &mut report).await?;
     let blobs =
         read_keys(inner, &instance, instance.keys.blobs(), |key, _| instance.keys.split_blob(key).map(|(id, _)| id));
     let blobs: HashSet<Vec<u8>> = blobs.await?.into_iter().collect();
@@ -106,6 +106,16 @@ pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) +
     }
     if all_docs != sums.documents {
         report.violation(format!("_all_docs has {all_docs} entries for {} documents", sums.documents));
+    }
+    if let Some(newest) = newest
+        && newest != after
+    {
+        report.violation(format!("last_seq is {after}, the newest entry stands at {newest}"));
+    }
+    for id in &staged {
+        if sums.blobs.contains(id) {
+            report.violation(format!("blob {} belongs to a document, and is marked as a broken upload", hex(id)));
+        }
     }
     for id in &blobs {
         if !sums.blobs.contains(id) && !staged.contains(id) {
@@ -188,6 +198,8 @@ async fn same_instance(inner: &Inner, name: &str, instance: &Instance, trx: &Tra
 
 /// Ids and names must be each other's inverse, without a gap, below the next id.
 async fn check_fields(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {
+    // Read before the names, so that those allocated meanwhile are not missed.
+    let next = run(inner, &mut NextFieldId { instance }).await?;
     match instance.reload_names(inner).await {
         Ok(()) | Err(Error::Corrupt(_)) => {}
         Err(error) => return Err(error),
@@ -203,10 +215,28 @@ async fn check_fields(inner: &Inner, instance: &Instance, report: &mut Report) -
             report.violation(format!("field {name:?} has id {id}, which is not its own"));
         }
     }
+    if crate::fields::FIRST_ID + (instance.fields.len() as u64) < next {
+        report.violation(format!("the next field id is {next}, but only {} names are there", instance.fields.len()));
+    }
     if ids.len() < instance.fields.len() {
         report.violation(format!("{} field ids for {} names", ids.len(), instance.fields.len()));
     }
     Ok(())
+}
+
+struct NextFieldId<'a> {
+    instance: &'a Instance,
+}
+
+impl Operation for NextFieldId<'_> {
+    type Output = u64;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+        match trx.get(&self.instance.keys.next_field_id(), true).await? {
+            None => Ok(crate::fields::FIRST_ID),
+            Some(bytes) => Ok(proto::FieldId::decode(&*bytes)?.id),
+        }
+    }
 }
 
 /// A page of documents: each complete.
@@ -256,22 +286,29 @@ enum IndexKind {
     AllDocs,
 }
 
-/// Every entry must be the one that its document's info names. Returns how many there are.
-async fn check_index(inner: &Inner, instance: &Instance, kind: IndexKind, report: &mut Report) -> Result<u64> {
+/// Every entry must be the one that its document's info names. Returns how many there are, and the last one's sequence.
+async fn check_index(
+    inner: &Inner,
+    instance: &Instance,
+    kind: IndexKind,
+    report: &mut Report,
+) -> Result<(u64, Option<Seq>)> {
     let mut entries = 0;
+    let mut newest = None;
     let range = match kind {
         IndexKind::BySeq => instance.keys.by_seq_any(),
         IndexKind::AllDocs => instance.keys.all_docs(),
     };
     let mut rest = Some(range);
     while let Some(range) = rest {
-        let (count, violations, next) = run(inner, &mut IndexPage { instance, kind, range }).await?;
+        let (count, last, violations, next) = run(inner, &mut IndexPage { instance, kind, range }).await?;
         entries += count;
+        newest = last.or(newest);
         violations.into_iter().for_each(|violation| report.violation(violation));
         rest = next;
     }
     report.keys += entries;
-    Ok(entries)
+    Ok((entries, newest))
 }
 
 struct IndexPage<'a> {
@@ -281,7 +318,7 @@ struct IndexPage<'a> {
 }
 
 impl Operation for IndexPage<'_> {
-    type Output = (u64, Vec<String>, Option<KeyRange>);
+    type Output = (u64, Option<Seq>, Vec<String>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
@@ -297,7 +334,8 @@ impl Operation for IndexPage<'_> {
             .last()
             .filter(|_| more)
             .map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
-        Ok((page.len() as u64, violations, next))
+        let last = page.last().and_then(|last| self.instance.keys.by_seq_parse(last.key()).ok());
+        Ok((page.len() as u64, last.filter(|_| self.kind == IndexKind::BySeq), violations, next))
     }
 }
 

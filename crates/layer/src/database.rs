@@ -107,7 +107,7 @@ impl Database {
         self.read(&mut GetOne { inner: &self.inner, name: &self.name, id, options }).await
     }
 
-    /// Reads documents in one transaction; at most some hundred at once, by the caller's measure.
+    /// Reads documents in one transaction: of the first requests, as many as about 1 MB of bodies goes, at least one.
     pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Result<Document>>> {
         self.read(&mut GetMany { inner: &self.inner, name: &self.name, requests }).await
     }
@@ -117,7 +117,8 @@ impl Database {
         AllDocs::new(self.clone(), query)
     }
 
-    /// Looks documents up by their ids: `None` where there never was one.
+    /// Looks documents up by their ids: `None` where there never was one. With documents: of the first ids, as many as
+    /// about 1 MB of bodies goes, at least one.
     pub async fn all_docs_keys(&self, keys: &[String], include_docs: bool) -> Result<Vec<Option<AllDocsRow>>> {
         self.read(&mut AllDocsKeys { inner: &self.inner, name: &self.name, keys, include_docs }).await
     }

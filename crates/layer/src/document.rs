@@ -123,6 +123,10 @@ pub struct Updated {
 pub struct GetOptions {
     /// This revision instead of the winner.
     pub rev: Option<RevId>,
+    /// If `rev` is an ancestor of a leaf, that leaf instead.
+    pub latest: bool,
+    /// The winner also if it is a tombstone, instead of an error.
+    pub tombstone: bool,
     /// With its ancestors.
     pub revs: bool,
     /// With its ancestors and whether their bodies are there.

@@ -13,6 +13,12 @@ use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_se
 use crate::seq::Seq;
 use crate::transaction::{Attempt, Operation};
 
+/// Documents whose reads are issued before the first is awaited.
+pub(crate) const READ_AHEAD: usize = 16;
+
+/// Bodies that are read at once take about this much at most (one more document may pass it).
+pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
+
 /// The read of a document's info and latest body, under way.
 pub(crate) struct LatestRead<F> {
     keys: DocumentKeys,
@@ -62,7 +68,7 @@ where
     }
 }
 
-/// Reads documents in one transaction, all reads issued before the first is awaited.
+/// Reads documents in one transaction, as far as [`READ_BYTES_MAX`] goes.
 pub(crate) struct GetMany<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -74,15 +80,22 @@ impl Operation for GetMany<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
-        let reads: Vec<_> = self.requests.iter().map(|(id, _)| begin_latest(trx, &instance, id)).collect();
-        let mut documents = Vec::with_capacity(reads.len());
-        for ((id, options), read) in self.requests.iter().zip(reads) {
-            let found = read.finish(trx, &instance).await?;
-            let get = Get { inner: self.inner, instance: &instance, trx, id, options };
-            documents.push(match get.answer(found).await {
-                Err(error @ (Error::DocumentNotFound(_) | Error::InvalidRevision)) => Err(error),
-                answer => Ok(answer?),
-            });
+        let mut documents = Vec::with_capacity(self.requests.len());
+        let mut bytes = 0;
+        for requests in self.requests.chunks(READ_AHEAD) {
+            let reads: Vec<_> = requests.iter().map(|(id, _)| begin_latest(trx, &instance, id)).collect();
+            for ((id, options), read) in requests.iter().zip(reads) {
+                if bytes > READ_BYTES_MAX {
+                    return Ok(documents);
+                }
+                let found = read.finish(trx, &instance).await?;
+                let get = Get { inner: self.inner, instance: &instance, trx, id, options };
+                documents.push(match get.answer(found).await {
+                    Err(error @ (Error::DocumentNotFound(_) | Error::InvalidRevision)) => Err(error),
+                    answer => Ok(answer?),
+                });
+                bytes += documents.last().and_then(|last| last.as_ref().ok()).map_or(0, |document| document.body.len());
+            }
         }
         Ok(documents)
     }
@@ -120,8 +133,10 @@ impl Get<'_> {
         self.inner.metrics.documents_read.add(1);
         let keys = self.instance.keys.document(self.id);
         let (rev, deleted, rows) = match &self.options.rev {
-            None if info.deleted => return Err(Error::DocumentNotFound(NotFound::Deleted)),
-            Some(rev) if *rev != info.winner => {
+            None if info.deleted && !self.options.tombstone => return Err(Error::DocumentNotFound(NotFound::Deleted)),
+            Some(rev)
+                if *rev != info.winner && !(self.options.latest && self.line(&keys, &info).await?.contains(rev)) =>
+            {
                 let (record, rows) = self.superseded(&keys, rev).await?;
                 (rev.clone(), record.deleted, rows)
             }

@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::body::{self, BODY_BYTES_MAX, Prepared, ROW_OVERHEAD_OF_RECORDS, Rows};
 use crate::document::{Edit, Updated, check_document_id};
-use crate::error::{Error, NotFound, Result};
+use crate::error::{Error, Result};
 use crate::index::{Change, IndexMaintainer, maintainers};
 use crate::instance::Instance;
 use crate::keys::DocumentKeys;
@@ -238,10 +238,7 @@ impl Operation for WriteBatch<'_, '_> {
                 Some(bytes) => Some(Info::decode(&bytes)?),
                 None => None,
             };
-            bytes += transaction_bytes(&item.body) + info.as_ref().map_or(0, moved_bytes);
-            if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
-                break;
-            }
+            // First of all: an earlier attempt may have taken more documents than this one would.
             if let Some(earlier) = earlier
                 && let Some(record) = earlier.await?
                 && RevisionRecord::decode(&record)?.token == item.token
@@ -249,6 +246,10 @@ impl Operation for WriteBatch<'_, '_> {
             {
                 results.push(Ok(Updated { rev }));
                 continue;
+            }
+            bytes += transaction_bytes(&item.body) + info.as_ref().map_or(0, moved_bytes);
+            if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
+                break;
             }
             let edit = &self.edits[item.at];
             let document = DocumentWrite { trx, instance: self.instance, keys: &keys, edit, item, user_version };
@@ -470,7 +471,6 @@ fn parent_of(edit: &Edit<'_>, info: Option<&Info>) -> Result<Option<RevId>> {
         (None, parent) => Ok(parent.clone()),
         // A document that was deleted is created again on top of its tombstone.
         (Some(info), None) if info.deleted && !edit.deleted => Ok(Some(info.winner.clone())),
-        (Some(info), None) if info.deleted => Err(Error::DocumentNotFound(NotFound::Deleted)),
         (Some(info), Some(parent)) if *parent == info.winner => Ok(Some(info.winner.clone())),
         (Some(_), _) => Err(Error::Conflict),
     }

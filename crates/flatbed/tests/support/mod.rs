@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
+    hash::{DefaultHasher, Hash, Hasher},
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -27,6 +28,25 @@ pub fn run(arguments: &[&str]) -> Output {
     flatbed().args(arguments).stdin(Stdio::null()).output().expect("the binary runs")
 }
 
+/// The arguments for a storage of the test's own: the embedded engine in `data`, or the cluster that
+/// `FLATBED_CLUSTER_FILE` names, under a root that stands for `data`.
+pub fn storage(data: &Path) -> Vec<String> {
+    let Ok(cluster_file) = std::env::var("FLATBED_CLUSTER_FILE") else {
+        return vec!["--data-dir".into(), data.to_str().expect("UTF-8").into()];
+    };
+    let mut name = DefaultHasher::new();
+    data.hash(&mut name);
+    vec!["--cluster-file".into(), cluster_file, "--root".into(), format!("test-{:016x}", name.finish())]
+}
+
+/// Runs `flatbed check` on `data`, whose server must be stopped.
+pub fn check(database: &str, data: &Path) -> Output {
+    let storage = storage(data);
+    let mut arguments = vec!["check", database];
+    arguments.extend(storage.iter().map(String::as_str));
+    run(&arguments)
+}
+
 /// A server on a port of its own; killed when dropped.
 pub struct Server {
     pub url: Url,
@@ -34,15 +54,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one on the embedded engine in `data`.
+    /// Starts one on the storage that `data` stands for.
     pub fn start(data: &Path) -> Server {
-        Server::start_with(data, &[])
+        let storage = storage(data);
+        Server::start_with(&storage.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    pub fn start_with(data: &Path, arguments: &[&str]) -> Server {
+    /// Starts one with these arguments.
+    pub fn start_with(arguments: &[&str]) -> Server {
         let mut child = flatbed()
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn", "--data-dir"])
-            .arg(data)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

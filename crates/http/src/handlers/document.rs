@@ -1,13 +1,13 @@
 //! `/{db}/{doc}`
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Document, Edit, EditParts, Error as LayerError, GetOptions, NotFound, RevId};
+use flatbed_layer::{Edit, EditParts, Error as LayerError, GetOptions, RevId};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
 use crate::json_out;
 use crate::query::{Query, encode};
-use crate::reply::{Reply, ReplyBody};
+use crate::reply::{Pages, Reply, ReplyBody};
 use crate::request::Request;
 use crate::server::State;
 
@@ -71,18 +71,16 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
     let query = &request.query;
     let database = state.layer.database(name);
     let meta = query.flag("meta")?;
-    let mut options = GetOptions {
+    let options = GetOptions {
         rev: query.get("rev").map(parse_rev).transpose()?,
         revs: query.flag("revs")?,
         revs_info: meta || query.flag("revs_info")?,
         local_seq: query.flag("local_seq")?,
-        no_body: false,
+        latest: query.flag("latest")?,
+        ..GetOptions::default()
     };
     if let Some(open_revs) = query.get("open_revs") {
-        return open_revisions(&database, id, open_revs, query).await;
-    }
-    if query.flag("latest")? && options.rev.is_some() {
-        options = latest(&database, id, options).await?;
+        return open_revisions(database, state.replies.pages(), id, open_revs, query).await;
     }
     let document = database.get(id, &options).await?;
     let etag = etag(&document.rev);

@@ -174,7 +174,9 @@ impl DocumentCheck<'_> {
                 BodyPlace::Rows if winner => &parts.body,
                 BodyPlace::Rows => parts.bodies.get(rev).unwrap_or(&empty),
                 BodyPlace::Blob(blob_id) => {
-                    sums.blobs.insert(blob_id.clone());
+                    if !sums.blobs.insert(blob_id.clone()) {
+                        wrong.push(format!("revision {rev} shares its blob with another"));
+                    }
                     read = self.blob(blob_id).await?;
                     &read
                 }
@@ -193,9 +195,19 @@ impl DocumentCheck<'_> {
         if rows.is_empty() || stored != record.stored_bytes {
             wrong.push(format!("body of {rev} takes {stored} bytes, its record says {}", record.stored_bytes));
         }
-        let pairs = rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-        if let Err(error) = flatbed_flatten::validate(pairs, &self.instance.fields.view()) {
-            wrong.push(format!("body of {rev}: {error}"));
+        let pairs = || rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+        let names = self.instance.fields.view();
+        let mut text = Vec::new();
+        let read = flatbed_flatten::validate(pairs(), &names)
+            .and_then(|_| flatbed_flatten::write_members(pairs(), &names, &mut text));
+        match read {
+            Err(error) => wrong.push(format!("body of {rev}: {error}")),
+            // With its braces.
+            Ok(_) if text.len() as u64 + 2 != record.external_bytes => {
+                let (found, said) = (text.len() + 2, record.external_bytes);
+                wrong.push(format!("body of {rev} is {found} bytes of JSON, its record says {said}"));
+            }
+            Ok(_) => {}
         }
     }
 
@@ -215,6 +227,7 @@ impl DocumentCheck<'_> {
                 if entry.document_id == self.id
                     && entry.deleted == info.deleted
                     && entry.leaf_count == info.leaf_count
+                    && (info.leaf_count > 1 || entry.leaves.is_empty())
                     && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) => {}
             Some(_) => wrong.push(format!("its by-seq entry at {seq} is not its own")),
             None => wrong.push(format!("it has no by-seq entry at {seq}")),
