@@ -49,7 +49,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "run_bytes",
         value: "N",
-        help: "pack a new database's fields into runs of about N bytes, 0 to 60000; 0 is one key a field [1500]",
+        help: "pack a new database's fields into runs of about N bytes, 0 to 60000; 0 is one key a field [8000]",
         storage: false,
     },
     Setting {

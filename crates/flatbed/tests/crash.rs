@@ -14,7 +14,7 @@ use std::{
 use flatbed_client::{Connection, Url};
 use hyper::Method;
 use serde_json::Value;
-use support::{Server, call, run};
+use support::{Server, call};
 
 const WRITERS: usize = 8;
 
