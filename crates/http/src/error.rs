@@ -3,6 +3,9 @@
 use flatbed_layer::{Error as LayerError, RevId};
 use hyper::StatusCode;
 
+/// FoundationDB's `transaction_too_large`.
+const TRANSACTION_TOO_LARGE: i32 = 2101;
+
 /// What a handler answers instead of a reply.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{status} {error}: {reason}")]
@@ -81,7 +84,17 @@ impl From<LayerError> for Failure {
             LayerError::DocumentTooLarge { .. } => {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "document_too_large", reason)
             }
-            LayerError::ShuttingDown => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
+            LayerError::ShuttingDown | LayerError::UploadSwept => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
+            }
+            // No retry makes it smaller.
+            LayerError::Storage(code) if code.code() == TRANSACTION_TOO_LARGE => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+            }
+            LayerError::FormatTooNew { .. } => {
+                tracing::error!(error = reason, "data of a newer version");
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "format_too_new", reason)
+            }
             LayerError::Storage(_) => {
                 tracing::warn!(error = reason, "the storage did not answer");
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)

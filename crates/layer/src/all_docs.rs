@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
-use crate::read::{READ_AHEAD, READ_BYTES_MAX, begin_latest, info, page_of};
-use crate::records::revision;
+use crate::read::{READ_AHEAD, READ_BYTES_MAX, begin_latest, page_of};
+use crate::records::{Info, revision};
 use crate::transaction::{Attempt, Operation};
 
 /// Rows of a page without documents.
@@ -267,8 +267,9 @@ impl Operation for AllDocsKeys<'_> {
                     }));
                 }
             } else {
-                for id in ids {
-                    let found = info(trx, &instance.keys.document(id), true).await?;
+                let reads: Vec<_> = ids.iter().map(|id| trx.get(&instance.keys.document(id).info(), true)).collect();
+                for (id, read) in ids.iter().zip(reads) {
+                    let found = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
                     rows.push(found.map(|info| AllDocsRow {
                         id: id.clone(),
                         rev: info.winner,

@@ -17,7 +17,7 @@ use crate::records::BodyPlace;
 pub(crate) const STAGED_ABOVE_BYTES: u64 = 400_000;
 
 /// A packed path may take this much: with root, namespace, document id and revision the key stays below 9 kB.
-const PATH_BYTES_MAX: usize = 7_000;
+const PATH_BYTES_MAX: usize = 6_500;
 
 /// What a row costs in a transaction beside its key and value: the mutation's frame, and what a superseded revision's key
 /// has more than the latest one's.
@@ -112,6 +112,9 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
         loop {
             let next = if page.more() { page.last().map(|last| [last.key(), &[0]].concat()) } else { None };
             let Some(begin) = next else {
+                if page.more() {
+                    return Err(Error::Corrupt("a range read ended without its end".into()));
+                }
                 pages.push(page);
                 return Ok(pages);
             };

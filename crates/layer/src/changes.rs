@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::all_docs::count_keys;
 use crate::database::{Database, decode_counter};
 use crate::document::Document;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hub::Hub;
 use crate::instance::Instance;
 use crate::keys::{Counter, KeyRange};
@@ -198,6 +198,10 @@ impl Operation for Page<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let newest = last_seq(trx, &instance).await?;
+        if self.query.descending && self.cursor.is_some_and(|cursor| cursor.incarnation() != instance.incarnation()) {
+            // What is left of the old one is gone: this must not end as if all had been read.
+            return Err(Error::DatabaseNotFound);
+        }
         let (range, at) = self.range(&instance, newest);
         let done = |rows, at_end, last_seq| Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }));
         if self.limit == 0 || range.begin >= range.end {

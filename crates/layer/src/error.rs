@@ -77,6 +77,9 @@ pub enum Error {
     /// The server is stopping.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The body's upload took so long that it counted as broken, and was removed.
+    #[error("the upload was removed before it was committed: try again")]
+    UploadSwept,
     /// The system has no randomness to give.
     #[error("no randomness from the system")]
     NoRandomness,

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::transaction::bounded;
 
 /// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
@@ -56,7 +57,7 @@ async fn run(inner: Weak<Inner>, instance: Weak<Instance>, sender: Arc<watch::Se
         }
         let mut closing = inner.closing.subscribe();
         let waited = async {
-            let (value, fired) = arm(&inner, &instance).await?;
+            let (value, fired) = bounded(arm(&inner, &instance)).await?;
             sender.send_if_modified(|published| {
                 let news = *published != Some(value.clone());
                 *published = Some(value);

@@ -67,12 +67,13 @@ impl Instance {
         let _alone = self.fields.allocation.lock().await;
         // Looked up again for each transaction: who held the lock, or another server, may have allocated the same names.
         loop {
+            // Before the look: what another task enters after it comes with the allocation's own load.
+            let known_until = FIRST_ID + self.fields.len() as u64;
             let mut names = unknown(self);
             names.truncate(ALLOCATED_AT_ONCE_MAX);
             if names.is_empty() {
                 return Ok(());
             }
-            let known_until = FIRST_ID + self.fields.len() as u64;
             let mut allocate = Allocate {
                 keys: &self.keys,
                 record: &self.record,

@@ -120,8 +120,8 @@ impl Layer {
 
     /// Reads a key of the root: whether the storage answers.
     pub async fn ping(&self) -> Result<()> {
-        self.inner.db.create_trx()?.get(&self.inner.keys.instance(), true).await?;
-        Ok(())
+        let trx = self.inner.db.create_trx()?;
+        transaction::bounded(async { Ok(trx.get(&self.inner.keys.instance(), true).await.map(|_| ())?) }).await
     }
 
     /// Creates a database.

@@ -7,10 +7,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use foundationdb::{RangeOption, Transaction};
+use foundationdb::Transaction;
 use prost::Message;
 
-use crate::body::{Prepared, row_bytes};
+use crate::body::{BODY_BYTES_MAX, Prepared, begin_read, row_bytes};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::keys::Keys;
@@ -34,6 +34,7 @@ pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepare
     let created_at_ms = now_ms();
     let prefix_bytes = instance.keys.blob(&blob_id).len();
     let mut rest = body.rows.as_slice();
+    let mut is_first = true;
     while !rest.is_empty() {
         let mut bytes = 0;
         let count = rest
@@ -45,10 +46,11 @@ pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepare
             .count()
             .max(1);
         let (now, later) = rest.split_at(count);
-        let mut write = Stage { inner, instance, blob_id: &blob_id, created_at_ms, rows: now };
+        let mut write = Stage { inner, instance, blob_id: &blob_id, created_at_ms, rows: now, is_first };
         if !transaction::write(&inner.db, &inner.metrics, &mut write).await? {
             return Ok(false);
         }
+        is_first = false;
         rest = later;
     }
     inner.metrics.blobs_staged.add(1);
@@ -79,6 +81,7 @@ struct Stage<'a> {
     blob_id: &'a [u8],
     created_at_ms: u64,
     rows: &'a [(Vec<u8>, Vec<u8>)],
+    is_first: bool,
 }
 
 impl Operation for Stage<'_> {
@@ -90,8 +93,14 @@ impl Operation for Stage<'_> {
             return Ok(false);
         }
         let keys = &instance.keys;
-        let staged = proto::Staged { created_at_ms: self.created_at_ms };
-        trx.set(&keys.staged(self.blob_id), &staged.encode_to_vec());
+        let staged_key = keys.staged(self.blob_id);
+        if self.is_first {
+            let staged = proto::Staged { created_at_ms: self.created_at_ms };
+            trx.set(&staged_key, &staged.encode_to_vec());
+        } else if trx.get(&staged_key, false).await?.is_none() {
+            // What came before is gone: to go on would make a blob without its beginning.
+            return Err(Error::UploadSwept);
+        }
         let quiet = Quiet(trx);
         let mut key = keys.blob(self.blob_id);
         let prefix_bytes = key.len();
@@ -141,10 +150,9 @@ impl Operation for ListStaged<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
-        let range = instance.keys.staged_all();
-        let option = RangeOption { limit: Some(1000), ..RangeOption::from((range.begin, range.end)) };
-        let rows = trx.get_range(&option, 1, true).await?;
-        let ids = rows.iter().map(|row| instance.keys.staged_id(row.key())).collect::<Result<_>>()?;
+        let pages = begin_read(trx, instance.keys.staged_all()).finish(trx, BODY_BYTES_MAX).await?;
+        let rows = pages.iter().flat_map(|page| page.iter());
+        let ids = rows.map(|row| instance.keys.staged_id(row.key())).collect::<Result<_>>()?;
         Ok((instance, ids))
     }
 }
@@ -158,7 +166,12 @@ pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<
         let listed = transaction::read(&inner.db, &inner.metrics, &mut ListStaged { inner, name: &name }).await;
         let (instance, ids) = match listed {
             Err(Error::DatabaseNotFound) => continue,
-            listed => listed?,
+            Err(error) => {
+                // One database that cannot be read must not keep the others from being swept.
+                tracing::warn!(database = name, %error, "broken uploads could not be listed");
+                continue;
+            }
+            Ok(listed) => listed,
         };
         for blob_id in ids {
             let mut sweep = Sweep { inner, instance: &instance, blob_id: &blob_id, older_than_ms };

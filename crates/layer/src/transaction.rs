@@ -12,6 +12,12 @@ use crate::metrics::Metrics;
 /// is never left unresolved by it: the error says so.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// An attempt's reads take no longer than this: FoundationDB's client waits for ever for a cluster that does not answer.
+const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+
+/// What a transaction that took too long gets (`transaction_timed_out`).
+const TIMED_OUT: i32 = 1031;
+
 /// Commit may have happened (`commit_unknown_result`): see FoundationDB's error codes.
 const COMMIT_UNKNOWN_RESULT: i32 = 1021;
 const NOT_COMMITTED: i32 = 1020;
@@ -39,7 +45,8 @@ pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Metrics, operat
     let mut trx = db.create_trx()?;
     metrics.transactions.add(1);
     loop {
-        let (error, next) = match operation.attempt(&trx, state).await {
+        // Only the attempt has a bound: nothing is committed then. A commit that timed out might still land.
+        let (error, next) = match bounded(operation.attempt(&trx, state)).await {
             Ok(output) => {
                 let commit_started = Instant::now();
                 match trx.commit().await {
@@ -64,8 +71,18 @@ pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Metrics, operat
         };
         trx = next.map_err(Error::Storage)?;
         if started.elapsed() > RETRY_MAX {
+            // Whatever the last attempt said, an earlier one may have been committed.
+            let error = if state.maybe_committed { FdbError::from_code(COMMIT_UNKNOWN_RESULT) } else { error };
             return Err(Error::Storage(error));
         }
+    }
+}
+
+/// The future's result, or after [`ATTEMPT_MAX`] FoundationDB's error for that.
+pub(crate) async fn bounded<T>(attempt: impl Future<Output = Result<T>> + Send) -> Result<T> {
+    match tokio::time::timeout(ATTEMPT_MAX, attempt).await {
+        Ok(done) => done,
+        Err(_) => Err(Error::Storage(FdbError::from_code(TIMED_OUT))),
     }
 }
 
@@ -75,7 +92,7 @@ pub(crate) async fn read<O: Operation>(db: &Database, metrics: &Metrics, operati
     let mut trx = db.create_trx()?;
     metrics.transactions.add(1);
     loop {
-        match operation.attempt(&trx, Attempt::default()).await {
+        match bounded(operation.attempt(&trx, Attempt::default())).await {
             Err(Error::Storage(error)) => {
                 note(metrics, error);
                 trx = trx.on_error(error).await.map_err(Error::Storage)?;

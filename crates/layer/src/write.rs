@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_flatten::etf::body_revision;
 use flatbed_revtree::{Ancestry, RevId};
 use foundationdb::options::MutationType;
-use foundationdb::{FdbResult, RangeOption, Transaction};
+use foundationdb::{FdbResult, Transaction};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::body::{self, BODY_BYTES_MAX, Prepared, ROW_OVERHEAD_OF_RECORDS, Rows};
@@ -54,11 +54,12 @@ pub(crate) async fn write_documents(inner: &Inner, name: &str, edits: &[Edit<'_>
         }
         *wave += 1;
     }
+    if waves.is_empty() {
+        // No transaction will find out whether the database is there.
+        resolved(inner, name).await?;
+    }
     for wave in waves {
         write_wave(inner, name, edits, &wave, &mut results).await?;
-    }
-    if edits.is_empty() {
-        instance_of(inner, name).await?;
     }
     let missing = || Err(Error::Corrupt("an edit has no result".into()));
     Ok(results.into_iter().map(|result| result.unwrap_or_else(missing)).collect())
@@ -75,7 +76,11 @@ async fn write_wave(
     let mut wanted = wave.to_vec();
     for _ in 0..INSTANCES_MAX {
         let instance = instance_of(inner, name).await?;
-        let mut batches = prepare(inner, &instance, edits, &wanted, results).await?.into_iter();
+        let batches = prepare(inner, &instance, edits, &wanted, results).await?;
+        if batches.is_empty() {
+            resolved(inner, name).await?;
+        }
+        let mut batches = batches.into_iter();
         let mut under_way = FuturesUnordered::new();
         let mut again = Vec::new();
         loop {
@@ -109,6 +114,8 @@ struct Item {
     token: [u8; 16],
     /// Revision of the last attempt.
     attempted: Option<RevId>,
+    /// An attempt's commit may have happened.
+    maybe_committed: bool,
 }
 
 /// Flattens the wanted edits and splits them into batches of bounded size; too large ones get their result here.
@@ -130,12 +137,20 @@ async fn prepare(
             results[at] = Some(Err(Error::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
             continue;
         }
-        if body.must_be_staged && !staging::stage(inner, instance, &mut body).await? {
-            // The database became another one meanwhile: the batch's own check finds out and begins anew.
-            body.place = BodyPlace::Blob(Vec::new());
+        if body.must_be_staged {
+            match staging::stage(inner, instance, &mut body).await {
+                Ok(true) => {}
+                // The database became another one meanwhile: the batch's own check finds out and begins anew.
+                Ok(false) => body.place = BodyPlace::Blob(Vec::new()),
+                Err(Error::UploadSwept) => {
+                    results[at] = Some(Err(Error::UploadSwept));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
         }
         let bytes = transaction_bytes(&body);
-        let item = Item { at, body, token: random_id()?, attempted: None };
+        let item = Item { at, body, token: random_id()?, attempted: None, maybe_committed: false };
         match batches.last_mut() {
             Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
             _ => {
@@ -185,6 +200,14 @@ async fn write_batch(
 
 /// The database's instance, from the cache if it is there: the write's own transaction checks it.
 async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
+    match inner.cached(name) {
+        Some(instance) => Ok(instance),
+        None => resolved(inner, name).await,
+    }
+}
+
+/// The database's instance as it is now.
+async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     struct Resolve<'a>(&'a Inner, &'a str);
     impl Operation for Resolve<'_> {
         type Output = Arc<Instance>;
@@ -192,10 +215,7 @@ async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
             self.0.resolve(trx, self.1).await
         }
     }
-    match inner.cached(name) {
-        Some(instance) => Ok(instance),
-        None => transaction::read(&inner.db, &inner.metrics, &mut Resolve(inner, name)).await,
-    }
+    transaction::read(&inner.db, &inner.metrics, &mut Resolve(inner, name)).await
 }
 
 struct WriteBatch<'a, 'e> {
@@ -217,11 +237,12 @@ impl Operation for WriteBatch<'_, '_> {
         // All reads are issued before the first is awaited.
         let reads: Vec<_> = self
             .items
-            .iter()
+            .iter_mut()
             .map(|item| {
+                item.maybe_committed |= attempt.maybe_committed;
                 let edit = &self.edits[item.at];
                 let keys = self.instance.keys.document(&edit.id);
-                let attempted = item.attempted.as_ref().filter(|_| attempt.maybe_committed);
+                let attempted = item.attempted.as_ref().filter(|_| item.maybe_committed);
                 let earlier = attempted.map(|rev| trx.get(&keys.revision(rev), false));
                 let info = trx.get(&keys.info(), false);
                 // An edit of a revision will supersede it: its leaf and body are needed then.
@@ -285,12 +306,10 @@ impl OldRead<(), ()> {
         trx: &Transaction,
         keys: &DocumentKeys,
     ) -> OldRead<
-        impl Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send + use<>,
+        body::RangeRead<impl Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send + use<>>,
         body::RangeRead<impl Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send + use<>>,
     > {
-        let leaves = keys.leaves();
-        let option = RangeOption::from((leaves.begin.as_slice(), leaves.end.as_slice()));
-        OldRead { leaves: trx.get_range(&option, 1, true), body: body::begin_read(trx, keys.body_rows()) }
+        OldRead { leaves: body::begin_read(trx, keys.leaves()), body: body::begin_read(trx, keys.body_rows()) }
     }
 }
 
@@ -307,7 +326,7 @@ impl DocumentWrite<'_, '_> {
     async fn write<L, B>(
         self,
         info: Option<Info>,
-        old: Option<OldRead<L, body::RangeRead<B>>>,
+        old: Option<OldRead<body::RangeRead<L>, body::RangeRead<B>>>,
         maintainers: &mut [Box<dyn IndexMaintainer>],
     ) -> Result<Result<Updated>>
     where
@@ -343,7 +362,7 @@ impl DocumentWrite<'_, '_> {
         if let BodyPlace::Blob(blob_id) = &self.item.body.place
             && !staging::take(self.trx, &self.instance.keys, blob_id).await?
         {
-            return Ok(Err(Error::Corrupt("the body's upload was swept before it was committed".into())));
+            return Ok(Err(Error::UploadSwept));
         }
         let mut stored_delta = self.item.body.stored_bytes as i64;
         stored_delta -= self.stem(generation).await?;
@@ -367,16 +386,23 @@ impl DocumentWrite<'_, '_> {
     }
 
     /// Ancestry for a child of the winner, without the winner itself, and the winner's rows.
-    async fn finish<L, B>(&self, info: &Info, old: OldRead<L, body::RangeRead<B>>) -> Result<(Ancestry, Rows)>
+    async fn finish<L, B>(
+        &self,
+        info: &Info,
+        old: OldRead<body::RangeRead<L>, body::RangeRead<B>>,
+    ) -> Result<(Ancestry, Rows)>
     where
         L: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
         B: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
     {
         let leaf_key = self.keys.leaf(info.deleted, &info.winner);
-        let leaves = old.leaves.await?;
-        let leaf = leaves.iter().find(|row| row.key() == leaf_key.as_slice());
-        let leaf = leaf.ok_or_else(|| Error::Corrupt("a document's winner is not among its leaves".into()))?;
-        let ancestry = decode_ancestry(&info.winner, leaf.value())?;
+        let leaves = old.leaves.finish(self.trx, BODY_BYTES_MAX).await?;
+        let ancestry = {
+            let mut rows = leaves.iter().flat_map(|page| page.iter());
+            let leaf = rows.find(|row| row.key() == leaf_key.as_slice());
+            let leaf = leaf.ok_or_else(|| Error::Corrupt("a document's winner is not among its leaves".into()))?;
+            decode_ancestry(&info.winner, leaf.value())?
+        };
         let prefix_bytes = self.keys.body().len();
         let rows = Rows::new(old.body.finish(self.trx, BODY_BYTES_MAX).await?, prefix_bytes);
         Ok((ancestry, rows))
@@ -447,9 +473,9 @@ impl DocumentWrite<'_, '_> {
     async fn stem(&self, generation: u64) -> Result<i64> {
         let Some(last) = generation.checked_sub(REVS_LIMIT).filter(|last| *last > 0) else { return Ok(0) };
         let [records, bodies, segments] = self.keys.stemmed(last);
-        let range = RangeOption::from((records.begin.as_slice(), records.end.as_slice()));
+        let pages = body::begin_read(self.trx, records.clone()).finish(self.trx, BODY_BYTES_MAX).await?;
         let mut dropped = 0;
-        for row in self.trx.get_range(&range, 1, true).await?.iter() {
+        for row in pages.iter().flat_map(|page| page.iter()) {
             let record = RevisionRecord::decode(row.value())?;
             if !record.body_dropped {
                 dropped += record.stored_bytes as i64;

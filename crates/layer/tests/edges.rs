@@ -2,7 +2,10 @@
 
 mod support;
 
-use flatbed_layer::{AllDocsQuery, ChangesQuery};
+use std::time::Duration;
+
+use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, Layer, LayerOptions};
+use foundationdb::tuple::{Bytes, pack};
 use support::{Store, assert_clean, create, delete, get, put, soon};
 
 fn names(range: std::ops::Range<usize>) -> String {
@@ -72,4 +75,67 @@ async fn a_follower_of_an_empty_database_sees_its_successor() {
     put(&at_two, "d", None, "{}").await.unwrap();
     soon(changes.wait()).await;
     assert_eq!(changes.next_page().await.unwrap().rows.len(), 1);
+}
+
+/// What a newer Flatbed wrote is refused, not misread.
+#[tokio::test]
+async fn newer_formats_are_refused() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    // `format_version` (field 1) is 99.
+    let newer: &[u8] = &[0x08, 99];
+    let set = async |key: Vec<u8>| {
+        let trx = store.fdb.create_trx().unwrap();
+        trx.set(&key, newer);
+        trx.commit().await.map(|_| ()).unwrap();
+    };
+    set(pack(&(Bytes::from(store.root.clone()), 1, "future"))).await;
+    assert!(matches!(layer.database("future").info().await, Err(Error::FormatTooNew { found: 99, .. })));
+    assert!(matches!(put(&layer.database("future"), "d", None, "{}").await, Err(Error::FormatTooNew { .. })));
+    set(pack(&(Bytes::from(store.root.clone()), 0))).await;
+    let options = LayerOptions { root: store.root.clone(), ..LayerOptions::default() };
+    assert!(matches!(Layer::open(store.fdb.clone(), options).await, Err(Error::FormatTooNew { found: 99, .. })));
+}
+
+/// A sweep in the middle of an upload fails it, and never leaves a document with half a body.
+#[tokio::test(flavor = "multi_thread")]
+async fn sweeps_during_an_upload() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let text: String = (0..60_000).map(|n| format!("{:08x}{:08x}", n * 2_654_435_761_u64, n)).collect();
+    let body = format!(r#"{{"text":"{text}"}}"#);
+    let (mut committed, mut swept) = (0, 0);
+    for round in 0..20_u64 {
+        let sweeper = tokio::spawn({
+            let layer = layer.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(round)).await;
+                layer.sweep_broken_uploads(Duration::ZERO).await.unwrap();
+            }
+        });
+        match put(&db, &format!("d{round}"), None, &body).await {
+            Ok(_) => committed += 1,
+            Err(Error::UploadSwept) => swept += 1,
+            Err(error) => panic!("{error}"),
+        }
+        sweeper.await.unwrap();
+    }
+    assert_eq!(committed + swept, 20);
+    layer.sweep_broken_uploads(Duration::ZERO).await.unwrap();
+    assert_clean(&layer, &db).await;
+}
+
+/// Nothing that another server has deleted is answered from a cache, whatever the edits are.
+#[tokio::test]
+async fn edits_that_need_no_transaction_see_a_deletion_too() {
+    let store = Store::new();
+    let (one, two) = (store.layer().await, store.layer().await);
+    let db = create(&one, "db", None).await;
+    put(&db, "d", None, "{}").await.unwrap();
+    two.delete_database("db").await.unwrap();
+    assert!(matches!(db.bulk_update(&[]).await, Err(Error::DatabaseNotFound)));
+    let value = flatbed_layer::json::parse(b"{}", &Default::default()).unwrap();
+    let edit = Edit { id: "_no".into(), parent: None, deleted: false, body: value };
+    assert!(matches!(db.bulk_update(&[edit]).await, Err(Error::DatabaseNotFound)));
 }
