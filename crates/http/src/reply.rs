@@ -165,6 +165,28 @@ pub(crate) struct Sender {
 /// The client is gone or does not read: the task ends.
 pub(crate) struct Gone;
 
+/// A stream cannot go on after its headers were sent: its task ends without [`Piece::End`], so that what came never looks
+/// complete.
+pub(crate) struct Interrupted;
+
+impl From<Gone> for Interrupted {
+    fn from(_: Gone) -> Self {
+        Interrupted
+    }
+}
+
+impl From<flatbed_layer::Error> for Interrupted {
+    fn from(error: flatbed_layer::Error) -> Self {
+        // That a database is deleted under its readers is nothing to be warned of.
+        if matches!(error, flatbed_layer::Error::DatabaseNotFound) {
+            tracing::debug!(%error, "a stream broke off");
+        } else {
+            tracing::warn!(%error, "a stream broke off");
+        }
+        Interrupted
+    }
+}
+
 impl Sender {
     /// Sends what is in the buffer if there is enough of it.
     pub(crate) async fn send_if_full(&mut self) -> Result<(), Gone> {

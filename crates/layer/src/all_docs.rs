@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
-use crate::read::{READ_AHEAD, READ_BYTES_MAX, begin_latest, page_of};
+use crate::read::{READ_AHEAD, READ_BYTES_MAX, ShowsDocument, begin_latest, page_of, show_documents};
 use crate::records::{Info, revision};
 use crate::transaction::{Attempt, Operation};
 
@@ -174,11 +174,9 @@ impl Operation for Page<'_> {
             });
             return Ok(found);
         }
-        let mut cut = None;
-        if with_documents {
-            cut = self.read_documents(trx, &instance, &mut rows).await?;
-        }
-        let last = cut.map(|id| keys.all_docs_entry(&id)).or(last.filter(|_| more));
+        let cut = with_documents && show_documents(trx, self.inner, &instance, &mut rows).await?;
+        let shown = rows.last().filter(|_| cut).map(|row| keys.all_docs_entry(&row.id));
+        let last = shown.or(last.filter(|_| more));
         found.rows = rows;
         found.rest = last.map(|last| {
             if self.query.descending {
@@ -192,31 +190,13 @@ impl Operation for Page<'_> {
     }
 }
 
-impl Page<'_> {
-    /// Reads the rows' documents; if they grow too large, drops the rest and gives the last id that stays.
-    async fn read_documents(
-        &self,
-        trx: &Transaction,
-        instance: &crate::instance::Instance,
-        rows: &mut Vec<AllDocsRow>,
-    ) -> Result<Option<String>> {
-        let mut bytes = 0;
-        let mut at = 0;
-        while at < rows.len() {
-            let end = (at + READ_AHEAD).min(rows.len());
-            let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, &row.id)).collect();
-            for read in reads {
-                let row = &mut rows[at];
-                row.doc = read.document(trx, self.inner, instance, &row.id).await?;
-                bytes += row.doc.as_ref().map_or(0, |doc| doc.body.len());
-                at += 1;
-                if bytes > READ_BYTES_MAX && at < rows.len() {
-                    rows.truncate(at);
-                    return Ok(rows.last().map(|row| row.id.clone()));
-                }
-            }
-        }
-        Ok(None)
+impl ShowsDocument for AllDocsRow {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn show(&mut self, document: Option<Document>) {
+        self.doc = document;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::instance::Instance;
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
-use crate::read::{READ_AHEAD, READ_BYTES_MAX, begin_latest, last_seq, page_of};
+use crate::read::{ShowsDocument, last_seq, page_of, show_documents};
 use crate::records::revision;
 use crate::seq::Seq;
 use crate::transaction::{Attempt, Operation};
@@ -265,26 +265,21 @@ impl Page<'_> {
         mut at_end: bool,
         mut last_seq: Seq,
     ) -> Result<(Arc<Instance>, ChangesPage)> {
-        if self.query.include_docs {
-            let (mut bytes, mut at) = (0, 0);
-            while at < rows.len() {
-                let end = (at + READ_AHEAD).min(rows.len());
-                let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, &row.id)).collect();
-                for read in reads {
-                    let row = &mut rows[at];
-                    row.doc = read.document(trx, self.inner, instance, &row.id).await?;
-                    bytes += row.doc.as_ref().map_or(0, |doc| doc.body.len());
-                    at += 1;
-                    if bytes > READ_BYTES_MAX && at < rows.len() {
-                        rows.truncate(at);
-                        last_seq = rows[at - 1].seq;
-                        at_end = false;
-                        break;
-                    }
-                }
-            }
+        if self.query.include_docs && show_documents(trx, self.inner, instance, &mut rows).await? {
+            at_end = false;
+            last_seq = rows.last().map_or(last_seq, |row| row.seq);
         }
         Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }))
+    }
+}
+
+impl ShowsDocument for ChangeRow {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn show(&mut self, document: Option<Document>) {
+        self.doc = document;
     }
 }
 

@@ -68,6 +68,37 @@ where
     }
 }
 
+/// A row of a walk or a feed that can show its document.
+pub(crate) trait ShowsDocument {
+    fn id(&self) -> &str;
+    fn show(&mut self, document: Option<Document>);
+}
+
+/// Reads the rows' documents as far as [`READ_BYTES_MAX`] goes; drops the rows behind and says whether there were any.
+pub(crate) async fn show_documents<R: ShowsDocument>(
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    rows: &mut Vec<R>,
+) -> Result<bool> {
+    let (mut bytes, mut at) = (0, 0);
+    while at < rows.len() {
+        let end = (at + READ_AHEAD).min(rows.len());
+        let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, row.id())).collect();
+        for read in reads {
+            let document = read.document(trx, inner, instance, rows[at].id()).await?;
+            bytes += document.as_ref().map_or(0, |document| document.body.len());
+            rows[at].show(document);
+            at += 1;
+            if bytes > READ_BYTES_MAX && at < rows.len() {
+                rows.truncate(at);
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// Reads documents in one transaction, as far as [`READ_BYTES_MAX`] goes.
 pub(crate) struct GetMany<'a> {
     pub inner: &'a Inner,

@@ -154,3 +154,14 @@ fn note(metrics: &Metrics, error: FdbError) {
     }
     tracing::debug!(code = error.code(), "transaction is tried again");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_that_does_not_answer_is_given_up() {
+        let never = bounded(std::future::pending::<Result<()>>()).await;
+        assert!(matches!(never, Err(Error::Storage(error)) if error.code() == TIMED_OUT));
+    }
+}

@@ -8,7 +8,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
 use crate::query::{Query, number};
-use crate::reply::{Gone, Pages, Reply, Sender};
+use crate::reply::{Interrupted, Pages, Reply, Sender};
 use crate::request::{Body, Memory, Request};
 use crate::server::State;
 
@@ -204,28 +204,12 @@ fn only_design(walk: &mut AllDocsQuery) {
     }
 }
 
-/// A failure after the headers: the connection is cut, so that what came never looks complete.
-struct BrokenOff;
-
-impl From<Gone> for BrokenOff {
-    fn from(_: Gone) -> Self {
-        BrokenOff
-    }
-}
-
-impl From<flatbed_layer::Error> for BrokenOff {
-    fn from(error: flatbed_layer::Error) -> Self {
-        tracing::warn!(%error, "a list of documents broke off");
-        BrokenOff
-    }
-}
-
 async fn write(
     database: &Database,
     selection: Selection,
     pages: &Pages,
     sender: &mut Sender,
-) -> std::result::Result<(), BrokenOff> {
+) -> std::result::Result<(), Interrupted> {
     let include_docs = selection.walk.include_docs;
     let (skip, limit) = (selection.walk.skip, selection.walk.limit);
     let descending = selection.walk.descending;

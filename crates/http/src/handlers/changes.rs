@@ -13,7 +13,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
 use crate::query::{Query, number};
-use crate::reply::{Gone, PagePermit, Pages, Reply, Sender};
+use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Memory, Request};
 use crate::server::State;
 
@@ -185,29 +185,13 @@ struct Writer {
     _memory: Memory,
 }
 
-/// A failure after the headers: the connection is cut, so that what came never looks complete.
-struct BrokenOff;
-
-impl From<Gone> for BrokenOff {
-    fn from(_: Gone) -> Self {
-        BrokenOff
-    }
-}
-
-impl From<flatbed_layer::Error> for BrokenOff {
-    fn from(error: flatbed_layer::Error) -> Self {
-        tracing::debug!(%error, "a feed broke off");
-        BrokenOff
-    }
-}
-
 /// How a wait for something new ended.
 enum Waited {
     ReadOn,
     TimedOut,
 }
 
-type Written = std::result::Result<(), BrokenOff>;
+type Written = std::result::Result<(), Interrupted>;
 
 impl Writer {
     /// One JSON object: what is there, or for longpoll what comes first.
@@ -298,7 +282,7 @@ impl Writer {
     }
 
     /// What a limit has left unread; without one all is read.
-    async fn pending(&mut self) -> std::result::Result<u64, BrokenOff> {
+    async fn pending(&mut self) -> std::result::Result<u64, Interrupted> {
         if self.follow.limit.is_none() || self.follow.descending {
             return Ok(0);
         }
@@ -306,7 +290,7 @@ impl Writer {
     }
 
     /// Waits for something new, sending heartbeats; with heartbeats there is no timeout. The server's end is one too.
-    async fn wait(&mut self, deadline: &mut Instant) -> std::result::Result<Waited, BrokenOff> {
+    async fn wait(&mut self, deadline: &mut Instant) -> std::result::Result<Waited, Interrupted> {
         loop {
             let beat = self.follow.heartbeat;
             let until = beat.map_or(*deadline, |beat| Instant::now() + beat);
@@ -320,7 +304,7 @@ impl Writer {
                         return Ok(Waited::TimedOut);
                     }
                 }
-                () = self.sender.closed() => return Err(BrokenOff),
+                () = self.sender.closed() => return Err(Interrupted),
             }
             let sign: &[u8] =
                 if self.follow.feed == Feed::EventSource { b"event: heartbeat\ndata: \n\n" } else { b"\n" };
