@@ -38,14 +38,15 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// A view for flattening one document; holds the cache's read lock, so never across an await.
+    /// A view for flattening one document; holds the cache's read lock, so never across an await, and never two in one
+    /// thread: a writer that waits between them would stop both.
     pub(crate) fn view(&self) -> FieldsView<'_> {
         FieldsView(self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     /// How many ids are known.
     pub(crate) fn len(&self) -> usize {
-        self.view().0.names.len()
+        self.view().len()
     }
 
     /// Enters `names`, whose ids follow one another from `first_id`. What is known already is left; a gap is not
@@ -65,6 +66,13 @@ impl Fields {
 
 /// The cache at one moment.
 pub(crate) struct FieldsView<'f>(RwLockReadGuard<'f, Table>);
+
+impl FieldsView<'_> {
+    /// How many ids are known.
+    pub(crate) fn len(&self) -> usize {
+        self.0.names.len()
+    }
+}
 
 impl FieldIds for FieldsView<'_> {
     fn id_of(&self, name: &str) -> Option<u64> {

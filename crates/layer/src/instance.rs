@@ -46,7 +46,7 @@ impl Instance {
             let view = instance.fields.view();
             let mut seen = HashSet::new();
             let mut unknown: Vec<String> = Vec::new();
-            let room = (instance.record.field_ids_max as usize).saturating_sub(instance.fields.len());
+            let room = (instance.record.field_ids_max as usize).saturating_sub(view.len());
             for body in bodies.clone() {
                 for name in flatbed_flatten::unknown_names(body, &view) {
                     if unknown.len() == room {

@@ -207,3 +207,32 @@ async fn databases_and_large_bodies_under_faults() {
         }
     }
 }
+
+/// The checker beside writers that go on making names: nothing is wrong, whatever moment it meets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn checks_beside_writers() {
+    let store = Store::new();
+    let layers = [store.layer().await, store.layer().await];
+    create(&layers[0], "db", None).await;
+    let writers: Vec<_> = (0..6)
+        .map(|writer| {
+            let db = layers[writer % 2].database("db");
+            tokio::spawn(async move {
+                for n in 0..120 {
+                    let body = format!(r#"{{"w{writer}n{n}":{{"x{writer}{}":1}}}}"#, n % 7);
+                    put(&db, &format!("w{writer}-{}", n % 40), None, &body).await.ok();
+                }
+            })
+        })
+        .collect();
+    // A server of its own, whose names are those of the moment at which it begins.
+    let checked = store.layer().await.database("db");
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        let report = flatbed_layer::check::check_database(&checked, |_| {}).await.expect("checked");
+        assert!(report.is_clean(), "{report:#?}");
+    }
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    assert_clean(&layers[0], &layers[0].database("db")).await;
+}

@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flatbed_flatten::DecodeError;
 use flatbed_revtree::RevId;
 use foundationdb::Transaction;
 use prost::Message;
 
 use crate::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::check::hex;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::keys::{Counter, DocumentPart, take_int, take_rev};
 use crate::layer::{Inner, REVS_LIMIT};
@@ -181,7 +182,7 @@ impl DocumentCheck<'_> {
                     &read
                 }
             };
-            self.body(rev, record, rows, wrong);
+            self.body(rev, record, rows, wrong).await?;
         }
         if !parts.body.is_empty() && info.place != BodyPlace::Rows {
             wrong.push("it has a latest body beside a blob".to_owned());
@@ -189,26 +190,39 @@ impl DocumentCheck<'_> {
         Ok(())
     }
 
-    fn body(&self, rev: &RevId, record: &RevisionRecord, rows: &BodyRows, wrong: &mut Vec<String>) {
+    async fn body(&self, rev: &RevId, record: &RevisionRecord, rows: &BodyRows, wrong: &mut Vec<String>) -> Result<()> {
         let prefix_bytes = self.instance.keys.document(self.id).body().len();
         let stored: u64 = rows.iter().map(|(path, value)| row_bytes(prefix_bytes, path, value)).sum();
         if rows.is_empty() || stored != record.stored_bytes {
             wrong.push(format!("body of {rev} takes {stored} bytes, its record says {}", record.stored_bytes));
         }
-        let pairs = || rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-        let names = self.instance.fields.view();
-        let mut text = Vec::new();
-        let read = flatbed_flatten::validate(pairs(), &names)
-            .and_then(|_| flatbed_flatten::write_members(pairs(), &names, &mut text));
+        let mut read = self.text_bytes(rows);
+        if let Err(DecodeError::UnknownFieldId(_)) = read {
+            // A writer may have allocated it since the names were read; if not, it stays unknown.
+            match self.instance.reload_names(self.inner).await {
+                Ok(()) | Err(Error::Corrupt(_)) => read = self.text_bytes(rows),
+                Err(error) => return Err(error),
+            }
+        }
         match read {
             Err(error) => wrong.push(format!("body of {rev}: {error}")),
-            // With its braces.
-            Ok(_) if text.len() as u64 + 2 != record.external_bytes => {
-                let (found, said) = (text.len() + 2, record.external_bytes);
-                wrong.push(format!("body of {rev} is {found} bytes of JSON, its record says {said}"));
+            Ok(found) if found != record.external_bytes => {
+                wrong
+                    .push(format!("body of {rev} is {found} bytes of JSON, its record says {}", record.external_bytes));
             }
             Ok(_) => {}
         }
+        Ok(())
+    }
+
+    /// How long the body's JSON text is, with its braces; every row is looked at.
+    fn text_bytes(&self, rows: &BodyRows) -> std::result::Result<u64, DecodeError> {
+        let pairs = || rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+        let names = self.instance.fields.view();
+        flatbed_flatten::validate(pairs(), &names)?;
+        let mut text = Vec::new();
+        flatbed_flatten::write_members(pairs(), &names, &mut text)?;
+        Ok(text.len() as u64 + 2)
     }
 
     async fn blob(&self, blob_id: &[u8]) -> Result<BodyRows> {
@@ -237,7 +251,6 @@ impl DocumentCheck<'_> {
             (Some(Ok(entry)), false) if revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) => {}
             _ => wrong.push("its entry in _all_docs is missing or not its own".to_owned()),
         }
-        tracing::trace!(layer = self.inner.options.root.len(), id = self.id, "checked");
         Ok(())
     }
 }
