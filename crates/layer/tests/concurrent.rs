@@ -218,9 +218,9 @@ async fn checks_beside_writers() {
         .map(|writer| {
             let db = layers[writer % 2].database("db");
             tokio::spawn(async move {
-                for n in 0..120 {
+                for n in 0..300 {
                     let body = format!(r#"{{"w{writer}n{n}":{{"x{writer}{}":1}}}}"#, n % 7);
-                    put(&db, &format!("w{writer}-{}", n % 40), None, &body).await.ok();
+                    put(&db, &format!("{n}-{writer}"), None, &body).await.unwrap();
                 }
             })
         })
