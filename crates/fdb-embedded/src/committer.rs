@@ -1,7 +1,6 @@
 //! The one thread that commits: it takes whatever waits, checks conflicts, and writes one durable LMDB transaction.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -12,6 +11,7 @@ use crate::buggify::CommitFault;
 use crate::conflict::{History, KeyRange};
 use crate::engine::Core;
 use crate::error::Error;
+use crate::failure::{DiskFailure, describe};
 use crate::format;
 use crate::snapshot::{ReadPoint, lock};
 use crate::state::shielded;
@@ -78,8 +78,7 @@ struct Queue {
 pub(crate) struct CommitQueue {
     queue: Mutex<Queue>,
     arrived: Condvar,
-    is_failed: AtomicBool,
-    failure: Mutex<Option<String>>,
+    pub(crate) failure: DiskFailure,
 }
 
 impl CommitQueue {
@@ -108,20 +107,11 @@ impl CommitQueue {
     }
 
     pub(crate) fn is_failed(&self) -> bool {
-        self.is_failed.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn failure(&self) -> Option<String> {
-        lock(&self.failure).clone()
+        self.failure.is_failed()
     }
 
     fn fail(&self, error: &StoreError) {
-        self.fail_because(error.to_string());
-    }
-
-    fn fail_because(&self, reason: String) {
-        lock(&self.failure).get_or_insert(reason);
-        self.is_failed.store(true, Ordering::Release);
+        self.failure.fail(describe(error));
     }
 
     /// Everything that waits, up to a batch's bounds, into `batch`; false when the engine closes and nothing is left.
@@ -179,7 +169,10 @@ impl Committer {
             if committed.is_err() {
                 // A bug of the engine: nothing can be said about its state, so nothing more is acknowledged.
                 requests.clear();
-                self.core.queue.fail_because("the committer panicked".to_owned());
+                self.core
+                    .queue
+                    .failure
+                    .fail("a defect of the engine: its committer panicked; please report it".to_owned());
             }
             self.forget_history();
         }

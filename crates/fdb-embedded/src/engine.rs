@@ -210,6 +210,13 @@ impl Engine {
         self.0.core.watches.cancel(id);
     }
 
+    /// Calls `told` when an I/O error has stopped all commits, with the reason and what to do about it; at once if that has
+    /// happened already. The call comes once, from the thread that commits, and must be short. It does not keep the
+    /// engine open.
+    pub fn on_failure(&self, told: impl FnOnce(&str) + Send + 'static) {
+        self.0.core.queue.failure.listen(Box::new(told));
+    }
+
     /// What the engine counted.
     pub fn stats(&self) -> Stats {
         self.0.core.stats()
@@ -234,7 +241,7 @@ impl Core {
     pub(crate) fn stats(&self) -> Stats {
         let (open_snapshots, retained_snapshots, snapshots_opened) = self.versions.snapshot_counts();
         let counters = &self.counters;
-        let failure = self.queue.failure();
+        let failure = self.queue.failure.reason();
         Stats {
             reads: counters.reads.get(),
             range_reads: counters.range_reads.get(),

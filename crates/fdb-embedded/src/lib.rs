@@ -33,6 +33,7 @@ mod committer;
 mod conflict;
 mod engine;
 mod error;
+mod failure;
 mod format;
 mod keys;
 mod options;

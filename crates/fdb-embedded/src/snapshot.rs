@@ -191,8 +191,16 @@ impl Versions {
         version.max(inner.committed)
     }
 
+    /// Sees to it that the newest state is open. After a failed write of its meta page LMDB opens none any more, and
+    /// reads go on at this one.
+    pub(crate) fn hold_newest(&self) {
+        // Where LMDB has no place for it now, there are others that are being read.
+        let _ = self.current(&mut lock(&self.inner));
+    }
+
     /// The version of the batch that the committer writes in the LMDB transaction `txn_id`.
     pub(crate) fn begin_commit(&self, txn_id: usize) -> i64 {
+        self.hold_newest();
         let mut inner = lock(&self.inner);
         let version = self.now().max(inner.read + 1).max(inner.committed + 1);
         inner.pending = Some((version, txn_id));

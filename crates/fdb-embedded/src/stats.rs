@@ -52,7 +52,7 @@ pub struct Stats {
     pub data_bytes: u64,
     /// Whether an I/O error stopped all commits.
     pub is_failed: bool,
-    /// That error.
+    /// That error, and what to do about it.
     pub failure: Option<String>,
 }
 
