@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use heed::RwTxn;
 
 use crate::atomic::AtomicOp;
+use crate::clears::Clears;
 use crate::conflict::{KeyRange, is_single_key};
-use crate::store::{Store, StoreResult};
+use crate::store::{Allowance, Store, StoreResult};
+use crate::stored::Stored;
 
 /// One change of a commit, in the order that the transaction made it.
 #[derive(Clone, Debug)]
@@ -48,27 +51,34 @@ pub(crate) fn place_versionstamp(mut bytes: Vec<u8>, stamp: [u8; 10]) -> Vec<u8>
 }
 
 /// The changes of a batch so far.
-#[derive(Default)]
 pub(crate) struct Batch {
+    store: Store,
     /// `None`: the key is removed.
     values: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Ranges removed from LMDB already.
+    /// Ranges removed already, from LMDB or by a pending clear.
     pub(crate) cleared: Vec<KeyRange>,
+    /// The clears that are pending after the batch.
+    clears: Arc<Clears>,
+    /// How many records its clears may still remove themselves.
+    allowance: Allowance,
 }
 
 impl Batch {
+    pub(crate) fn new(store: Store, clears: Arc<Clears>, allowance: Allowance) -> Batch {
+        Batch { store, values: BTreeMap::new(), cleared: Vec::new(), clears, allowance }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty() && self.cleared.is_empty()
     }
 
+    /// The clears that are pending after the batch.
+    pub(crate) fn clears(&self) -> &Arc<Clears> {
+        &self.clears
+    }
+
     /// Applies one mutation; atomic operations are resolved here.
-    pub(crate) fn apply(
-        &mut self,
-        store: &Store,
-        txn: &mut RwTxn<'_>,
-        mutation: Mutation,
-        stamp: [u8; 10],
-    ) -> StoreResult<()> {
+    pub(crate) fn apply(&mut self, txn: &mut RwTxn<'_>, mutation: Mutation, stamp: [u8; 10]) -> StoreResult<()> {
         match mutation {
             Mutation::Set(key, value) => {
                 self.values.insert(key, Some(value));
@@ -82,31 +92,40 @@ impl Batch {
             Mutation::Atomic(op, key, operand) => match self.values.get_mut(&key) {
                 Some(before) => *before = op.apply(before.as_deref(), &operand),
                 None => {
-                    let after = op.apply(store.get(txn, &key)?, &operand);
+                    let after = op.apply(self.stored(txn).get(&key)?, &operand);
                     self.values.insert(key, after);
                 }
             },
             Mutation::Clear(range) if is_single_key(&range) => {
                 self.values.insert(range.0, None);
             }
-            Mutation::Clear((begin, end)) => {
-                let inside = (Bound::Included(begin.as_slice()), Bound::Excluded(end.as_slice()));
-                let hidden: Vec<_> = self.values.range::<[u8], _>(inside).map(|(key, _)| key.clone()).collect();
-                for key in hidden {
-                    self.values.remove(&key);
-                }
-                store.clear_range(txn, &begin, &end)?;
-                self.cleared.push((begin, end));
-            }
+            Mutation::Clear((begin, end)) => self.clear(txn, begin, end)?,
         }
         Ok(())
     }
 
+    fn clear(&mut self, txn: &mut RwTxn<'_>, begin: Vec<u8>, end: Vec<u8>) -> StoreResult<()> {
+        let inside = (Bound::Included(begin.as_slice()), Bound::Excluded(end.as_slice()));
+        let hidden: Vec<_> = self.values.range::<[u8], _>(inside).map(|(key, _)| key.clone()).collect();
+        for key in hidden {
+            self.values.remove(&key);
+        }
+        if let Some(left) = self.store.remove_some(txn, &begin, &end, &mut self.allowance)? {
+            Arc::make_mut(&mut self.clears).insert(left, end.clone());
+        }
+        self.cleared.push((begin, end));
+        Ok(())
+    }
+
+    fn stored<'t>(&'t self, txn: &'t RwTxn<'_>) -> Stored<'t> {
+        Stored { store: self.store, txn, clears: &self.clears }
+    }
+
     /// The value of a key after the batch.
-    pub(crate) fn value(&self, store: &Store, txn: &RwTxn<'_>, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+    pub(crate) fn value(&self, txn: &RwTxn<'_>, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         match self.values.get(key) {
             Some(value) => Ok(value.clone()),
-            None => Ok(store.get(txn, key)?.map(<[u8]>::to_vec)),
+            None => Ok(self.stored(txn).get(key)?.map(<[u8]>::to_vec)),
         }
     }
 
@@ -116,12 +135,23 @@ impl Batch {
     }
 
     /// Writes everything to LMDB.
-    pub(crate) fn write(&self, store: &Store, txn: &mut RwTxn<'_>) -> StoreResult<()> {
+    pub(crate) fn write(&mut self, txn: &mut RwTxn<'_>) -> StoreResult<()> {
         for (key, value) in &self.values {
-            match value {
-                Some(value) => store.put(txn, key, value)?,
-                None => store.delete(txn, key)?,
+            let Some(value) = value else {
+                self.store.delete(txn, key)?;
+                continue;
+            };
+            // Every clear of the batch that came after the value has taken it away.
+            if let Some((begin, _)) = self.clears.hiding(key) {
+                let is_empty_below = self.store.is_range_empty(txn, begin, key)?;
+                Arc::make_mut(&mut self.clears).uncover(key, is_empty_below);
             }
+            self.store.put(txn, key, value)?;
+        }
+        // Without a change nothing is copied.
+        if self.clears.has_changes() {
+            let changes = Arc::make_mut(&mut self.clears).take_changes();
+            self.store.put_clears(txn, changes)?;
         }
         Ok(())
     }

@@ -2,12 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use heed::RwTxn;
 
 use crate::batch::{Batch, Mutation, place_versionstamp};
 use crate::buggify::CommitFault;
+use crate::clears::Clears;
 use crate::conflict::{History, KeyRange};
 use crate::engine::Core;
 use crate::error::Error;
@@ -15,7 +16,7 @@ use crate::failure::{DiskFailure, describe};
 use crate::format;
 use crate::snapshot::{ReadPoint, lock};
 use crate::state::shielded;
-use crate::store::StoreError;
+use crate::store::{Allowance, StoreError, StoreResult};
 use crate::watch::{Waiting, Watch};
 use crate::write_map::key_after;
 
@@ -23,6 +24,13 @@ use crate::write_map::key_after;
 const BATCH_COMMITS_MAX: usize = 4_096;
 /// Most bytes of one LMDB transaction, so that its dirty pages stay bounded.
 const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Most records that the clears of one batch remove themselves, and their bytes; the rest is left pending.
+pub(crate) const CLEAR_RECORDS_MAX: usize = 4_096;
+const CLEAR_BYTES_MAX: usize = 16 << 20;
+/// How long the removal of pending clears holds up commits at a time.
+const REMOVAL_TIME_MAX: Duration = Duration::from_millis(10);
+/// With more pending clears than this, removal goes before commits until there are half as many.
+const PENDING_CLEARS_MAX: usize = 1_024;
 /// How far ahead the version that a restart begins at is written, in versions: ten seconds.
 const CEILING_STEP: i64 = 10_000_000;
 
@@ -115,11 +123,15 @@ impl CommitQueue {
     }
 
     /// Everything that waits, up to a batch's bounds, into `batch`; false when the engine closes and nothing is left.
-    fn take(&self, batch: &mut Vec<CommitRequest>) -> bool {
+    /// With `is_busy` it does not wait for a commit.
+    fn take(&self, batch: &mut Vec<CommitRequest>, is_busy: bool) -> bool {
         let mut queue = lock(&self.queue);
         while queue.requests.is_empty() {
             if queue.is_closed {
                 return false;
+            }
+            if is_busy {
+                return true;
             }
             queue = self.arrived.wait(queue).unwrap_or_else(|broken| broken.into_inner());
         }
@@ -151,22 +163,29 @@ struct Accepted {
 pub(crate) struct Committer {
     core: Arc<Core>,
     history: History,
+    /// The clears that are pending on disk.
+    clears: Arc<Clears>,
     /// A restart begins above this version.
     ceiling: i64,
     last_forgotten: Instant,
 }
 
 impl Committer {
-    pub(crate) fn new(core: Arc<Core>) -> Committer {
-        Committer { core, history: History::default(), ceiling: 0, last_forgotten: Instant::now() }
+    pub(crate) fn new(core: Arc<Core>, clears: Arc<Clears>) -> Committer {
+        Committer { core, history: History::default(), clears, ceiling: 0, last_forgotten: Instant::now() }
     }
 
     /// The thread's body.
     pub(crate) fn run(mut self) {
         let mut requests = Vec::new();
-        while self.core.queue.take(&mut requests) {
-            let committed = catch_unwind(AssertUnwindSafe(|| self.commit(&mut requests)));
-            if committed.is_err() {
+        while self.core.queue.take(&mut requests, self.has_records_to_remove()) {
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                if !requests.is_empty() {
+                    self.commit(&mut requests);
+                }
+                self.remove_cleared();
+            }));
+            if done.is_err() {
                 // A bug of the engine: nothing can be said about its state, so nothing more is acknowledged.
                 requests.clear();
                 self.core
@@ -176,6 +195,44 @@ impl Committer {
             }
             self.forget_history();
         }
+    }
+
+    fn has_records_to_remove(&self) -> bool {
+        !self.clears.is_empty() && !self.core.is_removal_paused && !self.core.queue.is_failed()
+    }
+
+    /// Removes records of pending clears: for a short while, or until they are few again.
+    fn remove_cleared(&mut self) {
+        let mut is_urgent = self.clears.len() > PENDING_CLEARS_MAX;
+        while self.has_records_to_remove() {
+            if let Err(error) = self.remove_some_cleared() {
+                return self.core.queue.fail(&error);
+            }
+            is_urgent &= self.clears.len() > PENDING_CLEARS_MAX / 2;
+            if !is_urgent {
+                return;
+            }
+        }
+    }
+
+    /// One LMDB transaction that removes records of pending clears. Nothing that a reader sees changes.
+    fn remove_some_cleared(&mut self) -> StoreResult<()> {
+        let core = Arc::clone(&self.core);
+        let started = Instant::now();
+        let mut txn = core.env.write_txn()?;
+        let mut clears = Arc::clone(&self.clears);
+        while started.elapsed() < REMOVAL_TIME_MAX {
+            let Some((begin, end)) = clears.first() else { break };
+            let mut allowance = Allowance { records: CLEAR_RECORDS_MAX / 4, bytes: CLEAR_BYTES_MAX / 4 };
+            let left = core.store.remove_some(&mut txn, begin, end, &mut allowance)?;
+            Arc::make_mut(&mut clears).shorten_first(left);
+        }
+        let changes = Arc::make_mut(&mut clears).take_changes();
+        core.store.put_clears(&mut txn, changes)?;
+        txn.commit()?;
+        core.versions.publish_clears(&clears);
+        self.clears = clears;
+        Ok(())
     }
 
     fn commit(&mut self, requests: &mut Vec<CommitRequest>) {
@@ -194,7 +251,8 @@ impl Committer {
             }
         };
         let version = core.versions.begin_commit(txn.id());
-        let mut batch = Batch::default();
+        let allowance = Allowance { records: core.clear_records_max, bytes: CLEAR_BYTES_MAX };
+        let mut batch = Batch::new(core.store, Arc::clone(&self.clears), allowance);
         let mut accepted = Vec::with_capacity(requests.len());
         let mut refused = Vec::new();
         let mut broken = None;
@@ -221,7 +279,7 @@ impl Committer {
         let mut fired = Vec::new();
         let written = match broken {
             None if accepted.is_empty() => None,
-            None => Some(self.write(&batch, txn, version, &accepted, &mut fired)),
+            None => Some(self.write(&mut batch, txn, version, &accepted, &mut fired)),
             Some(error) => Some(Err((error, false))),
         };
         match written {
@@ -316,7 +374,7 @@ impl Committer {
                 let end = key_after(&key);
                 self.history.insert((key, end), committed.version);
             }
-            if let Err(error) = batch.apply(&core.store, txn, mutation, committed.stamp) {
+            if let Err(error) = batch.apply(txn, mutation, committed.stamp) {
                 return Err((request.complete, error));
             }
         }
@@ -327,7 +385,7 @@ impl Committer {
     /// Writes and syncs the batch. On failure, whether it may be on disk all the same.
     fn write(
         &mut self,
-        batch: &Batch,
+        batch: &mut Batch,
         mut txn: RwTxn<'_>,
         version: i64,
         accepted: &[Accepted],
@@ -337,7 +395,7 @@ impl Committer {
         let not_written = |error: StoreError| (error, false);
         // A watch of this batch may have been overtaken by a later commit of the batch.
         for waiting in accepted.iter().flat_map(|commit| &commit.watches) {
-            let value = batch.value(&core.store, &txn, &waiting.watch.key).map_err(not_written)?;
+            let value = batch.value(&txn, &waiting.watch.key).map_err(not_written)?;
             if value != waiting.expected {
                 fired.push(Arc::clone(&waiting.watch));
             }
@@ -346,12 +404,14 @@ impl Committer {
         if batch.is_empty() && !needs_ceiling {
             return Ok(());
         }
-        batch.write(&core.store, &mut txn).map_err(not_written)?;
+        batch.write(&mut txn).map_err(not_written)?;
         if needs_ceiling {
             self.ceiling = version.saturating_add(CEILING_STEP);
             format::put_ceiling(&core.store, &mut txn, self.ceiling).map_err(not_written)?;
         }
+        core.versions.will_commit(batch.clears());
         txn.commit().map_err(|error| (error.into(), true))?;
+        self.clears = Arc::clone(batch.clears());
         core.counters.batches.add(1);
         Ok(())
     }
@@ -366,8 +426,8 @@ impl Committer {
         for (begin, end) in &batch.cleared {
             for key in core.watches.keys_in(begin, end) {
                 let now = core.versions.acquire(false).and_then(|point| {
-                    let read = |txn: &_| core.store.get(txn, &key).map(|value| value.map(<[u8]>::to_vec));
-                    point.snapshot.with(|txn| read(txn).map_err(|_| Error::IO_ERROR))
+                    let to_owned = |value: Option<&[u8]>| value.map(<[u8]>::to_vec);
+                    point.snapshot.with(|stored| stored.get(&key).map(to_owned).map_err(|_| Error::IO_ERROR))
                 });
                 core.watches.changed(&key, now.ok().flatten().as_deref(), fired);
             }

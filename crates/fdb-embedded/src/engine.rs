@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use heed::{Env, WithoutTls};
 
 use crate::buggify::{Buggify, Faults};
-use crate::committer::{CommitQueue, Committer};
+use crate::committer::{CLEAR_RECORDS_MAX, CommitQueue, Committer};
 use crate::error::{Error, Result};
 use crate::format::{self, DirectoryLock, OpenError};
 use crate::options::{TransactionOptions, default_for};
@@ -27,13 +27,17 @@ use crate::watch::{Waiting, Watch, WatchId, Watches};
 pub struct OpenOptions {
     /// Faults to inject; `None` for none. Of two openings of one directory in one process the first decides.
     pub buggify: Option<Buggify>,
+    /// Most records that the clears of one batch of commits remove at once, the rest in the background; `None`: 4,096.
+    pub clear_records_max: Option<usize>,
+    /// For tests: the background removal rests, so that what it would remove stays hidden by its pending clear.
+    pub is_removal_paused: bool,
 }
 
 impl OpenOptions {
     /// The defaults, with faults as `FLATBED_FDB_BUGGIFY=PROBABILITY,SEED` says; a malformed value injects none.
     pub fn from_env() -> OpenOptions {
         let buggify = std::env::var("FLATBED_FDB_BUGGIFY").ok();
-        OpenOptions { buggify: buggify.as_deref().and_then(Buggify::parse) }
+        OpenOptions { buggify: buggify.as_deref().and_then(Buggify::parse), ..OpenOptions::default() }
     }
 }
 
@@ -47,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) timer: Timer,
     pub(crate) counters: Counters,
     pub(crate) faults: Faults,
+    pub(crate) clear_records_max: usize,
+    pub(crate) is_removal_paused: bool,
     /// Database options that hold for every transaction, as (transaction option, value).
     pub(crate) defaults: Mutex<Vec<(u32, Option<Vec<u8>>)>>,
     opened: Instant,
@@ -146,15 +152,18 @@ impl Engine {
         };
         let lock_file = DirectoryLock::take(&dir)?;
         let opened = format::open(&dir)?;
+        let clears = Arc::new(opened.clears);
         let core = Arc::new_cyclic(|me| Core {
             dir: dir.clone(),
             store: opened.store,
-            versions: Versions::new(opened.env.clone(), opened.start_version),
+            versions: Versions::new(opened.env.clone(), opened.store, opened.start_version, Arc::clone(&clears)),
             queue: CommitQueue::default(),
             watches: Watches::default(),
             timer: Timer::default(),
             counters: Counters::default(),
             faults: Faults::new(options.buggify),
+            clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
+            is_removal_paused: options.is_removal_paused,
             defaults: Mutex::default(),
             opened: Instant::now(),
             is_reaper_armed: AtomicBool::new(false),
@@ -164,7 +173,7 @@ impl Engine {
             _registration: registration,
         });
         let owner = Arc::new(Owner { core: Arc::clone(&core), threads: Mutex::default() });
-        let committer = Committer::new(Arc::clone(&core));
+        let committer = Committer::new(Arc::clone(&core), clears);
         let threads = [
             std::thread::Builder::new().name("fdb-committer".into()).spawn(move || committer.run()),
             std::thread::Builder::new().name("fdb-timer".into()).spawn({
@@ -264,6 +273,7 @@ impl Core {
             snapshots_opened,
             faults_injected: self.faults.injected.get(),
             last_committed_version: self.versions.committed(),
+            pending_clears: self.versions.pending_clears() as u64,
             data_bytes: self.data_bytes(),
             is_failed: failure.is_some(),
             failure,

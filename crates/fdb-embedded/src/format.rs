@@ -14,11 +14,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use heed::types::Bytes;
 use heed::{AnyTls, CommitOrAbort, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
+use crate::clears::Clears;
 use crate::keys::LMDB_KEY_BYTES_MAX;
 use crate::store::{Store, StoreError, StoreResult};
 
 /// The format that this engine writes.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 const FORMAT: &str = "format";
 const CEILING: &str = "ceiling";
 /// Address space reserved for the file, tried from the largest on; it costs neither memory nor disk.
@@ -106,7 +107,9 @@ impl OpenError {
     fn store(dir: &Path, error: StoreError) -> OpenError {
         match error {
             StoreError::Lmdb(error) => OpenError::lmdb(dir, error),
-            error @ StoreError::Bucket => OpenError::NotOurs { dir: dir.to_owned(), reason: error.to_string() },
+            error @ (StoreError::Bucket | StoreError::Clear) => {
+                OpenError::NotOurs { dir: dir.to_owned(), reason: error.to_string() }
+            }
         }
     }
 }
@@ -145,6 +148,7 @@ pub(crate) struct Opened {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) store: Store,
     pub(crate) start_version: i64,
+    pub(crate) clears: Clears,
 }
 
 /// Opens the data file of a locked directory, or makes it.
@@ -165,8 +169,9 @@ pub(crate) fn open(dir: &Path) -> Result<Opened, OpenError> {
     let store = Store::new(db.ok_or_else(no_database)?);
     let mut txn = env.write_txn().map_err(|error| OpenError::lmdb(dir, error))?;
     let start_version = check_records(dir, &store, &mut txn)?;
+    let clears = store.clears(&txn).map_err(|error| OpenError::store(dir, error))?;
     txn.commit().map_err(|error| OpenError::lmdb(dir, error))?;
-    Ok(Opened { env: env.clone(), store, start_version })
+    Ok(Opened { env: env.clone(), store, start_version, clears })
 }
 
 fn open_env(dir: &Path) -> Result<Env<WithoutTls>, OpenError> {
@@ -233,7 +238,9 @@ fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<i64, 
         Some(found) if found > FORMAT_VERSION => {
             return Err(OpenError::NewerFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION });
         }
-        Some(_) => {}
+        Some(FORMAT_VERSION) => {}
+        // An older program would take what a pending clear hides as there.
+        Some(_) => store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?,
         None if store.is_empty(txn).map_err(failed)? => {
             store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?;
         }

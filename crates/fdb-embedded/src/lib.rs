@@ -28,6 +28,7 @@
 mod atomic;
 mod batch;
 mod buggify;
+mod clears;
 mod commit;
 mod committer;
 mod conflict;
@@ -45,6 +46,7 @@ mod special;
 mod state;
 mod stats;
 mod store;
+mod stored;
 mod timer;
 mod transaction;
 mod view;

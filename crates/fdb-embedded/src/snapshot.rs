@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 
 use heed::{Env, RoTxn, WithoutTls};
 
+use crate::clears::Clears;
 use crate::error::{Error, Result};
+use crate::store::Store;
+use crate::stored::Stored;
 
 /// A read version older than this answers 1007, in versions (microseconds).
 pub(crate) const READ_VERSIONS_MAX_AGE: i64 = 5_000_000;
@@ -30,14 +33,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Snapshot {
     /// `None` once it was closed because it is too old. LMDB allows one thread at a time, hence the lock.
     txn: Mutex<Option<RoTxn<'static, WithoutTls>>>,
+    store: Store,
+    /// The clears that were pending in this state.
+    clears: Arc<Clears>,
     /// The version of the commit that made this state.
     pub(crate) committed: i64,
 }
 
 impl Snapshot {
-    /// Calls `read` with the LMDB transaction; 1007 where the snapshot was closed.
-    pub(crate) fn with<T>(&self, read: impl FnOnce(&RoTxn<'static, WithoutTls>) -> Result<T>) -> Result<T> {
-        read(lock(&self.txn).as_ref().ok_or(Error::TRANSACTION_TOO_OLD)?)
+    /// Calls `read` with what is stored; 1007 where the snapshot was closed.
+    pub(crate) fn with<T>(&self, read: impl FnOnce(Stored<'_>) -> Result<T>) -> Result<T> {
+        let txn = lock(&self.txn);
+        let txn = txn.as_ref().ok_or(Error::TRANSACTION_TOO_OLD)?;
+        read(Stored { store: self.store, txn, clears: &self.clears })
     }
 
     fn close(&self) {
@@ -64,8 +72,10 @@ struct Live {
 struct Inner {
     /// The newest commit that readers may see.
     committed: i64,
-    /// The batch being written: its version and its LMDB transaction id.
-    pending: Option<(i64, usize)>,
+    /// The clears that are pending in that commit's state.
+    clears: Arc<Clears>,
+    /// The batch being written.
+    pending: Option<Pending>,
     /// The greatest read version handed out.
     read: i64,
     /// The newest state, if anyone read it yet.
@@ -74,9 +84,19 @@ struct Inner {
     live: BTreeMap<i64, Live>,
 }
 
+/// A batch that is being written.
+struct Pending {
+    version: i64,
+    /// The LMDB transaction that it is written in.
+    txn_id: usize,
+    /// The clears that are pending after it; known just before LMDB's commit.
+    clears: Option<Arc<Clears>>,
+}
+
 /// Hands out read versions and commit versions.
 pub(crate) struct Versions {
     env: Env<WithoutTls>,
+    store: Store,
     started: Instant,
     start_version: i64,
     inner: Mutex<Inner>,
@@ -85,15 +105,17 @@ pub(crate) struct Versions {
 
 impl Versions {
     /// `start_version` must be above every version that an earlier run gave to a commit.
-    pub(crate) fn new(env: Env<WithoutTls>, start_version: i64) -> Versions {
+    pub(crate) fn new(env: Env<WithoutTls>, store: Store, start_version: i64, clears: Arc<Clears>) -> Versions {
         let inner = Inner {
             committed: start_version,
+            clears,
             pending: None,
             read: start_version,
             current: None,
             live: BTreeMap::new(),
         };
-        Versions { env, started: Instant::now(), start_version, inner: Mutex::new(inner), snapshots_opened: 0.into() }
+        let (started, inner) = (Instant::now(), Mutex::new(inner));
+        Versions { env, store, started, start_version, inner, snapshots_opened: 0.into() }
     }
 
     /// The version that the clock shows.
@@ -108,6 +130,11 @@ impl Versions {
 
     pub(crate) fn committed(&self) -> i64 {
         lock(&self.inner).committed
+    }
+
+    /// How many clears are pending after the newest commit.
+    pub(crate) fn pending_clears(&self) -> usize {
+        lock(&self.inner).clears.len()
     }
 
     /// (states that may be read, of them retained for their version, opened in all).
@@ -166,14 +193,12 @@ impl Versions {
         })?;
         self.snapshots_opened.fetch_add(1, Ordering::Relaxed);
         // LMDB may have committed the pending batch already though the committer did not say so yet.
-        if let Some((version, txn_id)) = inner.pending
-            && txn.id() == txn_id
-        {
-            inner.committed = version;
-            inner.pending = None;
+        if let Some(pending) = inner.pending.take_if(|pending| pending.txn_id == txn.id()) {
+            inner.committed = pending.version;
+            inner.clears = pending.clears.unwrap_or_else(|| Arc::clone(&inner.clears));
         }
-        let committed = inner.committed;
-        let snapshot = Arc::new(Snapshot { txn: Mutex::new(Some(txn)), committed });
+        let (committed, clears) = (inner.committed, Arc::clone(&inner.clears));
+        let snapshot = Arc::new(Snapshot { txn: Mutex::new(Some(txn)), store: self.store, clears, committed });
         let live = Live { snapshot: Arc::downgrade(&snapshot), retained: None, superseded: None };
         inner.live.insert(committed, live);
         inner.current = Some(Arc::clone(&snapshot));
@@ -183,8 +208,8 @@ impl Versions {
     /// The clock's version, but below the batch that is being written: who reads now does not see it.
     fn read_version(&self, inner: &mut Inner) -> i64 {
         let now = self.now();
-        let version = match inner.pending {
-            Some((pending, _)) => now.min(pending - 1),
+        let version = match &inner.pending {
+            Some(pending) => now.min(pending.version - 1),
             None => now,
         };
         inner.read = inner.read.max(version.max(inner.committed));
@@ -203,8 +228,29 @@ impl Versions {
         self.hold_newest();
         let mut inner = lock(&self.inner);
         let version = self.now().max(inner.read + 1).max(inner.committed + 1);
-        inner.pending = Some((version, txn_id));
+        inner.pending = Some(Pending { version, txn_id, clears: None });
         version
+    }
+
+    /// The batch is about to be committed by LMDB: from then on these clears are pending.
+    pub(crate) fn will_commit(&self, clears: &Arc<Clears>) {
+        if let Some(pending) = &mut lock(&self.inner).pending {
+            pending.clears = Some(Arc::clone(clears));
+        }
+    }
+
+    /// Records of pending clears were removed. Who reads an older state goes on with its own clears; who sees the new one
+    /// needs no more than these.
+    pub(crate) fn publish_clears(&self, clears: &Arc<Clears>) {
+        let mut inner = lock(&self.inner);
+        inner.clears = Arc::clone(clears);
+        // One that nobody reads would keep the freed pages from being used again.
+        let unused = inner.current.take_if(|current| Arc::strong_count(current) == 1);
+        if let Some(unused) = &unused {
+            inner.live.remove(&unused.committed);
+        }
+        drop(inner);
+        drop(unused);
     }
 
     /// The batch came to nothing.
@@ -215,9 +261,12 @@ impl Versions {
     /// The batch is on disk: whoever asks for a read version from now on sees it.
     pub(crate) fn publish(&self, version: i64) {
         let mut inner = lock(&self.inner);
-        inner.pending = None;
+        let pending = inner.pending.take();
         if inner.committed < version {
             inner.committed = version;
+            if let Some(clears) = pending.and_then(|pending| pending.clears) {
+                inner.clears = clears;
+            }
         }
         let outdated = match &inner.current {
             Some(current) if current.committed < version => inner.current.take(),

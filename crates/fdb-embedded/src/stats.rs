@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since the engine was opened; each grows only, except the ones named `open_`, `retained_` and `last_`.
+/// Counts since the engine was opened; each grows only, except the ones named `open_`, `pending_`, `retained_` and `last_`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -44,6 +44,8 @@ pub struct Stats {
     pub retained_snapshots: u64,
     /// LMDB read transactions opened.
     pub snapshots_opened: u64,
+    /// Cleared ranges whose records are still being removed.
+    pub pending_clears: u64,
     /// Faults that were injected.
     pub faults_injected: u64,
     /// Version of the newest commit.

@@ -1,4 +1,6 @@
-//! User keys and values in LMDB: lookups, scans both ways, writes.
+//! User keys and values in LMDB as records: lookups, scans both ways, writes. What of them a reader sees is [`Stored`]'s.
+//!
+//! [`Stored`]: crate::stored::Stored
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -6,6 +8,7 @@ use std::ops::Bound;
 use heed::types::Bytes;
 use heed::{AnyTls, Database, RoTxn, RwTxn};
 
+use crate::clears::{Change, Clears};
 use crate::keys::{BadBucket, Bucket, BucketEntry, META_TAG, Place, USER_TAG, is_bucket, push_entry};
 
 /// An error below the semantics: LMDB's, or a value that only a damaged file can hold.
@@ -15,6 +18,8 @@ pub(crate) enum StoreError {
     Lmdb(#[from] heed::Error),
     #[error("a bucket of long keys is damaged")]
     Bucket,
+    #[error("the record of a pending clear is damaged")]
+    Clear,
 }
 
 impl From<BadBucket> for StoreError {
@@ -27,6 +32,25 @@ pub(crate) type StoreResult<T> = Result<T, StoreError>;
 
 /// A key and its value as a scan gives them; long keys are put together, others borrowed.
 pub(crate) type Pair<'t> = (Cow<'t, [u8]>, &'t [u8]);
+
+/// Begins the names of the records of pending clears; an id follows, eight bytes big-endian.
+const CLEAR: &str = "clear";
+
+/// How many records may still be removed, and how many bytes of them.
+pub(crate) struct Allowance {
+    pub(crate) records: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Allowance {
+    /// Takes one record off; false when nothing is left.
+    fn take(&mut self, bytes: usize) -> bool {
+        let is_left = self.records > 0 && self.bytes > 0;
+        self.records = self.records.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        is_left
+    }
+}
 
 /// The one LMDB database: the engine's records under [`META_TAG`], user keys under [`USER_TAG`].
 #[derive(Clone, Copy)]
@@ -53,7 +77,8 @@ impl Store {
         Ok(self.db.is_empty(txn)?)
     }
 
-    pub(crate) fn get<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
+    /// The value of a key, though a pending clear may hide it.
+    pub(crate) fn record<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
         let place = Place::of(key);
         let found = self.db.get(txn, place.lmdb_key())?;
         match (found, place.rest) {
@@ -62,16 +87,24 @@ impl Store {
         }
     }
 
-    /// All pairs from `begin` on, ascending.
-    pub(crate) fn ascend<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, begin: &[u8]) -> StoreResult<Ascend<'t>> {
+    /// All records from `begin` on, ascending.
+    pub(crate) fn records_from<'t>(
+        &self,
+        txn: &'t RoTxn<'_, AnyTls>,
+        begin: &[u8],
+    ) -> StoreResult<RecordsAscending<'t>> {
         let place = Place::of(begin);
         let bounds = (Bound::Included(place.lmdb_key()), Bound::Unbounded);
         let range = self.db.range(txn, &bounds)?;
-        Ok(Ascend { range, bucket: None, start: place.rest.map(|_| begin.to_vec()) })
+        Ok(RecordsAscending { range, bucket: None, start: place.rest.map(|_| begin.to_vec()) })
     }
 
-    /// All pairs below `end`, descending.
-    pub(crate) fn descend<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, end: &[u8]) -> StoreResult<Descend<'t>> {
+    /// All records below `end`, descending.
+    pub(crate) fn records_below<'t>(
+        &self,
+        txn: &'t RoTxn<'_, AnyTls>,
+        end: &[u8],
+    ) -> StoreResult<RecordsDescending<'t>> {
         let place = Place::of(end);
         let upper = match place.rest {
             None => Bound::Excluded(place.lmdb_key()),
@@ -79,7 +112,7 @@ impl Store {
         };
         let bounds = (Bound::Included(&[USER_TAG][..]), upper);
         let range = self.db.rev_range(txn, &bounds)?;
-        Ok(Descend { range, bucket: None, end: place.rest.map(|_| end.to_vec()) })
+        Ok(RecordsDescending { range, bucket: None, end: place.rest.map(|_| end.to_vec()) })
     }
 
     pub(crate) fn put(&self, txn: &mut RwTxn<'_>, key: &[u8], value: &[u8]) -> StoreResult<()> {
@@ -101,8 +134,72 @@ impl Store {
         }
     }
 
-    /// Removes every key in `[begin, end)`.
-    pub(crate) fn clear_range(&self, txn: &mut RwTxn<'_>, begin: &[u8], end: &[u8]) -> StoreResult<()> {
+    /// Removes the records in `[begin, end)` as far as the allowance goes; answers where the ones that are left begin.
+    pub(crate) fn remove_some(
+        &self,
+        txn: &mut RwTxn<'_>,
+        begin: &[u8],
+        end: &[u8],
+        allowance: &mut Allowance,
+    ) -> StoreResult<Option<Vec<u8>>> {
+        let mut left = None;
+        let mut records = self.records_from(txn, begin)?;
+        let mut is_any = false;
+        while let Some((key, value)) = records.next()?.filter(|(key, _)| key.as_ref() < end) {
+            if !allowance.take(key.len() + value.len()) {
+                left = Some(key.into_owned());
+                break;
+            }
+            is_any = true;
+        }
+        drop(records);
+        if is_any {
+            self.remove_range(txn, begin, left.as_deref().unwrap_or(end))?;
+        }
+        Ok(left)
+    }
+
+    /// Whether there is no record in `[begin, end)`.
+    pub(crate) fn is_range_empty(&self, txn: &RoTxn<'_, AnyTls>, begin: &[u8], end: &[u8]) -> StoreResult<bool> {
+        let first = self.records_from(txn, begin)?.next()?;
+        Ok(first.is_none_or(|(key, _)| key.as_ref() >= end))
+    }
+
+    /// The pending clears.
+    pub(crate) fn clears(&self, txn: &RoTxn<'_, AnyTls>) -> StoreResult<Clears> {
+        let prefix = meta_key(CLEAR);
+        let mut found = Vec::new();
+        for record in self.db.prefix_iter(txn, &prefix)? {
+            let (key, value) = record?;
+            let id = key.get(prefix.len()..).and_then(|id| id.try_into().ok()).map(u64::from_be_bytes);
+            let ends = value
+                .split_first_chunk::<4>()
+                .and_then(|(begin_len, ends)| ends.split_at_checked(u32::from_le_bytes(*begin_len) as usize));
+            let (Some(id), Some((begin, end))) = (id, ends) else { return Err(StoreError::Clear) };
+            found.push((id, begin.to_vec(), end.to_vec()));
+        }
+        Ok(Clears::from_records(found))
+    }
+
+    /// Writes down what became of the pending clears.
+    pub(crate) fn put_clears(&self, txn: &mut RwTxn<'_>, changes: Vec<Change>) -> StoreResult<()> {
+        for (id, ends) in changes {
+            let key = [&meta_key(CLEAR)[..], &id.to_be_bytes()].concat();
+            match ends {
+                // The length of a key is bounded far below 32 bits.
+                Some((begin, end)) => {
+                    let value = [&(begin.len() as u32).to_le_bytes()[..], &begin, &end].concat();
+                    self.db.put(txn, &key, &value)?;
+                }
+                None => {
+                    self.db.delete(txn, &key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_range(&self, txn: &mut RwTxn<'_>, begin: &[u8], end: &[u8]) -> StoreResult<()> {
         // Whole LMDB keys strictly between the two ends go by the cursor; a bucket at either end may be cut in the
         // middle and is rewritten.
         let (from, to) = (Place::of(begin), Place::of(end));
@@ -176,15 +273,15 @@ fn user_part(lmdb_key: &[u8]) -> &[u8] {
     lmdb_key.get(1..).unwrap_or_default()
 }
 
-/// See [`Store::ascend`].
-pub(crate) struct Ascend<'t> {
+/// See [`Store::records_from`].
+pub(crate) struct RecordsAscending<'t> {
     range: heed::RoRange<'t, Bytes, Bytes>,
     bucket: Option<(&'t [u8], Bucket<'t>)>,
     /// A long start, which may cut the first bucket; gone after the first record.
     start: Option<Vec<u8>>,
 }
 
-impl<'t> Ascend<'t> {
+impl<'t> RecordsAscending<'t> {
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
             if let Some((head, bucket)) = &mut self.bucket {
@@ -214,15 +311,15 @@ impl<'t> Ascend<'t> {
     }
 }
 
-/// See [`Store::descend`].
-pub(crate) struct Descend<'t> {
+/// See [`Store::records_below`].
+pub(crate) struct RecordsDescending<'t> {
     range: heed::RoRevRange<'t, Bytes, Bytes>,
     bucket: Option<(&'t [u8], Vec<BucketEntry<'t>>)>,
     /// A long end, which may cut the first bucket; gone after the first record.
     end: Option<Vec<u8>>,
 }
 
-impl<'t> Descend<'t> {
+impl<'t> RecordsDescending<'t> {
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
             if let Some((head, entries)) = &mut self.bucket {

@@ -339,8 +339,8 @@ impl Transaction {
             core.start_watch(waiting);
             // The committer looks at the table after each commit, so only what was committed before needs a look here.
             let now = core.versions.acquire(false).and_then(|point| {
-                point.snapshot.with(|txn| {
-                    let value = core.store.get(txn, &watch.key).map_err(|_| Error::IO_ERROR)?;
+                point.snapshot.with(|stored| {
+                    let value = stored.get(&watch.key).map_err(|_| Error::IO_ERROR)?;
                     Ok(value.map(<[u8]>::to_vec))
                 })
             });
@@ -504,9 +504,9 @@ impl Transaction {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
             let point = core.versions.acquire(false)?;
-            point.snapshot.with(|txn| {
+            point.snapshot.with(|stored| {
                 let failed = |_| Error::IO_ERROR;
-                let mut pairs = core.store.ascend(txn, begin).map_err(failed)?;
+                let mut pairs = stored.ascend(begin).map_err(failed)?;
                 while let Some((key, value)) = pairs.next().map_err(failed)?.filter(|(key, _)| key.as_ref() < end) {
                     each(&key, value);
                 }
@@ -553,8 +553,8 @@ fn view<T>(
     let options = &state.options;
     let sees_writes = !options.read_your_writes_disabled && (!snapshot || options.snapshot_ryw > 0);
     let writes = sees_writes.then_some(&state.writes);
-    point.snapshot.with(|txn| {
-        let view = View { store: core.store, txn, writes, bypass_unreadable: options.bypass_unreadable };
+    point.snapshot.with(|stored| {
+        let view = View { stored, writes, bypass_unreadable: options.bypass_unreadable };
         Ok(read(&view)?)
     })
 }

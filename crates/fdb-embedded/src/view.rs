@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
-use heed::{AnyTls, RoTxn};
-
 use crate::error::Error;
-use crate::store::{Ascend, Descend, Pair, Store, StoreError};
+use crate::store::{Pair, StoreError};
+use crate::stored::{Ascend, Descend, Stored};
 use crate::write_map::{Entry, Lookup, Ops, RangeState, WriteMap};
 
 /// Why a read of a view failed.
@@ -37,8 +36,7 @@ pub(crate) type ViewResult<T> = Result<T, ViewError>;
 /// A snapshot, and the writes that reads shall see (`None`: the snapshot alone).
 #[derive(Clone, Copy)]
 pub(crate) struct View<'v> {
-    pub(crate) store: Store,
-    pub(crate) txn: &'v RoTxn<'v, AnyTls>,
+    pub(crate) stored: Stored<'v>,
     pub(crate) writes: Option<&'v WriteMap>,
     pub(crate) bypass_unreadable: bool,
 }
@@ -63,7 +61,7 @@ impl<'v> Item<'v> {
 
 impl<'v> View<'v> {
     pub(crate) fn get(&self, key: &[u8]) -> ViewResult<Option<Cow<'v, [u8]>>> {
-        let stored = || self.store.get(self.txn, key);
+        let stored = || self.stored.get(key);
         match self.writes.map_or(Lookup::Untouched, |writes| writes.lookup(key, self.bypass_unreadable)) {
             Lookup::Untouched => Ok(stored()?.map(Cow::Borrowed)),
             Lookup::Cleared => Ok(None),
@@ -75,7 +73,7 @@ impl<'v> View<'v> {
 
     /// Items from `begin` on; unreadable keys count below `end` only. Items may come past `end`.
     pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
-        let mut stored = self.store.ascend(self.txn, begin)?;
+        let mut stored = self.stored.ascend(begin)?;
         let ahead = stored.next()?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
@@ -90,7 +88,7 @@ impl<'v> View<'v> {
 
     /// Items below `end`, descending; unreadable keys count from `begin` on only. Items may come below `begin`.
     pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<Descending<'v>> {
-        let mut stored = self.store.descend(self.txn, end)?;
+        let mut stored = self.stored.descend(end)?;
         let ahead = stored.next()?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
@@ -147,7 +145,7 @@ impl<'v> Ascending<'v> {
                     return Ok(Some(Item::stored(pair)));
                 }
                 let Some(boundary) = boundary else { return Ok(None) };
-                self.stored = self.view.store.ascend(self.view.txn, boundary)?;
+                self.stored = self.view.stored.ascend(boundary)?;
                 self.ahead = self.stored.next()?;
             }
             let Some((key, entry)) = writes.next else {
@@ -225,7 +223,7 @@ impl<'v> Descending<'v> {
                 if has_ops {
                     below.push(0);
                 }
-                self.stored = self.view.store.descend(self.view.txn, &below)?;
+                self.stored = self.view.stored.descend(&below)?;
                 self.ahead = self.stored.next()?;
             }
             if *key < writes.begin {

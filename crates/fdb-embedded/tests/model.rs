@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use common::{commit, open, promise, range, wait};
-use fdb_embedded::{Engine, Error, KeySelector, RangeOptions, Transaction};
+use fdb_embedded::{Engine, Error, KeySelector, OpenOptions, RangeOptions, Transaction};
 use proptest::prelude::*;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -31,6 +31,28 @@ fn keys() -> Vec<Vec<u8>> {
     ];
     keys.sort();
     keys
+}
+
+/// When the records of a cleared range are removed, which no reader may notice.
+#[derive(Clone, Copy, Debug)]
+enum Clearing {
+    AtOnce,
+    /// Never: all of them stay hidden.
+    Pending,
+    InBackground,
+}
+
+impl Clearing {
+    fn options(self) -> OpenOptions {
+        let mut options = OpenOptions::default();
+        options.is_removal_paused = matches!(self, Clearing::Pending);
+        options.clear_records_max = match self {
+            Clearing::AtOnce => None,
+            Clearing::Pending => Some(0),
+            Clearing::InBackground => Some(1),
+        };
+        options
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -165,10 +187,10 @@ impl Modelled {
     }
 }
 
-fn check(actions: Vec<(usize, Action)>) -> Result<(), TestCaseError> {
+fn check(clearing: Clearing, actions: Vec<(usize, Action)>) -> Result<(), TestCaseError> {
     let keys = keys();
     let dir = tempfile::tempdir().unwrap();
-    let engine = open(dir.path());
+    let engine = Engine::open(dir.path(), clearing.options()).unwrap();
     let mut history: Vec<(Map, BTreeSet<usize>)> = Vec::new();
     let mut open: Vec<Modelled> = (0..3).map(|_| Modelled::new(&engine, &keys)).collect();
     for (which, action) in actions {
@@ -257,9 +279,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn interleaved_transactions_answer_as_the_model(
+        clearing in prop::sample::select(vec![Clearing::AtOnce, Clearing::Pending, Clearing::InBackground]),
         actions in prop::collection::vec((0usize..3, action()), 1..120)
     ) {
-        check(actions)?;
+        check(clearing, actions)?;
     }
 }
 
