@@ -14,6 +14,7 @@ use crate::engine::Core;
 use crate::error::Error;
 use crate::failure::{DiskFailure, describe};
 use crate::format;
+use crate::map_room::make_room;
 use crate::snapshot::{ReadPoint, lock};
 use crate::state::shielded;
 use crate::store::{Allowance, StoreError, StoreResult};
@@ -70,7 +71,7 @@ pub(crate) struct CommitRequest {
 }
 
 impl CommitRequest {
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.mutations.iter().map(Mutation::bytes).sum()
     }
 }
@@ -218,6 +219,7 @@ impl Committer {
     /// One LMDB transaction that removes records of pending clears. Nothing that a reader sees changes.
     fn remove_some_cleared(&mut self) -> StoreResult<()> {
         let core = Arc::clone(&self.core);
+        make_room(&core, &[])?;
         let started = Instant::now();
         let mut txn = core.env.write_txn()?;
         let mut clears = Arc::clone(&self.clears);
@@ -231,6 +233,7 @@ impl Committer {
         core.store.put_clears(&mut txn, changes)?;
         txn.commit()?;
         core.versions.publish_clears(&clears);
+        core.measure_data();
         self.clears = clears;
         Ok(())
     }
@@ -243,10 +246,11 @@ impl Committer {
             }
             return;
         }
-        let mut txn = match core.env.write_txn() {
+        let begun = make_room(&core, requests).and_then(|()| Ok(core.env.write_txn()?));
+        let mut txn = match begun {
             Ok(txn) => txn,
             Err(error) => {
-                core.queue.fail(&error.into());
+                core.queue.fail(&error);
                 return self.commit(requests);
             }
         };
@@ -412,6 +416,7 @@ impl Committer {
         core.versions.will_commit(batch.clears());
         txn.commit().map_err(|error| (error.into(), true))?;
         self.clears = Arc::clone(batch.clears());
+        core.measure_data();
         core.counters.batches.add(1);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ pub struct OpenOptions {
     pub buggify: Option<Buggify>,
     /// Most records that the clears of one batch of commits remove at once, the rest in the background; `None`: 4,096.
     pub clear_records_max: Option<usize>,
+    /// Address space to begin with, in bytes; it grows by itself. `None`: as much as the system gives, up to 1 TiB.
+    pub map_bytes: Option<usize>,
     /// For tests: the background removal rests, so that what it would remove stays hidden by its pending clear.
     pub is_removal_paused: bool,
 }
@@ -53,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) faults: Faults,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
+    /// Bytes of the file in use, as of the last batch.
+    pub(crate) data_bytes: AtomicU64,
     /// Database options that hold for every transaction, as (transaction option, value).
     pub(crate) defaults: Mutex<Vec<(u32, Option<Vec<u8>>)>>,
     opened: Instant,
@@ -151,7 +155,7 @@ impl Engine {
             Registered::New(registration) => registration,
         };
         let lock_file = DirectoryLock::take(&dir)?;
-        let opened = format::open(&dir)?;
+        let opened = format::open(&dir, options.map_bytes)?;
         let clears = Arc::new(opened.clears);
         let core = Arc::new_cyclic(|me| Core {
             dir: dir.clone(),
@@ -164,6 +168,7 @@ impl Engine {
             faults: Faults::new(options.buggify),
             clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
             is_removal_paused: options.is_removal_paused,
+            data_bytes: AtomicU64::new(0),
             defaults: Mutex::default(),
             opened: Instant::now(),
             is_reaper_armed: AtomicBool::new(false),
@@ -172,6 +177,7 @@ impl Engine {
             _lock: lock_file,
             _registration: registration,
         });
+        core.measure_data();
         let owner = Arc::new(Owner { core: Arc::clone(&core), threads: Mutex::default() });
         let committer = Committer::new(Arc::clone(&core), clears);
         let threads = [
@@ -274,15 +280,18 @@ impl Core {
             faults_injected: self.faults.injected.get(),
             last_committed_version: self.versions.committed(),
             pending_clears: self.versions.pending_clears() as u64,
-            data_bytes: self.data_bytes(),
+            data_bytes: self.data_bytes.load(Ordering::Relaxed),
             is_failed: failure.is_some(),
             failure,
         }
     }
 
-    fn data_bytes(&self) -> u64 {
+    /// Takes down how large the file is. For the committer alone: whoever else asks LMDB's environment might do so while
+    /// its map is being replaced.
+    pub(crate) fn measure_data(&self) {
         let page_bytes = u64::from(self.env.unnamed_database_stat().page_size);
-        (self.env.info().last_page_number as u64 + 1) * page_bytes
+        let pages = self.env.info().last_page_number as u64 + 1;
+        self.data_bytes.store(pages * page_bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn status_json(&self) -> String {

@@ -152,9 +152,9 @@ pub(crate) struct Opened {
 }
 
 /// Opens the data file of a locked directory, or makes it.
-pub(crate) fn open(dir: &Path) -> Result<Opened, OpenError> {
+pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     check_header(dir)?;
-    let env = open_env(dir)?;
+    let env = open_env(dir, map_bytes)?;
     if env.max_key_size() != LMDB_KEY_BYTES_MAX {
         let reason = format!("LMDB was built for keys of {} bytes", env.max_key_size());
         return Err(OpenError::Io { dir: dir.to_owned(), reason });
@@ -174,9 +174,9 @@ pub(crate) fn open(dir: &Path) -> Result<Opened, OpenError> {
     Ok(Opened { env: env.clone(), store, start_version, clears })
 }
 
-fn open_env(dir: &Path) -> Result<Env<WithoutTls>, OpenError> {
+fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, OpenError> {
     let mut last = None;
-    for map_bytes in MAP_BYTES {
+    for map_bytes in map_bytes.into_iter().chain(MAP_BYTES) {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_readers(READERS_MAX);
         // SAFETY: the directory is locked, so no other process changes the file, and LMDB's own lock file is used.

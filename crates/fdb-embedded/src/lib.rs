@@ -37,6 +37,7 @@ mod error;
 mod failure;
 mod format;
 mod keys;
+mod map_room;
 mod options;
 mod range_set;
 mod read;

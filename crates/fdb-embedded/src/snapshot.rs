@@ -78,6 +78,8 @@ struct Inner {
     pending: Option<Pending>,
     /// The greatest read version handed out.
     read: i64,
+    /// LMDB's environment must not be touched any more.
+    is_closed: bool,
     /// The newest state, if anyone read it yet.
     current: Option<Arc<Snapshot>>,
     /// All states that may still be read, by the version of their commit.
@@ -111,6 +113,7 @@ impl Versions {
             clears,
             pending: None,
             read: start_version,
+            is_closed: false,
             current: None,
             live: BTreeMap::new(),
         };
@@ -185,6 +188,9 @@ impl Versions {
     fn current(&self, inner: &mut Inner) -> Result<Arc<Snapshot>> {
         if let Some(current) = &inner.current {
             return Ok(Arc::clone(current));
+        }
+        if inner.is_closed {
+            return Err(Error::IO_ERROR);
         }
         let txn = self.env.clone().static_read_txn().map_err(|error| match error {
             // More versions are being read than LMDB has places for; some go soon.
@@ -285,6 +291,24 @@ impl Versions {
         drop(inner);
         // Closing an LMDB read transaction needs no lock of ours.
         drop(outdated);
+    }
+
+    /// Closes every state, so that its readers get 1007 and begin anew, and lets none be opened during `action`; none ever
+    /// again where that fails.
+    pub(crate) fn with_all_closed<T, E>(
+        &self,
+        action: impl FnOnce() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let mut inner = lock(&self.inner);
+        inner.current = None;
+        for live in std::mem::take(&mut inner.live).into_values() {
+            if let Some(snapshot) = live.snapshot.upgrade() {
+                snapshot.close();
+            }
+        }
+        let done = action();
+        inner.is_closed = done.is_err();
+        done
     }
 
     /// No transaction reads below this version any more.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{commit, open, promise, set, wait};
@@ -261,4 +262,45 @@ fn put_raw(env: &heed::Env<heed::WithTls>, key: &[u8], value: &[u8]) {
     let mut txn = env.write_txn().expect("a transaction");
     db.put(&mut txn, key, value).expect("a write");
     txn.commit().expect("a commit");
+}
+
+#[test]
+fn the_map_grows_while_transactions_read_and_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = OpenOptions::default();
+    options.map_bytes = Some(1 << 20);
+    let engine = Engine::open(dir.path(), options).expect("an engine");
+    let read_until_done = |is_done: &AtomicBool| {
+        let mut reads = 0u64;
+        while !is_done.load(Ordering::Relaxed) {
+            let transaction = engine.transaction();
+            for _ in 0..10 {
+                match transaction.get(b"k", false) {
+                    Ok(_) => reads += 1,
+                    // Its state was closed for the map's sake.
+                    Err(error) => assert_eq!(error, Error::TRANSACTION_TOO_OLD),
+                }
+            }
+        }
+        reads
+    };
+    let is_done = AtomicBool::new(false);
+    let reads = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_until_done(&is_done));
+        for number in 0..300u32 {
+            let transaction = engine.transaction();
+            (0..10u8).for_each(|part| transaction.set(&[&number.to_be_bytes()[..], &[part]].concat(), &[part; 20_000]));
+            commit(&transaction).expect("a commit");
+        }
+        is_done.store(true, Ordering::Relaxed);
+        reader.join().expect("the reader")
+    });
+    assert!(reads > 0);
+    assert!(engine.stats().data_bytes > 60_000_000);
+    drop(engine);
+    let transaction = open(dir.path()).transaction();
+    for number in 0..300u32 {
+        let value = transaction.get(&[&number.to_be_bytes()[..], &[7]].concat(), true);
+        assert_eq!(value, Ok(Some(vec![7; 20_000])));
+    }
 }
