@@ -2,7 +2,7 @@
 //!
 //! Reads are answered before the call returns, so their futures are made ready: one allocation, and no lock is taken
 //! when they are looked at. A future that waits has its callbacks under a lock; it is completed by whoever comes first
-//! of the engine and `fdb_future_cancel`.
+//! of the engine and `fdb_future_cancel`; its callbacks come from the network thread ([`crate::delivery`]).
 //!
 //! A future's pointer is an `Arc` that the caller of the C API owns; the engine's callback owns another. So a future
 //! that is destroyed while its callback runs stays valid until the callback is back.
@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId};
 
+use crate::delivery::{deliver, is_network_thread};
 use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
 use crate::types::{FDBCallback, FDBKey, FDBKeyValue, c_len, fdb_bool_t, fdb_error_t};
 
@@ -84,10 +85,22 @@ const PENDING: u8 = 0;
 const READY: u8 = 1;
 const RELEASED: u8 = 2;
 
+/// A callback that was set, to be called once.
 #[derive(Debug)]
-struct Callback {
+pub(crate) struct Callback {
     function: unsafe extern "C" fn(*mut FDBFuture, *mut c_void),
     parameter: *mut c_void,
+}
+
+// SAFETY: who set the callback promised that it may be called from any thread with its parameter.
+unsafe impl Send for Callback {}
+
+impl Callback {
+    pub(crate) fn call(self, future: &Arc<FDBFuture>) {
+        // SAFETY: as above, and once, as this takes it. The future outlives the call: the caller's reference is not the
+        // one that a callback may give up.
+        unsafe { (self.function)(Arc::as_ptr(future).cast_mut(), self.parameter) };
+    }
 }
 
 /// What only a future that waits needs.
@@ -150,7 +163,7 @@ impl FDBFuture {
         let this = Arc::clone(this);
         Box::new(move |result| {
             let outer = IS_ENGINES.replace(true);
-            this.complete(Outcome::of(result, ok));
+            FDBFuture::complete(&this, Outcome::of(result, ok));
             IS_ENGINES.set(outer);
         })
     }
@@ -171,30 +184,26 @@ impl FDBFuture {
         self.state.load(Ordering::Acquire) != PENDING
     }
 
-    /// Answers the future if nobody did before, calls its callbacks, and gives back the watch that it stood for.
-    fn complete(&self, outcome: Outcome) -> Option<(Engine, WatchId)> {
+    /// Answers the future if nobody did before, has its callbacks called, and gives back the watch that it stood for.
+    fn complete(this: &Arc<FDBFuture>, outcome: Outcome) -> Option<(Engine, WatchId)> {
         let waiting = {
-            let mut waiting = self.lock();
-            if self.is_ready() {
+            let mut waiting = this.lock();
+            if this.is_ready() {
                 return None;
             }
             // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
-            unsafe { *self.outcome.get() = outcome };
-            self.state.store(READY, Ordering::Release);
+            unsafe { *this.outcome.get() = outcome };
+            this.state.store(READY, Ordering::Release);
             std::mem::take(&mut *waiting)
         };
-        self.is_done.notify_all();
-        for callback in waiting.callbacks {
-            // SAFETY: whoever set the callback promised that it may be called once with its parameter. The future
-            // outlives the call: `complete` has a reference to it that is not the one a callback may destroy.
-            unsafe { (callback.function)(std::ptr::from_ref(self).cast_mut(), callback.parameter) };
-        }
+        this.is_done.notify_all();
+        deliver(this, waiting.callbacks);
         waiting.watch
     }
 
-    fn cancel(&self) {
-        if !self.is_ready()
-            && let Some((engine, id)) = self.complete(Outcome::Error(Error::OPERATION_CANCELLED))
+    fn cancel(this: &Arc<FDBFuture>) {
+        if !this.is_ready()
+            && let Some((engine, id)) = FDBFuture::complete(this, Outcome::Error(Error::OPERATION_CANCELLED))
         {
             engine.cancel_watch(id);
         }
@@ -226,7 +235,7 @@ impl FDBFuture {
         if self.is_ready() {
             return Ok(());
         }
-        if IS_ENGINES.get() {
+        if IS_ENGINES.get() || is_network_thread() {
             return Err(BLOCKED_FROM_NETWORK_THREAD);
         }
         let mut waiting = self.lock();
@@ -248,7 +257,7 @@ pub unsafe extern "C" fn fdb_future_cancel(f: *mut FDBFuture) {
         Arc::increment_strong_count(f);
         Arc::from_raw(f.cast_const())
     };
-    future.cancel();
+    FDBFuture::cancel(&future);
 }
 
 /// Frees the memory of a future's answer; the future answers 1102 from then on.
@@ -270,7 +279,7 @@ pub unsafe extern "C" fn fdb_future_destroy(f: *mut FDBFuture) {
     }
     // SAFETY: by contract `f` is the `Arc` that was handed out, given back here once.
     let future = unsafe { Arc::from_raw(f.cast_const()) };
-    future.cancel();
+    FDBFuture::cancel(&future);
 }
 
 /// Waits until a future is ready. 2026 from within a callback, where waiting could never end.

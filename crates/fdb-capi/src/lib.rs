@@ -11,6 +11,7 @@ mod blob;
 pub mod cluster_file;
 mod database;
 mod defaults;
+mod delivery;
 mod error;
 mod future;
 mod network;

@@ -1,14 +1,15 @@
 //! The API version and the network thread of the C API.
 //!
-//! The embedded engine has threads of its own and needs no network thread; but programs start one, wait in it and stop
-//! it, and the C API says in which order. That order, and the state that it needs, is global to the process as it is in
-//! FoundationDB's library.
+//! The embedded engine has threads of its own; the network thread that a program runs calls back ([`crate::delivery`]).
+//! The C API says in which order it is set up, run and stopped. That order, and the state that it needs, is global to
+//! the process as it is in FoundationDB's library.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use fdb_embedded::{Buggify, Error, OpenOptions, Result};
 
+use crate::delivery;
 use crate::error::{
     API_VERSION_ALREADY_SET, API_VERSION_INVALID, API_VERSION_NOT_SUPPORTED, API_VERSION_UNSET, NETWORK_ALREADY_SETUP,
     NETWORK_CANNOT_BE_RESTARTED, NETWORK_NOT_SETUP, code,
@@ -49,7 +50,6 @@ struct ClientBuggify {
 struct Network {
     api_version: Option<c_int>,
     phase: Phase,
-    is_stop_wanted: bool,
     hooks: Vec<Hook>,
     buggify: ClientBuggify,
 }
@@ -57,11 +57,9 @@ struct Network {
 static NETWORK: Mutex<Network> = Mutex::new(Network {
     api_version: None,
     phase: Phase::NotSetUp,
-    is_stop_wanted: false,
     hooks: Vec::new(),
     buggify: ClientBuggify { is_enabled: false, activated_percent: 25, fired_percent: 25 },
 });
-static STOP: Condvar = Condvar::new();
 
 fn network() -> MutexGuard<'static, Network> {
     NETWORK.lock().unwrap_or_else(|broken| broken.into_inner())
@@ -201,9 +199,9 @@ pub extern "C" fn fdb_run_network() -> fdb_error_t {
         Phase::Stopped => return NETWORK_CANNOT_BE_RESTARTED.0,
         Phase::SetUp => network.phase = Phase::Running,
     }
-    while !network.is_stop_wanted {
-        network = STOP.wait(network).unwrap_or_else(|broken| broken.into_inner());
-    }
+    drop(network);
+    delivery::run();
+    let mut network = self::network();
     network.phase = Phase::Stopped;
     let hooks = std::mem::take(&mut network.hooks);
     drop(network);
@@ -216,13 +214,10 @@ pub extern "C" fn fdb_run_network() -> fdb_error_t {
 
 /// Ends `fdb_run_network`, also one that is yet to come. 2008 before `fdb_setup_network`.
 pub extern "C" fn fdb_stop_network() -> fdb_error_t {
-    let mut network = network();
-    if network.phase == Phase::NotSetUp {
+    if network().phase == Phase::NotSetUp {
         return NETWORK_NOT_SETUP.0;
     }
-    network.is_stop_wanted = true;
-    drop(network);
-    STOP.notify_all();
+    delivery::stop();
     0
 }
 

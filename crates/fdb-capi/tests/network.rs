@@ -6,14 +6,36 @@ mod common;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::ThreadId;
 
-use common::Database;
+use common::{Database, Future};
 use fdb_capi::*;
 
 static HOOKS: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn hook(parameter: *mut c_void) {
     HOOKS.fetch_add(parameter.addr(), Ordering::SeqCst);
+}
+
+/// Sends the thread that it is called on.
+unsafe extern "C" fn tell_thread(_: *mut FDBFuture, parameter: *mut c_void) {
+    // SAFETY: the parameter is the sender that `callback_thread` boxed, given to one callback.
+    let sender = unsafe { Box::from_raw(parameter.cast::<Sender<ThreadId>>()) };
+    sender.send(std::thread::current().id()).unwrap();
+}
+
+/// The thread that a watch's callback comes from, which nothing but `fire` lets be called.
+fn callback_thread(database: &Database, fire: impl FnOnce(&Future)) -> ThreadId {
+    let tr = database.transaction();
+    let watch = tr.watch(b"watched");
+    assert_eq!(tr.commit().wait(), 0);
+    let (sender, called) = channel();
+    let parameter = Box::into_raw(Box::new(sender)).cast();
+    // SAFETY: the future is alive and the parameter is the callback's own.
+    assert_eq!(unsafe { fdb_future_set_callback(watch.0, Some(tell_thread), parameter) }, 0);
+    fire(&watch);
+    called.recv().unwrap()
 }
 
 fn create(path: &CStr) -> Result<Database, fdb_error_t> {
@@ -67,6 +89,12 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
 
     let network = std::thread::spawn(|| fdb_run_network());
     let database = create(&path).unwrap();
+    let network_thread = network.thread().id();
+    while callback_thread(&database, Future::cancel) != network_thread {
+        // It had not begun to run.
+        std::thread::yield_now();
+    }
+    assert_eq!(callback_thread(&database, |_| database.write(b"watched", b"1")), network_thread);
     database.write(b"key", b"value");
     assert!(dir.path().join("data").is_dir());
     assert_eq!(create(&path).unwrap().transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
@@ -85,6 +113,7 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!((fdb_run_network(), fdb_setup_network(), fdb_stop_network()), (2025, 2025, 0));
     assert_eq!((add_hook(100), HOOKS.load(Ordering::SeqCst)), (0, 111));
     assert_eq!(database.transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
+    assert_eq!(callback_thread(&database, Future::cancel), std::thread::current().id());
 }
 
 #[test]
