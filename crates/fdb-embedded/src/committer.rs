@@ -231,6 +231,7 @@ impl Committer {
         }
         let changes = Arc::make_mut(&mut clears).take_changes();
         core.store.put_clears(&mut txn, changes)?;
+        core.versions.hold_newest();
         txn.commit()?;
         core.versions.publish_clears(&clears);
         core.measure_data();

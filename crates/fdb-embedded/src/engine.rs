@@ -11,8 +11,10 @@ use heed::{Env, WithoutTls};
 
 use crate::buggify::{Buggify, Faults};
 use crate::committer::{CLEAR_RECORDS_MAX, CommitQueue, Committer};
+use crate::directory::{self, DirectoryLock};
 use crate::error::{Error, Result};
-use crate::format::{self, DirectoryLock, OpenError};
+use crate::format;
+use crate::open_error::OpenError;
 use crate::options::{TransactionOptions, default_for};
 use crate::snapshot::{Versions, lock};
 use crate::stats::{Counters, Stats};
@@ -148,8 +150,7 @@ impl Engine {
     /// # Errors
     /// Each variant of [`OpenError`] says what to do about it.
     pub fn open(dir: &Path, options: OpenOptions) -> std::result::Result<Engine, OpenError> {
-        std::fs::create_dir_all(dir).map_err(|error| OpenError::io(dir, &error))?;
-        let dir = dir.canonicalize().map_err(|error| OpenError::io(dir, &error))?;
+        let dir = directory::make(dir)?;
         let registration = match Registration::of(&dir) {
             Registered::Open(engine) => return Ok(engine),
             Registered::New(registration) => registration,

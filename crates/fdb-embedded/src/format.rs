@@ -1,4 +1,4 @@
-//! The data directory: whose it is, in which format, and who has it open.
+//! The data file: made, checked and opened; whose it is, and in which format.
 //!
 //! `DIR/data.mdb` and `DIR/lock.mdb` are LMDB's, `DIR/engine.lock` holds the lock of the process that has the directory
 //! open. Two records of the engine stand in the database: `format`, a version number (u32 little-endian), and `ceiling`
@@ -7,16 +7,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
 use heed::{AnyTls, CommitOrAbort, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
 use crate::clears::Clears;
+use crate::data_file::{self, BadFile};
+use crate::directory::{reserve, sync_entries};
 use crate::keys::LMDB_KEY_BYTES_MAX;
-use crate::store::{Store, StoreError, StoreResult};
+use crate::open_error::OpenError;
+use crate::store::{Store, StoreResult};
 
 /// The format that this engine writes.
 const FORMAT_VERSION: u32 = 2;
@@ -26,122 +28,13 @@ const CEILING: &str = "ceiling";
 const MAP_BYTES: [usize; 6] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30];
 /// LMDB read transactions at a time: one a version that is being read.
 const READERS_MAX: u32 = 16_384;
-
-/// Why an engine could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Another process has the directory open.
-    #[error("the data directory {} is in use by another process", .0.display())]
-    InUse(PathBuf),
-    /// The directory or a file in it may not be read or written.
-    #[error("no permission to read and write the data directory {}", .0.display())]
-    Permission(PathBuf),
-    /// A newer program wrote the directory.
-    #[error("the data directory {} has format {found}; this program knows formats up to {known}", .dir.display())]
-    NewerFormat {
-        /// The directory.
-        dir: PathBuf,
-        /// The format found.
-        found: u32,
-        /// The newest format known.
-        known: u32,
-    },
-    /// The directory holds a database of another program, or none that can be read.
-    #[error("{} does not hold a database of this program: {reason}", .dir.display())]
-    NotOurs {
-        /// The directory.
-        dir: PathBuf,
-        /// What was found.
-        reason: String,
-    },
-    /// The data file is shorter than its own records say.
-    #[error("the data file in {} is cut off: {found_bytes} bytes, {expected_bytes} expected", .dir.display())]
-    Truncated {
-        /// The directory.
-        dir: PathBuf,
-        /// The file's size.
-        found_bytes: u64,
-        /// The least size that the file must have.
-        expected_bytes: u64,
-    },
-    /// Any other failure below.
-    #[error("cannot open the data directory {}: {reason}", .dir.display())]
-    Io {
-        /// The directory.
-        dir: PathBuf,
-        /// The system's or LMDB's message.
-        reason: String,
-    },
-}
-
-impl OpenError {
-    /// The FoundationDB error code that is nearest.
-    pub fn code(&self) -> i32 {
-        match self {
-            OpenError::InUse(_) => 1529,
-            OpenError::Permission(_) => 1514,
-            OpenError::NewerFormat { .. } => 2100,
-            OpenError::NotOurs { .. } | OpenError::Truncated { .. } => 1522,
-            OpenError::Io { .. } => 1510,
-        }
-    }
-
-    pub(crate) fn io(dir: &Path, error: &std::io::Error) -> OpenError {
-        match error.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => OpenError::Permission(dir.to_owned()),
-            _ => OpenError::Io { dir: dir.to_owned(), reason: error.to_string() },
-        }
-    }
-
-    fn lmdb(dir: &Path, error: heed::Error) -> OpenError {
-        match error {
-            heed::Error::Io(error) => OpenError::io(dir, &error),
-            heed::Error::Mdb(heed::MdbError::Invalid | heed::MdbError::VersionMismatch | heed::MdbError::Corrupted) => {
-                OpenError::NotOurs { dir: dir.to_owned(), reason: error.to_string() }
-            }
-            error => OpenError::Io { dir: dir.to_owned(), reason: error.to_string() },
-        }
-    }
-
-    fn store(dir: &Path, error: StoreError) -> OpenError {
-        match error {
-            StoreError::Lmdb(error) => OpenError::lmdb(dir, error),
-            error @ (StoreError::Bucket | StoreError::Clear) => {
-                OpenError::NotOurs { dir: dir.to_owned(), reason: error.to_string() }
-            }
-        }
-    }
-}
-
-/// The lock on a directory; it ends with the process or when this is dropped.
-pub(crate) struct DirectoryLock(File);
-
-impl DirectoryLock {
-    /// Creates the directory if there is none, and locks it.
-    pub(crate) fn take(dir: &Path) -> Result<DirectoryLock, OpenError> {
-        std::fs::create_dir_all(dir).map_err(|error| OpenError::io(dir, &error))?;
-        let path = dir.join("engine.lock");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| OpenError::io(dir, &error))?;
-        // SAFETY: flock takes a descriptor, which `file` keeps open, and touches no memory.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let error = std::io::Error::last_os_error();
-            return Err(match error.kind() {
-                ErrorKind::WouldBlock => OpenError::InUse(dir.to_owned()),
-                _ => OpenError::io(dir, &error),
-            });
-        }
-        Ok(DirectoryLock(file))
-    }
-}
-
-impl Drop for DirectoryLock {
-    fn drop(&mut self) {
-        // SAFETY: as above. Closing the file would unlock it too, unless a child process inherited the descriptor.
-        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
-    }
-}
+/// 64 bytes a reader, and room for the table's head.
+const LOCK_FILE_BYTES: usize = (READERS_MAX as usize + 64) * 64;
+const DATA_FILE: &str = "data.mdb";
+/// Where the data file is made; it is gone when the directory is open.
+const NEW_DIR: &str = "data.new";
+/// Enough for the records of a new file.
+const NEW_MAP_BYTES: usize = 1 << 20;
 
 /// An opened data file, and the version that this run begins at.
 pub(crate) struct Opened {
@@ -152,14 +45,51 @@ pub(crate) struct Opened {
 }
 
 /// Opens the data file of a locked directory, or makes it.
+///
+/// # Errors
+/// [`OpenError`]. A file that LMDB would read past its end is refused before LMDB sees it.
 pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
-    check_header(dir)?;
-    let env = open_env(dir, map_bytes)?;
+    let path = dir.join(DATA_FILE);
+    let new = dir.join(NEW_DIR);
+    match std::fs::remove_dir_all(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(OpenError::io(&new, &error)),
+        _ => {}
+    }
+    match OpenOptions::new().read(true).write(true).open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => create(dir, &new)?,
+        Err(error) => return Err(OpenError::io(&path, &error)),
+        Ok(file) => {
+            data_file::check(&file).map_err(|error| bad_file(dir, error))?;
+            data_file::rewrite_meta_pages(&file).map_err(|error| bad_file(dir, error))?;
+        }
+    }
+    open_env(dir, map_bytes)
+}
+
+/// Makes the data file in a directory of its own and moves it to its place when it is complete, so that a crash leaves
+/// all of it or nothing.
+fn create(dir: &Path, new: &Path) -> Result<(), OpenError> {
+    let failed = |error: std::io::Error| OpenError::io(dir, &error);
+    std::fs::create_dir(new).map_err(failed)?;
+    let made = open_env(new, Some(NEW_MAP_BYTES))?;
+    made.env.prepare_for_closing().wait();
+    // LMDB synced the pages; this syncs the file's size too where a file system keeps it apart.
+    File::open(new.join(DATA_FILE)).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(new.join(DATA_FILE), dir.join(DATA_FILE)).map_err(failed)?;
+    sync_entries(dir).map_err(failed)?;
+    if let Some(parent) = dir.parent() {
+        sync_entries(parent).map_err(failed)?;
+    }
+    std::fs::remove_dir_all(new).map_err(failed)
+}
+
+/// Opens LMDB on a directory, and reads the engine's records or writes them.
+fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
+    let env = map(dir, map_bytes)?;
     if env.max_key_size() != LMDB_KEY_BYTES_MAX {
         let reason = format!("LMDB was built for keys of {} bytes", env.max_key_size());
         return Err(OpenError::Io { dir: dir.to_owned(), reason });
     }
-    check_length(dir, &env)?;
     let txn = env.write_txn().map_err(|error| OpenError::lmdb(dir, error))?;
     let created = env.create_databases_and_commit(txn, |opener, txn| {
         opener.create_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
@@ -174,8 +104,9 @@ pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenE
     Ok(Opened { env: env.clone(), store, start_version, clears })
 }
 
-fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, OpenError> {
-    let mut last = None;
+fn map(dir: &Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, OpenError> {
+    let lock_path = dir.join("lock.mdb");
+    reserve(&lock_path, LOCK_FILE_BYTES).map_err(|error| OpenError::io(&lock_path, &error))?;
     for map_bytes in map_bytes.into_iter().chain(MAP_BYTES) {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_readers(READERS_MAX);
@@ -184,49 +115,24 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, Ope
             Ok(env) => return Ok(env),
             // Too little address space: try a smaller map.
             Err(heed::Error::Io(error))
-                if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG | libc::EINVAL)) =>
-            {
-                last = Some(heed::Error::Io(error));
-            }
+                if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG | libc::EINVAL)) => {}
             Err(error) => return Err(OpenError::lmdb(dir, error)),
         }
     }
-    Err(last.map_or_else(
-        || OpenError::Io { dir: dir.to_owned(), reason: "no map size fits".into() },
-        |error| OpenError::lmdb(dir, error),
-    ))
+    Err(OpenError::AddressSpace(dir.to_owned()))
 }
 
-/// A data file that is not LMDB's must not reach LMDB.
-fn check_header(dir: &Path) -> Result<(), OpenError> {
-    let mut head = [0; 24];
-    let mut file = match File::open(dir.join("data.mdb")) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(OpenError::io(dir, &error)),
-    };
-    let len = file.metadata().map_err(|error| OpenError::io(dir, &error))?.len();
-    if len == 0 {
-        return Ok(());
+/// What must not reach LMDB.
+fn bad_file(dir: &Path, error: BadFile) -> OpenError {
+    let dir_owned = dir.to_owned();
+    match error {
+        BadFile::Io(error) => OpenError::io(&dir.join(DATA_FILE), &error),
+        BadFile::Foreign => OpenError::NotOurs { dir: dir_owned, reason: error.to_string() },
+        BadFile::Damaged(reason) => OpenError::Damaged { dir: dir_owned, reason: reason.to_owned() },
+        BadFile::Short { found_bytes, expected_bytes } => {
+            OpenError::Truncated { dir: dir_owned, found_bytes, expected_bytes }
+        }
     }
-    let read = std::io::Read::read_exact(&mut file, &mut head);
-    // LMDB's meta page: a page header of 16 bytes, then the magic number.
-    if read.is_err() || head[16..20] != 0xBEEF_C0DE_u32.to_ne_bytes() {
-        let reason = "data.mdb is not an LMDB file".to_owned();
-        return Err(OpenError::NotOurs { dir: dir.to_owned(), reason });
-    }
-    Ok(())
-}
-
-/// LMDB reads through a memory map: a page past the file's end would end the process.
-fn check_length(dir: &Path, env: &Env<WithoutTls>) -> Result<(), OpenError> {
-    let page_bytes = u64::from(env.unnamed_database_stat().page_size);
-    let expected_bytes = (env.info().last_page_number as u64 + 1) * page_bytes;
-    let found_bytes = env.real_disk_size().map_err(|error| OpenError::lmdb(dir, error))?;
-    if found_bytes < expected_bytes {
-        return Err(OpenError::Truncated { dir: dir.to_owned(), found_bytes, expected_bytes });
-    }
-    Ok(())
 }
 
 /// Reads or writes the engine's records; returns the version to begin at.

@@ -23,7 +23,7 @@
 //! From the outside in: `transaction` has the calls, `state` what a transaction remembers and when it may be used;
 //! `read` resolves selectors and ranges over a `view`, which lays the transaction's `write_map` over a `snapshot`;
 //! `committer` checks `conflict`s and writes a `batch`; `store` and `keys` are the only ones that know LMDB's records,
-//! `format` the only one that knows the directory.
+//! `format` opens and makes the data file, `data_file` looks at it before LMDB does, and `directory` locks its directory.
 
 mod atomic;
 mod batch;
@@ -32,12 +32,15 @@ mod clears;
 mod commit;
 mod committer;
 mod conflict;
+mod data_file;
+mod directory;
 mod engine;
 mod error;
 mod failure;
 mod format;
 mod keys;
 mod map_room;
+mod open_error;
 mod options;
 mod range_set;
 mod read;
@@ -58,7 +61,7 @@ mod write_map;
 pub use buggify::Buggify;
 pub use engine::{Engine, OpenOptions};
 pub use error::{Error, Result, error_message, error_predicate};
-pub use format::OpenError;
+pub use open_error::OpenError;
 pub use read::{KeySelector, PairAt, RangeOptions, RangeResult};
 pub use stats::Stats;
 pub use transaction::{Done, Transaction};

@@ -1,0 +1,269 @@
+//! LMDB's data file looked at without LMDB, which trusts what it maps: a page past the file's end or a page size of zero
+//! would end the process.
+//!
+//! The file's layout is LMDB's data version 1 with pages of any size. All numbers are in the machine's byte order.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Header of every page: its number (8 bytes), padding (2), flags (2), and for overflow pages their count (4).
+const HEADER_BYTES: usize = 16;
+/// What LMDB writes of a meta page, from the header's end on.
+const META_BYTES: usize = 136;
+const MAGIC: u32 = 0xBEEF_C0DE;
+const DATA_VERSION: u32 = 1;
+/// A root's number where the tree is empty.
+const NO_PAGE: u64 = u64::MAX;
+/// Deepest tree that LMDB walks.
+const DEPTH_MAX: u16 = 32;
+const PAGE_BYTES: std::ops::RangeInclusive<u64> = 512..=65_536;
+
+const BRANCH: u16 = 0x01;
+const LEAF: u16 = 0x02;
+const OVERFLOW: u16 = 0x04;
+const META: u16 = 0x08;
+/// Flag of a tree whose keys are integers: that of the free pages.
+const INTEGER_KEY: u16 = 0x08;
+/// Flag of a node whose value lies on overflow pages.
+const BIG_DATA: u16 = 0x01;
+
+/// Why LMDB must not open the file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadFile {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("data.mdb is not a file of LMDB's")]
+    Foreign,
+    #[error("{0}")]
+    Damaged(&'static str),
+    #[error("cut off at {found_bytes} of {expected_bytes} bytes")]
+    Short { found_bytes: u64, expected_bytes: u64 },
+}
+
+type Result<T> = std::result::Result<T, BadFile>;
+
+/// One B-tree as a meta page describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tree {
+    flags: u16,
+    depth: u16,
+    root: u64,
+}
+
+/// The newer of the two meta pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Meta {
+    page_bytes: u64,
+    last_page: u64,
+    transaction: u64,
+    free: Tree,
+    main: Tree,
+}
+
+/// Checks whether LMDB may map a file.
+///
+/// # Errors
+/// [`BadFile`].
+pub(crate) fn check(file: &File) -> Result<()> {
+    let found_bytes = file.metadata()?.len();
+    if found_bytes == 0 {
+        return Err(BadFile::Damaged("data.mdb is empty"));
+    }
+    let first = Meta::read(file, 0)?;
+    let second = Meta::read(file, first.page_bytes)?;
+    if first.page_bytes != second.page_bytes {
+        return Err(BadFile::Damaged("its meta pages give two sizes of a page"));
+    }
+    // LMDB goes on from the newer one, and the older is only the newer one's predecessor.
+    let meta = if second.transaction > first.transaction { second } else { first };
+    let pages = Pages { file, meta, count: found_bytes / meta.page_bytes };
+    let expected_bytes = (meta.last_page + 1).saturating_mul(meta.page_bytes);
+    let cut_off = BadFile::Short { found_bytes, expected_bytes };
+    for tree in [meta.free, meta.main] {
+        match pages.check_root(tree) {
+            Err(BadFile::Short { .. }) => return Err(cut_off),
+            checked => checked?,
+        }
+    }
+    // Pages that were allocated and freed within one transaction are never written: a file may rightly end before them.
+    if found_bytes < expected_bytes && !pages.are_missing_ones_free().unwrap_or(false) {
+        return Err(cut_off);
+    }
+    Ok(())
+}
+
+/// Writes both meta pages as they were read, and syncs. After a failed write or sync the system may show a page that the
+/// disk does not hold; nothing may be built on such a one.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn rewrite_meta_pages(file: &File) -> Result<()> {
+    let page_bytes = Meta::read(file, 0)?.page_bytes;
+    let mut pages = vec![0; usize::try_from(page_bytes * 2).map_err(|_| BadFile::Foreign)?];
+    file.read_exact_at(&mut pages, 0)?;
+    file.write_all_at(&pages, 0)?;
+    Ok(file.sync_data()?)
+}
+
+impl Meta {
+    fn read(file: &File, offset: u64) -> Result<Meta> {
+        let mut bytes = [0; HEADER_BYTES + META_BYTES];
+        match file.read_exact_at(&mut bytes, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let found_bytes = file.metadata()?.len();
+                let is_ours = offset > 0;
+                let cut_off = BadFile::Short { found_bytes, expected_bytes: offset + bytes.len() as u64 };
+                return Err(if is_ours { cut_off } else { BadFile::Foreign });
+            }
+            done => done?,
+        }
+        let meta = Bytes(bytes.get(HEADER_BYTES..).unwrap_or_default());
+        if meta.u32(0) != MAGIC {
+            return Err(if offset == 0 { BadFile::Foreign } else { BadFile::Damaged("its second meta page is none") });
+        }
+        if meta.u32(4) != DATA_VERSION || Bytes(&bytes).u16(10) & META == 0 {
+            return Err(BadFile::Damaged("a meta page is of no known version of LMDB's"));
+        }
+        let tree = |at: usize| Tree { flags: meta.u16(at + 4), depth: meta.u16(at + 6), root: meta.u64(at + 40) };
+        let read = Meta {
+            page_bytes: u64::from(meta.u32(24)),
+            last_page: meta.u64(120),
+            transaction: meta.u64(128),
+            free: tree(24),
+            main: tree(72),
+        };
+        read.check()?;
+        Ok(read)
+    }
+
+    fn check(&self) -> Result<()> {
+        let is_page = |page: u64| page > 1 && page <= self.last_page;
+        let is_tree = |tree: Tree| {
+            if tree.root == NO_PAGE {
+                tree.depth == 0
+            } else {
+                is_page(tree.root) && (1..=DEPTH_MAX).contains(&tree.depth)
+            }
+        };
+        let is_sound = PAGE_BYTES.contains(&self.page_bytes)
+            && self.page_bytes.is_power_of_two()
+            && self.last_page >= 1
+            && self.last_page < u64::MAX / self.page_bytes
+            && (self.free.flags, self.main.flags) == (INTEGER_KEY, 0)
+            && is_tree(self.free)
+            && is_tree(self.main);
+        if is_sound {
+            Ok(())
+        } else {
+            Err(BadFile::Damaged("a meta page holds numbers that this program never writes"))
+        }
+    }
+}
+
+/// The file's pages in the state of one meta page.
+struct Pages<'f> {
+    file: &'f File,
+    meta: Meta,
+    /// Whole pages in the file.
+    count: u64,
+}
+
+impl Pages<'_> {
+    fn read(&self, page: u64, count: u64) -> Result<Vec<u8>> {
+        if page.checked_add(count).is_none_or(|end| end > self.count) {
+            return Err(BadFile::Short { found_bytes: 0, expected_bytes: 0 });
+        }
+        let bytes = usize::try_from(count.saturating_mul(self.meta.page_bytes));
+        let mut bytes = vec![0; bytes.map_err(|_| BadFile::Damaged("a value is larger than memory"))?];
+        self.file.read_exact_at(&mut bytes, page * self.meta.page_bytes)?;
+        if Bytes(&bytes).u64(0) != page {
+            return Err(BadFile::Damaged("a page has another page's number"));
+        }
+        Ok(bytes)
+    }
+
+    fn check_root(&self, tree: Tree) -> Result<()> {
+        if tree.root == NO_PAGE {
+            return Ok(());
+        }
+        let page = self.read(tree.root, 1)?;
+        let expected = if tree.depth > 1 { BRANCH } else { LEAF };
+        if Bytes(&page).u16(10) == expected { Ok(()) } else { Err(BadFile::Damaged("a tree's root is none")) }
+    }
+
+    /// Whether every page past the file's end is in a list of free pages.
+    fn are_missing_ones_free(&self) -> Result<bool> {
+        let mut search = Search { missing: self.meta.last_page + 1 - self.count, unread: self.count };
+        if self.meta.free.root != NO_PAGE {
+            self.walk_free(self.meta.free.root, self.meta.free.depth, &mut search)?;
+        }
+        Ok(search.missing == 0)
+    }
+
+    fn walk_free(&self, page: u64, depth: u16, search: &mut Search) -> Result<()> {
+        search.unread = search.unread.checked_sub(1).ok_or(BadFile::Damaged("a page is in a tree twice"))?;
+        let bytes = self.read(page, 1)?;
+        let bytes = Bytes(&bytes);
+        let nodes = (bytes.u16(12) as usize).saturating_sub(HEADER_BYTES) / 2;
+        for node in 0..nodes {
+            let at = bytes.u16(HEADER_BYTES + 2 * node) as usize;
+            // A node: the low 32 bits of a page's number or a value's size, flags or the number's upper bits, the key's size.
+            let (flags, key_bytes) = (bytes.u16(at + 4), bytes.u16(at + 6) as usize);
+            match depth {
+                0 => return Err(BadFile::Damaged("the tree of free pages is too deep")),
+                1 if flags & BIG_DATA != 0 => {
+                    let first = bytes.u64(at + 8 + key_bytes);
+                    let header = self.read(first, 1)?;
+                    if Bytes(&header).u16(10) & OVERFLOW == 0 {
+                        return Err(BadFile::Damaged("a list of free pages is none"));
+                    }
+                    let list = self.read(first, u64::from(Bytes(&header).u32(12)).max(1))?;
+                    self.count_free(Bytes(list.get(HEADER_BYTES..).unwrap_or_default()), search);
+                }
+                1 => self.count_free(Bytes(bytes.0.get(at + 8 + key_bytes..).unwrap_or_default()), search),
+                _ => self.walk_free(u64::from(bytes.u32(at)) | u64::from(flags) << 32, depth - 1, search)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A list of free pages: how many, and their numbers.
+    fn count_free(&self, list: Bytes<'_>, search: &mut Search) {
+        let length = list.u64(0).min(list.0.len() as u64 / 8);
+        for at in 1..=length as usize {
+            let page = list.u64(8 * at);
+            if page >= self.count && page <= self.meta.last_page {
+                search.missing = search.missing.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// What is left to find, and the most pages of the tree that are left to read.
+struct Search {
+    missing: u64,
+    unread: u64,
+}
+
+/// Numbers at a place; zero past the end.
+#[derive(Clone, Copy)]
+struct Bytes<'b>(&'b [u8]);
+
+impl Bytes<'_> {
+    fn array<const N: usize>(self, at: usize) -> [u8; N] {
+        self.0.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+
+    fn u16(self, at: usize) -> u16 {
+        u16::from_ne_bytes(self.array(at))
+    }
+
+    fn u32(self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.array(at))
+    }
+
+    fn u64(self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.array(at))
+    }
+}
