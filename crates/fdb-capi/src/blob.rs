@@ -11,7 +11,7 @@ use crate::tenant::FDBTenant;
 use crate::transaction::FDBTransaction;
 use crate::types::{
     FDBBGEncryptionCtx, FDBBGFileDescription, FDBBGMutation, FDBBGTenantPrefix, FDBGranuleSummary, FDBKeyRange,
-    FDBKeyValue, FDBMappedKeyValue, FDBReadBlobGranuleContext, fdb_bool_t, fdb_error_t,
+    FDBKeyValue, FDBReadBlobGranuleContext, fdb_bool_t, fdb_error_t,
 };
 
 /// `FDBResult` of the C API: an answer that was there at once. Here it is always an error.
@@ -210,12 +210,6 @@ macro_rules! never_answered {
 never_answered! {
     /// A truth value.
     fn fdb_future_get_bool(_out: *mut fdb_bool_t);
-    /// The pairs of a mapped range.
-    fn fdb_future_get_mappedkeyvalue_array(
-        _out_kv: *mut *const FDBMappedKeyValue,
-        _out_count: *mut c_int,
-        _out_more: *mut fdb_bool_t,
-    );
     /// Ranges of keys.
     fn fdb_future_get_keyrange_array(_out_ranges: *mut *const FDBKeyRange, _out_count: *mut c_int);
     /// Summaries of granules.

@@ -16,7 +16,8 @@ use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId};
 
 use crate::delivery::{deliver, is_network_thread};
 use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
-use crate::types::{FDBCallback, FDBKey, FDBKeyValue, c_len, fdb_bool_t, fdb_error_t};
+use crate::mapped::MappedAnswer;
+use crate::types::{FDBCallback, FDBKey, FDBKeyValue, FDBMappedKeyValue, c_len, fdb_bool_t, fdb_error_t};
 
 /// What a future was answered with. Pointers in it point into the memory that stands beside them.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub(crate) enum Outcome {
         is_more: bool,
         _arena: Vec<u8>,
     },
+    MappedKeyValues(MappedAnswer),
     Keys {
         array: Vec<FDBKey>,
         _keys: Vec<Vec<u8>>,
@@ -395,6 +397,15 @@ getters! {
             out_kv = array.as_ptr(),
             out_count = c_len(array.len()),
             out_more = fdb_bool_t::from(*is_more)
+        }
+    }
+
+    /// The pairs of a mapped range with their records, valid until the future is destroyed, and whether there may be more.
+    fn fdb_future_get_mappedkeyvalue_array(out_kv: *const FDBMappedKeyValue, out_count: c_int, out_more: fdb_bool_t) {
+        Outcome::MappedKeyValues(mapped) => {
+            out_kv = mapped.array.as_ptr(),
+            out_count = c_len(mapped.array.len()),
+            out_more = fdb_bool_t::from(mapped.is_more)
         }
     }
 

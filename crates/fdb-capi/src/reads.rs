@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use fdb_embedded::{Error, KeySelector, RangeOptions, Transaction};
+use fdb_embedded::{KeySelector, RangeOptions, Transaction};
 
 use crate::future::{FDBFuture, Outcome};
 use crate::transaction::FDBTransaction;
@@ -80,34 +80,6 @@ pub unsafe extern "C" fn fdb_transaction_get_range(
     let end = KeySelector { key: end, or_equal: end_or_equal != 0, offset: end_offset };
     let options = RangeOptions { limit, target_bytes, mode, iteration, snapshot: snapshot != 0, reverse: reverse != 0 };
     tr.answer(|tr| tr.get_range(begin, end, &options), Outcome::range)
-}
-
-/// Answers 2108: mapped ranges are not offered.
-///
-/// # Safety
-/// As [`fdb_transaction_get_read_version`]; only the transaction is looked at.
-#[allow(clippy::too_many_arguments, reason = "the C API's")]
-pub unsafe extern "C" fn fdb_transaction_get_mapped_range(
-    tr: *mut FDBTransaction,
-    _begin_key_name: *const u8,
-    _begin_key_name_length: c_int,
-    _begin_or_equal: fdb_bool_t,
-    _begin_offset: c_int,
-    _end_key_name: *const u8,
-    _end_key_name_length: c_int,
-    _end_or_equal: fdb_bool_t,
-    _end_offset: c_int,
-    _mapper_name: *const u8,
-    _mapper_name_length: c_int,
-    _limit: c_int,
-    _target_bytes: c_int,
-    _mode: c_int,
-    _iteration: c_int,
-    _snapshot: fdb_bool_t,
-    _reverse: fdb_bool_t,
-) -> *mut FDBFuture {
-    // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(|_| Err(Error::UNSUPPORTED_OPERATION), |()| Outcome::Void)
 }
 
 /// The addresses of the servers that hold a key.

@@ -18,6 +18,7 @@ use crate::map_room::make_room;
 use crate::snapshot::{ReadPoint, lock};
 use crate::state::shielded;
 use crate::store::{Allowance, StoreError, StoreResult};
+use crate::timekeeper;
 use crate::watch::{Waiting, Watch};
 use crate::write_map::key_after;
 
@@ -178,6 +179,7 @@ impl Committer {
 
     /// The thread's body.
     pub(crate) fn run(mut self) {
+        timekeeper::mark_committer();
         let mut requests = Vec::new();
         while self.core.queue.take(&mut requests, self.has_records_to_remove()) {
             let done = catch_unwind(AssertUnwindSafe(|| {
@@ -280,6 +282,9 @@ impl Committer {
                     }
                 }
             }
+        }
+        if broken.is_none() && !batch.is_empty() {
+            broken = self.keep_time(&mut batch, &mut txn, version).err();
         }
         let mut fired = Vec::new();
         let written = match broken {
@@ -385,6 +390,19 @@ impl Committer {
         }
         let is_answered_unknown = fault == Some(CommitFault::UnknownApplied);
         Ok(Accepted { committed, watches: request.watches, complete: request.complete, is_answered_unknown })
+    }
+
+    /// Adds the time keeper's entry where one is due.
+    fn keep_time(&mut self, batch: &mut Batch, txn: &mut RwTxn<'_>, version: i64) -> Result<(), StoreError> {
+        let core = &self.core;
+        let is_disabled = || !matches!(batch.value(txn, timekeeper::DISABLE_KEY), Ok(None));
+        for mutation in core.time_keeper.entry(version, is_disabled) {
+            if let Mutation::Set(key, _) = &mutation {
+                self.history.insert((key.clone(), key_after(key)), version);
+            }
+            batch.apply(txn, mutation, stamp(version, 0))?;
+        }
+        Ok(())
     }
 
     /// Writes and syncs the batch. On failure, whether it may be on disk all the same.

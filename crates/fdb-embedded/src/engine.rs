@@ -19,6 +19,7 @@ use crate::options::{TransactionOptions, default_for};
 use crate::snapshot::{Versions, lock};
 use crate::stats::{Counters, Stats};
 use crate::store::Store;
+use crate::timekeeper::TimeKeeper;
 use crate::timer::Timer;
 use crate::transaction::Transaction;
 use crate::watch::{Waiting, Watch, WatchId, Watches};
@@ -53,6 +54,7 @@ pub(crate) struct Core {
     pub(crate) queue: CommitQueue,
     pub(crate) watches: Watches,
     pub(crate) timer: Timer,
+    pub(crate) time_keeper: TimeKeeper,
     pub(crate) counters: Counters,
     pub(crate) faults: Faults,
     pub(crate) clear_records_max: usize,
@@ -165,6 +167,7 @@ impl Engine {
             queue: CommitQueue::default(),
             watches: Watches::default(),
             timer: Timer::default(),
+            time_keeper: TimeKeeper::default(),
             counters: Counters::default(),
             faults: Faults::new(options.buggify),
             clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),

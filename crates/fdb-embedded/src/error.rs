@@ -66,6 +66,18 @@ codes! {
     INVALID_MUTATION_TYPE = 2018,
     /// A versionstamp was asked of a transaction that wrote nothing.
     NO_COMMIT_VERSION = 2021,
+    /// A mapper asks for an element that the pair does not have.
+    MAPPER_BAD_INDEX = 2030,
+    /// `{...}` is not the last element of a mapper.
+    MAPPER_BAD_RANGE_DESCRIPTOR = 2032,
+    /// A mapped range holds what the transaction itself wrote.
+    MAPPED_RANGE_READS_YOUR_WRITES = 2039,
+    /// A mapper asks for an element of a key that is no tuple.
+    KEY_NOT_TUPLE = 2041,
+    /// A mapper asks for an element of a value that is no tuple.
+    VALUE_NOT_TUPLE = 2042,
+    /// A mapper is no tuple.
+    MAPPER_NOT_TUPLE = 2043,
     /// The transaction passes its size limit.
     TRANSACTION_TOO_LARGE = 2101,
     /// The key passes 10,000 bytes.

@@ -21,7 +21,8 @@
 //! design/embedded-engine.md tells the format on disk, the threads, and what differs from a cluster.
 //!
 //! From the outside in: `transaction` has the calls, `state` what a transaction remembers and when it may be used;
-//! `read` resolves selectors and ranges over a `view`, which lays the transaction's `write_map` over a `snapshot`;
+//! `read` (and `mapped`) resolves selectors and ranges over a `view`, which lays the transaction's `write_map` over a
+//! `snapshot`;
 //! `committer` checks `conflict`s and writes a `batch`; `store` and `keys` are the only ones that know LMDB's records,
 //! `format` opens and makes the data file, `data_file` looks at it before LMDB does, and `directory` locks its directory.
 
@@ -40,6 +41,7 @@ mod failure;
 mod format;
 mod keys;
 mod map_room;
+mod mapped;
 mod open_error;
 mod options;
 mod range_set;
@@ -51,8 +53,10 @@ mod state;
 mod stats;
 mod store;
 mod stored;
+mod timekeeper;
 mod timer;
 mod transaction;
+mod tuple;
 mod view;
 mod watch;
 mod write;
@@ -61,6 +65,7 @@ mod write_map;
 pub use buggify::Buggify;
 pub use engine::{Engine, OpenOptions};
 pub use error::{Error, Result, error_message, error_predicate};
+pub use mapped::{MappedRange, Records};
 pub use open_error::OpenError;
 pub use read::{KeySelector, PairAt, RangeOptions, RangeResult};
 pub use stats::Stats;

@@ -106,6 +106,20 @@ impl RangeResult {
         self.pairs.push(PairAt { key_start, key_len, value_start, value_len });
     }
 
+    /// Makes the pairs between the first and the last empty.
+    pub(crate) fn blank_inner(&mut self) {
+        let last = self.pairs.len().saturating_sub(1);
+        for pair in self.pairs.iter_mut().take(last).skip(1) {
+            (pair.key_len, pair.value_len) = (0, 0);
+        }
+    }
+
+    /// Keeps the first pairs only, and says that there is more.
+    pub(crate) fn cut(&mut self, len: usize) {
+        self.pairs.truncate(len);
+        self.more = true;
+    }
+
     fn first_key(&self) -> Option<&[u8]> {
         self.get(0).map(|(key, _)| key)
     }
@@ -121,9 +135,14 @@ const RESULT_BYTES_MAX: usize = 1 << 28;
 /// How much of a range may still be returned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    rows: Option<u32>,
-    bytes: Option<usize>,
+    pub(crate) rows: Option<u32>,
+    pub(crate) bytes: Option<usize>,
+    /// Bytes that count beside those of each pair.
+    pub(crate) pair_overhead: usize,
 }
+
+/// What FoundationDB's client counts beside the bytes of each pair.
+const PAIR_OVERHEAD: usize = 8;
 
 impl Limits {
     /// The limits that `fdb_transaction_get_range` makes of its arguments: 2210, 2000 or 2012 where they are not valid.
@@ -153,13 +172,13 @@ impl Limits {
             (Some(target), Some(mode)) => Some(target.min(mode)),
             (target, mode) => target.or(mode),
         };
-        Ok(Limits { rows: given(options.limit).map(|rows| rows as u32), bytes })
+        Ok(Limits { rows: given(options.limit).map(|rows| rows as u32), bytes, pair_overhead: PAIR_OVERHEAD })
     }
 
-    /// Takes one pair off; FoundationDB counts eight bytes beside each.
+    /// Takes one pair off.
     fn take(&mut self, key: &[u8], value: &[u8]) {
         self.rows = self.rows.map(|rows| rows.saturating_sub(1));
-        self.bytes = self.bytes.map(|bytes| bytes.saturating_sub(8 + key.len() + value.len()));
+        self.bytes = self.bytes.map(|bytes| bytes.saturating_sub(self.pair_overhead + key.len() + value.len()));
     }
 
     /// At least one pair was taken when this is asked.
@@ -265,12 +284,22 @@ pub(crate) struct RangeRead<'r> {
 
 impl RangeRead<'_> {
     pub(crate) fn run(&self, view: &View<'_>) -> ViewResult<Outcome<RangeResult>> {
+        self.run_cut(view, |_| Ok(()))
+    }
+
+    /// Reads, lets `cut` take pairs off the far end, and tells the conflict of what is left.
+    pub(crate) fn run_cut<E: From<ViewError>>(
+        &self,
+        view: &View<'_>,
+        cut: impl FnOnce(&mut RangeResult) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Outcome<RangeResult>, E> {
         let (begin, end) = (self.begin.base(), self.end.base());
         if self.begin.offset >= self.end.offset && begin >= end {
             return Ok(Outcome { answer: RangeResult::default(), conflict: None });
         }
         let mut found = Found::default();
         self.collect(view, &begin, &end, &mut found)?;
+        cut(&mut found.result)?;
         let conflict = match self.rules {
             Rules::ReadYourWrites => self.conflict(&found, begin, end),
             Rules::Native => self.native_conflict(&found, begin, end),

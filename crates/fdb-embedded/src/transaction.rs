@@ -8,11 +8,13 @@ use std::time::Instant;
 use crate::commit::{Started, start_commit, time_out};
 use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
+use crate::mapped::{self, MappedRange};
 use crate::options::is_known;
 use crate::read::{KeySelector, Limits, Outcome, RangeOptions, RangeRead, RangeResult, Rules, get_key};
 use crate::snapshot::lock;
 use crate::special;
 use crate::state::{Answer, METADATA_VERSION_KEY, OwnWatch, State, cut_range, key_bytes_max, read_key_bytes_max};
+use crate::timekeeper;
 use crate::view::{View, ViewResult};
 use crate::watch::WatchId;
 use crate::write;
@@ -63,6 +65,15 @@ impl Transaction {
         answer
     }
 
+    /// What a read of keys from `begin` to `end` needs before the transaction is locked.
+    fn prepare_read(&self, begin: &[u8], end: &[u8]) {
+        if timekeeper::is_read(begin, end)
+            && self.with(|state, _| state.read.is_none() && state.options.may_read_system_keys)
+        {
+            timekeeper::make_entry(self.engine.core());
+        }
+    }
+
     /// Sets an option by its FDBTransactionOption number of 7.3.
     ///
     /// # Errors
@@ -81,6 +92,7 @@ impl Transaction {
     /// 2004 outside the legal range, 1036 where a versionstamp makes the value unknown, 1007 when the read version is
     /// too old, and whatever ended the transaction.
     pub fn get(&self, key: &[u8], snapshot: bool) -> Result<Option<Vec<u8>>> {
+        self.prepare_read(key, key);
         self.with(|state, core| {
             core.counters.reads.add(1);
             if special::is_special(key) {
@@ -107,6 +119,7 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::get`].
     pub fn get_key(&self, selector: KeySelector<'_>, snapshot: bool) -> Result<Vec<u8>> {
+        self.prepare_read(selector.key, selector.key);
         self.with(|state, core| {
             core.counters.key_reads.add(1);
             state.check_usable()?;
@@ -130,6 +143,7 @@ impl Transaction {
         options: &RangeOptions,
     ) -> Result<RangeResult> {
         let limits = Limits::of(options)?;
+        self.prepare_read(begin.key, end.key);
         self.with(|state, core| {
             core.counters.range_reads.add(1);
             if special::is_special(begin.key) && special::is_special(end.key) {
@@ -150,6 +164,51 @@ impl Transaction {
             let outcome = view(state, core, options.snapshot, |view| read.run(view))?;
             core.counters.keys_read.add(outcome.answer.pairs.len() as u64);
             Ok(settle(state, outcome, options.snapshot))
+        })
+    }
+
+    /// The pairs of an index and the records that a mapper makes of each; see [`MappedRange`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get_range`]; 2108 for a snapshot read and without read-your-writes, 2039 where it would read
+    /// what this transaction wrote, 2030, 2032, 2041, 2042 and 2043 for a mapper that is not valid or does not fit.
+    pub fn get_mapped_range(
+        &self,
+        begin: KeySelector<'_>,
+        end: KeySelector<'_>,
+        mapper: &[u8],
+        options: &RangeOptions,
+    ) -> Result<MappedRange> {
+        let limits = Limits::of(options)?;
+        self.with(|state, core| {
+            core.counters.range_reads.add(1);
+            if special::is_special(begin.key) && special::is_special(end.key) {
+                return Err(state.deferred.unwrap_or(Error::CLIENT_INVALID_OPERATION));
+            }
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if begin.key > max_key || end.key > max_key {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            if begin.offset >= end.offset && begin.base() >= end.base() {
+                return Ok(MappedRange::default());
+            }
+            if options.snapshot || state.options.read_your_writes_disabled {
+                return Err(Error::UNSUPPORTED_OPERATION);
+            }
+            let rules = Rules::ReadYourWrites;
+            let index = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
+            let read =
+                view(state, core, true, |view| Ok(mapped::read(&View { writes: None, ..*view }, index, mapper)))??;
+            core.counters.keys_read.add(read.answer.index.pairs.len() as u64);
+            for (begin, end) in &read.conflicts {
+                let touched = state.writes.first_touched(begin, end);
+                state.add_read_conflict(begin, touched.as_deref().unwrap_or(end));
+                if touched.is_some() {
+                    return Err(Error::MAPPED_RANGE_READS_YOUR_WRITES);
+                }
+            }
+            Ok(read.answer)
         })
     }
 

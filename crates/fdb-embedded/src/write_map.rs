@@ -281,6 +281,18 @@ impl WriteMap {
         }
     }
 
+    /// Where within `[begin, end)` the first key lies that the transaction itself set, changed or cleared.
+    pub(crate) fn first_touched(&self, begin: &[u8], end: &[u8]) -> Option<Vec<u8>> {
+        let (state, entries) = self.from(begin);
+        let mut inside = entries.take_while(|(key, _)| key.as_slice() < end).peekable();
+        let starts_in_range = inside.peek().is_none_or(|(key, _)| key.as_slice() > begin);
+        if state.is_cleared && starts_in_range && begin < end {
+            return Some(begin.to_vec());
+        }
+        let touched = inside.find(|(_, entry)| !entry.ops.is_empty() || entry.after.is_cleared);
+        touched.map(|(key, _)| key.clone())
+    }
+
     /// The write conflicts within `[begin, end)`, ascending and disjoint.
     pub(crate) fn conflicts(&self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use foundationdb::api::NetworkAutoStop;
 use foundationdb::options::{ConflictRangeType, MutationType, StreamingMode};
+use foundationdb::tuple::pack;
 use foundationdb::{Database, FdbError, KeySelector, RangeOption, Transaction};
 use futures::TryStreamExt;
 use futures::executor::block_on;
@@ -312,4 +313,40 @@ async fn futures_wake_tokio_tasks() {
     for task in tasks.collect::<Vec<_>>() {
         assert_eq!(task.await.expect("ran").expect("committed"), Some(b"written".to_vec()));
     }
+}
+
+#[test]
+fn a_mapped_range_reads_an_index_and_its_records() {
+    let (database, prefix) = open("mapped");
+    let text = String::from_utf8(prefix).expect("UTF-8");
+    let trx = create(&database);
+    for id in 0..20 {
+        trx.set(&pack(&(&text, "index", id % 2, id)), b"");
+        for part in ["name", "place"] {
+            trx.set(&pack(&(&text, "data", id, part)), format!("{part} of {id}").as_bytes());
+        }
+    }
+    block_on(trx.commit()).expect("committed");
+    let (begin, end) = (pack(&(&text, "index", 1)), pack(&(&text, "index", 2)));
+    let range = RangeOption::from((begin, end));
+    let mapper = pack(&(&text, "data", "{K[3]}", "{...}"));
+    let trx = create(&database);
+    let answer = block_on(trx.get_mapped_range(&range, &mapper, 1, false)).expect("read");
+    assert!(!answer.more());
+    let found: Vec<(Vec<u8>, Vec<String>)> = answer
+        .iter()
+        .map(|row| {
+            let records = row.key_values().iter().map(|pair| String::from_utf8_lossy(pair.value()).into_owned());
+            (row.parent_key().to_vec(), records.collect())
+        })
+        .collect();
+    let expected = (0..20)
+        .filter(|id| id % 2 == 1)
+        .map(|id| (pack(&(&text, "index", 1, id)), vec![format!("name of {id}"), format!("place of {id}")]));
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    let snapshot = block_on(trx.get_mapped_range(&range, &mapper, 1, true));
+    assert_eq!(snapshot.err().map(|error| error.code()), Some(2108));
+    trx.set(&pack(&(&text, "data", 7, "size")), b"");
+    let own = block_on(trx.get_mapped_range(&range, &mapper, 1, false));
+    assert_eq!(own.err().map(|error| error.code()), Some(2039));
 }
