@@ -396,7 +396,8 @@ impl Committer {
     fn keep_time(&mut self, batch: &mut Batch, txn: &mut RwTxn<'_>, version: i64) -> Result<(), StoreError> {
         let core = &self.core;
         let is_disabled = || !matches!(batch.value(txn, timekeeper::DISABLE_KEY), Ok(None));
-        for mutation in core.time_keeper.entry(version, is_disabled) {
+        let is_empty = |begin: &[u8], end: &[u8]| core.store.is_range_empty(txn, begin, end).unwrap_or(true);
+        for mutation in core.time_keeper.entry(version, is_disabled, is_empty) {
             if let Mutation::Set(key, _) = &mutation {
                 self.history.insert((key.clone(), key_after(key)), version);
             }

@@ -47,8 +47,14 @@ impl TimeKeeper {
         lock(&self.last).is_none_or(|last| last.elapsed() >= EVERY)
     }
 
-    /// What a batch of this version shall write beside its commits; nothing most of the time.
-    pub(crate) fn entry(&self, version: i64, is_disabled: impl FnOnce() -> bool) -> Vec<Mutation> {
+    /// What a batch of this version shall write beside its commits; nothing most of the time. `is_empty` tells whether a
+    /// range has no record.
+    pub(crate) fn entry(
+        &self,
+        version: i64,
+        is_disabled: impl FnOnce() -> bool,
+        is_empty: impl FnOnce(&[u8], &[u8]) -> bool,
+    ) -> Vec<Mutation> {
         if !self.is_due() || is_disabled() {
             return Vec::new();
         }
@@ -58,8 +64,9 @@ impl TimeKeeper {
         push_integer(&mut value, version);
         let mut mutations =
             vec![Mutation::Set(VERSION_KEY.to_vec(), VERSION.to_vec()), Mutation::Set(map_key(now), value)];
-        if let Some(oldest) = now.checked_sub(AGE_MAX) {
-            mutations.push(Mutation::Clear((map_key(Duration::ZERO), map_key(oldest))));
+        let (first, oldest) = (map_key(Duration::ZERO), map_key(now.saturating_sub(AGE_MAX)));
+        if first < oldest && !is_empty(&first, &oldest) {
+            mutations.push(Mutation::Clear((first, oldest)));
         }
         mutations
     }
@@ -109,15 +116,15 @@ mod tests {
     #[test]
     fn an_entry_is_what_a_controller_writes() {
         let keeper = TimeKeeper::default();
-        assert!(keeper.entry(1, || true).is_empty(), "disabled");
-        let entry = keeper.entry(0x0102_0304_0506, || false);
+        assert!(keeper.entry(1, || true, |_, _| false).is_empty(), "disabled");
+        let entry = keeper.entry(0x0102_0304_0506, || false, |_, _| false);
         let [Mutation::Set(..), Mutation::Set(key, value), Mutation::Clear((begin, end))] = entry.as_slice() else {
             panic!("{entry:?}");
         };
         assert_eq!(value, b"\x1a\x01\x02\x03\x04\x05\x06");
         assert!(key.starts_with(b"\xff\x02/timeKeeper/map/\x18") && key.len() == MAP.0.len() + 5, "{key:?}");
         assert!(begin < end && end < key && key.as_slice() < MAP.1);
-        assert!(keeper.entry(2, || false).is_empty(), "not again so soon");
+        assert!(keeper.entry(2, || false, |_, _| false).is_empty(), "not again so soon");
     }
 
     #[test]
