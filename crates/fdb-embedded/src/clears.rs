@@ -58,6 +58,9 @@ impl Clears {
 
     /// The range that hides `key`.
     pub(crate) fn hiding(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
+        if self.is_empty() {
+            return None;
+        }
         let not_above = (Bound::Unbounded, Bound::Included(key));
         let (begin, pending) = self.by_begin.range::<[u8], _>(not_above).next_back()?;
         (pending.end.as_slice() > key).then_some((begin.as_slice(), pending.end.as_slice()))

@@ -17,11 +17,16 @@ pub(crate) const META_TAG: u8 = 0;
 /// First byte of every stored user key.
 pub(crate) const USER_TAG: u8 = 1;
 
+/// LMDB keys up to this length are put together without an allocation.
+const INLINE_BYTES: usize = 128;
+
 /// Where a user key is stored: the LMDB key, and the rest of the key where it lies in a bucket.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Place<'k> {
-    bytes: [u8; LMDB_KEY_BYTES_MAX],
+    inline: [u8; INLINE_BYTES],
     len: usize,
+    /// The LMDB key, where it is longer than `inline`.
+    long: Vec<u8>,
     /// `None`: the LMDB value is the user's value. `Some(rest)`: it is a bucket.
     pub(crate) rest: Option<&'k [u8]>,
 }
@@ -32,14 +37,21 @@ impl<'k> Place<'k> {
             None => (key, None),
             Some((head, rest)) => (head, Some(rest)),
         };
-        let mut bytes = [0; LMDB_KEY_BYTES_MAX];
-        bytes[0] = USER_TAG;
-        bytes[1..=head.len()].copy_from_slice(head);
-        Place { bytes, len: head.len() + 1, rest }
+        let (mut inline, len) = ([0; INLINE_BYTES], head.len() + 1);
+        let mut long = Vec::new();
+        if let Some(key) = inline.get_mut(1..len) {
+            key.copy_from_slice(head);
+            inline[0] = USER_TAG;
+        } else {
+            long.reserve_exact(len);
+            long.push(USER_TAG);
+            long.extend_from_slice(head);
+        }
+        Place { inline, len, long, rest }
     }
 
     pub(crate) fn lmdb_key(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        self.inline.get(..self.len).unwrap_or(&self.long)
     }
 }
 
