@@ -33,8 +33,11 @@ const CLEAR_BYTES_MAX: usize = 16 << 20;
 const REMOVAL_TIME_MAX: Duration = Duration::from_millis(10);
 /// With more pending clears than this, removal goes before commits until there are half as many.
 const PENDING_CLEARS_MAX: usize = 1_024;
-/// How far ahead the version that a restart begins at is written, in versions: ten seconds.
+/// How far ahead of the clock the version that a restart begins at is written, in versions: ten seconds.
 const CEILING_STEP: i64 = 10_000_000;
+/// And how far ahead of the newest commit at least, where versions are ahead of the clock after a restart. Less, so that
+/// a process that is killed again and again does not get further and further ahead.
+const CEILING_LEAST: i64 = 100_000;
 
 /// What a commit was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -430,7 +433,8 @@ impl Committer {
         }
         batch.write(&mut txn).map_err(not_written)?;
         if needs_ceiling {
-            self.ceiling = version.saturating_add(CEILING_STEP);
+            self.ceiling =
+                core.versions.clock().saturating_add(CEILING_STEP).max(version.saturating_add(CEILING_LEAST));
             format::put_ceiling(&core.store, &mut txn, self.ceiling).map_err(not_written)?;
         }
         core.versions.will_commit(batch.clears());

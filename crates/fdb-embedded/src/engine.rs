@@ -163,7 +163,7 @@ impl Engine {
         let core = Arc::new_cyclic(|me| Core {
             dir: dir.clone(),
             store: opened.store,
-            versions: Versions::new(opened.env.clone(), opened.store, opened.start_version, Arc::clone(&clears)),
+            versions: Versions::new(opened.env.clone(), opened.store, opened.start, Arc::clone(&clears)),
             queue: CommitQueue::default(),
             watches: Watches::default(),
             timer: Timer::default(),

@@ -2,8 +2,8 @@
 //!
 //! `DIR/data.mdb` and `DIR/lock.mdb` are LMDB's, `DIR/engine.lock` holds the lock of the process that has the directory
 //! open. Two records of the engine stand in the database: `format`, a version number (u32 little-endian), and `ceiling`
-//! (i64 little-endian), a version above all that were given to commits; the next run begins there. It is written ahead
-//! every ten seconds, so most commits need not write it.
+//! (i64 little-endian), a version above all that were given to commits; the next run begins there. It is written up to
+//! ten seconds ahead of the clock, so most commits need not write it.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -18,6 +18,7 @@ use crate::data_file::{self, BadFile};
 use crate::directory::{reserve, sync_entries};
 use crate::keys::LMDB_KEY_BYTES_MAX;
 use crate::open_error::OpenError;
+use crate::snapshot::Start;
 use crate::store::{Store, StoreResult};
 
 /// The format that this engine writes.
@@ -36,11 +37,11 @@ const NEW_DIR: &str = "data.new";
 /// Enough for the records of a new file.
 const NEW_MAP_BYTES: usize = 1 << 20;
 
-/// An opened data file, and the version that this run begins at.
+/// An opened data file, and where the versions of this run begin.
 pub(crate) struct Opened {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) store: Store,
-    pub(crate) start_version: i64,
+    pub(crate) start: Start,
     pub(crate) clears: Clears,
 }
 
@@ -98,10 +99,10 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     let no_database = || OpenError::Io { dir: dir.to_owned(), reason: "LMDB made no database".into() };
     let store = Store::new(db.ok_or_else(no_database)?);
     let mut txn = env.write_txn().map_err(|error| OpenError::lmdb(dir, error))?;
-    let start_version = check_records(dir, &store, &mut txn)?;
+    let start = check_records(dir, &store, &mut txn)?;
     let clears = store.clears(&txn).map_err(|error| OpenError::store(dir, error))?;
     txn.commit().map_err(|error| OpenError::lmdb(dir, error))?;
-    Ok(Opened { env: env.clone(), store, start_version, clears })
+    Ok(Opened { env: env.clone(), store, start, clears })
 }
 
 fn map(dir: &Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, OpenError> {
@@ -135,8 +136,8 @@ fn bad_file(dir: &Path, error: BadFile) -> OpenError {
     }
 }
 
-/// Reads or writes the engine's records; returns the version to begin at.
-fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<i64, OpenError> {
+/// Reads or writes the engine's records; returns where versions begin.
+fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start, OpenError> {
     let failed = |error| OpenError::store(dir, error);
     let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
     match number::<4>(store, txn, FORMAT).map_err(failed)?.map(u32::from_le_bytes) {
@@ -155,7 +156,7 @@ fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<i64, 
     let ceiling = number::<8>(store, txn, CEILING).map_err(failed)?.map_or(0, i64::from_le_bytes);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = i64::try_from(clock.as_micros()).unwrap_or(i64::MAX / 2);
-    Ok(clock.max(ceiling.saturating_add(1)))
+    Ok(Start { version: clock.max(ceiling.saturating_add(1)), clock })
 }
 
 fn number<const N: usize>(store: &Store, txn: &RoTxn<'_, AnyTls>, name: &str) -> StoreResult<Option<[u8; N]>> {

@@ -1,7 +1,7 @@
 //! Read versions, and the LMDB read transactions behind them.
 //!
-//! A version is a number of microseconds: the clock at opening, or what the last run may have reached if that is more,
-//! plus the time since. A commit takes the clock's version, or one more than any version handed out. A read version is
+//! A version is a number of microseconds: the clock at opening, plus the time since. Where an earlier run may have gone
+//! further, versions stand still until the clock has caught up, so that they do not go back, whoever is told one when. A commit takes the clock's version, or one more than any version handed out. A read version is
 //! the clock's too, so its age is its distance from the clock; it sees the newest commit not above it. All read versions
 //! between two commits share one snapshot.
 
@@ -95,35 +95,48 @@ struct Pending {
     clears: Option<Arc<Clears>>,
 }
 
+/// Where versions begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Above every version that an earlier run gave to a commit, and not below any that it gave to a reader.
+    pub(crate) version: i64,
+    /// What the clock showed, in microseconds.
+    pub(crate) clock: i64,
+}
+
 /// Hands out read versions and commit versions.
 pub(crate) struct Versions {
     env: Env<WithoutTls>,
     store: Store,
     started: Instant,
-    start_version: i64,
+    start: Start,
     inner: Mutex<Inner>,
     snapshots_opened: AtomicU64,
 }
 
 impl Versions {
-    /// `start_version` must be above every version that an earlier run gave to a commit.
-    pub(crate) fn new(env: Env<WithoutTls>, store: Store, start_version: i64, clears: Arc<Clears>) -> Versions {
+    pub(crate) fn new(env: Env<WithoutTls>, store: Store, start: Start, clears: Arc<Clears>) -> Versions {
         let inner = Inner {
-            committed: start_version,
+            committed: start.version,
             clears,
             pending: None,
-            read: start_version,
+            read: start.version,
             is_closed: false,
             current: None,
             live: BTreeMap::new(),
         };
         let (started, inner) = (Instant::now(), Mutex::new(inner));
-        Versions { env, store, started, start_version, inner, snapshots_opened: 0.into() }
+        Versions { env, store, started, start, inner, snapshots_opened: 0.into() }
     }
 
-    /// The version that the clock shows.
+    /// The version that the clock shows, or the one that it has to catch up with.
     pub(crate) fn now(&self) -> i64 {
-        self.start_version.saturating_add(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX))
+        self.clock().max(self.start.version)
+    }
+
+    /// What the clock shows. It is not set while the engine is open.
+    pub(crate) fn clock(&self) -> i64 {
+        self.start.clock.saturating_add(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
 
     /// Whether reads at this version are refused.

@@ -4,21 +4,15 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use common::{commit, open, promise, set, wait};
+use common::{commit, open, set};
 use fdb_embedded::{Engine, Error, KeySelector, OpenError, OpenOptions, RangeOptions};
 
 const ROLE: &str = "FDB_EMBEDDED_TEST_ROLE";
 const DIR: &str = "FDB_EMBEDDED_TEST_DIR";
-
-/// Keys of one transaction of the writer.
-const PARTS: u64 = 5;
 
 fn start(role: &str, dir: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -37,80 +31,12 @@ fn child() {
     let (Ok(role), Ok(dir)) = (std::env::var(ROLE), std::env::var(DIR)) else { return };
     let dir = Path::new(&dir);
     match role.as_str() {
-        "writer" => write_until_killed(&open(dir)),
         "opener" => match Engine::open(dir, OpenOptions::default()) {
             Ok(_) => println!("opened"),
             Err(error) => println!("refused {} {error}", error.code()),
         },
         "full" => write_until_full(dir),
         other => panic!("role {other}"),
-    }
-}
-
-/// Commits transactions of several keys, some long, from several threads; tells each acknowledged one.
-fn write_until_killed(engine: &Engine) {
-    std::thread::scope(|scope| {
-        for thread in 0..4u64 {
-            scope.spawn(move || {
-                for number in 0u64.. {
-                    let transaction = engine.transaction();
-                    let name = format!("{}-{thread}-{number}", std::process::id());
-                    for part in 0..PARTS {
-                        let filler = "f".repeat(if part == 0 { 3_000 } else { 10 });
-                        let key = format!("w/{name}/{filler}/{part}");
-                        transaction.set(key.as_bytes(), &vec![part as u8; 10 << (number % 12)]);
-                    }
-                    transaction.clear_range(b"scratch/", b"scratch0");
-                    let (done, stamp) = promise();
-                    transaction.get_versionstamp(done);
-                    commit(&transaction).expect("a commit");
-                    let stamp = wait(&stamp).expect("a stamp");
-                    let stamp: String = stamp.iter().map(|byte| format!("{byte:02x}")).collect();
-                    let mut out = std::io::stdout().lock();
-                    writeln!(out, "acknowledged {name} {stamp}").and_then(|()| out.flush()).expect("a line");
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn a_kill_loses_nothing_that_was_acknowledged() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut acknowledged = BTreeMap::new();
-    for round in 0..6u64 {
-        let mut child = start("writer", dir.path());
-        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
-        std::thread::sleep(Duration::from_millis(150 + 67 * round));
-        child.kill().expect("a kill");
-        child.wait().expect("its end");
-        let newest = acknowledged.keys().next_back().cloned();
-        let lines = reader.join().expect("its lines");
-        let before = acknowledged.len();
-        for line in &lines {
-            // A line cut by the kill is one that nobody was told.
-            let [_, name, stamp] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
-            if !line.starts_with("acknowledged ") || stamp.len() != 20 {
-                continue;
-            }
-            assert!(Some(stamp) > newest.as_deref(), "a stamp of an earlier run came again");
-            let earlier = acknowledged.insert(stamp.to_owned(), name.to_owned());
-            assert_eq!(earlier, None, "a stamp was given twice");
-        }
-        assert!(acknowledged.len() > before, "the child committed nothing");
-        let engine = open(dir.path());
-        let transaction = engine.transaction();
-        let pairs = common::range(&transaction, b"w/", b"w0", &RangeOptions::default()).expect("a read");
-        let mut parts: BTreeMap<String, u64> = BTreeMap::new();
-        for (key, _) in pairs {
-            let name = String::from_utf8(key).expect("text").split('/').nth(1).expect("a name").to_owned();
-            *parts.entry(name).or_default() += 1;
-        }
-        assert!(parts.values().all(|&count| count == PARTS), "a transaction is there in part");
-        for name in acknowledged.values() {
-            assert!(parts.contains_key(name), "an acknowledged transaction is lost: {name}");
-        }
     }
 }
 

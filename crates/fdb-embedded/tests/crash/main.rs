@@ -1,0 +1,147 @@
+//! kill -9 while a process commits from several threads: whatever was acknowledged is there, everything else is there as
+//! a whole or not at all, versions grow, and no versionstamp is given twice.
+//!
+//! `FLATBED_CRASH_KILLS` says how often (`make crash`: 300), `FLATBED_CRASH_SEED` what is written and when it is killed.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod check;
+mod plan;
+mod writer;
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use check::{Found, Model, Told};
+use common::Random;
+
+const DIR: &str = "FDB_EMBEDDED_CRASH_DIR";
+const RUN: &str = "FDB_EMBEDDED_CRASH_RUN";
+const SEED: &str = "FLATBED_CRASH_SEED";
+const KILLS: &str = "FLATBED_CRASH_KILLS";
+const KILLS_DEFAULT: u64 = 6;
+/// Longer than a start takes, wherever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Not a test of its own: the process that is killed.
+#[test]
+fn child() {
+    let (Ok(dir), Some(run), Some(seed)) = (std::env::var(DIR), variable(RUN), variable(SEED)) else { return };
+    // The harness began a line.
+    println!();
+    if run == 0 {
+        writer::reopen(Path::new(&dir));
+    }
+    writer::run(Path::new(&dir), run, seed);
+}
+
+/// When a process is killed.
+enum Moment {
+    /// So long after it was started: maybe while it opens.
+    AfterStart(Duration),
+    /// So long after it said that it is open.
+    AfterOpen(Duration),
+}
+
+/// Starts a process, kills it, and gives back what it told.
+fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> Told {
+    let (run, seed) = (run.to_string(), seed.to_string());
+    let variables = [(DIR, dir.as_os_str()), (RUN, OsStr::new(&run)), (SEED, OsStr::new(&seed))];
+    let mut child = common::child(&variables).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a child");
+    let (mut out, mut errors) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let (is_open, opened) = channel();
+    let reader = std::thread::spawn(move || {
+        let (mut bytes, mut piece, mut is_told) = (Vec::new(), [0; 1 << 16], false);
+        loop {
+            let count = out.read(&mut piece).expect("a pipe");
+            bytes.extend_from_slice(&piece[..count]);
+            if !is_told && bytes.windows(5).any(|five| five == b"open ") {
+                is_told = true;
+                // Nobody waits for it where the moment is another.
+                let _ = is_open.send(());
+            }
+            if count == 0 {
+                return String::from_utf8(bytes).expect("text");
+            }
+        }
+    });
+    match moment {
+        Moment::AfterStart(delay) => std::thread::sleep(*delay),
+        Moment::AfterOpen(delay) => {
+            opened.recv_timeout(PATIENCE).expect("the child opens");
+            std::thread::sleep(*delay);
+        }
+    }
+    child.kill().expect("a kill");
+    let status = child.wait().expect("its end");
+    let mut complaint = String::new();
+    errors.read_to_string(&mut complaint).expect("text");
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(status.signal(), Some(9), "the child ended by itself: {complaint}");
+    Told::read(&reader.join().expect("its output"))
+}
+
+#[test]
+fn what_was_acknowledged_outlives_a_kill() {
+    if std::env::var_os(DIR).is_some() {
+        return;
+    }
+    let kills = variable(KILLS).unwrap_or(KILLS_DEFAULT);
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+    let seed = variable(SEED).unwrap_or(clock);
+    eprintln!("again: {SEED}={seed} {KILLS}={kills} cargo test -p fdb-embedded --test crash -- --nocapture");
+    let mut random = Random::new(seed);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut model, mut sum, mut unopened) = (Model::default(), Found::default(), 0);
+    for run in 1..=kills {
+        let moment = match random.below(5) {
+            0 => Moment::AfterStart(Duration::from_micros(random.below(60_000))),
+            _ => Moment::AfterOpen(Duration::from_micros(random.below(500_000))),
+        };
+        let told = killed(dir.path(), run, random.next(), &moment);
+        unopened += u64::from(told.opened == 0);
+        let found = model.check(dir.path(), run, &told, random.below(2) == 0);
+        eprintln!("kill {run}: {found:?}");
+        sum.acknowledged += told.acknowledged() as u64;
+        sum.landed += found.landed;
+        sum.lost += found.lost;
+        sum.refused += found.refused;
+        sum.pending_clears += u64::from(found.pending_clears > 0);
+    }
+    eprintln!(
+        "{kills} kills, {unopened} of them before the directory was open: {} transactions acknowledged and there, {} not \
+         acknowledged of which {} are there, {} refused; clears were pending after {}",
+        sum.acknowledged,
+        sum.landed + sum.lost,
+        sum.landed,
+        sum.refused,
+        sum.pending_clears
+    );
+    assert!(sum.acknowledged > 0, "nothing was committed");
+}
+
+#[test]
+fn a_kill_while_it_opens_leaves_all_or_nothing() {
+    if std::env::var_os(DIR).is_some() {
+        return;
+    }
+    let mut random = Random::new(7);
+    for _ in 0..variable(KILLS).unwrap_or(KILLS_DEFAULT).div_ceil(3) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().join("made").join("by it");
+        let mut model = Model::default();
+        for _ in 0..3 {
+            let told = killed(&data, 0, 0, &Moment::AfterStart(Duration::from_micros(random.below(40_000))));
+            model.check(&data, 0, &told, false);
+        }
+    }
+}
