@@ -9,7 +9,7 @@ use fdb_embedded::{Engine, Error, OpenError, OpenOptions};
 
 use crate::cluster_file::{self, ClusterFile, ClusterFileError};
 use crate::defaults::Defaults;
-use crate::error::{CONNECTION_STRING_INVALID, code};
+use crate::error::{CONNECTION_STRING_INVALID, ENVIRONMENT_INVALID, code};
 use crate::future::{FDBFuture, Outcome};
 use crate::network::{PROTOCOL_VERSION, check_set_up, open_options};
 use crate::transaction::FDBTransaction;
@@ -84,9 +84,11 @@ unsafe fn open(directory: Result<PathBuf, ClusterFileError>, out_database: *mut 
     if let Err(error) = check_set_up() {
         return error.0;
     }
+    // A C function cannot say more.
+    let Ok(options) = open_options() else { return ENVIRONMENT_INVALID.0 };
     let opened = directory
         .map_err(|error| error.code())
-        .and_then(|directory| open_embedded(&directory, open_options()).map_err(|error| error.code()));
+        .and_then(|directory| open_embedded(&directory, options).map_err(|error| error.code()));
     match opened {
         Ok(database) => {
             // SAFETY: the caller's promise.
@@ -100,7 +102,8 @@ unsafe fn open(directory: Result<PathBuf, ClusterFileError>, out_database: *mut 
 /// Opens the database of a cluster file ([`crate::cluster_file`]). A null or empty path: the file that
 /// `FLATBED_CLUSTER_FILE` or `FDB_CLUSTER_FILE` of the environment names, else the directory [`DEFAULT_DIRECTORY`].
 ///
-/// Errors: 2008 before `fdb_setup_network`, the codes of [`ClusterFileError`] and of [`OpenError`].
+/// Errors: 2008 before `fdb_setup_network`, 2022 where `FLATBED_FDB_BUGGIFY` or `FLATBED_FDB_PENDING_READS` of the
+/// environment means nothing, the codes of [`ClusterFileError`] and of [`OpenError`].
 ///
 /// # Safety
 /// The path is null or ends with a zero byte; `out_database` may be written to.

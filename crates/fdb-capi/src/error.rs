@@ -22,6 +22,8 @@ pub(crate) const FUTURE_NOT_SET: Error = Error(2002);
 pub(crate) const NETWORK_NOT_SETUP: Error = Error(2008);
 /// `fdb_setup_network` or `fdb_run_network` a second time.
 pub(crate) const NETWORK_ALREADY_SETUP: Error = Error(2009);
+/// A variable of the environment means nothing.
+pub(crate) const ENVIRONMENT_INVALID: Error = Error(2022);
 /// `fdb_setup_network` after `fdb_stop_network`.
 pub(crate) const NETWORK_CANNOT_BE_RESTARTED: Error = Error(2025);
 /// Waiting on a thread that the wait is for.

@@ -1,8 +1,9 @@
 //! `FDBFuture`: the answer of a call, there at once or to come.
 //!
 //! Reads are answered before the call returns, so their futures are made ready: one allocation, and no lock is taken
-//! when they are looked at. A future that waits has its callbacks under a lock; it is completed by whoever comes first
-//! of the engine and `fdb_future_cancel`; its callbacks come from the network thread ([`crate::delivery`]).
+//! when they are looked at. A few are withheld all the same, and delivered by the engine's thread, so that programs meet
+//! what they always meet on a cluster. A future that waits has its callbacks under a lock; it is completed by whoever
+//! comes first of the engine and `fdb_future_cancel`; its callbacks come from the network thread ([`crate::delivery`]).
 //!
 //! A future's pointer is an `Arc` that the caller of the C API owns; the engine's callback owns another. So a future
 //! that is destroyed while its callback runs stays valid until the callback is back.
@@ -22,7 +23,7 @@ use crate::types::{FDBCallback, FDBKey, FDBKeyValue, FDBMappedKeyValue, c_len, f
 /// What a future was answered with. Pointers in it point into the memory that stands beside them.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Not answered yet, or its memory was released.
+    /// Not known yet, or its memory was released.
     Nothing,
     Error(Error),
     Void,
@@ -156,6 +157,17 @@ impl FDBFuture {
         Self::new(PENDING, Outcome::Nothing)
     }
 
+    /// A future that waits although its answer is known already; see [`FDBFuture::release`].
+    pub(crate) fn withheld(outcome: Outcome) -> Arc<FDBFuture> {
+        Self::new(PENDING, outcome)
+    }
+
+    /// The callback for the engine that gives a withheld answer free, or replaces it by an error.
+    pub(crate) fn release(this: &Arc<FDBFuture>) -> Done<()> {
+        let this = Arc::clone(this);
+        Box::new(move |result| FDBFuture::complete_as_engine(&this, result.err().map(Outcome::Error)))
+    }
+
     pub(crate) fn into_raw(this: Arc<FDBFuture>) -> *mut FDBFuture {
         Arc::into_raw(this).cast_mut()
     }
@@ -163,11 +175,13 @@ impl FDBFuture {
     /// The callback for the engine that answers this future.
     pub(crate) fn done<T: 'static>(this: &Arc<FDBFuture>, ok: fn(T) -> Outcome) -> Done<T> {
         let this = Arc::clone(this);
-        Box::new(move |result| {
-            let outer = IS_ENGINES.replace(true);
-            FDBFuture::complete(&this, Outcome::of(result, ok));
-            IS_ENGINES.set(outer);
-        })
+        Box::new(move |result| FDBFuture::complete_as_engine(&this, Some(Outcome::of(result, ok))))
+    }
+
+    fn complete_as_engine(this: &Arc<FDBFuture>, outcome: Option<Outcome>) {
+        let outer = IS_ENGINES.replace(true);
+        FDBFuture::complete(this, outcome);
+        IS_ENGINES.set(outer);
     }
 
     /// Lets the future's end be the watch's end.
@@ -186,15 +200,18 @@ impl FDBFuture {
         self.state.load(Ordering::Acquire) != PENDING
     }
 
-    /// Answers the future if nobody did before, has its callbacks called, and gives back the watch that it stood for.
-    fn complete(this: &Arc<FDBFuture>, outcome: Outcome) -> Option<(Engine, WatchId)> {
+    /// Answers the future if nobody did before, with what was withheld if no outcome is given; has its callbacks called,
+    /// and gives back the watch that it stood for.
+    fn complete(this: &Arc<FDBFuture>, outcome: Option<Outcome>) -> Option<(Engine, WatchId)> {
         let waiting = {
             let mut waiting = this.lock();
             if this.is_ready() {
                 return None;
             }
-            // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
-            unsafe { *this.outcome.get() = outcome };
+            if let Some(outcome) = outcome {
+                // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
+                unsafe { *this.outcome.get() = outcome };
+            }
             this.state.store(READY, Ordering::Release);
             std::mem::take(&mut *waiting)
         };
@@ -204,8 +221,9 @@ impl FDBFuture {
     }
 
     fn cancel(this: &Arc<FDBFuture>) {
+        let cancelled = Outcome::Error(Error::OPERATION_CANCELLED);
         if !this.is_ready()
-            && let Some((engine, id)) = FDBFuture::complete(this, Outcome::Error(Error::OPERATION_CANCELLED))
+            && let Some((engine, id)) = FDBFuture::complete(this, Some(cancelled))
         {
             engine.cancel_watch(id);
         }

@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
 
-use fdb_embedded::{Buggify, Error, OpenOptions, Result};
+use fdb_embedded::{ClientBuggify, EnvironmentError, Error, OpenOptions, Result};
 
 use crate::delivery;
 use crate::error::{
@@ -40,26 +40,15 @@ enum Phase {
     Stopped,
 }
 
-/// FoundationDB's option to inject faults, and its two probabilities in percent.
-struct ClientBuggify {
-    is_enabled: bool,
-    activated_percent: u8,
-    fired_percent: u8,
-}
-
 struct Network {
     api_version: Option<c_int>,
     phase: Phase,
     hooks: Vec<Hook>,
-    buggify: ClientBuggify,
 }
 
-static NETWORK: Mutex<Network> = Mutex::new(Network {
-    api_version: None,
-    phase: Phase::NotSetUp,
-    hooks: Vec::new(),
-    buggify: ClientBuggify { is_enabled: false, activated_percent: 25, fired_percent: 25 },
-});
+static NETWORK: Mutex<Network> = Mutex::new(Network { api_version: None, phase: Phase::NotSetUp, hooks: Vec::new() });
+/// The options may change at any time, and hold for the databases that are open.
+static CLIENT_BUGGIFY: ClientBuggify = ClientBuggify::new();
 
 fn network() -> MutexGuard<'static, Network> {
     NETWORK.lock().unwrap_or_else(|broken| broken.into_inner())
@@ -75,18 +64,12 @@ pub(crate) fn check_set_up() -> Result<()> {
     }
 }
 
-/// How databases are opened: faults as the network option `client_buggify_enable` says, else as the environment does.
-pub(crate) fn open_options() -> OpenOptions {
-    let mut options = OpenOptions::from_env();
-    let buggify = &network().buggify;
-    if buggify.is_enabled {
-        // FoundationDB activates each place at random and then fires at random there.
-        let percent = |percent: u8| f64::from(percent) / 100.0;
-        let probability = percent(buggify.activated_percent) * percent(buggify.fired_percent);
-        let seed = options.buggify.map_or(0, |buggify| buggify.seed);
-        options.buggify = Some(Buggify { probability, seed });
-    }
-    options
+/// How databases are opened: as the environment says, and with faults while the network option `client_buggify_enable`
+/// says so.
+pub(crate) fn open_options() -> std::result::Result<OpenOptions, EnvironmentError> {
+    let mut options = OpenOptions::from_env()?;
+    options.client_buggify = Some(&CLIENT_BUGGIFY);
+    Ok(options)
 }
 
 /// Selects the API version, once. 2201 the second time, 2202 for a version newer than the program's header, 2203 for
@@ -126,10 +109,11 @@ enum Shape {
 /// The shape of a network option's value: `None` where 7.3 has no such option.
 fn shape_of(option: c_int) -> Option<Shape> {
     Some(match option {
-        10 | 20 | 30 | 33..=36 | 39..=43 | 45..=47 | 52..=54 | 62 | 63 | 66 | 90 | 91 | 1000 => Shape::Bytes,
+        // FoundationDB does not look at a value of 80 and 81.
+        10 | 20 | 30 | 33..=36 | 39..=43 | 45..=47 | 52..=54 | 62 | 63 | 66 | 80 | 81 | 90 | 91 | 1000 => Shape::Bytes,
         31 | 32 | 65 | 1002 => Shape::Int,
         50 | 51 | 82 | 83 => Shape::Percent,
-        37 | 38 | 48 | 49 | 60 | 61 | 64 | 67..=72 | 80 | 81 | 1001 => Shape::None,
+        37 | 38 | 48 | 49 | 60 | 61 | 64 | 67..=72 | 1001 => Shape::None,
         _ => return None,
     })
 }
@@ -150,16 +134,15 @@ fn set_network_option(option: c_int, value: Option<&[u8]>) -> Result<()> {
             percent = number.ok_or(Error::INVALID_OPTION_VALUE)?;
         }
     }
-    let mut network = network();
-    if network.api_version.is_none() {
+    if network().api_version.is_none() {
         return Err(API_VERSION_UNSET);
     }
     // What is not listed speaks of traces, TLS and other client libraries, of which there are none here.
     match option {
-        80 => network.buggify.is_enabled = true,
-        81 => network.buggify.is_enabled = false,
-        82 => network.buggify.activated_percent = percent,
-        83 => network.buggify.fired_percent = percent,
+        80 => CLIENT_BUGGIFY.enable(true),
+        81 => CLIENT_BUGGIFY.enable(false),
+        82 => CLIENT_BUGGIFY.set_activated_percent(percent),
+        83 => CLIENT_BUGGIFY.set_fired_percent(percent),
         _ => {}
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fdb_embedded::{Done, Engine, Error, Result, Transaction};
 
@@ -34,13 +35,24 @@ impl FDBTransaction {
         self.refusal.map_or(Ok(&self.transaction), Err)
     }
 
-    /// A future that the engine has answered already.
+    /// The future of a question that the engine answers before the call returns; see [`Transaction::next_delay`].
     pub(crate) fn answer<T>(
         &self,
         ask: impl FnOnce(&Transaction) -> Result<T>,
         ok: impl FnOnce(T) -> Outcome,
     ) -> *mut FDBFuture {
-        FDBFuture::ready(Outcome::of(self.usable().and_then(ask), ok))
+        let outcome = Outcome::of(self.usable().and_then(ask), ok);
+        match self.transaction.next_delay() {
+            None => FDBFuture::ready(outcome),
+            Some(delay) => self.answer_later(outcome, delay),
+        }
+    }
+
+    #[cold]
+    fn answer_later(&self, outcome: Outcome, delay: Duration) -> *mut FDBFuture {
+        let future = FDBFuture::withheld(outcome);
+        self.transaction.answer_later(delay, FDBFuture::release(&future));
+        FDBFuture::into_raw(future)
     }
 
     /// Changes the transaction, if it can be used.

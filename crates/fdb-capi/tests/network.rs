@@ -106,6 +106,21 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
         assert_eq!(unsafe { fdb_create_database_from_connection_string(text.as_ptr(), &mut other) }, code);
     }
 
+    // Faults come and go with the options, in a database that is open.
+    let commit = || {
+        let tr = database.transaction();
+        tr.set(b"key", b"value");
+        tr.commit().wait()
+    };
+    let all = 100u64.to_le_bytes();
+    assert_eq!((set_option(82, &all), set_option(83, &all), set_option(80, b"")), (0, 0, 0));
+    for _ in 0..20 {
+        let error = commit();
+        assert!(error == 1020 || error == 1021, "{error}");
+    }
+    assert_eq!(set_option(81, b""), 0);
+    assert!((0..20).all(|_| commit() == 0));
+
     assert_eq!(HOOKS.load(Ordering::SeqCst), 0);
     assert_eq!(fdb_stop_network(), 0);
     assert_eq!(network.join().unwrap(), 0);

@@ -24,6 +24,11 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     state.commit_started = true;
     let writes = std::mem::take(&mut state.writes);
     state.outgoing.take_all(writes);
+    if let Some(error) = state.failed_read {
+        state.read = None;
+        fail_commit(state, core, error);
+        return Started::Answered(done, Err(error));
+    }
     if state.outgoing.mutations.is_empty() && state.outgoing.conflicts.is_empty() {
         core.counters.read_only_commits.add(1);
         for stamp in std::mem::take(&mut state.stamp_waiters) {

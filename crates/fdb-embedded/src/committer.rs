@@ -248,7 +248,7 @@ impl Committer {
         let core = Arc::clone(&self.core);
         if core.queue.is_failed() {
             for request in requests.drain(..) {
-                shielded(|| (request.complete)(Err(Error::IO_ERROR.into())));
+                core.complete(request.complete, Err(Error::IO_ERROR.into()));
             }
             return;
         }
@@ -317,7 +317,7 @@ impl Committer {
                     } else {
                         Ok(commit.committed)
                     };
-                    shielded(|| (commit.complete)(answer));
+                    core.complete(commit.complete, answer);
                 }
             }
             Some(Err((error, may_be_written))) => {
@@ -325,12 +325,12 @@ impl Committer {
                 core.versions.abandon_commit();
                 let answer = if may_be_written { Error::COMMIT_UNKNOWN_RESULT } else { Error::IO_ERROR };
                 for commit in accepted {
-                    shielded(|| (commit.complete)(Err(answer.into())));
+                    core.complete(commit.complete, Err(answer.into()));
                 }
             }
         }
         for (complete, failure) in refused {
-            shielded(|| complete(Err(failure)));
+            core.complete(complete, Err(failure));
         }
     }
 

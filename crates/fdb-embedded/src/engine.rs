@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use heed::{Env, WithoutTls};
 
-use crate::buggify::{Buggify, Faults};
+use crate::buggify::{Buggify, ClientBuggify, Faults};
 use crate::committer::{CLEAR_RECORDS_MAX, CommitQueue, Committer};
 use crate::directory::{self, DirectoryLock};
 use crate::error::{Error, Result};
 use crate::format;
+use crate::late::PendingReads;
 use crate::open_error::OpenError;
 use crate::options::{TransactionOptions, default_for};
 use crate::snapshot::{Versions, lock};
@@ -30,20 +31,17 @@ use crate::watch::{Waiting, Watch, WatchId, Watches};
 pub struct OpenOptions {
     /// Faults to inject; `None` for none. Of two openings of one directory in one process the first decides.
     pub buggify: Option<Buggify>,
+    /// FoundationDB's network options for faults, which hold instead of `buggify` while they are enabled.
+    pub client_buggify: Option<&'static ClientBuggify>,
+    /// Every how many reads [`Transaction::next_delay`] tells to answer one from another thread, as all of a cluster's
+    /// are; 0 for none. `None`: 257.
+    pub pending_read_every: Option<u32>,
     /// Most records that the clears of one batch of commits remove at once, the rest in the background; `None`: 4,096.
     pub clear_records_max: Option<usize>,
     /// Address space to begin with, in bytes; it grows by itself. `None`: as much as the system gives, up to 1 TiB.
     pub map_bytes: Option<usize>,
     /// For tests: the background removal rests, so that what it would remove stays hidden by its pending clear.
     pub is_removal_paused: bool,
-}
-
-impl OpenOptions {
-    /// The defaults, with faults as `FLATBED_FDB_BUGGIFY=PROBABILITY,SEED` says; a malformed value injects none.
-    pub fn from_env() -> OpenOptions {
-        let buggify = std::env::var("FLATBED_FDB_BUGGIFY").ok();
-        OpenOptions { buggify: buggify.as_deref().and_then(Buggify::parse), ..OpenOptions::default() }
-    }
 }
 
 /// What the engine's threads and all transactions share.
@@ -57,6 +55,7 @@ pub(crate) struct Core {
     pub(crate) time_keeper: TimeKeeper,
     pub(crate) counters: Counters,
     pub(crate) faults: Faults,
+    pub(crate) pending_reads: PendingReads,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
     /// Bytes of the file in use, as of the last batch.
@@ -169,7 +168,8 @@ impl Engine {
             timer: Timer::default(),
             time_keeper: TimeKeeper::default(),
             counters: Counters::default(),
-            faults: Faults::new(options.buggify),
+            faults: Faults::new(options.buggify, options.client_buggify),
+            pending_reads: PendingReads::new(options.pending_read_every),
             clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
             is_removal_paused: options.is_removal_paused,
             data_bytes: AtomicU64::new(0),
@@ -260,6 +260,7 @@ impl Core {
     pub(crate) fn stats(&self) -> Stats {
         let (open_snapshots, retained_snapshots, snapshots_opened) = self.versions.snapshot_counts();
         let counters = &self.counters;
+        let faults = self.faults.counts();
         let failure = self.queue.failure.reason();
         Stats {
             reads: counters.reads.get(),
@@ -281,7 +282,9 @@ impl Core {
             open_snapshots: open_snapshots as u64,
             retained_snapshots: retained_snapshots as u64,
             snapshots_opened,
-            faults_injected: self.faults.injected.get(),
+            pending_reads: self.pending_reads.chosen(),
+            faults_injected: faults.iter().map(|fault| fault.count).sum(),
+            faults,
             last_committed_version: self.versions.committed(),
             pending_clears: self.versions.pending_clears() as u64,
             data_bytes: self.data_bytes.load(Ordering::Relaxed),
@@ -301,11 +304,14 @@ impl Core {
     pub(crate) fn status_json(&self) -> String {
         let stats = self.stats();
         let is_available = !stats.is_failed;
+        let faults: Vec<String> =
+            stats.faults.iter().map(|fault| format!("\"{}\":{}", fault.kind, fault.count)).collect();
         format!(
             concat!(
                 r#"{{"client":{{"database_status":{{"available":{available},"healthy":{available}}}}},"#,
                 r#""cluster":{{"data":{{"total_disk_used_bytes":{bytes},"total_kv_size_bytes":{bytes}}},"#,
-                r#""database_available":{available},"embedded":{{"engine":"{engine}","uptime_seconds":{uptime}}},"#,
+                r#""database_available":{available},"#,
+                r#""embedded":{{"engine":"{engine}","uptime_seconds":{uptime},"faults":{{{faults}}}}},"#,
                 r#""workload":{{"operations":{{"reads":{{"counter":{reads}}},"writes":{{"counter":{writes}}}}},"#,
                 r#""transactions":{{"committed":{{"counter":{commits}}},"conflicted":{{"counter":{conflicts}}},"#,
                 r#""started":{{"counter":{started}}}}}}}}}}}"#
@@ -314,6 +320,7 @@ impl Core {
             bytes = stats.data_bytes,
             engine = concat!("fdb-embedded ", env!("CARGO_PKG_VERSION")),
             uptime = self.opened.elapsed().as_secs(),
+            faults = faults.join(","),
             reads = stats.reads + stats.keys_read,
             writes = stats.mutations,
             commits = stats.commits,

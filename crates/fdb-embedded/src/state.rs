@@ -8,6 +8,7 @@ use crate::committer::Committed;
 use crate::conflict::KeyRange;
 use crate::engine::Core;
 use crate::error::{Error, Result};
+use crate::late::LateAnswer;
 use crate::options::{TransactionOptions, is_persistent};
 use crate::range_set::RangeSet;
 use crate::snapshot::{ReadPoint, lock};
@@ -168,6 +169,11 @@ pub(crate) struct State {
     pub(crate) backoff: Duration,
     /// The commit or the retry that has not answered yet.
     pub(crate) in_flight: Option<Arc<Answer>>,
+    /// Reads whose answer is still to be delivered.
+    pub(crate) late: Vec<LateAnswer>,
+    pub(crate) late_ids: u64,
+    /// The first error of a read, which the commit answers too.
+    pub(crate) failed_read: Option<Error>,
     /// What the last commit conflicted with, where `report_conflicting_keys` was set.
     pub(crate) conflicting: Vec<KeyRange>,
     /// To be made after unlocking.
@@ -197,6 +203,9 @@ impl State {
             retries: 0,
             backoff: FIRST_BACKOFF,
             in_flight: None,
+            late: Vec::new(),
+            late_ids: 0,
+            failed_read: None,
             conflicting: Vec::new(),
             calls: Vec::new(),
         };
@@ -257,6 +266,12 @@ impl State {
         for done in std::mem::take(&mut self.stamp_waiters) {
             self.calls.push(Box::new(move || done(Err(error))));
         }
+        self.fail_late(error);
+    }
+
+    /// Fails the reads whose answer is still to be delivered.
+    pub(crate) fn fail_late(&mut self, error: Error) {
+        self.calls.extend(std::mem::take(&mut self.late).into_iter().map(|late| late.failing(error)));
     }
 
     /// True from the commit on; ends the transaction when it is used then.
@@ -372,6 +387,7 @@ impl State {
         self.writes = WriteMap::default();
         self.outgoing = Outgoing::default();
         self.read_conflicts = RangeSet::default();
+        self.failed_read = None;
         self.committed = None;
     }
 

@@ -46,8 +46,12 @@ pub struct Stats {
     pub snapshots_opened: u64,
     /// Cleared ranges whose records are still being removed.
     pub pending_clears: u64,
-    /// Faults that were injected.
+    /// Answers of reads that were delivered from another thread, and not because of a fault.
+    pub pending_reads: u64,
+    /// Faults that were injected, all kinds together.
     pub faults_injected: u64,
+    /// The same by kind; every kind there is, in an order that stays.
+    pub faults: Vec<FaultCount>,
     /// Version of the newest commit.
     pub last_committed_version: i64,
     /// Bytes of the data file in use.
@@ -56,6 +60,15 @@ pub struct Stats {
     pub is_failed: bool,
     /// That error, and what to do about it.
     pub failure: Option<String>,
+}
+
+/// How often a kind of fault was injected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultCount {
+    /// Its name, in snake case.
+    pub kind: &'static str,
+    /// Since the engine was opened.
+    pub count: u64,
 }
 
 #[derive(Default)]

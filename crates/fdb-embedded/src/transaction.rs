@@ -5,9 +5,11 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use crate::buggify::ReadFault;
 use crate::commit::{Started, start_commit, time_out};
 use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
+use crate::late;
 use crate::mapped::{self, MappedRange};
 use crate::options::is_known;
 use crate::read::{KeySelector, Limits, Outcome, RangeOptions, RangeRead, RangeResult, Rules, get_key};
@@ -40,6 +42,7 @@ impl Drop for Transaction {
                 state.fail_watches(core, Error::TRANSACTION_CANCELLED);
                 state.end(Error::TRANSACTION_CANCELLED);
             }
+            state.fail_late(Error::TRANSACTION_CANCELLED);
             // A snapshot held longer than needed keeps LMDB from reusing pages.
             state.read = None;
         });
@@ -52,8 +55,16 @@ impl Transaction {
         Transaction { engine, state }
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.engine.core()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Mutex<State>> {
+        &self.state
+    }
+
     /// Runs `action` on the locked state, then the callbacks that it left, unlocked.
-    fn with<T>(&self, action: impl FnOnce(&mut State, &Arc<Core>) -> T) -> T {
+    pub(crate) fn with<T>(&self, action: impl FnOnce(&mut State, &Arc<Core>) -> T) -> T {
         let core = self.engine.core();
         let mut state = lock(&self.state);
         let answer = action(&mut state, core);
@@ -83,7 +94,11 @@ impl Transaction {
         if !is_known(code) {
             return Err(Error::INVALID_OPTION);
         }
-        self.with(|state, _| state.set_option(code, value))
+        self.with(|state, core| {
+            let result = state.set_option(code, value);
+            late::arm_timeout(&self.state, state, core);
+            result
+        })
     }
 
     /// The value of a key, `None` where there is none. A key longer than any may be has no value.
@@ -226,6 +241,9 @@ impl Transaction {
             // One that was set is known: whether it can be read at is the first read's to find out.
             if let (None, Some(version)) = (&state.read, state.requested_version) {
                 return Ok(version);
+            }
+            if state.read.is_none() && core.faults.on_read_version() {
+                return Err(Error::FUTURE_VERSION);
             }
             Ok(state.read_point(core, true)?.version)
         })
@@ -375,6 +393,7 @@ impl Transaction {
     /// ended the transaction.
     pub fn commit(&self, done: Done<()>) {
         let started = self.with(|state, core| {
+            let done = late::after_reads(&self.state, state, done);
             if let Err(error) = state.check_usable() {
                 return Started::Answered(done, Err(error));
             }
@@ -594,16 +613,32 @@ impl Transaction {
     }
 }
 
-/// Runs a read on what the transaction sees.
+/// Runs a read on what the transaction sees. A commit after a read that failed answers the read's error.
 fn view<T>(
     state: &mut State,
     core: &Arc<Core>,
     snapshot: bool,
     read: impl FnOnce(&View<'_>) -> ViewResult<T>,
 ) -> Result<T> {
+    let answer = look(state, core, snapshot, read);
+    if let Err(error) = &answer {
+        state.failed_read.get_or_insert(*error);
+    }
+    answer
+}
+
+/// As [`view`], for what the commit does not depend on.
+fn look<T>(
+    state: &mut State,
+    core: &Arc<Core>,
+    snapshot: bool,
+    read: impl FnOnce(&View<'_>) -> ViewResult<T>,
+) -> Result<T> {
     state.has_read = true;
-    if core.faults.on_read() {
-        return Err(Error::TRANSACTION_TOO_OLD);
+    match core.faults.on_read() {
+        Some(ReadFault::TooOld) => return Err(Error::TRANSACTION_TOO_OLD),
+        Some(ReadFault::FutureVersion) => return Err(Error::FUTURE_VERSION),
+        None => {}
     }
     let point = state.read_point(core, false)?.clone();
     if core.versions.is_too_old(point.version) {
@@ -638,7 +673,7 @@ fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Opti
     if key.len() > key_bytes_max(key) {
         return Err(Error::KEY_TOO_LARGE);
     }
-    let value = view(state, core, false, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
+    let value = look(state, core, false, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
     state.add_read_conflict(key, &key_after(key));
     Ok(value)
 }

@@ -426,7 +426,7 @@ fn every_callback_comes_once_whatever_threads_do_to_a_transaction() {
 fn faults_come_as_the_seed_says_and_break_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = OpenOptions::default();
-    options.buggify = Some(Buggify { probability: 0.2, seed: 42 });
+    options.buggify = Some(Buggify { probability: 0.3, seed: 42 });
     let engine = Engine::open(dir.path(), options).unwrap();
     let (mut errors, mut unknown) = (std::collections::BTreeSet::new(), 0u64);
     for _ in 0..200 {
@@ -444,14 +444,35 @@ fn faults_come_as_the_seed_says_and_break_nothing() {
         }
         assert!(unknown - applied_before < 100);
     }
-    assert_eq!(errors.into_iter().collect::<Vec<_>>(), [1007, 1020, 1021]);
+    assert_eq!(errors.into_iter().collect::<Vec<_>>(), [1007, 1009, 1020, 1021]);
     let count = loop {
         if let Ok(value) = engine.transaction().get(b"n", false) {
             break u64::from_le_bytes(value.unwrap().try_into().unwrap());
         }
     };
     assert!((200..200 + unknown).contains(&count), "{count} applied, {unknown} unknown");
-    assert!(engine.stats().faults_injected > 100);
+    let stats = engine.stats();
+    assert!(stats.faults_injected > 100, "{stats:?}");
+    assert_eq!(stats.faults.iter().map(|fault| fault.count).sum::<u64>(), stats.faults_injected);
+    let late = stats.faults.iter().find(|fault| fault.kind == "late_commit").unwrap();
+    assert!(late.count > 20, "{late:?}");
+    let status: serde_json::Value = serde_json::from_str(&engine.status_json()).unwrap();
+    assert_eq!(status["cluster"]["embedded"]["faults"]["late_commit"], late.count);
+}
+
+#[test]
+fn a_commit_after_a_read_that_failed_fails_as_the_read_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    let transaction = engine.transaction();
+    // A versionstamped value cannot be read before the commit: 1036.
+    transaction.atomic_op(b"k", &[0; 14], 15);
+    let error = transaction.get(b"k", false).unwrap_err();
+    assert_eq!(error, Error(1036));
+    assert_eq!(commit(&transaction), Err(error));
+    transaction.reset();
+    transaction.set(b"k", b"v");
+    assert_eq!(commit(&transaction), Ok(()));
 }
 
 #[test]

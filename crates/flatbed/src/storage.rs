@@ -9,7 +9,7 @@ use std::{
 };
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
-use fdb_embedded::{OpenError, OpenOptions};
+use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions};
 use foundationdb::{
     Database, FdbError,
     api::{FdbApiBuilder, NetworkAutoStop},
@@ -39,6 +39,9 @@ pub enum StorageError {
     /// The data directory cannot be opened for another reason.
     #[error(transparent)]
     Directory(OpenError),
+    /// A setting for tests that means nothing.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     /// No answer in [`ANSWER_WAIT`].
     #[error(
         "the cluster of {} does not answer within {} s: see what fdbcli -C {} --exec status says",
@@ -76,9 +79,13 @@ impl Storage {
     }
 
     fn embedded(directory: &Path) -> Result<Storage, StorageError> {
+        let options = OpenOptions::from_env()?;
+        if let Some(Buggify { probability, seed }) = options.buggify {
+            tracing::warn!(probability, seed, "FLATBED_FDB_BUGGIFY is set: the engine injects faults, for tests only");
+        }
         backend::select(Backend::Embedded)?;
         let network = boot()?;
-        let pointer = fdb_capi::open_embedded(directory, OpenOptions::from_env()).map_err(|error| match error {
+        let pointer = fdb_capi::open_embedded(directory, options).map_err(|error| match error {
             OpenError::InUse(_) => StorageError::InUse(error),
             error => StorageError::Directory(error),
         })?;

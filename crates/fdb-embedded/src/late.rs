@@ -1,0 +1,127 @@
+//! Answers that are delivered later than they are made, and from another thread, as a network delivers all.
+//!
+//! A read is made when it is called, so it sees and conflicts with what it would anyway. Only its answer waits, and what
+//! ends the transaction meanwhile ends it too: 1025 after a cancel, a reset or the end of the transaction, 1031 after
+//! its timeout. A commit is answered after the reads that were called before it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::commit::time_out;
+use crate::committer::{Committed, Complete, Failure};
+use crate::engine::Core;
+use crate::error::{Error, Result};
+use crate::snapshot::lock;
+use crate::state::{Call, State, shielded};
+use crate::transaction::{Done, Transaction};
+
+/// Not a power of two, so that a program whose reads repeat in a round number meets it at each of them in turn.
+const PENDING_READ_EVERY_DEFAULT: u32 = 257;
+
+/// Which reads are answered from another thread although no fault delays them.
+pub(crate) struct PendingReads {
+    /// 0: none.
+    every: u64,
+    count: AtomicU64,
+}
+
+impl PendingReads {
+    pub(crate) fn new(every: Option<u32>) -> PendingReads {
+        let every = every.unwrap_or(PENDING_READ_EVERY_DEFAULT).into();
+        PendingReads { every, count: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn is_next(&self) -> bool {
+        self.every > 0 && (self.count.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every)
+    }
+
+    pub(crate) fn chosen(&self) -> u64 {
+        self.count.load(Ordering::Relaxed).checked_div(self.every).unwrap_or(0)
+    }
+}
+
+/// An answer that was made and not delivered.
+pub(crate) struct LateAnswer {
+    id: u64,
+    due: Instant,
+    deliver: Done<()>,
+}
+
+impl LateAnswer {
+    /// A call that delivers an error instead.
+    pub(crate) fn failing(self, error: Error) -> Call {
+        Box::new(move || (self.deliver)(Err(error)))
+    }
+}
+
+impl Transaction {
+    /// How much later than at once the answer of the next read is to be delivered, by
+    /// [`answer_later`](Transaction::answer_later): by no time, but from another thread, for one of
+    /// [`pending_read_every`](crate::OpenOptions::pending_read_every) reads, and as faults say. `None` for the rest.
+    ///
+    /// The engine's own calls are not delayed: this is for the API above it.
+    #[inline]
+    pub fn next_delay(&self) -> Option<Duration> {
+        let core = self.core();
+        core.faults.on_read_answer().or_else(|| core.pending_reads.is_next().then_some(Duration::ZERO))
+    }
+
+    /// Has `deliver` called from the engine's thread after `delay`, with an error where the transaction ends before.
+    pub fn answer_later(&self, delay: Duration, deliver: Done<()>) {
+        let shared = Arc::clone(self.shared());
+        self.with(|state, core| {
+            let due = Instant::now() + delay;
+            let id = state.late_ids;
+            state.late_ids += 1;
+            state.late.push(LateAnswer { id, due, deliver });
+            arm_timeout(&shared, state, core);
+            core.timer.schedule(due, move || {
+                let late = take(&mut lock(&shared), id);
+                if let Some(late) = late {
+                    (late.deliver)(Ok(()));
+                }
+            });
+        });
+    }
+}
+
+impl Core {
+    /// Gives a commit its answer, which faults may delay; by now others see what it wrote.
+    pub(crate) fn complete(&self, complete: Complete, answer: std::result::Result<Committed, Failure>) {
+        match self.faults.on_commit_answer() {
+            Some(delay) => {
+                self.timer.schedule(Instant::now() + delay, move || complete(answer));
+            }
+            None => shielded(|| complete(answer)),
+        }
+    }
+}
+
+fn take(state: &mut State, id: u64) -> Option<LateAnswer> {
+    let at = state.late.iter().position(|late| late.id == id)?;
+    Some(state.late.swap_remove(at))
+}
+
+/// Sees to it that the transaction's timeout ends the answers that are due after it.
+pub(crate) fn arm_timeout(shared: &Arc<Mutex<State>>, state: &State, core: &Core) {
+    if let Some(deadline) = state.deadline()
+        && state.late.iter().any(|late| late.due > deadline)
+    {
+        time_out(shared, state.generation, core, deadline);
+    }
+}
+
+/// The callback of a commit, made to wait until the reads that were called before it are answered.
+pub(crate) fn after_reads(shared: &Arc<Mutex<State>>, state: &State, done: Done<()>) -> Done<()> {
+    if state.late.is_empty() {
+        return done;
+    }
+    let shared = Arc::clone(shared);
+    Box::new(move |result: Result<()>| {
+        let late = std::mem::take(&mut lock(&shared).late);
+        late.into_iter().for_each(|late| (late.deliver)(Ok(())));
+        done(result);
+    })
+}
