@@ -7,7 +7,7 @@ use crate::committer::{CommitRequest, Committed, Failure};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::snapshot::lock;
-use crate::state::{Answer, State};
+use crate::state::{Answer, NO_VERSION, State};
 use crate::timer::TimerId;
 use crate::transaction::Done;
 use crate::watch::Waiting;
@@ -36,6 +36,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         }
         let watches = state.waiting();
         state.watches.clear();
+        state.committed_version = NO_VERSION;
         state.read = None;
         return Started::ReadOnly(done, watches);
     }
@@ -95,13 +96,16 @@ fn finish_commit(state: &mut State, core: Option<&Arc<Core>>, result: std::resul
     match result {
         Ok(committed) => {
             state.committed = Some(committed);
+            state.committed_version = committed.version;
             state.watches.clear();
             for done in std::mem::take(&mut state.stamp_waiters) {
                 state.calls.push(Box::new(move || done(Ok(committed.stamp))));
             }
         }
         Err(failure) => {
-            state.conflicting = failure.conflicting;
+            if failure.error == Error::NOT_COMMITTED {
+                state.conflicting = failure.conflicting;
+            }
             if let Some(core) = core {
                 fail_commit(state, core, failure.error);
             }

@@ -465,6 +465,7 @@ impl Committer {
 
     /// Drops what no reader can conflict with; four times a second is enough.
     fn forget_history(&mut self) {
+        self.core.counters.conflict_ranges.set(self.history.len() as u64);
         let now = Instant::now();
         if now.duration_since(self.last_forgotten).as_millis() >= 250 {
             self.last_forgotten = now;

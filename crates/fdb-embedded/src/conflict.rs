@@ -136,6 +136,11 @@ impl<const N: usize> History<N> {
         Ok(newer.any(|bucket| bucket.written_after(begin, end, version)))
     }
 
+    /// Writes that are remembered; one range may count more than once.
+    pub(crate) fn len(&self) -> usize {
+        self.entries
+    }
+
     /// Forgets the writes that no reader at `oldest_version` or later can conflict with.
     pub(crate) fn forget(&mut self, oldest_version: i64) {
         while self.buckets.front().is_some_and(|bucket| bucket.last_version <= oldest_version) {

@@ -11,6 +11,7 @@ use heed::{Env, WithoutTls};
 
 use crate::buggify::{Buggify, ClientBuggify, Faults};
 use crate::committer::{CLEAR_RECORDS_MAX, CommitQueue, Committer};
+use crate::connection::Connection;
 use crate::directory::{self, DirectoryLock};
 use crate::error::{Error, Result};
 use crate::format;
@@ -19,6 +20,7 @@ use crate::open_error::OpenError;
 use crate::options::{TransactionOptions, default_for};
 use crate::snapshot::{Versions, lock};
 use crate::stats::{Counters, Stats};
+use crate::status::{self, Rates};
 use crate::store::Store;
 use crate::timekeeper::TimeKeeper;
 use crate::timer::Timer;
@@ -54,12 +56,15 @@ pub(crate) struct Core {
     pub(crate) timer: Timer,
     pub(crate) time_keeper: TimeKeeper,
     pub(crate) counters: Counters,
+    pub(crate) rates: Rates,
     pub(crate) faults: Faults,
     pub(crate) pending_reads: PendingReads,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
     /// Bytes of the file in use, as of the last batch.
     pub(crate) data_bytes: AtomicU64,
+    /// Bytes of address space that the file has, as of the last batch.
+    map_bytes: AtomicU64,
     /// Database options that hold for every transaction, as (transaction option, value).
     pub(crate) defaults: Mutex<Vec<(u32, Option<Vec<u8>>)>>,
     opened: Instant,
@@ -135,11 +140,14 @@ impl Drop for Owner {
 
 /// An open data directory. Clones share it; it closes with the last clone and the last transaction.
 #[derive(Clone)]
-pub struct Engine(Arc<Owner>);
+pub struct Engine {
+    owner: Arc<Owner>,
+    connection: Arc<Connection>,
+}
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("dir", &self.0.core.dir).finish_non_exhaustive()
+        f.debug_struct("Engine").field("dir", &self.owner.core.dir).finish_non_exhaustive()
     }
 }
 
@@ -168,11 +176,13 @@ impl Engine {
             timer: Timer::default(),
             time_keeper: TimeKeeper::default(),
             counters: Counters::default(),
+            rates: Rates::default(),
             faults: Faults::new(options.buggify, options.client_buggify),
             pending_reads: PendingReads::new(options.pending_read_every),
             clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
             is_removal_paused: options.is_removal_paused,
             data_bytes: AtomicU64::new(0),
+            map_bytes: AtomicU64::new(0),
             defaults: Mutex::default(),
             opened: Instant::now(),
             is_reaper_armed: AtomicBool::new(false),
@@ -195,7 +205,7 @@ impl Engine {
             lock(&owner.threads).push(thread.map_err(|error| OpenError::io(&dir, &error))?);
         }
         core._registration.complete(&owner);
-        Ok(Engine(owner))
+        Ok(Engine { owner, connection: Arc::default() })
     }
 
     /// A new transaction with the default options.
@@ -209,7 +219,7 @@ impl Engine {
     /// # Errors
     /// 2007 for another number, 2006 for a value of the wrong shape.
     pub fn set_default_option(&self, code: u32, value: Option<&[u8]>) -> Result<()> {
-        let core = &self.0.core;
+        let core = &self.owner.core;
         if code == 20 {
             let bytes = value.and_then(|value| value.try_into().ok()).ok_or(Error::INVALID_OPTION_VALUE)?;
             let max = usize::try_from(i64::from_le_bytes(bytes)).ok().filter(|&max| max <= 1_000_000);
@@ -226,33 +236,42 @@ impl Engine {
 
     /// Ends a watch with 1101, whether its transaction still exists or not.
     pub fn cancel_watch(&self, id: WatchId) {
-        self.0.core.watches.cancel(id);
+        self.owner.core.watches.cancel(id);
     }
 
     /// Calls `told` when an I/O error has stopped all commits, with the reason and what to do about it; at once if that has
     /// happened already. The call comes once, from the thread that commits, and must be short. It does not keep the
     /// engine open.
     pub fn on_failure(&self, told: impl FnOnce(&str) + Send + 'static) {
-        self.0.core.queue.failure.listen(Box::new(told));
+        self.owner.core.queue.failure.listen(Box::new(told));
     }
 
     /// What the engine counted.
     pub fn stats(&self) -> Stats {
-        self.0.core.stats()
+        self.owner.core.stats()
     }
 
     /// The document of `\xff\xff/status/json`: FoundationDB's shape as far as it says something true of one process.
     pub fn status_json(&self) -> String {
-        self.0.core.status_json()
+        status::document(self.core(), &self.connection)
+    }
+
+    /// The same engine, for a program that came to it this way.
+    pub fn with_connection(&self, connection: Connection) -> Engine {
+        Engine { owner: Arc::clone(&self.owner), connection: Arc::new(connection) }
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// The canonical path of the data directory.
     pub fn directory(&self) -> &Path {
-        &self.0.core.dir
+        &self.owner.core.dir
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.0.core
+        &self.owner.core
     }
 }
 
@@ -267,6 +286,7 @@ impl Core {
             range_reads: counters.range_reads.get(),
             key_reads: counters.key_reads.get(),
             keys_read: counters.keys_read.get(),
+            bytes_read: counters.bytes_read.get(),
             read_versions: counters.read_versions.get(),
             commits: counters.commits.get(),
             read_only_commits: counters.read_only_commits.get(),
@@ -287,7 +307,9 @@ impl Core {
             faults,
             last_committed_version: self.versions.committed(),
             pending_clears: self.versions.pending_clears() as u64,
+            conflict_ranges: self.counters.conflict_ranges.get(),
             data_bytes: self.data_bytes.load(Ordering::Relaxed),
+            map_bytes: self.map_bytes.load(Ordering::Relaxed),
             is_failed: failure.is_some(),
             failure,
         }
@@ -297,36 +319,14 @@ impl Core {
     /// its map is being replaced.
     pub(crate) fn measure_data(&self) {
         let page_bytes = u64::from(self.env.unnamed_database_stat().page_size);
-        let pages = self.env.info().last_page_number as u64 + 1;
-        self.data_bytes.store(pages * page_bytes, Ordering::Relaxed);
+        let info = self.env.info();
+        self.data_bytes.store((info.last_page_number as u64 + 1) * page_bytes, Ordering::Relaxed);
+        self.map_bytes.store(info.map_size as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn status_json(&self) -> String {
-        let stats = self.stats();
-        let is_available = !stats.is_failed;
-        let faults: Vec<String> =
-            stats.faults.iter().map(|fault| format!("\"{}\":{}", fault.kind, fault.count)).collect();
-        format!(
-            concat!(
-                r#"{{"client":{{"database_status":{{"available":{available},"healthy":{available}}}}},"#,
-                r#""cluster":{{"data":{{"total_disk_used_bytes":{bytes},"total_kv_size_bytes":{bytes}}},"#,
-                r#""database_available":{available},"#,
-                r#""embedded":{{"engine":"{engine}","uptime_seconds":{uptime},"faults":{{{faults}}}}},"#,
-                r#""workload":{{"operations":{{"reads":{{"counter":{reads}}},"writes":{{"counter":{writes}}}}},"#,
-                r#""transactions":{{"committed":{{"counter":{commits}}},"conflicted":{{"counter":{conflicts}}},"#,
-                r#""started":{{"counter":{started}}}}}}}}}}}"#
-            ),
-            available = is_available,
-            bytes = stats.data_bytes,
-            engine = concat!("fdb-embedded ", env!("CARGO_PKG_VERSION")),
-            uptime = self.opened.elapsed().as_secs(),
-            faults = faults.join(","),
-            reads = stats.reads + stats.keys_read,
-            writes = stats.mutations,
-            commits = stats.commits,
-            conflicts = stats.conflicts,
-            started = stats.read_versions,
-        )
+    /// The time since the engine was opened.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.opened.elapsed()
     }
 }
 
@@ -362,7 +362,7 @@ impl Registration {
                 }
                 Some(Entry::Open(owner)) => {
                     if let Some(owner) = owner.upgrade() {
-                        return Registered::Open(Engine(owner));
+                        return Registered::Open(Engine { owner, connection: Arc::default() });
                     }
                 }
                 Some(Entry::Busy) => {}

@@ -86,6 +86,8 @@ codes! {
     VALUE_TOO_LARGE = 2103,
     /// The operation is not offered.
     UNSUPPORTED_OPERATION = 2108,
+    /// A read of special keys crosses modules.
+    SPECIAL_KEYS_CROSS_MODULE_READ = 2112,
     /// A special key outside every module.
     SPECIAL_KEYS_NO_MODULE_FOUND = 2113,
     /// A special key was written without the option for it.

@@ -22,7 +22,7 @@ use crate::snapshot::Start;
 use crate::store::{Store, StoreResult};
 
 /// The format that this engine writes.
-const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 const FORMAT: &str = "format";
 const CEILING: &str = "ceiling";
 /// Address space reserved for the file, tried from the largest on; it costs neither memory nor disk.
@@ -31,7 +31,7 @@ const MAP_BYTES: [usize; 6] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 <<
 const READERS_MAX: u32 = 16_384;
 /// 64 bytes a reader, and room for the table's head.
 const LOCK_FILE_BYTES: usize = (READERS_MAX as usize + 64) * 64;
-const DATA_FILE: &str = "data.mdb";
+pub(crate) const DATA_FILE: &str = "data.mdb";
 /// Where the data file is made; it is gone when the directory is open.
 const NEW_DIR: &str = "data.new";
 /// Enough for the records of a new file.

@@ -145,6 +145,9 @@ pub(crate) struct Limits {
 const PAIR_OVERHEAD: usize = 8;
 
 impl Limits {
+    /// None at all.
+    pub(crate) const NONE: Limits = Limits { rows: None, bytes: None, pair_overhead: PAIR_OVERHEAD };
+
     /// The limits that `fdb_transaction_get_range` makes of its arguments: 2210, 2000 or 2012 where they are not valid.
     pub(crate) fn of(options: &RangeOptions) -> Result<Limits> {
         /// Bytes of small, medium, large and serial.
@@ -176,13 +179,13 @@ impl Limits {
     }
 
     /// Takes one pair off.
-    fn take(&mut self, key: &[u8], value: &[u8]) {
+    pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) {
         self.rows = self.rows.map(|rows| rows.saturating_sub(1));
         self.bytes = self.bytes.map(|bytes| bytes.saturating_sub(self.pair_overhead + key.len() + value.len()));
     }
 
     /// At least one pair was taken when this is asked.
-    fn is_reached(&self) -> bool {
+    pub(crate) fn is_reached(&self) -> bool {
         self.rows == Some(0) || self.bytes == Some(0)
     }
 }

@@ -161,6 +161,14 @@ impl Versions {
         (open, retained, self.snapshots_opened.load(Ordering::Relaxed))
     }
 
+    /// How long ago the oldest state that may be read was superseded; 0 where only the newest is read.
+    pub(crate) fn oldest_age(&self) -> Duration {
+        let inner = lock(&self.inner);
+        let live = inner.live.values().filter(|live| live.snapshot.strong_count() > 0);
+        let superseded = live.filter_map(|live| live.superseded.map(|(at, _)| at.elapsed()));
+        superseded.max().unwrap_or_default()
+    }
+
     /// The newest read version. With `retain` the version is going to be told to the caller, and stays readable.
     pub(crate) fn acquire(&self, retain: bool) -> Result<ReadPoint> {
         let mut inner = lock(&self.inner);

@@ -1,40 +1,60 @@
-//! The special keys from `\xff\xff` on that a client may read: status, the way to the cluster, and what a transaction
-//! read, wrote and conflicted with.
+//! The special keys from `\xff\xff` on: status, the way to the engine, and what a transaction read, wrote and conflicted
+//! with.
+//!
+//! FoundationDB divides them into modules, and so it is here: a read must lie in one module. Of a module that is not
+//! offered nothing is told but that it is not there (2113). What is offered and has no content here has none on a cluster
+//! of one process either: nothing is excluded or locked, and no configuration is shared.
 
-use crate::engine::Core;
+use crate::batch::place_versionstamp;
+use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
 use crate::range_set::RangeSet;
-use crate::read::{KeySelector, RangeResult};
+use crate::read::{KeySelector, Limits, RangeResult};
 use crate::state::{SYSTEM_END, State};
+use crate::write;
+use crate::write_map::key_after;
 
-/// A part of the special key space.
-struct Module {
-    begin: &'static [u8],
-    end: &'static [u8],
-    content: Content,
-}
+/// The first key past the special keys.
+const SPECIAL_END: &[u8] = b"\xff\xff\xff";
 
-#[derive(Clone, Copy)]
-enum Content {
-    Status,
-    ConnectionString,
-    ClusterFilePath,
-    Transaction,
-}
+type Range = (&'static [u8], &'static [u8]);
 
-const MODULES: [Module; 4] = [
-    Module {
-        begin: b"\xff\xff/cluster_file_path",
-        end: b"\xff\xff/cluster_file_path\0",
-        content: Content::ClusterFilePath,
-    },
-    Module {
-        begin: b"\xff\xff/connection_string",
-        end: b"\xff\xff/connection_string\0",
-        content: Content::ConnectionString,
-    },
-    Module { begin: b"\xff\xff/status/json", end: b"\xff\xff/status/json\0", content: Content::Status },
-    Module { begin: b"\xff\xff/transaction/", end: b"\xff\xff/transaction0", content: Content::Transaction },
+const CLUSTER_FILE_PATH: Range = (b"\xff\xff/cluster_file_path", b"\xff\xff/cluster_file_path\0");
+const CONNECTION_STRING: Range = (b"\xff\xff/connection_string", b"\xff\xff/connection_string\0");
+const STATUS: Range = (b"\xff\xff/status/json", b"\xff\xff/status/json\0");
+
+/// The modules of 7.3, ascending. No two of them touch.
+const MODULES: [Range; 14] = [
+    (b"\xff\xff/actor_lineage/", b"\xff\xff/actor_lineage0"),
+    (b"\xff\xff/actor_profiler_conf/", b"\xff\xff/actor_profiler_conf0"),
+    CLUSTER_FILE_PATH,
+    (b"\xff\xff/cluster_id", b"\xff\xff/cluster_id\0"),
+    (b"\xff\xff/configuration/", b"\xff\xff/configuration0"),
+    CONNECTION_STRING,
+    (b"\xff\xff/error_message", b"\xff\xff/error_message\0"),
+    (b"\xff\xff/global_config/", b"\xff\xff/global_config0"),
+    (b"\xff\xff/management/", b"\xff\xff/management0"),
+    (b"\xff\xff/metrics/", b"\xff\xff/metrics0"),
+    STATUS,
+    (b"\xff\xff/tracing/", b"\xff\xff/tracing0"),
+    (b"\xff\xff/transaction/", b"\xff\xff/transaction0"),
+    (b"\xff\xff/worker_interfaces/", b"\xff\xff/worker_interfaces0"),
+];
+
+/// What of the modules is not offered.
+const NOT_OFFERED: [Range; 12] = [
+    (b"\xff\xff/actor_lineage/", b"\xff\xff/actor_lineage0"),
+    (b"\xff\xff/actor_profiler_conf/", b"\xff\xff/actor_profiler_conf0"),
+    (b"\xff\xff/cluster_id", b"\xff\xff/cluster_id\0"),
+    (b"\xff\xff/configuration/", b"\xff\xff/configuration0"),
+    (b"\xff\xff/management/auto_coordinators", b"\xff\xff/management/auto_coordinators\0"),
+    (b"\xff\xff/management/data_distribution/", b"\xff\xff/management/data_distribution0"),
+    (b"\xff\xff/management/profiling/", b"\xff\xff/management/profiling0"),
+    (b"\xff\xff/management/tenant/", b"\xff\xff/management/tenant0"),
+    (b"\xff\xff/management/tenant_map/", b"\xff\xff/management/tenant_map0"),
+    (b"\xff\xff/metrics/", b"\xff\xff/metrics0"),
+    (b"\xff\xff/tracing/", b"\xff\xff/tracing0"),
+    (b"\xff\xff/worker_interfaces/", b"\xff\xff/worker_interfaces0"),
 ];
 
 const CONFLICTING_KEYS: &[u8] = b"\xff\xff/transaction/conflicting_keys/";
@@ -43,10 +63,15 @@ const WRITE_CONFLICT_RANGE: &[u8] = b"\xff\xff/transaction/write_conflict_range/
 
 /// Whether a key belongs here.
 pub(crate) fn is_special(key: &[u8]) -> bool {
-    key.starts_with(SYSTEM_END)
+    (SYSTEM_END..SPECIAL_END).contains(&key)
 }
 
-/// Why a write to a special key is refused: no module takes writes.
+/// Whether a range read is one of special keys.
+pub(crate) fn is_special_range(begin: &[u8], end: &[u8]) -> bool {
+    is_special(begin) && (SYSTEM_END..=SPECIAL_END).contains(&end)
+}
+
+/// Why a write to special keys is refused: no module takes writes.
 pub(crate) fn write_error(state: &State) -> Error {
     if state.options.special_key_space_writes {
         Error::SPECIAL_KEYS_NO_WRITE_MODULE_FOUND
@@ -55,80 +80,164 @@ pub(crate) fn write_error(state: &State) -> Error {
     }
 }
 
-/// The value of a special key: 2113 where no module has it.
-pub(crate) fn get(state: &State, core: &Core, key: &[u8]) -> Result<Option<Vec<u8>>> {
-    let module = MODULES.iter().find(|module| module.begin <= key && key < module.end);
-    let module = module.ok_or(Error::SPECIAL_KEYS_NO_MODULE_FOUND)?;
-    let mut pairs = content(module.content, state, core).into_iter();
-    Ok(pairs.find(|(found, _)| found == key).map(|(_, value)| value))
+/// The value of a special key; the errors are those of [`get_range`].
+pub(crate) fn get(state: &State, engine: &Engine, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    let end = key_after(key);
+    let (begin, end) = (KeySelector::first_greater_or_equal(key), KeySelector::first_greater_or_equal(&end));
+    let found = get_range(state, engine, begin, end, Limits::NONE, false)?;
+    Ok(found.get(0).map(|(_, value)| value.to_vec()))
 }
 
-/// A range of special keys. Selectors must be first-greater-or-equal or first-greater-than; the range must lie in one
-/// module (2112) that exists (2113), unless `special_key_space_relaxed` is set.
+/// A range of special keys. It must lie in one module (2112) that exists and is offered (2113), unless
+/// `special_key_space_relaxed` is set.
 pub(crate) fn get_range(
     state: &State,
-    core: &Core,
+    engine: &Engine,
     begin: KeySelector<'_>,
     end: KeySelector<'_>,
-    limit: usize,
+    mut limits: Limits,
     reverse: bool,
 ) -> Result<RangeResult> {
-    if begin.offset != 1 || end.offset != 1 {
-        return Err(Error::UNSUPPORTED_OPERATION);
-    }
-    let (begin, end) = (begin.base(), end.base());
+    let (from, to) = (begin.base(), end.base());
     let mut result = RangeResult::default();
-    if begin >= end {
+    if begin.offset >= end.offset && from >= to {
         return Ok(result);
     }
-    if !state.options.special_key_space_relaxed {
-        let module = MODULES.iter().find(|module| module.begin <= begin.as_slice() && begin.as_slice() < module.end);
-        let module = module.ok_or(Error::SPECIAL_KEYS_NO_MODULE_FOUND)?;
-        if module.end < end.as_slice() {
-            return Err(Error(2112));
-        }
-    }
-    let mut pairs: Vec<_> = MODULES.iter().flat_map(|module| content(module.content, state, core)).collect();
-    pairs.retain(|(key, _)| begin <= *key && *key < end);
+    let boundary = boundary(&from, &to, state.options.special_key_space_relaxed)?;
+    let walks = begin.offset != 1 || end.offset != 1;
+    let scanned = if walks { boundary } else { (from.as_slice(), to.as_slice()) };
+    check_offered(scanned, state.options.special_key_space_relaxed)?;
+    let mut pairs = content(state, engine, scanned);
+    pairs.sort();
+    // A selector that runs off an end of the boundary means that end.
+    let at = |key: &[u8], offset: i32| {
+        let first = pairs.partition_point(|(other, _)| other.as_slice() < key) as i64;
+        usize::try_from(first + i64::from(offset) - 1).unwrap_or(0).min(pairs.len())
+    };
+    let inside = at(&from, begin.offset)..at(&to, end.offset);
+    let mut found: Vec<_> = pairs.get(inside).unwrap_or_default().iter().collect();
     if reverse {
-        pairs.reverse();
+        found.reverse();
     }
-    result.more = pairs.len() > limit;
-    for (key, value) in pairs.iter().take(limit) {
+    for (key, value) in found {
         result.push(key, value);
+        limits.take(key, value);
+        if limits.is_reached() {
+            result.more = true;
+            break;
+        }
     }
     Ok(result)
 }
 
-/// All pairs of a module, ascending.
-fn content(content: Content, state: &State, core: &Core) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let directory = || core.dir.display().to_string().into_bytes();
-    match content {
-        Content::Status => vec![(MODULES[2].begin.to_vec(), core.status_json().into_bytes())],
-        Content::ConnectionString => {
-            vec![(MODULES[1].begin.to_vec(), [b"embedded:flatbed@", &directory()[..]].concat())]
-        }
-        Content::ClusterFilePath => vec![(MODULES[0].begin.to_vec(), directory())],
-        Content::Transaction => {
-            let mut conflicting = RangeSet::default();
-            for (begin, end) in &state.conflicting {
-                conflicting.insert(begin, end);
-            }
-            let mut written = RangeSet::default();
-            let open = state.writes.conflicts(b"", SYSTEM_END);
-            for (begin, end) in state.outgoing.conflicts.iter().chain(&open) {
-                written.insert(begin, end);
-            }
-            let mut pairs = edges(CONFLICTING_KEYS, &conflicting);
-            pairs.extend(edges(READ_CONFLICT_RANGE, &state.read_conflicts));
-            pairs.extend(edges(WRITE_CONFLICT_RANGE, &written));
-            pairs
-        }
+/// What a read may look at: its module, or all special keys.
+fn boundary(begin: &[u8], end: &[u8], is_relaxed: bool) -> Result<Range> {
+    if is_relaxed {
+        return Ok((SYSTEM_END, SPECIAL_END));
     }
+    let next = MODULES.partition_point(|module| module.0 <= begin);
+    let module = next.checked_sub(1).and_then(|at| MODULES.get(at)).filter(|module| begin < module.1);
+    // Between two modules lies one that is unknown.
+    let before = next.checked_sub(1).and_then(|at| MODULES.get(at)).map_or(SYSTEM_END, |module| module.1);
+    let after = MODULES.get(next).map_or(SPECIAL_END, |module| module.0);
+    let (first, last) = module.copied().unwrap_or((before, after));
+    match module {
+        _ if end < first || last < end => Err(Error::SPECIAL_KEYS_CROSS_MODULE_READ),
+        Some(module) => Ok(*module),
+        None => Err(Error::SPECIAL_KEYS_NO_MODULE_FOUND),
+    }
+}
+
+/// 2113 for a read that touches what is not offered; where reads may cross modules, for one that asks for nothing else.
+fn check_offered((begin, end): (&[u8], &[u8]), is_relaxed: bool) -> Result<()> {
+    let is_refused = NOT_OFFERED.iter().any(|(from, to)| match is_relaxed {
+        true => *from <= begin && end <= *to,
+        false => begin < *to && *from < end,
+    });
+    if is_refused { Err(Error::SPECIAL_KEYS_NO_MODULE_FOUND) } else { Ok(()) }
+}
+
+/// All pairs of `[begin, end)`.
+fn content(state: &State, engine: &Engine, (begin, end): (&[u8], &[u8])) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let core: &Core = engine.core();
+    let mut pairs = Vec::new();
+    let is_in = |range: Range| begin < range.1 && range.0 < end;
+    let mut add = |range: Range, value: Option<Vec<u8>>| pairs.extend(value.map(|value| (range.0.to_vec(), value)));
+    if is_in(STATUS) {
+        add(STATUS, Some(engine.status_json().into_bytes()));
+    }
+    if is_in(CONNECTION_STRING) {
+        add(CONNECTION_STRING, Some(engine.connection().string(&core.dir)));
+    }
+    if is_in(CLUSTER_FILE_PATH) {
+        let path = engine.connection().cluster_file.clone();
+        add(CLUSTER_FILE_PATH, path.map(|path| path.into_os_string().into_encoded_bytes()));
+    }
+    if is_in((b"\xff\xff/transaction/", b"\xff\xff/transaction0")) {
+        let mut conflicting = RangeSet::default();
+        for (begin, end) in &state.conflicting {
+            conflicting.insert(begin, end);
+        }
+        pairs.extend(edges(CONFLICTING_KEYS, &conflicting));
+        pairs.extend(edges(READ_CONFLICT_RANGE, &state.read_conflicts));
+        pairs.extend(edges(WRITE_CONFLICT_RANGE, &written(state)));
+    }
+    pairs.retain(|(key, _)| begin <= key.as_slice() && key.as_slice() < end);
+    pairs
+}
+
+/// What the transaction's commit will count as written. Of a stamped key that is a range until the stamp is known.
+fn written(state: &State) -> RangeSet {
+    let mut written = RangeSet::default();
+    let open = state.writes.conflicts(b"", SYSTEM_END);
+    for (begin, end) in state.outgoing.conflicts.iter().chain(&open) {
+        written.insert(begin, end);
+    }
+    for key in &state.stamped_keys {
+        let (begin, end) = match state.committed {
+            Some(committed) => {
+                let key = place_versionstamp(key.clone(), committed.stamp);
+                (key.clone(), key_after(&key))
+            }
+            None => write::stamp_range(state, key),
+        };
+        written.insert(&begin, &end);
+    }
+    written
 }
 
 /// FoundationDB's way to show ranges: "1" at each begin, "0" at each end.
 fn edges(prefix: &[u8], ranges: &RangeSet) -> Vec<(Vec<u8>, Vec<u8>)> {
     let edge = |key: &[u8], value: &[u8]| ([prefix, key].concat(), value.to_vec());
     ranges.iter().flat_map(|(begin, end)| [edge(begin, b"1"), edge(end, b"0")]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_lies_in_one_module() {
+        let check = |begin: &[u8], end: &[u8], expected: Result<Range>| {
+            assert_eq!(boundary(begin, end, false), expected, "{begin:?} {end:?}");
+        };
+        let (crosses, none) = (Err(Error::SPECIAL_KEYS_CROSS_MODULE_READ), Err(Error::SPECIAL_KEYS_NO_MODULE_FOUND));
+        check(STATUS.0, STATUS.1, Ok(STATUS));
+        check(STATUS.0, b"\xff\xff/status/json\0\0", crosses);
+        check(b"\xff\xff/transaction/a", b"\xff\xff/transaction0", Ok(MODULES[12]));
+        check(b"\xff\xff/a", b"\xff\xff/b", crosses);
+        check(b"\xff\xff/a", b"\xff\xff/ab", none);
+        check(b"\xff\xff/a", b"\xff\xff/actor_lineage/", none);
+        check(b"\xff\xff/x", SPECIAL_END, none);
+        check(SYSTEM_END, SPECIAL_END, crosses);
+        assert_eq!(boundary(SYSTEM_END, SPECIAL_END, true), Ok((SYSTEM_END, SPECIAL_END)));
+    }
+
+    #[test]
+    fn modules_ascend_and_do_not_touch() {
+        assert!(MODULES.is_sorted_by(|a, b| a.1 < b.0) && NOT_OFFERED.is_sorted_by(|a, b| a.1 < b.0));
+        for range in NOT_OFFERED {
+            assert!(boundary(range.0, range.1, false).is_ok(), "{range:?}");
+        }
+    }
 }

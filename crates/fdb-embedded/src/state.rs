@@ -26,6 +26,8 @@ pub(crate) const METADATA_VERSION_KEY: &[u8] = b"\xff/metadataVersion";
 pub(crate) const KEY_BYTES_MAX: usize = 10_000;
 /// The longest system key, in bytes.
 const SYSTEM_KEY_BYTES_MAX: usize = 30_000;
+/// What is told as the version of a commit where there is none.
+pub(crate) const NO_VERSION: i64 = -1;
 /// The first delay of `on_error`, before its random factor.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// What FoundationDB counts for a mutation and for a conflict range beside their bytes.
@@ -156,11 +158,16 @@ pub(crate) struct State {
     pub(crate) deferred: Option<Error>,
     pub(crate) commit_started: bool,
     pub(crate) committed: Option<Committed>,
+    /// The version of the last commit, whatever became of the transaction since; [`NO_VERSION`] where there was none or
+    /// it wrote nothing.
+    pub(crate) committed_version: i64,
     pub(crate) requested_version: Option<i64>,
     pub(crate) read: Option<ReadPoint>,
     pub(crate) writes: WriteMap,
     pub(crate) outgoing: Outgoing,
     pub(crate) read_conflicts: RangeSet,
+    /// Keys with a versionstamp that were written, each with the stamp's place.
+    pub(crate) stamped_keys: Vec<Vec<u8>>,
     pub(crate) approximate_bytes: usize,
     pub(crate) has_read: bool,
     pub(crate) stamp_waiters: Vec<Done<[u8; 10]>>,
@@ -174,7 +181,7 @@ pub(crate) struct State {
     pub(crate) late_ids: u64,
     /// The first error of a read, which the commit answers too.
     pub(crate) failed_read: Option<Error>,
-    /// What the last commit conflicted with, where `report_conflicting_keys` was set.
+    /// What the last commit that conflicted did so with, where `report_conflicting_keys` was set; kept over resets.
     pub(crate) conflicting: Vec<KeyRange>,
     /// To be made after unlocking.
     pub(crate) calls: Vec<Call>,
@@ -191,11 +198,13 @@ impl State {
             deferred: None,
             commit_started: false,
             committed: None,
+            committed_version: NO_VERSION,
             requested_version: None,
             read: None,
             writes: WriteMap::default(),
             outgoing: Outgoing::default(),
             read_conflicts: RangeSet::default(),
+            stamped_keys: Vec::new(),
             approximate_bytes: 0,
             has_read: false,
             stamp_waiters: Vec::new(),
@@ -388,6 +397,7 @@ impl State {
         self.outgoing = Outgoing::default();
         self.read_conflicts = RangeSet::default();
         self.failed_read = None;
+        self.stamped_keys = Vec::new();
         self.committed = None;
     }
 
@@ -401,7 +411,6 @@ impl State {
         self.commit_started = false;
         self.deferred = None;
         self.ended = None;
-        self.conflicting = Vec::new();
         self.options = TransactionOptions::default();
         self.apply_persistent();
     }

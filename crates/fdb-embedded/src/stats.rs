@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since the engine was opened; each grows only, except the ones named `open_`, `pending_`, `retained_` and `last_`.
+/// Counts since the engine was opened; each grows only, except the ones named `open_`, `pending_`, `retained_`, `last_`,
+/// `conflict_ranges`, `data_bytes` and `map_bytes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -14,6 +15,8 @@ pub struct Stats {
     pub key_reads: u64,
     /// Pairs that range reads returned.
     pub keys_read: u64,
+    /// Bytes of the keys and values that reads returned.
+    pub bytes_read: u64,
     /// Read versions taken.
     pub read_versions: u64,
     /// Commits that wrote and succeeded.
@@ -54,8 +57,12 @@ pub struct Stats {
     pub faults: Vec<FaultCount>,
     /// Version of the newest commit.
     pub last_committed_version: i64,
+    /// Writes of recent commits that are kept for the conflicts of others.
+    pub conflict_ranges: u64,
     /// Bytes of the data file in use.
     pub data_bytes: u64,
+    /// Bytes of address space that the data file has.
+    pub map_bytes: u64,
     /// Whether an I/O error stopped all commits.
     pub is_failed: bool,
     /// That error, and what to do about it.
@@ -79,6 +86,10 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -91,6 +102,7 @@ pub(crate) struct Counters {
     pub(crate) range_reads: Counter,
     pub(crate) key_reads: Counter,
     pub(crate) keys_read: Counter,
+    pub(crate) bytes_read: Counter,
     pub(crate) read_versions: Counter,
     pub(crate) commits: Counter,
     pub(crate) read_only_commits: Counter,
@@ -100,4 +112,5 @@ pub(crate) struct Counters {
     pub(crate) conflicts: Counter,
     pub(crate) too_old: Counter,
     pub(crate) retries: Counter,
+    pub(crate) conflict_ranges: Counter,
 }

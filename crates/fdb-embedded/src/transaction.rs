@@ -109,11 +109,11 @@ impl Transaction {
     pub fn get(&self, key: &[u8], snapshot: bool) -> Result<Option<Vec<u8>>> {
         self.prepare_read(key, key);
         self.with(|state, core| {
-            core.counters.reads.add(1);
             if special::is_special(key) {
                 state.deferred.map_or(Ok(()), Err)?;
-                return special::get(state, core, key);
+                return special::get(state, &self.engine, key);
             }
+            core.counters.reads.add(1);
             state.check_usable()?;
             if key >= state.max_read_key() && key != METADATA_VERSION_KEY {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
@@ -122,6 +122,7 @@ impl Transaction {
                 return Ok(None);
             }
             let value = view(state, core, snapshot, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
+            core.counters.bytes_read.add(value.as_ref().map_or(0, |value| key.len() + value.len()) as u64);
             if !snapshot {
                 state.add_read_conflict(key, &key_after(key));
             }
@@ -160,12 +161,11 @@ impl Transaction {
         let limits = Limits::of(options)?;
         self.prepare_read(begin.key, end.key);
         self.with(|state, core| {
-            core.counters.range_reads.add(1);
-            if special::is_special(begin.key) && special::is_special(end.key) {
+            if special::is_special_range(begin.key, end.key) {
                 state.deferred.map_or(Ok(()), Err)?;
-                let limit = usize::try_from(options.limit).ok().filter(|&limit| limit > 0).unwrap_or(usize::MAX);
-                return special::get_range(state, core, begin, end, limit, options.reverse);
+                return special::get_range(state, &self.engine, begin, end, limits, options.reverse);
             }
+            core.counters.range_reads.add(1);
             state.check_usable()?;
             let max_key = state.max_read_key();
             if begin.key > max_key || end.key > max_key {
@@ -178,6 +178,7 @@ impl Transaction {
             let read = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
             let outcome = view(state, core, options.snapshot, |view| read.run(view))?;
             core.counters.keys_read.add(outcome.answer.pairs.len() as u64);
+            core.counters.bytes_read.add(outcome.answer.arena.len() as u64);
             Ok(settle(state, outcome, options.snapshot))
         })
     }
@@ -197,7 +198,7 @@ impl Transaction {
         let limits = Limits::of(options)?;
         self.with(|state, core| {
             core.counters.range_reads.add(1);
-            if special::is_special(begin.key) && special::is_special(end.key) {
+            if special::is_special_range(begin.key, end.key) {
                 return Err(state.deferred.unwrap_or(Error::CLIENT_INVALID_OPERATION));
             }
             state.check_usable()?;
@@ -215,7 +216,9 @@ impl Transaction {
             let index = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
             let read =
                 view(state, core, true, |view| Ok(mapped::read(&View { writes: None, ..*view }, index, mapper)))??;
-            core.counters.keys_read.add(read.answer.index.pairs.len() as u64);
+            let ranges = || read.answer.records.iter().map(|records| &records.pairs).chain([&read.answer.index]);
+            core.counters.keys_read.add(ranges().map(|range| range.pairs.len() as u64).sum());
+            core.counters.bytes_read.add(ranges().map(|range| range.arena.len() as u64).sum());
             for (begin, end) in &read.conflicts {
                 let touched = state.writes.first_touched(begin, end);
                 state.add_read_conflict(begin, touched.as_deref().unwrap_or(end));
@@ -321,8 +324,11 @@ impl Transaction {
             if !state.check_writable() {
                 return;
             }
-            if special::is_special(begin) && begin < end {
-                return state.defer(special::write_error(state));
+            if special::is_special_range(begin, end) {
+                if begin < end || !state.options.special_key_space_writes {
+                    state.defer(special::write_error(state));
+                }
+                return;
             }
             let max_key = state.max_write_key();
             if begin > max_key || end > max_key {
@@ -428,12 +434,13 @@ impl Transaction {
         }
     }
 
-    /// The version of the commit; -1 before it, and where nothing was written.
+    /// The version of the last commit, which `reset` and `on_error` do not take back; -1 before the first, and where the
+    /// last wrote nothing.
     ///
     /// # Errors
     /// None today; the shape is the C API's.
     pub fn committed_version(&self) -> Result<i64> {
-        Ok(self.with(|state, _| state.committed.map_or(-1, |committed| committed.version)))
+        Ok(self.with(|state, _| state.committed_version))
     }
 
     /// The versionstamp of the commit to come. Must be asked before the commit; the answer comes with it: 2021 where

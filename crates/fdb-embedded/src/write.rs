@@ -96,7 +96,8 @@ pub(crate) fn atomic_op(
         STAMP_KEY => {
             let place = stamp_place(key)?;
             let read_version = state.read.as_ref().map_or(0, |point| point.version);
-            let (begin, end) = stamp_range(key, place, read_version, state.max_read_key());
+            let (begin, end) = stamp_range_at(key, place, read_version, state.max_read_key());
+            state.stamped_keys.push(key.to_vec());
             if !state.options.read_your_writes_disabled {
                 // What was written in the range so far stays before the stamped key.
                 let State { outgoing, writes, .. } = state;
@@ -143,8 +144,14 @@ fn least_stamp(read_version: i64) -> [u8; 10] {
     stamp
 }
 
-/// The keys that a stamped key may come to be.
-fn stamp_range(key: &[u8], place: usize, read_version: i64, max_key: &[u8]) -> KeyRange {
+/// The keys that a key with a versionstamp may come to be; none where the stamp does not fit.
+pub(crate) fn stamp_range(state: &State, key: &[u8]) -> KeyRange {
+    let read_version = state.read.as_ref().map_or(0, |point| point.version);
+    let place = stamp_place(key).ok();
+    place.map(|place| stamp_range_at(key, place, read_version, state.max_read_key())).unwrap_or_default()
+}
+
+fn stamp_range_at(key: &[u8], place: usize, read_version: i64, max_key: &[u8]) -> KeyRange {
     let mut begin = key[..key.len() - 4].to_vec();
     let mut end = begin.clone();
     begin[place..place + 10].copy_from_slice(&least_stamp(read_version));
