@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fdb_embedded::{Engine, Error, OpenError, OpenOptions};
+use fdb_embedded::{Connection, Engine, Error, OpenError, OpenOptions};
 
 use crate::cluster_file::{self, ClusterFile, ClusterFileError};
 use crate::defaults::Defaults;
@@ -41,8 +41,11 @@ impl FDBDatabase {
 /// # Errors
 /// Those of [`Engine::open`].
 pub fn open_embedded(dir: &Path, options: OpenOptions) -> Result<*mut FDBDatabase, OpenError> {
-    let engine = Engine::open(dir, options)?;
-    Ok(Box::into_raw(Box::new(FDBDatabase { engine, defaults: Arc::default() })))
+    Ok(database_of(Engine::open(dir, options)?))
+}
+
+fn database_of(engine: Engine) -> *mut FDBDatabase {
+    Box::into_raw(Box::new(FDBDatabase { engine, defaults: Arc::default() }))
 }
 
 /// The engine of a database, for its counters.
@@ -54,25 +57,34 @@ pub unsafe fn engine_of<'a>(database: *mut FDBDatabase) -> &'a Engine {
     unsafe { &*database }.engine()
 }
 
+/// A data directory, and how a program came to it.
+struct Place {
+    directory: PathBuf,
+    connection: Connection,
+}
+
 /// Where the database is that a program did not name.
-fn default_directory() -> Result<PathBuf, ClusterFileError> {
+fn default_place() -> Result<Place, ClusterFileError> {
     for variable in ["FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE"] {
         if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
-            return directory_of(Path::new(&path));
+            return place_of(Path::new(&path));
         }
     }
-    Ok(PathBuf::from(DEFAULT_DIRECTORY))
+    Ok(Place { directory: PathBuf::from(DEFAULT_DIRECTORY), connection: Connection::default() })
 }
 
-fn directory_of(path: &Path) -> Result<PathBuf, ClusterFileError> {
-    embedded(cluster_file::read(path)?, path)
+fn place_of(path: &Path) -> Result<Place, ClusterFileError> {
+    embedded(cluster_file::read(path)?, Some(path))
 }
 
-fn embedded(file: ClusterFile, path: &Path) -> Result<PathBuf, ClusterFileError> {
+/// The place that a cluster file, or a connection string without one, names.
+fn embedded(file: ClusterFile, path: Option<&Path>) -> Result<Place, ClusterFileError> {
     match file {
-        ClusterFile::Embedded { directory, .. } => Ok(directory),
+        ClusterFile::Embedded { name, directory } => {
+            Ok(Place { directory, connection: Connection { cluster_file: path.map(Path::to_owned), name } })
+        }
         ClusterFile::Cluster => Err(ClusterFileError::Invalid {
-            path: path.to_owned(),
+            path: path.unwrap_or(Path::new("")).to_owned(),
             reason: "it names a cluster, which needs FoundationDB's own library",
         }),
     }
@@ -80,19 +92,20 @@ fn embedded(file: ClusterFile, path: &Path) -> Result<PathBuf, ClusterFileError>
 
 /// # Safety
 /// `out_database` may be written to.
-unsafe fn open(directory: Result<PathBuf, ClusterFileError>, out_database: *mut *mut FDBDatabase) -> fdb_error_t {
+unsafe fn open(place: Result<Place, ClusterFileError>, out_database: *mut *mut FDBDatabase) -> fdb_error_t {
     if let Err(error) = check_set_up() {
         return error.0;
     }
     // A C function cannot say more.
     let Ok(options) = open_options() else { return ENVIRONMENT_INVALID.0 };
-    let opened = directory
-        .map_err(|error| error.code())
-        .and_then(|directory| open_embedded(&directory, options).map_err(|error| error.code()));
+    let opened = place.map_err(|error| error.code()).and_then(|place| {
+        let engine = Engine::open(&place.directory, options).map_err(|error| error.code())?;
+        Ok(engine.with_connection(place.connection))
+    });
     match opened {
-        Ok(database) => {
+        Ok(engine) => {
             // SAFETY: the caller's promise.
-            unsafe { *out_database = database };
+            unsafe { *out_database = database_of(engine) };
             0
         }
         Err(code) => code,
@@ -116,12 +129,12 @@ pub unsafe extern "C" fn fdb_create_database(
         // SAFETY: the caller's promise.
         false => unsafe { CStr::from_ptr(cluster_file_path) },
     };
-    let directory = match path.is_empty() {
-        true => default_directory(),
-        false => directory_of(Path::new(OsStr::from_bytes(path.to_bytes()))),
+    let place = match path.is_empty() {
+        true => default_place(),
+        false => place_of(Path::new(OsStr::from_bytes(path.to_bytes()))),
     };
     // SAFETY: the caller's promise.
-    unsafe { open(directory, out_database) }
+    unsafe { open(place, out_database) }
 }
 
 /// Opens the database of a connection string: the text of a cluster file, relative to the working directory.
@@ -138,9 +151,9 @@ pub unsafe extern "C" fn fdb_create_database_from_connection_string(
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(connection_string) };
     let Ok(text) = text.to_str() else { return CONNECTION_STRING_INVALID.0 };
-    let directory = cluster_file::parse(text, Path::new("")).and_then(|file| embedded(file, Path::new("")));
+    let place = cluster_file::parse(text, Path::new("")).and_then(|file| embedded(file, None));
     // SAFETY: the caller's promise.
-    unsafe { open(directory, out_database) }
+    unsafe { open(place, out_database) }
 }
 
 /// Gives a database up. Its transactions and futures go on. Null is let through.

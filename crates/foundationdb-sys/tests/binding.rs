@@ -12,6 +12,7 @@ use futures::executor::block_on;
 
 struct Process {
     database: Arc<Database>,
+    cluster_file: String,
     _network: NetworkAutoStop,
     _directory: tempfile::TempDir,
 }
@@ -34,7 +35,7 @@ fn open(test: &str) -> (Arc<Database>, Vec<u8>) {
         // SAFETY: once in the process; stopped by nobody before it ends.
         let network = unsafe { foundationdb::boot() };
         let database = Arc::new(Database::from_path(&path).expect("opened"));
-        Process { database, _network: network, _directory: directory }
+        Process { database, cluster_file: path, _network: network, _directory: directory }
     });
     let prefix = format!("foundationdb-sys/{test}/").into_bytes();
     block_on(process.database.run(|trx, _| {
@@ -349,4 +350,18 @@ fn a_mapped_range_reads_an_index_and_its_records() {
     trx.set(&pack(&(&text, "data", 7, "size")), b"");
     let own = block_on(trx.get_mapped_range(&range, &mapper, 1, false));
     assert_eq!(own.err().map(|error| error.code()), Some(2039));
+}
+
+#[test]
+fn special_keys_tell_the_way_and_the_state() {
+    let (database, _) = open("special");
+    let told = |name: &str| get(&database, &[b"\xff\xff/", name.as_bytes()].concat()).expect("a value");
+    let cluster_file = &PROCESS.get().expect("opened").cluster_file;
+    assert_eq!(told("cluster_file_path"), cluster_file.as_bytes());
+    assert!(told("connection_string").contains(&b'@'));
+    let status = String::from_utf8(told("status/json")).expect("UTF-8");
+    assert!(status.starts_with('{') && status.contains("\"database_status\""), "{status}");
+    let trx = create(&database);
+    let code = |key: &[u8]| block_on(trx.get(key, false)).err().map(|error| error.code());
+    assert_eq!(code(b"\xff\xff/no module"), Some(2113));
 }
