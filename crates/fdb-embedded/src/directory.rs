@@ -1,7 +1,7 @@
 //! The data directory itself: made so that a power cut does not take it back, and locked.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -38,18 +38,53 @@ pub(crate) fn sync_entries(dir: &Path) -> io::Result<()> {
 }
 
 /// Gives a file of LMDB's that is written through a memory map all its blocks. A write to a block that a full disk does
-/// not have would end the process.
+/// not have would end the process. What is in the file stays: a backup may be using it.
 ///
 /// # Errors
 /// The system's.
 pub(crate) fn reserve(path: &Path, bytes: usize) -> io::Result<()> {
     const BLOCK_BYTES: u64 = 512;
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let metadata = file.metadata()?;
     if metadata.len() >= bytes as u64 && metadata.blocks() * BLOCK_BYTES >= bytes as u64 {
         return Ok(());
     }
-    file.write_all(&vec![0; bytes])
+    allocate(&file, metadata.len(), bytes)
+}
+
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, _: u64, bytes: usize) -> io::Result<()> {
+    let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+    loop {
+        // SAFETY: the call takes a descriptor, which `file` keeps open, and touches no memory.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// Without the call for it only what lies behind the end is given its blocks.
+#[cfg(not(target_os = "linux"))]
+fn allocate(file: &File, found_bytes: u64, bytes: usize) -> io::Result<()> {
+    let missing = bytes.saturating_sub(usize::try_from(found_bytes).unwrap_or(usize::MAX));
+    std::os::unix::fs::FileExt::write_all_at(file, &vec![0; missing], found_bytes)
+}
+
+/// Locks a file for this process; false where another one has it. It ends when the file is closed.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: flock takes a descriptor, which `file` keeps open, and touches no memory.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        error => Err(error),
+    }
 }
 
 /// The lock on a directory; it ends with the process or when this is dropped.
@@ -64,21 +99,36 @@ impl DirectoryLock {
         let path = dir.join("engine.lock");
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(|error| OpenError::io(&path, &error))?;
-        // SAFETY: flock takes a descriptor, which `file` keeps open, and touches no memory.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let error = io::Error::last_os_error();
-            return Err(match error.kind() {
-                ErrorKind::WouldBlock => OpenError::InUse(dir.to_owned()),
-                _ => OpenError::io(&path, &error),
-            });
+        match try_lock(&file) {
+            Ok(true) => Ok(DirectoryLock(file)),
+            Ok(false) => Err(OpenError::InUse(dir.to_owned())),
+            Err(error) => Err(OpenError::io(&path, &error)),
         }
-        Ok(DirectoryLock(file))
     }
 }
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // SAFETY: as above. Closing the file would unlock it too, unless a child process inherited the descriptor.
+        // SAFETY: as in `try_lock`. Closing the file would unlock it too, unless a child process inherited the descriptor.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_a_reserved_file_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("lock.mdb");
+        fs::write(&path, b"a reader").expect("a file");
+        reserve(&path, 100_000).expect("room");
+        let found = fs::read(&path).expect("the file");
+        assert!(found.starts_with(b"a reader\0") && found.len() == 100_000);
+        let blocks = fs::metadata(&path).expect("the file").blocks();
+        assert!(blocks * 512 >= 100_000, "{blocks} blocks: a full disk could not take a write to each");
+        reserve(&path, 50_000).expect("room");
+        assert_eq!(fs::metadata(&path).expect("the file").len(), 100_000);
     }
 }

@@ -18,7 +18,7 @@ use crate::format;
 use crate::late::PendingReads;
 use crate::open_error::OpenError;
 use crate::options::{TransactionOptions, default_for};
-use crate::snapshot::{Versions, lock};
+use crate::snapshot::{READ_AGE_MAX, Versions, lock};
 use crate::stats::{Counters, Stats};
 use crate::status::{self, Rates};
 use crate::store::Store;
@@ -69,6 +69,7 @@ pub(crate) struct Core {
     pub(crate) defaults: Mutex<Vec<(u32, Option<Vec<u8>>)>>,
     opened: Instant,
     is_reaper_armed: AtomicBool,
+    is_reader_check_armed: AtomicBool,
     me: Weak<Core>,
     // Dropped in this order: LMDB is closed before the lock is released, and that before the directory is free.
     pub(crate) env: Env<WithoutTls>,
@@ -100,6 +101,7 @@ impl Core {
     /// Sees to it that outdated snapshots are closed in time.
     pub(crate) fn arm_reaper(&self) {
         const EVERY: Duration = Duration::from_millis(250);
+        self.arm_reader_check();
         if self.is_reaper_armed.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -110,6 +112,21 @@ impl Core {
             if core.versions.reap() && !core.queue.is_closed() {
                 core.arm_reaper();
             }
+        });
+    }
+
+    /// Sees to it that a backup which was killed does not keep pages from being used again for longer than a reader here
+    /// may: its place among LMDB's readers outlives it. Armed by commits, since only they need pages.
+    fn arm_reader_check(&self) {
+        if self.is_reader_check_armed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = self.me.clone();
+        self.timer.schedule(Instant::now() + READ_AGE_MAX, move || {
+            let Some(core) = me.upgrade() else { return };
+            core.is_reader_check_armed.store(false, Ordering::Release);
+            // Where it fails the next commit arms it again.
+            let _ = core.env.clear_stale_readers();
         });
     }
 }
@@ -186,6 +203,7 @@ impl Engine {
             defaults: Mutex::default(),
             opened: Instant::now(),
             is_reaper_armed: AtomicBool::new(false),
+            is_reader_check_armed: AtomicBool::new(false),
             me: me.clone(),
             env: opened.env,
             _lock: lock_file,
@@ -342,16 +360,16 @@ enum Entry {
 }
 
 /// Keeps a directory's place in the registry until the engine is closed.
-struct Registration(PathBuf);
+pub(crate) struct Registration(PathBuf);
 
-enum Registered {
+pub(crate) enum Registered {
     Open(Engine),
     New(Registration),
 }
 
 impl Registration {
     /// The engine of a directory, or the right to open it. Waits while another thread opens or closes it.
-    fn of(dir: &Path) -> Registered {
+    pub(crate) fn of(dir: &Path) -> Registered {
         let mut registry = lock(&REGISTRY);
         loop {
             let entries = registry.get_or_insert_default();

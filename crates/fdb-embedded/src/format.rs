@@ -8,10 +8,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
-use heed::{AnyTls, CommitOrAbort, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use heed::{AnyTls, CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
 use crate::clears::Clears;
 use crate::data_file::{self, BadFile};
@@ -32,6 +32,7 @@ const READERS_MAX: u32 = 16_384;
 /// 64 bytes a reader, and room for the table's head.
 const LOCK_FILE_BYTES: usize = (READERS_MAX as usize + 64) * 64;
 pub(crate) const DATA_FILE: &str = "data.mdb";
+pub(crate) const LOCK_FILE: &str = "lock.mdb";
 /// Where the data file is made; it is gone when the directory is open.
 const NEW_DIR: &str = "data.new";
 /// Enough for the records of a new file.
@@ -86,7 +87,7 @@ fn create(dir: &Path, new: &Path) -> Result<(), OpenError> {
 
 /// Opens LMDB on a directory, and reads the engine's records or writes them.
 fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
-    let env = map(dir, map_bytes)?;
+    let env = map(dir, map_bytes, EnvFlags::empty())?;
     if env.max_key_size() != LMDB_KEY_BYTES_MAX {
         let reason = format!("LMDB was built for keys of {} bytes", env.max_key_size());
         return Err(OpenError::Io { dir: dir.to_owned(), reason });
@@ -105,14 +106,66 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     Ok(Opened { env: env.clone(), store, start, clears })
 }
 
-fn map(dir: &Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, OpenError> {
-    let lock_path = dir.join("lock.mdb");
-    reserve(&lock_path, LOCK_FILE_BYTES).map_err(|error| OpenError::io(&lock_path, &error))?;
+/// Opens the data file for reading alone, beside a process that may be writing to it.
+///
+/// Without `is_shared` nobody may write to it meanwhile; then nothing is written to the directory either.
+///
+/// # Errors
+/// [`OpenError`]: as [`open`], and [`OpenError::NotOurs`] where nothing was ever written.
+pub(crate) fn open_to_read(dir: &Path, is_shared: bool) -> Result<Env<WithoutTls>, OpenError> {
+    check_beside_a_writer(dir)?;
+    let flags = if is_shared { EnvFlags::READ_ONLY } else { EnvFlags::READ_ONLY | EnvFlags::NO_LOCK };
+    let env = map(dir, None, flags)?;
+    let failed = |error| match error {
+        // LMDB locks one byte a process in its lock file, at the place that the process's number gives.
+        heed::Error::Io(error) if error.kind() == ErrorKind::WouldBlock => OpenError::SameProcessId(dir.to_owned()),
+        error => OpenError::lmdb(dir, error),
+    };
+    let txn = env.read_txn().map_err(failed)?;
+    let opened = env.open_databases_and_commit(txn, |opener, txn| {
+        opener.open_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
+    });
+    let not_ours = || OpenError::NotOurs { dir: dir.to_owned(), reason: "it is empty".to_owned() };
+    let db = opened.map_err(failed)?.commit().flatten().ok_or_else(not_ours)?;
+    let txn = env.read_txn().map_err(failed)?;
+    if format_version(dir, &Store::new(db), &txn)?.is_none() {
+        return Err(not_ours());
+    }
+    drop(txn);
+    Ok(env)
+}
+
+/// Looks at the data file as [`data_file::check`] does. A page that a writer puts in the place of one that is just being
+/// looked for makes a sound file seem damaged, but not time and again.
+fn check_beside_a_writer(dir: &Path) -> Result<(), OpenError> {
+    const TRIES: u32 = 5;
+    const PAUSE: Duration = Duration::from_millis(50);
+    let path = dir.join(DATA_FILE);
+    let file = File::open(&path).map_err(|error| OpenError::io(&path, &error))?;
+    let mut tries = 1;
+    loop {
+        match data_file::check(&file) {
+            Ok(()) => return Ok(()),
+            Err(BadFile::Damaged(_) | BadFile::Short { .. }) if tries < TRIES => {
+                tries += 1;
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(bad_file(dir, error)),
+        }
+    }
+}
+
+fn map(dir: &Path, map_bytes: Option<usize>, flags: EnvFlags) -> Result<Env<WithoutTls>, OpenError> {
+    if !flags.contains(EnvFlags::NO_LOCK) {
+        let lock_path = dir.join(LOCK_FILE);
+        reserve(&lock_path, LOCK_FILE_BYTES).map_err(|error| OpenError::io(&lock_path, &error))?;
+    }
     for map_bytes in map_bytes.into_iter().chain(MAP_BYTES) {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_readers(READERS_MAX);
-        // SAFETY: the directory is locked, so no other process changes the file, and LMDB's own lock file is used.
-        match unsafe { options.open(dir) } {
+        // SAFETY: either the directory is locked, so that no other process changes the file, or this one only reads: with
+        // LMDB's own lock file, which keeps the pages it reads from being written to, or where nobody writes.
+        match unsafe { options.flags(flags).open(dir) } {
             Ok(env) => return Ok(env),
             // Too little address space: try a smaller map.
             Err(heed::Error::Io(error))
@@ -136,22 +189,26 @@ fn bad_file(dir: &Path, error: BadFile) -> OpenError {
     }
 }
 
-/// Reads or writes the engine's records; returns where versions begin.
-fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start, OpenError> {
+/// The format of a database: one that this program knows, or `None` where there is nothing at all yet.
+fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<Option<u32>, OpenError> {
     let failed = |error| OpenError::store(dir, error);
     let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
     match number::<4>(store, txn, FORMAT).map_err(failed)?.map(u32::from_le_bytes) {
-        Some(0) => return Err(not_ours("format 0")),
+        Some(0) => Err(not_ours("format 0")),
         Some(found) if found > FORMAT_VERSION => {
-            return Err(OpenError::NewerFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION });
+            Err(OpenError::NewerFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION })
         }
-        Some(FORMAT_VERSION) => {}
-        // An older program would take what a pending clear hides as there.
-        Some(_) => store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?,
-        None if store.is_empty(txn).map_err(failed)? => {
-            store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?;
-        }
-        None => return Err(not_ours("there is no format record")),
+        None if !store.is_empty(txn).map_err(failed)? => Err(not_ours("there is no format record")),
+        found => Ok(found),
+    }
+}
+
+/// Reads or writes the engine's records; returns where versions begin.
+fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start, OpenError> {
+    let failed = |error| OpenError::store(dir, error);
+    // An older program would take what a pending clear hides as there.
+    if format_version(dir, store, txn)? != Some(FORMAT_VERSION) {
+        store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?;
     }
     let ceiling = number::<8>(store, txn, CEILING).map_err(failed)?.map_or(0, i64::from_le_bytes);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

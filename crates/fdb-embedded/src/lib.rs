@@ -24,9 +24,11 @@
 //! `read` (and `mapped`) resolves selectors and ranges over a `view`, which lays the transaction's `write_map` over a
 //! `snapshot`;
 //! `committer` checks `conflict`s and writes a `batch`; `store` and `keys` are the only ones that know LMDB's records,
-//! `format` opens and makes the data file, `data_file` looks at it before LMDB does, and `directory` locks its directory.
+//! `format` opens and makes the data file, `data_file` looks at it before LMDB does, and `directory` locks its directory;
+//! `backup` and `restore` copy it (`copy`) while another process serves it, and back.
 
 mod atomic;
+mod backup;
 mod batch;
 mod buggify;
 mod clears;
@@ -34,6 +36,7 @@ mod commit;
 mod committer;
 mod conflict;
 mod connection;
+mod copy;
 mod data_file;
 mod directory;
 mod engine;
@@ -50,6 +53,7 @@ mod open_error;
 mod options;
 mod range_set;
 mod read;
+mod restore;
 mod retry;
 mod snapshot;
 mod sorted_keys;
@@ -69,14 +73,17 @@ mod watch;
 mod write;
 mod write_map;
 
+pub use backup::{BackupError, backup};
 pub use buggify::{Buggify, ClientBuggify};
 pub use connection::Connection;
+pub use copy::CopyProgress;
 pub use engine::{Engine, OpenOptions};
 pub use environment::EnvironmentError;
 pub use error::{Error, Result, error_message, error_predicate};
 pub use mapped::{MappedRange, Records};
 pub use open_error::OpenError;
 pub use read::{KeySelector, PairAt, RangeOptions, RangeResult};
+pub use restore::Restore;
 pub use stats::{FaultCount, Stats};
 pub use transaction::{Done, Transaction};
 pub use watch::WatchId;

@@ -13,6 +13,9 @@ pub enum OpenError {
     /// Another process has the directory open.
     #[error("the data directory {} is in use by another process", .0.display())]
     InUse(PathBuf),
+    /// Another process with the same number has the directory open, in a container of its own.
+    #[error("a process with this one's number has {} open: run this in that process's container", .0.display())]
+    SameProcessId(PathBuf),
     /// The directory or a file in it may not be read or written.
     #[error("no permission to read and write {}: give it to the user that this process runs as", .0.display())]
     Permission(PathBuf),
@@ -81,7 +84,7 @@ impl OpenError {
     /// The FoundationDB error code that is nearest.
     pub fn code(&self) -> i32 {
         match self {
-            OpenError::InUse(_) => 1529,
+            OpenError::InUse(_) | OpenError::SameProcessId(_) => 1529,
             OpenError::Permission(_) | OpenError::ReadOnlyFileSystem(_) => 1514,
             OpenError::NotADirectory(_) => 1511,
             OpenError::NewerFormat { .. } => 2100,
