@@ -30,8 +30,8 @@ client-tests: need-rust need-npm tests/node_modules/.package-lock.json
 rust-tests: need-rust
 	cargo $(runner) --workspace
 
-crash: need-rust ## kill the engine 300 times and the server 50 times while they write, and check each time
-	FLATBED_CRASH_KILLS=300 cargo test --package fdb-embedded --test crash -- --nocapture
+crash: need-rust ## kill the engine 300 times and the server 50 times while they write, and have the disk fail
+	FLATBED_CRASH_KILLS=300 cargo test --package fdb-embedded --test crash --test failing_disk -- --nocapture
 	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test crash -- --nocapture
 
 bench: need-rust ## measure beside pouchdb-server and the raw engine; results in target/bench

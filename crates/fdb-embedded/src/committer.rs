@@ -12,7 +12,7 @@ use crate::clears::Clears;
 use crate::conflict::{History, KeyRange};
 use crate::engine::Core;
 use crate::error::Error;
-use crate::failure::{DiskFailure, describe};
+use crate::failure::DiskFailure;
 use crate::format;
 use crate::map_room::make_room;
 use crate::snapshot::{ReadPoint, lock};
@@ -123,10 +123,6 @@ impl CommitQueue {
         self.failure.is_failed()
     }
 
-    fn fail(&self, error: &StoreError) {
-        self.failure.fail(describe(error));
-    }
-
     /// Everything that waits, up to a batch's bounds, into `batch`; false when the engine closes and nothing is left.
     /// With `is_busy` it does not wait for a commit.
     fn take(&self, batch: &mut Vec<CommitRequest>, is_busy: bool) -> bool {
@@ -212,7 +208,7 @@ impl Committer {
         let mut is_urgent = self.clears.len() > PENDING_CLEARS_MAX;
         while self.has_records_to_remove() {
             if let Err(error) = self.remove_some_cleared() {
-                return self.core.queue.fail(&error);
+                return self.core.fail(&error);
             }
             is_urgent &= self.clears.len() > PENDING_CLEARS_MAX / 2;
             if !is_urgent {
@@ -256,7 +252,7 @@ impl Committer {
         let mut txn = match begun {
             Ok(txn) => txn,
             Err(error) => {
-                core.queue.fail(&error);
+                core.fail(&error);
                 return self.commit(requests);
             }
         };
@@ -321,7 +317,7 @@ impl Committer {
                 }
             }
             Some(Err((error, may_be_written))) => {
-                core.queue.fail(&error);
+                core.fail(&error);
                 core.versions.abandon_commit();
                 let answer = if may_be_written { Error::COMMIT_UNKNOWN_RESULT } else { Error::IO_ERROR };
                 for commit in accepted {

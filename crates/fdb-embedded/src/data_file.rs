@@ -76,7 +76,15 @@ pub(crate) fn check(file: &File) -> Result<()> {
         return Err(BadFile::Damaged("its meta pages give two sizes of a page"));
     }
     // LMDB goes on from the newer one, and the older is only the newer one's predecessor.
+    // They are written in turn: a number that was lost must not make the older one the newer.
+    let turns = (first.transaction, second.transaction);
+    let is_in_turn = turns.0.is_multiple_of(2) && !turns.1.is_multiple_of(2) && turns.0.abs_diff(turns.1) == 1;
+    if !is_in_turn && turns != (0, 0) {
+        return Err(BadFile::Damaged("its meta pages were not written in turn"));
+    }
+    // After a failed write LMDB leaves numbers in the older one that do not go together.
     let meta = if second.transaction > first.transaction { second } else { first };
+    meta.check()?;
     let pages = Pages { file, meta, count: found_bytes / meta.page_bytes };
     let expected_bytes = (meta.last_page + 1).saturating_mul(meta.page_bytes);
     let cut_off = BadFile::Short { found_bytes, expected_bytes };
@@ -118,23 +126,24 @@ impl Meta {
             }
             done => done?,
         }
-        let meta = Bytes(bytes.get(HEADER_BYTES..).unwrap_or_default());
-        if meta.u32(0) != MAGIC {
+        let content = Bytes(bytes.get(HEADER_BYTES..).unwrap_or_default());
+        if content.u32(0) != MAGIC {
             return Err(if offset == 0 { BadFile::Foreign } else { BadFile::Damaged("its second meta page is none") });
         }
-        if meta.u32(4) != DATA_VERSION || Bytes(&bytes).u16(10) & META == 0 {
+        if content.u32(4) != DATA_VERSION || Bytes(&bytes).u16(10) & META == 0 {
             return Err(BadFile::Damaged("a meta page is of no known version of LMDB's"));
         }
-        let tree = |at: usize| Tree { flags: meta.u16(at + 4), depth: meta.u16(at + 6), root: meta.u64(at + 40) };
-        let read = Meta {
-            page_bytes: u64::from(meta.u32(24)),
-            last_page: meta.u64(120),
-            transaction: meta.u64(128),
+        let tree =
+            |at: usize| Tree { flags: content.u16(at + 4), depth: content.u16(at + 6), root: content.u64(at + 40) };
+        let meta = Meta {
+            page_bytes: u64::from(content.u32(24)),
+            last_page: content.u64(120),
+            transaction: content.u64(128),
             free: tree(24),
             main: tree(72),
         };
-        read.check()?;
-        Ok(read)
+        let is_page_size = PAGE_BYTES.contains(&meta.page_bytes) && meta.page_bytes.is_power_of_two();
+        if is_page_size { Ok(meta) } else { Err(BadFile::Damaged("a meta page gives an impossible size of a page")) }
     }
 
     fn check(&self) -> Result<()> {
@@ -146,9 +155,7 @@ impl Meta {
                 is_page(tree.root) && (1..=DEPTH_MAX).contains(&tree.depth)
             }
         };
-        let is_sound = PAGE_BYTES.contains(&self.page_bytes)
-            && self.page_bytes.is_power_of_two()
-            && self.last_page >= 1
+        let is_sound = self.last_page >= 1
             && self.last_page < u64::MAX / self.page_bytes
             && (self.free.flags, self.main.flags) == (INTEGER_KEY, 0)
             && is_tree(self.free)

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::open_error::OpenError;
@@ -44,7 +44,7 @@ pub(crate) fn sync_entries(dir: &Path) -> io::Result<()> {
 /// The system's.
 pub(crate) fn reserve(path: &Path, bytes: usize) -> io::Result<()> {
     const BLOCK_BYTES: u64 = 512;
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     let metadata = file.metadata()?;
     if metadata.len() >= bytes as u64 && metadata.blocks() * BLOCK_BYTES >= bytes as u64 {
         return Ok(());

@@ -14,6 +14,7 @@ use crate::committer::{CLEAR_RECORDS_MAX, CommitQueue, Committer};
 use crate::connection::Connection;
 use crate::directory::{self, DirectoryLock};
 use crate::error::{Error, Result};
+use crate::failure::describe;
 use crate::format;
 use crate::late::PendingReads;
 use crate::open_error::OpenError;
@@ -21,7 +22,7 @@ use crate::options::{TransactionOptions, default_for};
 use crate::snapshot::{READ_AGE_MAX, Versions, lock};
 use crate::stats::{Counters, Stats};
 use crate::status::{self, Rates};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::timekeeper::TimeKeeper;
 use crate::timer::Timer;
 use crate::transaction::Transaction;
@@ -78,6 +79,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Ends all commits.
+    pub(crate) fn fail(&self, error: &StoreError) {
+        self.queue.failure.fail(describe(error, &self.dir));
+    }
+
     /// Calls a watch's callback because of a change.
     pub(crate) fn fire(&self, watch: &Arc<Watch>) {
         match (self.faults.on_fire(), self.me.upgrade()) {

@@ -1,6 +1,10 @@
 //! The end of all commits: what the disk did, who wants to hear of it, and what an operator can do.
 
+use std::ffi::CString;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -59,10 +63,13 @@ impl DiskFailure {
     }
 }
 
-/// What happened, and what to do about it before the directory is opened again.
-pub(crate) fn describe(error: &StoreError) -> String {
+/// What happened to the data file in `dir`, and what to do about it before the directory is opened again.
+pub(crate) fn describe(error: &StoreError, dir: &Path) -> String {
     let (what, advice) = match error {
-        StoreError::Lmdb(heed::Error::Io(error)) => (error.to_string(), advice(error)),
+        StoreError::Lmdb(heed::Error::Io(error)) => {
+            let cause = cause(error, dir);
+            (cause.as_ref().unwrap_or(error).to_string(), advice(cause.as_ref().unwrap_or(error)))
+        }
         StoreError::Lmdb(heed::Error::Mdb(error @ MdbError::MapFull)) => (
             error.to_string(),
             "the data file fills the address space that was reserved for it: allow the process more (ulimit -v)",
@@ -70,6 +77,38 @@ pub(crate) fn describe(error: &StoreError) -> String {
         error => (error.to_string(), "the data file may be damaged: keep a copy of it"),
     };
     format!("writing to the data file failed: {what}; {advice}")
+}
+
+/// What the system did not say: where there is room for a part of a write, that part is written without an error, and LMDB
+/// makes an I/O error of it.
+fn cause(error: &io::Error, dir: &Path) -> Option<io::Error> {
+    /// Less room than this is none.
+    const LEAST_BYTES: u64 = 1 << 20;
+    if error.raw_os_error() != Some(libc::EIO) {
+        return None;
+    }
+    let file_bytes = dir.join("data.mdb").metadata().map_or(0, |data| data.len());
+    if file_size_limit().is_some_and(|limit| file_bytes.saturating_add(LEAST_BYTES) > limit) {
+        return Some(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    free_bytes(dir).is_some_and(|free| free < LEAST_BYTES).then(|| io::Error::from_raw_os_error(libc::ENOSPC))
+}
+
+/// The process's limit on the size of a file.
+fn file_size_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes into the struct that it is given.
+    let done = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    (done == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// What this user may still write on the directory's file system.
+fn free_bytes(dir: &Path) -> Option<u64> {
+    let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
+    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero byte, and the call fills the struct where it answers 0.
+    let found = unsafe { (libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init()) }?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// What an operator can do about an error of the system's.
@@ -109,10 +148,11 @@ mod tests {
 
     #[test]
     fn reasons_say_what_to_do() {
-        let of = |code| describe(&StoreError::Lmdb(heed::Error::Io(io::Error::from_raw_os_error(code))));
+        let of =
+            |code| describe(&StoreError::Lmdb(heed::Error::Io(io::Error::from_raw_os_error(code))), Path::new("."));
         assert!(of(libc::ENOSPC).contains("No space left on device") && of(libc::ENOSPC).contains("make room"));
         assert!(of(libc::EFBIG).contains("ulimit -f"));
-        assert!(describe(&StoreError::Lmdb(heed::Error::Mdb(MdbError::MapFull))).contains("ulimit -v"));
-        assert!(describe(&StoreError::Bucket).contains("damaged"));
+        assert!(describe(&StoreError::Lmdb(heed::Error::Mdb(MdbError::MapFull)), Path::new(".")).contains("ulimit -v"));
+        assert!(describe(&StoreError::Bucket, Path::new(".")).contains("damaged"));
     }
 }

@@ -90,14 +90,14 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     let env = map(dir, map_bytes, EnvFlags::empty())?;
     if env.max_key_size() != LMDB_KEY_BYTES_MAX {
         let reason = format!("LMDB was built for keys of {} bytes", env.max_key_size());
-        return Err(OpenError::Io { dir: dir.to_owned(), reason });
+        return Err(OpenError::Io { path: dir.to_owned(), reason });
     }
     let txn = env.write_txn().map_err(|error| OpenError::lmdb(dir, error))?;
     let created = env.create_databases_and_commit(txn, |opener, txn| {
         opener.create_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
     });
     let db = created.map_err(|error: heed::Error| OpenError::lmdb(dir, error))?.commit();
-    let no_database = || OpenError::Io { dir: dir.to_owned(), reason: "LMDB made no database".into() };
+    let no_database = || OpenError::Io { path: dir.to_owned(), reason: "LMDB made no database".into() };
     let store = Store::new(db.ok_or_else(no_database)?);
     let mut txn = env.write_txn().map_err(|error| OpenError::lmdb(dir, error))?;
     let start = check_records(dir, &store, &mut txn)?;

@@ -71,10 +71,10 @@ pub enum OpenError {
     #[error("no address space for the data file in {}: allow the process more (ulimit -v)", .0.display())]
     AddressSpace(PathBuf),
     /// Any other failure below.
-    #[error("cannot open the data directory {}: {reason}", .dir.display())]
+    #[error("cannot open {}: {reason}", .path.display())]
     Io {
-        /// The directory.
-        dir: PathBuf,
+        /// The directory, or a file in it.
+        path: PathBuf,
         /// The system's or LMDB's message.
         reason: String,
     },
@@ -99,7 +99,7 @@ impl OpenError {
             ErrorKind::PermissionDenied => OpenError::Permission(path.to_owned()),
             ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyFileSystem(path.to_owned()),
             ErrorKind::NotADirectory => OpenError::NotADirectory(path.to_owned()),
-            _ => OpenError::Io { dir: path.to_owned(), reason: format!("{error}; {}", advice(error)) },
+            _ => OpenError::Io { path: path.to_owned(), reason: format!("{error}; {}", advice(error)) },
         }
     }
 
@@ -112,7 +112,7 @@ impl OpenError {
                 | heed::MdbError::Corrupted
                 | heed::MdbError::PageNotFound,
             ) => OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() },
-            error => OpenError::Io { dir: dir.to_owned(), reason: error.to_string() },
+            error => OpenError::Io { path: dir.to_owned(), reason: error.to_string() },
         }
     }
 

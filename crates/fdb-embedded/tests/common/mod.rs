@@ -3,6 +3,8 @@
 // Each test program uses its part of this.
 #![allow(dead_code)]
 
+pub mod faults;
+
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 

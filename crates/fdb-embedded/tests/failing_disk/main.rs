@@ -1,0 +1,60 @@
+//! Disks that are full, slow to admit it, broken, cut off or somebody else's: each is answered with an error that says what
+//! to do, and nothing is acknowledged that is not there afterwards.
+//!
+//! What would harm this process is done in a child: this test program again, running `child` with a role.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod files;
+mod full;
+mod io_errors;
+mod power_cut;
+mod refused;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use fdb_embedded::{Engine, OpenOptions};
+
+const ROLE: &str = "FDB_EMBEDDED_TEST_ROLE";
+const DIR: &str = "FDB_EMBEDDED_TEST_DIR";
+
+/// Not a test of its own: what a child does.
+#[test]
+fn child() {
+    let (Ok(role), Ok(dir)) = (std::env::var(ROLE), std::env::var(DIR)) else { return };
+    let dir = Path::new(&dir);
+    // The harness began a line.
+    println!();
+    match role.as_str() {
+        "open" => match Engine::open(dir, OpenOptions::default()) {
+            Ok(engine) => println!("opened, {} keys", files::all(&engine)),
+            Err(error) => println!("refused {} {error}", error.code()),
+        },
+        "commits" => io_errors::commits(dir),
+        "file size" => full::under_a_limit_of_file_size(dir),
+        "address space" => refused::under_a_limit_of_address_space(dir),
+        "clock" => refused::with_another_clock(dir),
+        "power" => power_cut::commits(dir),
+        other => panic!("role {other}"),
+    }
+}
+
+fn command(role: &str, dir: &Path) -> Command {
+    common::child(&[(ROLE, OsStr::new(role)), (DIR, dir.as_os_str())])
+}
+
+/// Runs a child to its end, which must be its own: what it printed.
+fn output(command: &mut Command) -> String {
+    let output = command.output().expect("a child");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{:?}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn line<'t>(text: &'t str, beginning: &str) -> &'t str {
+    let found = text.lines().find_map(|line| line.strip_prefix(beginning));
+    found.unwrap_or_else(|| panic!("no line begins with {beginning:?}: {text}"))
+}
