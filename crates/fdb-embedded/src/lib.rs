@@ -53,6 +53,7 @@ mod open_error;
 mod options;
 mod range_set;
 mod read;
+mod readers;
 mod restore;
 mod retry;
 mod snapshot;

@@ -97,6 +97,21 @@ impl RangeResult {
         (0..self.pairs.len()).filter_map(|at| self.get(at))
     }
 
+    /// Makes room for a pair: at first for a few more like it, then for as many as the limits let through.
+    fn make_room(&mut self, pair_bytes: usize, limits: &Limits) {
+        const FIRST_BYTES: usize = 4 << 10;
+        const BYTES_MAX: usize = 128 << 10;
+        if self.arena.capacity() - self.arena.len() >= pair_bytes {
+            return;
+        }
+        let bytes_max = if self.pairs.is_empty() { FIRST_BYTES } else { BYTES_MAX };
+        let rows_max = limits.rows.map_or(usize::MAX, |rows| rows as usize);
+        let bytes = limits.bytes.map_or(bytes_max, |bytes| bytes.min(bytes_max));
+        let pairs = (bytes / (pair_bytes + 8) + 1).min(rows_max).max(1);
+        self.pairs.reserve(pairs);
+        self.arena.reserve(pairs.saturating_mul(pair_bytes));
+    }
+
     pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) {
         let key_start = self.arena.len() as u32;
         self.arena.extend_from_slice(key);
@@ -387,6 +402,7 @@ impl RangeRead<'_> {
         let mut limits = self.limits;
         while let Some(item) = next()? {
             let Some(value) = item.value else { continue };
+            found.result.make_room(item.key.len() + value.len(), &limits);
             found.result.push(&item.key, &value);
             limits.take(&item.key, &value);
             if limits.is_reached() || found.result.arena.len() >= RESULT_BYTES_MAX {

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use heed::{Env, RoTxn, WithoutTls};
+use heed::{Env, WithoutTls};
 
 use crate::clears::Clears;
 use crate::error::{Error, Result};
+use crate::readers::{MapGate, Readers};
 use crate::store::Store;
 use crate::stored::Stored;
 
@@ -31,8 +32,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// One state of the database, shared by all transactions that read it.
 pub(crate) struct Snapshot {
-    /// `None` once it was closed because it is too old. LMDB allows one thread at a time, hence the lock.
-    txn: Mutex<Option<RoTxn<'static, WithoutTls>>>,
+    readers: Readers,
     store: Store,
     /// The clears that were pending in this state.
     clears: Arc<Clears>,
@@ -41,15 +41,13 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Calls `read` with what is stored; 1007 where the snapshot was closed.
+    /// Calls `read` with what is stored; 1007 where the snapshot was closed because it is too old.
     pub(crate) fn with<T>(&self, read: impl FnOnce(Stored<'_>) -> Result<T>) -> Result<T> {
-        let txn = lock(&self.txn);
-        let txn = txn.as_ref().ok_or(Error::TRANSACTION_TOO_OLD)?;
-        read(Stored { store: self.store, txn, clears: &self.clears })
+        self.readers.with(|txn| read(Stored { store: self.store, txn, clears: &self.clears }))
     }
 
     fn close(&self) {
-        lock(&self.txn).take();
+        self.readers.close();
     }
 }
 
@@ -107,6 +105,7 @@ pub(crate) struct Start {
 /// Hands out read versions and commit versions.
 pub(crate) struct Versions {
     env: Env<WithoutTls>,
+    gate: MapGate,
     store: Store,
     started: Instant,
     start: Start,
@@ -126,7 +125,7 @@ impl Versions {
             live: BTreeMap::new(),
         };
         let (started, inner) = (Instant::now(), Mutex::new(inner));
-        Versions { env, store, started, start, inner, snapshots_opened: 0.into() }
+        Versions { env, gate: MapGate::default(), store, started, start, inner, snapshots_opened: 0.into() }
     }
 
     /// The version that the clock shows, or the one that it has to catch up with.
@@ -225,7 +224,8 @@ impl Versions {
             inner.clears = pending.clears.unwrap_or_else(|| Arc::clone(&inner.clears));
         }
         let (committed, clears) = (inner.committed, Arc::clone(&inner.clears));
-        let snapshot = Arc::new(Snapshot { txn: Mutex::new(Some(txn)), store: self.store, clears, committed });
+        let readers = Readers::new(self.env.clone(), Arc::clone(&self.gate), txn);
+        let snapshot = Arc::new(Snapshot { readers, store: self.store, clears, committed });
         let live = Live { snapshot: Arc::downgrade(&snapshot), retained: None, superseded: None };
         inner.live.insert(committed, live);
         inner.current = Some(Arc::clone(&snapshot));
@@ -327,7 +327,10 @@ impl Versions {
                 snapshot.close();
             }
         }
+        // Who opens another transaction on a state that is closed now has done so, or finds it closed.
+        let alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let done = action();
+        drop(alone);
         inner.is_closed = done.is_err();
         done
     }

@@ -74,7 +74,6 @@ impl<'v> View<'v> {
     /// Items from `begin` on; unreadable keys count below `end` only. Items may come past `end`.
     pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
         let mut stored = self.stored.ascend(begin)?;
-        let ahead = stored.next()?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let (state, mut entries) = writes.from(begin);
@@ -83,13 +82,13 @@ impl<'v> View<'v> {
             }
             _ => None,
         };
+        let ahead = if writes.is_some() { stored.next()? } else { None };
         Ok(Ascending { view: *self, stored, ahead, writes })
     }
 
     /// Items below `end`, descending; unreadable keys count from `begin` on only. Items may come below `begin`.
     pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<Descending<'v>> {
         let mut stored = self.stored.descend(end)?;
-        let ahead = stored.next()?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let mut entries = writes.below(end);
@@ -98,6 +97,7 @@ impl<'v> View<'v> {
             }
             _ => None,
         };
+        let ahead = if writes.is_some() { stored.next()? } else { None };
         Ok(Descending { view: *self, stored, ahead, writes })
     }
 }
@@ -118,6 +118,7 @@ struct WritesAhead<'v> {
 pub(crate) struct Ascending<'v> {
     view: View<'v>,
     stored: Ascend<'v>,
+    /// Read ahead where there are writes to be mingled in.
     ahead: Option<Pair<'v>>,
     writes: Option<WritesAhead<'v>>,
 }
@@ -125,11 +126,7 @@ pub(crate) struct Ascending<'v> {
 impl<'v> Ascending<'v> {
     pub(crate) fn next(&mut self) -> ViewResult<Option<Item<'v>>> {
         loop {
-            let Some(writes) = &mut self.writes else {
-                let Some(pair) = self.ahead.take() else { return Ok(None) };
-                self.ahead = self.stored.next()?;
-                return Ok(Some(Item::stored(pair)));
-            };
+            let Some(writes) = &mut self.writes else { return Ok(self.stored.next()?.map(Item::stored)) };
             if writes.at >= writes.end {
                 return Ok(None);
             }
@@ -188,6 +185,7 @@ struct WritesBehind<'v> {
 pub(crate) struct Descending<'v> {
     view: View<'v>,
     stored: Descend<'v>,
+    /// Read ahead where there are writes to be mingled in.
     ahead: Option<Pair<'v>>,
     writes: Option<WritesBehind<'v>>,
 }
@@ -196,8 +194,9 @@ impl<'v> Descending<'v> {
     pub(crate) fn next(&mut self) -> ViewResult<Option<Item<'v>>> {
         loop {
             let writes = match &mut self.writes {
+                None => return Ok(self.stored.next()?.map(Item::stored)),
                 Some(writes) if writes.next.is_some() => writes,
-                _ => {
+                Some(_) => {
                     let Some(pair) = self.ahead.take() else { return Ok(None) };
                     self.ahead = self.stored.next()?;
                     return Ok(Some(Item::stored(pair)));
