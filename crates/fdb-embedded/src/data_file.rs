@@ -8,13 +8,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Header of every page: its number (8 bytes), padding (2), flags (2), and for overflow pages their count (4).
-const HEADER_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 /// What LMDB writes of a meta page, from the header's end on.
 const META_BYTES: usize = 136;
 const MAGIC: u32 = 0xBEEF_C0DE;
 const DATA_VERSION: u32 = 1;
 /// A root's number where the tree is empty.
-const NO_PAGE: u64 = u64::MAX;
+pub(crate) const NO_PAGE: u64 = u64::MAX;
 /// Deepest tree that LMDB walks.
 const DEPTH_MAX: u16 = 32;
 const PAGE_BYTES: std::ops::RangeInclusive<u64> = 512..=65_536;
@@ -45,20 +45,20 @@ type Result<T> = std::result::Result<T, BadFile>;
 
 /// One B-tree as a meta page describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tree {
+pub(crate) struct Tree {
     flags: u16,
-    depth: u16,
-    root: u64,
+    pub(crate) depth: u16,
+    pub(crate) root: u64,
 }
 
 /// The newer of the two meta pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Meta {
-    page_bytes: u64,
+pub(crate) struct Meta {
+    pub(crate) page_bytes: u64,
     last_page: u64,
-    transaction: u64,
+    pub(crate) transaction: u64,
     free: Tree,
-    main: Tree,
+    pub(crate) main: Tree,
 }
 
 /// Checks whether LMDB may map a file.
@@ -115,7 +115,7 @@ pub(crate) fn rewrite_meta_pages(file: &File) -> Result<()> {
 }
 
 impl Meta {
-    fn read(file: &File, offset: u64) -> Result<Meta> {
+    pub(crate) fn read(file: &File, offset: u64) -> Result<Meta> {
         let mut bytes = [0; HEADER_BYTES + META_BYTES];
         match file.read_exact_at(&mut bytes, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -169,15 +169,15 @@ impl Meta {
 }
 
 /// The file's pages in the state of one meta page.
-struct Pages<'f> {
-    file: &'f File,
-    meta: Meta,
+pub(crate) struct Pages<'f> {
+    pub(crate) file: &'f File,
+    pub(crate) meta: Meta,
     /// Whole pages in the file.
-    count: u64,
+    pub(crate) count: u64,
 }
 
 impl Pages<'_> {
-    fn read(&self, page: u64, count: u64) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, page: u64, count: u64) -> Result<Vec<u8>> {
         if page.checked_add(count).is_none_or(|end| end > self.count) {
             return Err(BadFile::Short { found_bytes: 0, expected_bytes: 0 });
         }
@@ -255,22 +255,22 @@ struct Search {
 
 /// Numbers at a place; zero past the end.
 #[derive(Clone, Copy)]
-struct Bytes<'b>(&'b [u8]);
+pub(crate) struct Bytes<'b>(pub(crate) &'b [u8]);
 
 impl Bytes<'_> {
     fn array<const N: usize>(self, at: usize) -> [u8; N] {
         self.0.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }
 
-    fn u16(self, at: usize) -> u16 {
+    pub(crate) fn u16(self, at: usize) -> u16 {
         u16::from_ne_bytes(self.array(at))
     }
 
-    fn u32(self, at: usize) -> u32 {
+    pub(crate) fn u32(self, at: usize) -> u32 {
         u32::from_ne_bytes(self.array(at))
     }
 
-    fn u64(self, at: usize) -> u64 {
+    pub(crate) fn u64(self, at: usize) -> u64 {
         u64::from_ne_bytes(self.array(at))
     }
 }

@@ -12,10 +12,14 @@ use crate::error::{Error, Result};
 use crate::late;
 use crate::mapped::{self, MappedRange};
 use crate::options::is_known;
+use crate::range_size;
 use crate::read::{KeySelector, Limits, Outcome, RangeOptions, RangeRead, RangeResult, Rules, get_key};
 use crate::snapshot::lock;
 use crate::special;
-use crate::state::{Answer, METADATA_VERSION_KEY, OwnWatch, State, cut_range, key_bytes_max, read_key_bytes_max};
+use crate::state::{
+    Answer, METADATA_VERSION_KEY, OwnWatch, SYSTEM_END, State, cut_range, key_bytes_max, read_key_bytes_max,
+};
+use crate::status;
 use crate::timekeeper;
 use crate::view::{View, ViewResult};
 use crate::watch::WatchId;
@@ -548,65 +552,48 @@ impl Transaction {
         })
     }
 
-    /// Bytes of keys and values in `[begin, end)`. Reads them all; makes no conflict.
+    /// Bytes of keys and values in `[begin, end)`, system keys included: exact up to 100,000 keys, else an estimate. Makes
+    /// no conflict, and does not see what the transaction wrote.
     ///
     /// # Errors
-    /// 2005 where begin is above end; as [`Transaction::get`].
+    /// 2005 where begin is above end, and whatever ended the transaction.
     pub fn get_estimated_range_size_bytes(&self, begin: &[u8], end: &[u8]) -> Result<i64> {
-        let mut bytes = 0i64;
-        self.for_each_stored(begin, end, |key, value| bytes += (key.len() + value.len()) as i64)?;
-        Ok(bytes)
-    }
-
-    /// Keys that cut `[begin, end)` into pieces of about `chunk_size_bytes`, begin and end included.
-    ///
-    /// # Errors
-    /// As [`Transaction::get_estimated_range_size_bytes`]; 2000 for a size that is not positive.
-    pub fn get_range_split_points(&self, begin: &[u8], end: &[u8], chunk_size_bytes: i64) -> Result<Vec<Vec<u8>>> {
-        if chunk_size_bytes <= 0 {
-            return Err(Error::CLIENT_INVALID_OPERATION);
-        }
-        let (mut points, mut bytes) = (vec![begin.to_vec()], 0i64);
-        self.for_each_stored(begin, end, |key, value| {
-            if bytes >= chunk_size_bytes {
-                points.push(key.to_vec());
-                bytes = 0;
-            }
-            bytes += (key.len() + value.len()) as i64;
-        })?;
-        points.push(end.to_vec());
-        Ok(points)
-    }
-
-    fn for_each_stored(&self, begin: &[u8], end: &[u8], mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
         if begin > end {
             return Err(Error::INVERTED_RANGE);
         }
-        self.with(|state, core| {
-            state.check_usable()?;
-            let max_key = state.max_read_key();
-            if begin > max_key || end > max_key {
-                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
-            }
-            let point = core.versions.acquire(false)?;
-            point.snapshot.with(|stored| {
-                let failed = |_| Error::IO_ERROR;
-                let mut pairs = stored.ascend(begin).map_err(failed)?;
-                while let Some((key, value)) = pairs.next().map_err(failed)?.filter(|(key, _)| key.as_ref() < end) {
-                    each(&key, value);
-                }
-                Ok(())
-            })
-        })
+        self.with(|state, _| state.check_usable())?;
+        range_size::size(self.engine.core(), begin, end)
     }
 
-    /// Where a key is kept: one made-up address, since it is this process.
+    /// Keys that cut `[begin, end)` into pieces of about `chunk_size_bytes`, begin and end included. A piece of more than
+    /// 100,000 keys or with values above a page is cut less exactly.
+    ///
+    /// # Errors
+    /// As [`Transaction::get_estimated_range_size_bytes`]; 2000 for a size that is not positive, 2004 outside the legal
+    /// range.
+    pub fn get_range_split_points(&self, begin: &[u8], end: &[u8], chunk_size_bytes: i64) -> Result<Vec<Vec<u8>>> {
+        if begin > end {
+            return Err(Error::INVERTED_RANGE);
+        }
+        self.with(|state, _| {
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if begin > max_key || end > max_key { Err(Error::KEY_OUTSIDE_LEGAL_RANGE) } else { Ok(()) }
+        })?;
+        if chunk_size_bytes <= 0 {
+            return Err(Error::CLIENT_INVALID_OPERATION);
+        }
+        range_size::split_points(self.engine.core(), begin, end, chunk_size_bytes)
+    }
+
+    /// Where a key is kept: one made-up address, since it is this process; none for a key past the system keys. It has a
+    /// port, as from API version 630 on.
     ///
     /// # Errors
     /// Whatever ended the transaction.
-    pub fn get_addresses_for_key(&self, _key: &[u8]) -> Result<Vec<String>> {
+    pub fn get_addresses_for_key(&self, key: &[u8]) -> Result<Vec<String>> {
         self.with(|state, _| state.check_usable())?;
-        Ok(vec!["127.0.0.1:0".to_owned()])
+        Ok((key < SYSTEM_END).then(|| status::ADDRESS.to_owned()).into_iter().collect())
     }
 
     /// Makes the transaction as new, options included; whatever is in flight answers 1025.
