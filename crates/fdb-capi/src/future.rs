@@ -12,8 +12,9 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
-use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId};
+use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId, Withheld};
 
 use crate::delivery::{deliver, is_network_thread};
 use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
@@ -110,7 +111,37 @@ impl Callback {
 #[derive(Debug, Default)]
 struct Waiting {
     callbacks: Vec<Callback>,
-    watch: Option<(Engine, WatchId)>,
+    source: Source,
+}
+
+/// Where the answer comes from, if that must be told something.
+#[derive(Debug, Default)]
+enum Source {
+    #[default]
+    Engine,
+    /// Ends with the future.
+    Watch(Engine, WatchId),
+    /// Is delivered when the program looks for it.
+    Withheld(Withheld),
+}
+
+impl Waiting {
+    fn take_withheld(&mut self) -> Option<Withheld> {
+        match std::mem::take(&mut self.source) {
+            Source::Withheld(withheld) => Some(withheld),
+            other => {
+                self.source = other;
+                None
+            }
+        }
+    }
+}
+
+/// Not under the lock of the future, which it completes.
+fn deliver_soon(withheld: Option<Withheld>) {
+    if let Some(withheld) = withheld {
+        withheld.deliver_after(Duration::ZERO);
+    }
 }
 
 /// `FDBFuture` of the C API.
@@ -158,7 +189,7 @@ impl FDBFuture {
     }
 
     /// A future that waits although its answer is known already; see [`FDBFuture::release`].
-    pub(crate) fn withheld(outcome: Outcome) -> Arc<FDBFuture> {
+    pub(crate) fn known(outcome: Outcome) -> Arc<FDBFuture> {
         Self::new(PENDING, outcome)
     }
 
@@ -188,8 +219,31 @@ impl FDBFuture {
     pub(crate) fn attach_watch(&self, engine: &Engine, id: WatchId) {
         let mut waiting = self.lock();
         if !self.is_ready() {
-            waiting.watch = Some((engine.clone(), id));
+            waiting.source = Source::Watch(engine.clone(), id);
         }
+    }
+
+    /// Has the answer delivered from the first look on.
+    pub(crate) fn attach_withheld(&self, withheld: Withheld) {
+        let mut waiting = self.lock();
+        if !self.is_ready() {
+            waiting.source = Source::Withheld(withheld);
+        }
+    }
+
+    /// What the program sees: an answer that waits for its first look is on its way after it.
+    fn look(&self) -> bool {
+        let is_ready = self.is_ready();
+        if !is_ready {
+            self.ask();
+        }
+        is_ready
+    }
+
+    /// Asks for an answer that was withheld.
+    fn ask(&self) {
+        let withheld = self.lock().take_withheld();
+        deliver_soon(withheld);
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -201,12 +255,12 @@ impl FDBFuture {
     }
 
     /// Answers the future if nobody did before, with what was withheld if no outcome is given; has its callbacks called,
-    /// and gives back the watch that it stood for.
-    fn complete(this: &Arc<FDBFuture>, outcome: Option<Outcome>) -> Option<(Engine, WatchId)> {
+    /// and gives back where the answer would have come from.
+    fn complete(this: &Arc<FDBFuture>, outcome: Option<Outcome>) -> Source {
         let waiting = {
             let mut waiting = this.lock();
             if this.is_ready() {
-                return None;
+                return Source::Engine;
             }
             if let Some(outcome) = outcome {
                 // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
@@ -217,13 +271,13 @@ impl FDBFuture {
         };
         this.is_done.notify_all();
         deliver(this, waiting.callbacks);
-        waiting.watch
+        waiting.source
     }
 
     fn cancel(this: &Arc<FDBFuture>) {
         let cancelled = Outcome::Error(Error::OPERATION_CANCELLED);
         if !this.is_ready()
-            && let Some((engine, id)) = FDBFuture::complete(this, Some(cancelled))
+            && let Source::Watch(engine, id) = FDBFuture::complete(this, Some(cancelled))
         {
             engine.cancel_watch(id);
         }
@@ -240,7 +294,7 @@ impl FDBFuture {
 
     /// What the future was answered with, or the error to answer with instead.
     fn outcome(&self) -> Result<&Outcome, Error> {
-        if !self.is_ready() {
+        if !self.look() {
             return Err(FUTURE_NOT_SET);
         }
         // SAFETY: after READY only `release_memory` writes, which the C API's caller calls after his last use.
@@ -258,6 +312,7 @@ impl FDBFuture {
         if IS_ENGINES.get() || is_network_thread() {
             return Err(BLOCKED_FROM_NETWORK_THREAD);
         }
+        self.ask();
         let mut waiting = self.lock();
         while !self.is_ready() {
             waiting = self.is_done.wait(waiting).unwrap_or_else(|broken| broken.into_inner());
@@ -317,7 +372,7 @@ pub unsafe extern "C" fn fdb_future_block_until_ready(f: *mut FDBFuture) -> fdb_
 /// As [`fdb_future_cancel`].
 pub unsafe extern "C" fn fdb_future_is_ready(f: *mut FDBFuture) -> fdb_bool_t {
     // SAFETY: by contract `f` is alive.
-    fdb_bool_t::from(unsafe { &*f }.is_ready())
+    fdb_bool_t::from(unsafe { &*f }.look())
 }
 
 /// Has `callback` called once when the future is ready, at once if it is. Several may be set. 2000 for a null callback.
@@ -337,6 +392,10 @@ pub unsafe extern "C" fn fdb_future_set_callback(
         // Between the look and the lock it may have been completed.
         if !future.is_ready() {
             waiting.callbacks.push(Callback { function, parameter: callback_parameter });
+            let withheld = waiting.take_withheld();
+            drop(waiting);
+            // From here on the callback may have destroyed the future.
+            deliver_soon(withheld);
             return 0;
         }
     }

@@ -2,9 +2,8 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::time::Duration;
 
-use fdb_embedded::{Done, Engine, Error, Result, Transaction};
+use fdb_embedded::{Delivery, Done, Engine, Error, Result, Transaction};
 
 use crate::defaults::Defaults;
 use crate::error::code;
@@ -35,23 +34,27 @@ impl FDBTransaction {
         self.refusal.map_or(Ok(&self.transaction), Err)
     }
 
-    /// The future of a question that the engine answers before the call returns; see [`Transaction::next_delay`].
+    /// The future of a question that the engine answers before the call returns; see [`Transaction::next_delivery`].
     pub(crate) fn answer<T>(
         &self,
         ask: impl FnOnce(&Transaction) -> Result<T>,
         ok: impl FnOnce(T) -> Outcome,
     ) -> *mut FDBFuture {
         let outcome = Outcome::of(self.usable().and_then(ask), ok);
-        match self.transaction.next_delay() {
-            None => FDBFuture::ready(outcome),
-            Some(delay) => self.answer_later(outcome, delay),
+        match self.transaction.next_delivery() {
+            Delivery::AtOnce => FDBFuture::ready(outcome),
+            late => self.answer_later(outcome, late),
         }
     }
 
     #[cold]
-    fn answer_later(&self, outcome: Outcome, delay: Duration) -> *mut FDBFuture {
-        let future = FDBFuture::withheld(outcome);
-        self.transaction.answer_later(delay, FDBFuture::release(&future));
+    fn answer_later(&self, outcome: Outcome, delivery: Delivery) -> *mut FDBFuture {
+        let future = FDBFuture::known(outcome);
+        let withheld = self.transaction.withhold(FDBFuture::release(&future));
+        match delivery {
+            Delivery::After(delay) => withheld.deliver_after(delay),
+            _ => future.attach_withheld(withheld),
+        }
         FDBFuture::into_raw(future)
     }
 

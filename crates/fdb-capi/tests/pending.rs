@@ -36,18 +36,20 @@ unsafe extern "C" fn stop(_: *mut FDBFuture, parameter: *mut c_void) {
 struct Stopped {
     _go_on: Sender<()>,
     _read: Future,
+    _tr: Tr,
 }
 
 fn stop_engine(database: &Database) -> Stopped {
     loop {
         let ((tell, is_stopped), (go_on, may_go_on)) = (channel(), channel());
-        let read = database.transaction().get(b"stop");
+        let tr = database.transaction();
+        let read = tr.get(b"stop");
         let parameter = Box::into_raw(Box::new(Stop { tell, go_on: may_go_on })).cast();
         // SAFETY: the future is alive, and `stop` takes the parameter.
         assert_eq!(unsafe { fdb_future_set_callback(read.0, Some(stop), parameter) }, 0);
         // The answer may have come before the callback was set, which then ran here.
         if is_stopped.recv().unwrap() {
-            return Stopped { _go_on: go_on, _read: read };
+            return Stopped { _go_on: go_on, _read: read, _tr: tr };
         }
     }
 }
@@ -150,6 +152,21 @@ fn a_commit_is_answered_after_the_reads_before_it() {
     let (written, read) = (writes.commit(), reads.commit());
     assert_eq!((written.wait(), first.is_ready(), first.value()), (0, true, Ok(None)));
     assert_eq!((read.wait(), second.is_ready(), second.value()), (0, true, Ok(None)));
+}
+
+#[test]
+fn the_first_look_finds_it_pending_however_long_ago_the_call_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = open(dir.path(), Some(1), None);
+    let tr = database.transaction();
+    let (looked_at, called_back) = (tr.get(b"key"), tr.get(b"key"));
+    // Another read goes all the way through the engine's thread, and these two do not.
+    assert_eq!(tr.get(b"key").wait(), 0);
+    assert!(!looked_at.is_ready());
+    while !looked_at.is_ready() {
+        std::thread::yield_now();
+    }
+    assert_eq!(called_back.callback().recv(), Ok((called_back.0.addr(), 0)));
 }
 
 #[test]

@@ -36,8 +36,8 @@ pub struct OpenOptions {
     pub buggify: Option<Buggify>,
     /// FoundationDB's network options for faults, which hold instead of `buggify` while they are enabled.
     pub client_buggify: Option<&'static ClientBuggify>,
-    /// Every how many reads [`Transaction::next_delay`] tells to answer one from another thread, as all of a cluster's
-    /// are; 0 for none. `None`: 257.
+    /// Every how many reads [`Transaction::next_delivery`] tells to answer one from another thread, as all of a
+    /// cluster's are; 0 for none. `None`: 257.
     pub pending_read_every: Option<u32>,
     /// Most records that the clears of one batch of commits remove at once, the rest in the background; `None`: 4,096.
     pub clear_records_max: Option<usize>,

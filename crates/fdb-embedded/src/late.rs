@@ -5,7 +5,7 @@
 //! its timeout. A commit is answered after the reads that were called before it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::commit::time_out;
@@ -42,10 +42,21 @@ impl PendingReads {
     }
 }
 
-/// An answer that was made and not delivered.
+/// When the answer of a read is to be delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Before the call returns.
+    AtOnce,
+    /// From another thread, once the program looks for it: its first look finds it pending.
+    WhenAskedFor,
+    /// From another thread, so much later.
+    After(Duration),
+}
+
+/// An answer that was made and not delivered, as the transaction keeps it.
 pub(crate) struct LateAnswer {
     id: u64,
-    due: Instant,
+    due: Option<Instant>,
     deliver: Done<()>,
 }
 
@@ -56,34 +67,72 @@ impl LateAnswer {
     }
 }
 
+/// An answer that was made and not delivered, as who is to receive it keeps it. Dropped, it is never delivered.
+pub struct Withheld {
+    /// `None` once its delivery has begun.
+    shared: Option<Arc<Mutex<State>>>,
+    core: Weak<Core>,
+    id: u64,
+}
+
+impl std::fmt::Debug for Withheld {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Withheld").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Withheld {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            // Unlocked before it is dropped: its callback may hold anything.
+            let late = take(&mut lock(shared), self.id);
+            drop(late);
+        }
+    }
+}
+
+impl Withheld {
+    /// Has the answer delivered from the engine's thread after `delay`, with an error where the transaction ends before.
+    pub fn deliver_after(mut self, delay: Duration) {
+        let (Some(shared), Some(core)) = (self.shared.take(), self.core.upgrade()) else { return };
+        let (id, due) = (self.id, Instant::now() + delay);
+        let mut state = lock(&shared);
+        let Some(late) = state.late.iter_mut().find(|late| late.id == id) else { return };
+        late.due = Some(due);
+        arm_timeout(&shared, &state, &core);
+        drop(state);
+        core.timer.schedule(due, move || {
+            let late = take(&mut lock(&shared), id);
+            if let Some(late) = late {
+                (late.deliver)(Ok(()));
+            }
+        });
+    }
+}
+
 impl Transaction {
-    /// How much later than at once the answer of the next read is to be delivered, by
-    /// [`answer_later`](Transaction::answer_later): by no time, but from another thread, for one of
-    /// [`pending_read_every`](crate::OpenOptions::pending_read_every) reads, and as faults say. `None` for the rest.
-    ///
-    /// The engine's own calls are not delayed: this is for the API above it.
+    /// How the answer of the next read is to be delivered by the API above the engine, whose own calls answer at once:
+    /// late where faults say so, when asked for where it is one of every
+    /// [`pending_read_every`](crate::OpenOptions::pending_read_every).
     #[inline]
-    pub fn next_delay(&self) -> Option<Duration> {
+    pub fn next_delivery(&self) -> Delivery {
         let core = self.core();
-        core.faults.on_read_answer().or_else(|| core.pending_reads.is_next().then_some(Duration::ZERO))
+        match core.faults.on_read_answer() {
+            Some(delay) => Delivery::After(delay),
+            None if core.pending_reads.is_next() => Delivery::WhenAskedFor,
+            None => Delivery::AtOnce,
+        }
     }
 
-    /// Has `deliver` called from the engine's thread after `delay`, with an error where the transaction ends before.
-    pub fn answer_later(&self, delay: Duration, deliver: Done<()>) {
-        let shared = Arc::clone(self.shared());
+    /// Keeps an answer back. `deliver` is called once: with `Ok` when it is delivered or the transaction's commit is
+    /// answered, with an error when the transaction ends before. It may be called from any thread.
+    pub fn withhold(&self, deliver: Done<()>) -> Withheld {
         self.with(|state, core| {
-            let due = Instant::now() + delay;
             let id = state.late_ids;
             state.late_ids += 1;
-            state.late.push(LateAnswer { id, due, deliver });
-            arm_timeout(&shared, state, core);
-            core.timer.schedule(due, move || {
-                let late = take(&mut lock(&shared), id);
-                if let Some(late) = late {
-                    (late.deliver)(Ok(()));
-                }
-            });
-        });
+            state.late.push(LateAnswer { id, due: None, deliver });
+            Withheld { shared: Some(Arc::clone(self.shared())), core: Arc::downgrade(core), id }
+        })
     }
 }
 
@@ -107,7 +156,7 @@ fn take(state: &mut State, id: u64) -> Option<LateAnswer> {
 /// Sees to it that the transaction's timeout ends the answers that are due after it.
 pub(crate) fn arm_timeout(shared: &Arc<Mutex<State>>, state: &State, core: &Core) {
     if let Some(deadline) = state.deadline()
-        && state.late.iter().any(|late| late.due > deadline)
+        && state.late.iter().any(|late| late.due.is_some_and(|due| due > deadline))
     {
         time_out(shared, state.generation, core, deadline);
     }

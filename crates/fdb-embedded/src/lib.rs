@@ -83,6 +83,7 @@ pub use copy::CopyProgress;
 pub use engine::{Engine, OpenOptions};
 pub use environment::EnvironmentError;
 pub use error::{Error, Result, error_message, error_predicate};
+pub use late::{Delivery, Withheld};
 pub use mapped::{MappedRange, Records};
 pub use open_error::OpenError;
 pub use read::{KeySelector, PairAt, RangeOptions, RangeResult};
