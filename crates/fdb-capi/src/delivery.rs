@@ -1,4 +1,5 @@
-//! The network thread's work: the callbacks of futures that were not ready when their callback was set.
+//! The network thread's work: the callbacks of futures that were not ready when their callback was set, and the answers
+//! of reads that are pending without a fault.
 //!
 //! The engine answers from threads of its own, which shall not wait for a program's callbacks, and some bindings know no
 //! other thread than the one that they run the network on. So callbacks come from there, one after the other; from the
@@ -6,6 +7,9 @@
 
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fdb_embedded::Withheld;
 
 use crate::future::{Callback, FDBFuture};
 
@@ -23,8 +27,23 @@ impl Delivery {
     }
 }
 
+enum Work {
+    Callbacks(Delivery),
+    /// An answer that the program asked for.
+    Answer(Withheld),
+}
+
+impl Work {
+    fn run(self) {
+        match self {
+            Work::Callbacks(delivery) => delivery.make(),
+            Work::Answer(withheld) => withheld.deliver(),
+        }
+    }
+}
+
 struct State {
-    waiting: Vec<Delivery>,
+    waiting: Vec<Work>,
     is_running: bool,
     /// Whether the network thread sleeps, and must be woken.
     is_asleep: bool,
@@ -54,17 +73,34 @@ pub(crate) fn deliver(future: &Arc<FDBFuture>, callbacks: Vec<Callback>) {
         return;
     }
     let delivery = Delivery { future: Arc::clone(future), callbacks };
-    let mut state = state();
-    if !state.is_running || is_network_thread() {
-        drop(state);
+    if is_network_thread() {
         return delivery.make();
     }
-    state.waiting.push(delivery);
+    if let Some(work) = hand_over(Work::Callbacks(delivery)) {
+        work.run();
+    }
+}
+
+/// Has a withheld answer delivered soon and not by this call: on the network thread, or on the engine's where none runs.
+pub(crate) fn answer_soon(withheld: Withheld) {
+    if let Some(Work::Answer(withheld)) = hand_over(Work::Answer(withheld)) {
+        withheld.deliver_after(Duration::ZERO);
+    }
+}
+
+/// Gives the work to the network thread; back where none runs.
+fn hand_over(work: Work) -> Option<Work> {
+    let mut state = state();
+    if !state.is_running {
+        return Some(work);
+    }
+    state.waiting.push(work);
     let wakes = std::mem::take(&mut state.is_asleep);
     drop(state);
     if wakes {
         ARRIVED.notify_one();
     }
+    None
 }
 
 /// Delivers until [`stop`] is called, also if it was called before; what waits then is delivered too.
@@ -76,7 +112,7 @@ pub(crate) fn run() {
         let deliveries = std::mem::take(&mut state.waiting);
         if !deliveries.is_empty() {
             drop(state);
-            deliveries.into_iter().for_each(Delivery::make);
+            deliveries.into_iter().for_each(Work::run);
             state = self::state();
         } else if state.is_stop_wanted {
             state.is_running = false;

@@ -12,11 +12,10 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
 
 use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId, Withheld};
 
-use crate::delivery::{deliver, is_network_thread};
+use crate::delivery::{answer_soon, deliver, is_network_thread};
 use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
 use crate::mapped::MappedAnswer;
 use crate::types::{FDBCallback, FDBKey, FDBKeyValue, FDBMappedKeyValue, c_len, fdb_bool_t, fdb_error_t};
@@ -137,13 +136,6 @@ impl Waiting {
     }
 }
 
-/// Not under the lock of the future, which it completes.
-fn deliver_soon(withheld: Option<Withheld>) {
-    if let Some(withheld) = withheld {
-        withheld.deliver_after(Duration::ZERO);
-    }
-}
-
 /// `FDBFuture` of the C API.
 #[derive(Debug)]
 pub struct FDBFuture {
@@ -243,7 +235,7 @@ impl FDBFuture {
     /// Asks for an answer that was withheld.
     fn ask(&self) {
         let withheld = self.lock().take_withheld();
-        deliver_soon(withheld);
+        withheld.into_iter().for_each(answer_soon);
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -395,7 +387,7 @@ pub unsafe extern "C" fn fdb_future_set_callback(
             let withheld = waiting.take_withheld();
             drop(waiting);
             // From here on the callback may have destroyed the future.
-            deliver_soon(withheld);
+            withheld.into_iter().for_each(answer_soon);
             return 0;
         }
     }

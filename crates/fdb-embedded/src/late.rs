@@ -92,6 +92,15 @@ impl Drop for Withheld {
 }
 
 impl Withheld {
+    /// Delivers the answer from this call, if the transaction did not end before.
+    pub fn deliver(mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        let late = take(&mut lock(&shared), self.id);
+        if let Some(late) = late {
+            (late.deliver)(Ok(()));
+        }
+    }
+
     /// Has the answer delivered from the engine's thread after `delay`, with an error where the transaction ends before.
     pub fn deliver_after(mut self, delay: Duration) {
         let (Some(shared), Some(core)) = (self.shared.take(), self.core.upgrade()) else { return };
