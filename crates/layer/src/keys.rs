@@ -84,6 +84,21 @@ impl RootKeys {
         RootKeys { prefix }
     }
 
+    /// Keys of all roots, and of others whose keys begin with a byte string.
+    pub(crate) fn every_root() -> KeyRange {
+        KeyRange { begin: vec![TUPLE_BYTES], end: vec![TUPLE_BYTES + 1] }
+    }
+
+    /// The root that a key lies under.
+    pub(crate) fn root_of(key: &[u8]) -> Result<Vec<u8>> {
+        take_bytes_at(key, TUPLE_BYTES).map(|(root, _)| root)
+    }
+
+    /// Behind every key under the root. Only another root, longer by a NUL, has keys that begin with it.
+    pub(crate) fn end(&self) -> Vec<u8> {
+        under(&self.prefix).end
+    }
+
     pub(crate) fn instance(&self) -> Vec<u8> {
         with_int(&self.prefix, INSTANCE)
     }

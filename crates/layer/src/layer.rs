@@ -302,7 +302,7 @@ impl Operation for Create<'_> {
         let record = proto::DatabaseRecord {
             format_version: FORMAT_VERSION,
             namespace: next,
-            // The lower part counts restores; the upper one keeps a re-created database apart from its predecessor.
+            // What lies below counts restores; this keeps a re-created database apart from its predecessor.
             incarnation: next << 16,
             run_bytes: self.run_bytes,
             field_ids_max: self.field_ids_max,

@@ -29,6 +29,7 @@ mod metrics;
 mod proto;
 mod read;
 mod records;
+pub mod restore;
 mod seq;
 mod staging;
 mod transaction;

@@ -28,7 +28,7 @@ pub struct DatabaseRecord {
     /// {NS} is {root}/DATA/{namespace}
     #[prost(uint64, tag = "2")]
     pub namespace: u64,
-    /// part of every sequence; a restore increments it
+    /// part of every sequence; a restore gives another one
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
     /// 0: one key a leaf

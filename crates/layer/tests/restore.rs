@@ -1,0 +1,172 @@
+//! A store as it is after a restore: other incarnations, everything else as it was.
+
+mod support;
+
+use flatbed_layer::restore::{Renewed, begin_incarnations, roots};
+use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Seq, Since, json};
+use foundationdb::tuple::pack;
+use support::{Store, all_changes, assert_clean, create, delete, get, put};
+
+/// Where a feed stands that begins after `since`, and how many rows it gives.
+async fn follow(db: &Database, since: Since) -> (Seq, usize) {
+    let mut changes = db.changes(ChangesQuery { since, ..ChangesQuery::default() });
+    let mut rows = 0;
+    loop {
+        let page = changes.next_page().await.expect("a page");
+        rows += page.rows.len();
+        if page.at_end {
+            return (page.last_seq, rows);
+        }
+    }
+}
+
+#[tokio::test]
+async fn followers_begin_anew() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let (db, empty) = (create(&layer, "db", None).await, create(&layer, "empty", None).await);
+    // More than a page of entries, long ones among them; edited and deleted documents.
+    let id = |n: usize| format!("{n:05}{}", "i".repeat(if n.is_multiple_of(7) { 900 } else { 0 }));
+    for chunk in (0..5_000).collect::<Vec<_>>().chunks(500) {
+        let body = || json::parse(b"{}", &json::Limits::default()).expect("JSON");
+        let edits: Vec<_> =
+            chunk.iter().map(|n| Edit { id: id(*n).into(), parent: None, deleted: false, body: body() }).collect();
+        assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
+    }
+    let first = put(&db, "first", None, r#"{"n":1}"#).await.unwrap();
+    put(&db, "first", Some(&first), r#"{"n":2}"#).await.unwrap();
+    let gone = put(&db, "gone", None, "{}").await.unwrap();
+    delete(&db, "gone", &gone).await.unwrap();
+    let before = all_changes(&db).await;
+    let (seen, _) = follow(&db, Since::Beginning).await;
+    let seen_empty = empty.update_seq().await.unwrap();
+    let info = db.info().await.unwrap();
+
+    let mut told = Vec::new();
+    let renewed = begin_incarnations(&store.fdb, &store.root, |moved| told.push(moved)).await.unwrap();
+    assert_eq!(renewed, Renewed { databases: 2, entries: 5_002 });
+    assert!(told.is_sorted() && told.len() > 3 && told.last() == Some(&5_002), "{told:?}");
+
+    // A layer that was open all the time notices, as one that is opened now does.
+    for layer in [layer.clone(), store.layer().await] {
+        let (db, empty) = (layer.database("db"), layer.database("empty"));
+        assert_clean(&layer, &db).await;
+        let after = all_changes(&db).await;
+        let rows = |rows: &[flatbed_layer::ChangeRow]| -> Vec<_> {
+            rows.iter().map(|row| (row.seq.number(), row.id.clone(), row.rev.clone(), row.deleted)).collect()
+        };
+        assert_eq!(rows(&after), rows(&before), "the same changes in the same order");
+        assert!(after.iter().zip(&before).all(|(after, before)| after.seq != before.seq));
+        assert_eq!(follow(&db, Since::After(seen)).await.1, before.len(), "an old sequence means the beginning");
+        let (last, _) = follow(&db, Since::After(before[4_000].seq)).await;
+        assert_eq!(last, db.update_seq().await.unwrap());
+        assert_eq!(follow(&db, Since::After(after[4_000].seq)).await.1, before.len() - 4_001);
+        assert_ne!(empty.update_seq().await.unwrap(), seen_empty);
+        let now = db.info().await.unwrap();
+        assert_eq!((now.doc_count, now.doc_del_count), (info.doc_count, info.doc_del_count));
+        assert_ne!(now.incarnation, info.incarnation);
+    }
+    // It goes on from there.
+    assert_eq!(get(&db, "first").await.unwrap(), r#"{"n":2}"#);
+    let (last, _) = follow(&db, Since::Beginning).await;
+    put(&db, "later", None, "{}").await.unwrap();
+    assert_eq!(follow(&db, Since::After(last)).await.1, 1);
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
+async fn what_was_interrupted_is_done_again() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    for n in 0..20 {
+        put(&db, &format!("d{n}"), None, "{}").await.unwrap();
+    }
+    let (seen, _) = follow(&db, Since::Beginning).await;
+    // As after an end in the middle: the entries lie in another incarnation than the record's.
+    let trx = store.fdb.create_trx().unwrap();
+    let namespace = |n: u64| {
+        let root = foundationdb::tuple::Bytes::from(store.root.clone());
+        (pack(&(root.clone(), 3, n, 3)), pack(&(root, 3, n, 4)))
+    };
+    let (begin, end) = namespace(1);
+    let range = foundationdb::RangeOption::from((begin.as_slice(), end.as_slice()));
+    let page = trx.get_range(&range, 1, false).await.unwrap();
+    assert_eq!(page.len(), 20);
+    for row in page.iter().take(12) {
+        let (_, stamp) = row.key().split_at(row.key().len() - 13);
+        trx.set(&[begin.as_slice(), b"\x18\x01\x02\x03\x04", stamp].concat(), row.value());
+        trx.clear(row.key());
+    }
+    drop(page);
+    trx.commit().await.unwrap();
+    assert_eq!(all_changes(&db).await.len(), 8);
+
+    let renewed = begin_incarnations(&store.fdb, &store.root, |_| {}).await.unwrap();
+    assert_eq!(renewed, Renewed { databases: 1, entries: 20 });
+    assert_clean(&layer, &db).await;
+    let (once, rows) = follow(&db, Since::After(seen)).await;
+    assert_eq!(rows, 20);
+    // Each restore is another one.
+    begin_incarnations(&store.fdb, &store.root, |_| {}).await.unwrap();
+    assert_eq!(follow(&db, Since::After(once)).await.1, 20);
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
+async fn faults_lose_no_entry() {
+    for seed in 0..2 {
+        let store = Store::with_faults(0.05, 7_700 + seed);
+        let layer = store.layer().await;
+        let db = loop {
+            match layer.create_database("db", &CreateOptions::default()).await {
+                Ok(()) | Err(Error::DatabaseExists) => break layer.database("db"),
+                Err(_) => {}
+            }
+        };
+        for n in 0..100 {
+            while !matches!(put(&db, &format!("d{n}"), None, "{}").await, Ok(_) | Err(Error::Conflict)) {}
+        }
+        let (seen, rows) = follow(&db, Since::Beginning).await;
+        assert_eq!(rows, 100);
+        for _ in 0..5 {
+            begin_incarnations(&store.fdb, &store.root, |_| {}).await.unwrap();
+            assert_eq!(follow(&db, Since::After(seen)).await.1, 100);
+        }
+        assert_clean(&layer, &db).await;
+    }
+}
+
+#[tokio::test]
+async fn all_roots_are_found() {
+    let store = Store::new();
+    let mut expected = Vec::new();
+    for suffix in [&b""[..], b"\0", b"\0\0a", b"\xff", b"b"] {
+        let root = [store.root.as_slice(), suffix].concat();
+        let options = flatbed_layer::LayerOptions { root: root.clone(), ..Default::default() };
+        let layer = flatbed_layer::Layer::open(store.fdb.clone(), options).await.unwrap();
+        create(&layer, "db", None).await;
+        put(&layer.database("db"), "d", None, "{}").await.unwrap();
+        expected.push(root);
+    }
+    // Others' keys, some of which look like a layer's.
+    let trx = store.fdb.create_trx().unwrap();
+    let other = foundationdb::tuple::Bytes::from([store.root.as_slice(), b"other"].concat());
+    for key in [
+        [b"\x01", store.root.as_slice(), b"endless"].concat(),
+        pack(&(other.clone(), 0)),
+        pack(&(other.clone(), "k")),
+        [b"\x02", store.root.as_slice()].concat(),
+        [b"\0", store.root.as_slice()].concat(),
+    ] {
+        trx.set(&key, b"value");
+    }
+    trx.commit().await.unwrap();
+    let mut found = roots(&store.fdb).await.unwrap();
+    found.retain(|root| root.starts_with(&store.root));
+    expected.sort();
+    assert_eq!(found, expected);
+    // One root alone is renewed.
+    let renewed = begin_incarnations(&store.fdb, &expected[1], |_| {}).await.unwrap();
+    assert_eq!(renewed, Renewed { databases: 1, entries: 1 });
+}
