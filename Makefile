@@ -7,7 +7,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 # nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does.
 runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test)
 
-.PHONY: help run test lint rust-tests client-tests crash bench need-rust need-npm
+.PHONY: help run test lint rust-tests client-tests crash bench bench-engine need-rust need-npm
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -34,7 +34,7 @@ crash: need-rust ## kill the engine 300 times and the server 50 times while they
 	FLATBED_CRASH_KILLS=300 cargo test --package fdb-embedded --test crash --test failing_disk -- --nocapture
 	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test crash -- --nocapture
 
-bench: need-rust ## measure beside pouchdb-server and the raw engine; results in target/bench
+bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engine; results in target/bench
 	cargo build --release --package flatbed --package flatbed-bench
 	mkdir -p $(target)/bench
 	if command -v npm >/dev/null; then \
@@ -43,6 +43,14 @@ bench: need-rust ## measure beside pouchdb-server and the raw engine; results in
 	pouchdb='$(target)/bench/node_modules/pouchdb-server/bin/pouchdb-server'; \
 	$(target)/release/flatbed-bench suite --flatbed $(target)/release/flatbed --directory $(target)/bench \
 	  $$([ -e "$$pouchdb" ] && echo --pouchdb "$$(realpath "$$pouchdb")")
+
+bench-engine: need-rust ## measure the engine beside plain LMDB; results in target/bench/engine.md
+	cargo build --release --package foundationdb-sys --example engine_bench
+	mkdir -p $(target)/bench
+	$(target)/release/examples/engine_bench --output $(target)/bench/engine.md
+	if command -v taskset >/dev/null; then \
+	  taskset -c 0 $(target)/release/examples/engine_bench --output $(target)/bench/engine.md --append points ranges scan commits; \
+	else echo 'taskset is missing: not measured on one core' >&2; fi
 
 tests/node_modules/.package-lock.json: tests/package-lock.json
 	cd tests && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
