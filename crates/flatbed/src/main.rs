@@ -27,6 +27,9 @@ const DEFAULT_URL: &str = "http://127.0.0.1:5984";
 const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
+    // A write past the limit on the size of files (ulimit -f) shall fail, not end the process.
+    // SAFETY: the signal is ignored; no handler runs.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -10,6 +10,7 @@ use std::{
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
 use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions};
+use flatbed_http::StorageHealth;
 use foundationdb::{
     Database, FdbError,
     api::{FdbApiBuilder, NetworkAutoStop},
@@ -61,6 +62,7 @@ pub struct Storage {
     database: Arc<Database>,
     network: NetworkAutoStop,
     description: String,
+    health: StorageHealth,
 }
 
 impl Storage {
@@ -90,10 +92,20 @@ impl Storage {
             error => StorageError::Directory(error),
         })?;
         let pointer = NonNull::new(pointer).ok_or_else(|| StorageError::Path(directory.to_owned()))?;
+        let health = StorageHealth::default();
+        // SAFETY: the pointer was just made, and is given away only below.
+        let engine = unsafe { fdb_capi::engine_of(pointer.as_ptr()) };
+        engine.on_failure({
+            let health = health.clone();
+            move |reason| {
+                tracing::error!(reason, "the storage has failed: no write is taken before a restart, reads go on");
+                health.fail(reason);
+            }
+        });
         // SAFETY: the pointer was just made by the backend that answers in this process, and has this one owner.
         let database = unsafe { Database::new_from_pointer(pointer) };
         let description = format!("the embedded engine in {}", directory.display());
-        Ok(Storage { database: Arc::new(database), network, description })
+        Ok(Storage { database: Arc::new(database), network, description, health })
     }
 
     async fn cluster(path: &Path, library: Option<PathBuf>) -> Result<Storage, StorageError> {
@@ -109,12 +121,19 @@ impl Storage {
             answer => answer?,
         };
         drop(transaction);
-        Ok(Storage { database: Arc::new(database), network, description: format!("the cluster of {}", path.display()) })
+        let description = format!("the cluster of {}", path.display());
+        // A cluster mends itself; whether it answers is seen by asking.
+        Ok(Storage { database: Arc::new(database), network, description, health: StorageHealth::default() })
     }
 
     /// The database; to be dropped everywhere before [`Storage::close`].
     pub fn database(&self) -> Arc<Database> {
         self.database.clone()
+    }
+
+    /// Where the engine tells that its disk has failed.
+    pub fn health(&self) -> StorageHealth {
+        self.health.clone()
     }
 
     /// Closes the database and stops the network thread.

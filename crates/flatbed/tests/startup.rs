@@ -90,6 +90,27 @@ fn wait_for(condition: impl Fn() -> bool) {
 }
 
 #[test]
+fn data_directories_that_cannot_be_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let serve = |parts: &[&str]| {
+        refused(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()], parts);
+    };
+    fs::write(&data, "text").unwrap();
+    serve(&[data.to_str().unwrap(), "is not a directory"]);
+    fs::remove_file(&data).unwrap();
+    assert!(Server::start_with(&["--data-dir", data.to_str().unwrap()]).stop());
+    let file = data.join("data.mdb");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    serve(&[data.to_str().unwrap(), "is cut off", "restore a backup"]);
+    fs::write(&file, "text").unwrap();
+    serve(&[data.to_str().unwrap(), "does not hold a database of this program", "another directory"]);
+    fs::write(&file, &whole).unwrap();
+    assert!(Server::start_with(&["--data-dir", data.to_str().unwrap()]).stop());
+}
+
+#[test]
 fn a_data_directory_has_one_server() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Counting requests, and all counters in Prometheus' text form.
+//! Counting requests, and all figures in Prometheus' text form.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ impl Requests {
     }
 
     /// All of it as text.
-    pub(crate) fn prometheus(&self, layer: &[Metric]) -> String {
+    pub(crate) fn prometheus(&self, layer: &[Metric], is_storage_failed: bool) -> String {
         let mut out = String::new();
         out.push_str("# HELP flatbed_requests_total Requests answered, by route and class of status.\n");
         out.push_str("# TYPE flatbed_requests_total counter\n");
@@ -56,6 +56,12 @@ impl Requests {
                 }
             }
         }
+        let _ = writeln!(
+            out,
+            "# HELP flatbed_storage_failed Whether the storage takes no more writes before a restart.\n\
+             # TYPE flatbed_storage_failed gauge\nflatbed_storage_failed {}",
+            u8::from(is_storage_failed)
+        );
         for Metric { name, help, value } in layer {
             let _ = writeln!(
                 out,

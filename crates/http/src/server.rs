@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::auth::{Admins, PasswordHash};
 use crate::cors::Cors;
+use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
 use crate::metrics::Requests;
 use crate::reply::ReplyMemory;
@@ -54,6 +55,8 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// How long requests under way may take to end when the server stops.
     pub drain: Duration,
+    /// Where a failure of the storage is told.
+    pub health: StorageHealth,
 }
 
 impl Default for ServerOptions {
@@ -67,6 +70,7 @@ impl Default for ServerOptions {
             body_memory_bytes: 512 * 1024 * 1024,
             connections_max: 20_000,
             drain: Duration::from_secs(10),
+            health: StorageHealth::default(),
         }
     }
 }
@@ -101,6 +105,7 @@ pub(crate) struct State {
     pub requests: Requests,
     pub request_ids: RequestIds,
     pub uuids: Uuids,
+    pub health: StorageHealth,
 }
 
 /// A server that listens already.
@@ -139,6 +144,7 @@ impl Server {
             requests: Requests::default(),
             request_ids: RequestIds::default(),
             uuids: Uuids::default(),
+            health: options.health,
         };
         let connections = Arc::new(Semaphore::new(options.connections_max));
         Ok(Server { listeners, state: Arc::new(state), connections, drain: options.drain })

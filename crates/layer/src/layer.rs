@@ -118,10 +118,12 @@ impl Layer {
         &self.inner.uuid
     }
 
-    /// Reads a key of the root: whether the storage answers.
+    /// Reads a key of the root: whether the storage answers. Whether it takes writes is not tried.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], after some 30 s at most.
     pub async fn ping(&self) -> Result<()> {
-        let trx = self.inner.db.create_trx()?;
-        transaction::bounded(async { Ok(trx.get(&self.inner.keys.instance(), true).await.map(|_| ())?) }).await
+        transaction::read(&self.inner.db, &self.inner.metrics, &mut Ping { keys: &self.inner.keys }).await
     }
 
     /// Creates a database.
@@ -270,6 +272,19 @@ impl Operation for OpenRoot<'_> {
         let record = proto::Instance { format_version: FORMAT_VERSION, uuid: self.uuid.to_vec() };
         trx.set(&key, &record.encode_to_vec());
         Ok(record.uuid)
+    }
+}
+
+struct Ping<'a> {
+    keys: &'a RootKeys,
+}
+
+impl Operation for Ping<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        trx.get(&self.keys.instance(), true).await?;
+        Ok(())
     }
 }
 

@@ -69,9 +69,13 @@ pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Metrics, operat
             }
             Err(other) => return Err(other),
         };
-        trx = next.map_err(Error::Storage)?;
+        trx = match next {
+            Ok(trx) => trx,
+            // Whatever this attempt said, an earlier one may have been committed.
+            Err(_) if state.maybe_committed => return Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
+            Err(error) => return Err(Error::Storage(error)),
+        };
         if started.elapsed() > RETRY_MAX {
-            // Whatever the last attempt said, an earlier one may have been committed.
             let error = if state.maybe_committed { FdbError::from_code(COMMIT_UNKNOWN_RESULT) } else { error };
             return Err(Error::Storage(error));
         }

@@ -1,5 +1,8 @@
 //! A disk that fails on demand: `faults.c`, compiled here and loaded into a child process.
 
+// Each test program uses its part of this.
+#![allow(dead_code)]
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,10 +59,6 @@ impl Faults {
         let new = self.switch.with_extension("new");
         std::fs::write(&new, format!("{at} {mode} {errno}\n")).expect("a file");
         std::fs::rename(new, &self.switch).expect("a switch");
-    }
-
-    pub fn disarm(&self) {
-        std::fs::remove_file(&self.switch).expect("it was armed");
     }
 
     /// The calls that were counted since it was armed, a line each: number, name, file, what became of it.

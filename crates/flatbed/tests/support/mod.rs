@@ -62,7 +62,12 @@ impl Server {
 
     /// Starts one with these arguments.
     pub fn start_with(arguments: &[&str]) -> Server {
-        let mut child = flatbed()
+        Server::start_as(&mut flatbed(), arguments)
+    }
+
+    /// Starts one as `command` says, which is [`flatbed`] with an environment or limits of its own.
+    pub fn start_as(command: &mut Command, arguments: &[&str]) -> Server {
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"])
             .args(arguments)
             .stdin(Stdio::null())

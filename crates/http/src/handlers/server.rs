@@ -1,5 +1,7 @@
 //! Paths of the server as a whole.
 
+use std::time::Duration;
+
 use flatbed_layer::NameRange;
 use hyper::{Method, StatusCode, header};
 
@@ -9,6 +11,9 @@ use crate::json_out::{comma, member, string, string_or_null};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
+
+/// How long the storage may take to answer to `_up`.
+const PING_MAX: Duration = Duration::from_secs(5);
 
 /// Most ids that `_uuids` makes at once.
 const UUIDS_MAX: u64 = 1_000;
@@ -40,9 +45,15 @@ pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
 
 pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    let ping = tokio::time::timeout(std::time::Duration::from_secs(5), state.layer.ping()).await;
-    if !matches!(ping, Ok(Ok(()))) {
-        return Ok(Reply::json(StatusCode::NOT_FOUND, b"{\"status\":\"storage_unavailable\"}".to_vec()));
+    if let Some(reason) = state.health.failure() {
+        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "storage_failed", reason));
+    }
+    match tokio::time::timeout(PING_MAX, state.layer.ping()).await {
+        Ok(read) => read?,
+        Err(_) => {
+            let reason = format!("the storage does not answer within {} s", PING_MAX.as_secs());
+            return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason));
+        }
     }
     Ok(Reply::json(StatusCode::OK, b"{\"status\":\"ok\",\"seeds\":{}}".to_vec()))
 }
@@ -122,7 +133,7 @@ pub(crate) fn active_tasks(request: &Request) -> Result<Reply> {
 
 pub(crate) fn metrics(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    let text = state.requests.prometheus(&state.layer.metrics());
+    let text = state.requests.prometheus(&state.layer.metrics(), state.health.failure().is_some());
     let mut reply = Reply::json(StatusCode::OK, text.into_bytes());
     reply.header(header::CONTENT_TYPE, "text/plain; version=0.0.4");
     reply.header(header::CACHE_CONTROL, "no-store");
