@@ -2,7 +2,11 @@
 
 use flatbed_layer::{Layer, check};
 
-use crate::{progress::Progress, settings::Settings, storage::Storage};
+use crate::{
+    progress::{Progress, Unit},
+    settings::Settings,
+    storage::Storage,
+};
 
 /// Checks a database and prints what is wrong with it, a line each, and a summary.
 ///
@@ -13,7 +17,7 @@ use crate::{progress::Progress, settings::Settings, storage::Storage};
 pub async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
     let layer = Layer::open(storage.database(), settings.layer_options()).await?;
-    let mut progress = Progress::new(format!("check {database}"), None);
+    let mut progress = Progress::new(format!("check {database}"), Unit::Documents, None);
     let handle = layer.database(database);
     if let Ok(info) = handle.info().await {
         progress.set_total(info.doc_count + info.doc_del_count);

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use lexopt::prelude::*;
 
-use crate::settings::{Found, Layer, SETTINGS};
+use crate::settings::{Found, Layer, SETTINGS, Setting};
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,6 +18,20 @@ pub enum Command {
         /// The database's name.
         database: String,
         /// Where the data lie.
+        given: Given,
+    },
+    /// Copy the embedded engine's database.
+    Backup {
+        /// The directory to copy into.
+        out: PathBuf,
+        /// Where the data lie.
+        given: Given,
+    },
+    /// Put such a copy back.
+    Restore {
+        /// The directory that holds the copy.
+        backup: PathBuf,
+        /// Where the data shall lie.
         given: Given,
     },
     /// Put documents in.
@@ -68,7 +82,7 @@ pub enum UsageError {
     #[error("{0} (flatbed --help lists what there is)")]
     Arguments(#[from] lexopt::Error),
     /// No command, or one that does not exist.
-    #[error("{0:?} is no command of flatbed: serve, load, dump and check are")]
+    #[error("{0:?} is no command of flatbed: serve, load, dump, check, backup and restore are")]
     Command(String),
     /// A command without what it works on.
     #[error("flatbed {command} needs {missing} (flatbed {command} --help)")]
@@ -92,6 +106,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, U
         Some(Value(command)) => match command.to_str() {
             Some("serve") => serve(&mut parser),
             Some("check") => check(&mut parser),
+            Some("backup") => backup(&mut parser),
+            Some("restore") => restore(&mut parser),
             Some("load") => load(&mut parser),
             Some("dump") => dump(&mut parser),
             Some("help") => Ok(Command::Print(help())),
@@ -108,7 +124,7 @@ fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Short('h') | Long("help") => return Ok(Command::Print(serve_help())),
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, false, parser)?;
+                given.take(&flag, Takes::All, parser)?;
             }
             other => return Err(other.unexpected().into()),
         }
@@ -124,7 +140,7 @@ fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Short('h') | Long("help") => return Ok(Command::Print(check_help())),
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, true, parser)?;
+                given.take(&flag, Takes::Storage, parser)?;
             }
             Value(value) if database.is_none() => database = Some(value.string()?),
             other => return Err(other.unexpected().into()),
@@ -132,6 +148,36 @@ fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     }
     let database = database.ok_or(UsageError::Missing { command: "check", missing: "a database's name" })?;
     Ok(Command::Check { database, given })
+}
+
+fn backup(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let Some((out, given)) = directory(parser)? else { return Ok(Command::Print(backup_help())) };
+    let out = out.ok_or(UsageError::Missing { command: "backup", missing: "a directory to copy into" })?;
+    Ok(Command::Backup { out, given })
+}
+
+fn restore(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let Some((backup, given)) = directory(parser)? else { return Ok(Command::Print(restore_help())) };
+    let backup = backup.ok_or(UsageError::Missing { command: "restore", missing: "the directory of a backup" })?;
+    Ok(Command::Restore { backup, given })
+}
+
+/// A directory, and where the data lie; `None` if help is asked for.
+fn directory(parser: &mut lexopt::Parser) -> Result<Option<(Option<PathBuf>, Given)>, UsageError> {
+    let mut given = Given::default();
+    let mut directory = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long(flag) => {
+                let flag = flag.to_owned();
+                given.take(&flag, Takes::Directory, parser)?;
+            }
+            Value(value) if directory.is_none() => directory = Some(value.into()),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Some((directory, given)))
 }
 
 fn load(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
@@ -171,13 +217,34 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     Ok(Command::Dump(dump))
 }
 
+/// Which settings a command takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// All of them.
+    All,
+    /// Those of the storage.
+    Storage,
+    /// Where the storage is.
+    Directory,
+}
+
+impl Takes {
+    fn settings(self) -> impl Iterator<Item = &'static Setting> {
+        SETTINGS.iter().filter(move |setting| match self {
+            Takes::All => true,
+            Takes::Storage => setting.storage,
+            Takes::Directory => matches!(setting.key, "data_dir" | "cluster_file"),
+        })
+    }
+}
+
 impl Given {
-    fn take(&mut self, flag: &str, storage_only: bool, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
+    fn take(&mut self, flag: &str, takes: Takes, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
         if flag == "config" {
             self.config = Some(parser.value()?.into());
             return Ok(());
         }
-        let setting = SETTINGS.iter().find(|setting| setting.flag() == flag && (setting.storage || !storage_only));
+        let setting = takes.settings().find(|setting| setting.flag() == flag);
         let Some(setting) = setting else { return Err(Long(flag).unexpected().into()) };
         let text = parser.value()?.string()?;
         self.settings.insert(setting.key, Found { text, origin: format!("--{flag}"), base: None });
@@ -193,15 +260,17 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed load DB FILE...          put the documents of JSON Lines files into a running server
   flatbed dump DB                  write a running server's documents as JSON Lines
   flatbed check DB [OPTIONS]       recompute a database's indexes and counters from its raw keys
+  flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
+  flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
   flatbed COMMAND --help           tell a command's options
   flatbed --version
 "
     .to_owned()
 }
 
-fn setting_lines(storage_only: bool) -> String {
+fn setting_lines(takes: Takes) -> String {
     let mut lines = String::new();
-    for setting in SETTINGS.iter().filter(|setting| setting.storage || !storage_only) {
+    for setting in takes.settings() {
         let flag = format!("--{} {}", setting.flag(), setting.value);
         lines.push_str(&format!("  {flag:<22} {}\n", setting.help));
     }
@@ -212,14 +281,35 @@ fn setting_lines(storage_only: bool) -> String {
 }
 
 fn serve_help() -> String {
-    format!("flatbed serve [OPTIONS]\n\n{}", setting_lines(false))
+    format!("flatbed serve [OPTIONS]\n\n{}", setting_lines(Takes::All))
 }
 
 fn check_help() -> String {
     format!(
         "flatbed check DB [OPTIONS]\n\n\
          Exit status: 0 clean, 1 violations found, 2 not checked. On the embedded engine the server must be stopped.\n\n{}",
-        setting_lines(true)
+        setting_lines(Takes::Storage)
+    )
+}
+
+fn backup_help() -> String {
+    format!(
+        "flatbed backup OUT [OPTIONS]\n\n\
+         Copies the embedded engine's database to OUT/data.mdb: one state of it, also while a server has it open, which\n\
+         goes on meanwhile. OUT is made, or must be empty. Run it as the server's user, in the server's container. Until\n\
+         it is done the server's file grows by what is written to it. A cluster has fdbbackup.\n\
+         Exit status: 0 done, 2 not, and nothing is left in OUT.\n\n{}",
+        setting_lines(Takes::Directory)
+    )
+}
+
+fn restore_help() -> String {
+    format!(
+        "flatbed restore OUT [OPTIONS]\n\n\
+         Puts the backup in OUT into a data directory that is new or empty; nothing is ever overwritten. Clients that\n\
+         follow changes begin at the beginning again. OUT may be a data directory too.\n\
+         Exit status: 0 done, 2 not, and there is no database in the data directory.\n\n{}",
+        setting_lines(Takes::Directory)
     )
 }
 
@@ -265,6 +355,11 @@ mod tests {
         assert_eq!((load.database.as_str(), load.run_bytes, load.keep_rev), ("db", Some(0), true));
         assert_eq!(load.files, [PathBuf::from("-"), PathBuf::from("f.jsonl")]);
 
+        let Ok(Command::Backup { out, given }) = parsed("backup --data-dir d o") else { panic!("backup") };
+        assert_eq!((out, given.settings["data_dir"].text.as_str()), (PathBuf::from("o"), "d"));
+        let Ok(Command::Restore { backup, given }) = parsed("restore o --cluster-file c") else { panic!("restore") };
+        assert_eq!((backup, given.settings["cluster_file"].text.as_str()), (PathBuf::from("o"), "c"));
+
         let dump = Dump { database: "db".into(), url: Some("u".into()), no_rev: true };
         assert_eq!(parsed("dump db --url u --no-rev"), Ok(Command::Dump(dump)));
     }
@@ -272,11 +367,15 @@ mod tests {
     #[test]
     fn refused() {
         for (line, message) in [
-            ("start", "\"start\" is no command of flatbed: serve, load, dump and check are"),
+            ("start", "\"start\" is no command of flatbed: serve, load, dump, check, backup and restore are"),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
             ("check --data-dir d", "flatbed check needs a database's name (flatbed check --help)"),
             ("check db --listen a:1", "invalid option '--listen' (flatbed --help lists what there is)"),
+            ("backup", "flatbed backup needs a directory to copy into (flatbed backup --help)"),
+            ("backup o --root r", "invalid option '--root' (flatbed --help lists what there is)"),
+            ("restore --data-dir d", "flatbed restore needs the directory of a backup (flatbed restore --help)"),
+            ("restore o p", "unexpected argument \"p\" (flatbed --help lists what there is)"),
             ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),
         ] {
             assert_eq!(parsed(line), Err(message.to_owned()), "{line}");

@@ -12,7 +12,7 @@ use hyper::Method;
 
 use crate::{
     cli::Dump,
-    progress::{self, Progress},
+    progress::{self, Progress, Unit},
 };
 
 const ROW_BYTES_MAX: usize = 64 << 20;
@@ -62,7 +62,7 @@ pub async fn dump(options: &Dump, url: &Url) -> Result<(), DumpError> {
         return Err(DumpError::Refused { status, text: flatbed_client::Answer { status, body }.text() });
     }
 
-    let mut progress = Progress::new(format!("dump {}", options.database), None);
+    let mut progress = Progress::new(format!("dump {}", options.database), Unit::Documents, None);
     let mut output = BufWriter::with_capacity(1 << 18, io::stdout().lock());
     let mut head = Vec::new();
     let mut rows: Option<Splitter> = None;

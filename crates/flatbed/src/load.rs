@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::{
     cli::Load,
-    progress::{self, Progress},
+    progress::{self, Progress, Unit},
 };
 
 const BATCH_DOCUMENTS_MAX: usize = 500;
@@ -89,7 +89,8 @@ pub async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
         tokio::spawn(sender.run(batches.clone()));
     }
     drop((batches, outcomes_in));
-    let mut progress = Progress::new(format!("load {}", options.database), bytes_total(&options.files));
+    let mut progress =
+        Progress::new(format!("load {}", options.database), Unit::Documents, bytes_total(&options.files));
     let reader = tokio::task::spawn_blocking(move || read(&options, &batches_in));
 
     let (mut taken, mut failed, mut bytes) = (0_u64, 0_u64, 0_u64);

@@ -1,5 +1,6 @@
 //! The program: command line, configuration, storage, signals and log, around the HTTP server and the document layer.
 
+mod backup;
 mod check;
 mod cli;
 mod config_file;
@@ -7,6 +8,7 @@ mod dump;
 mod load;
 mod logging;
 mod progress;
+mod restore;
 mod serve;
 mod settings;
 mod storage;
@@ -65,6 +67,14 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let (settings, _) = settle(given, &variables)?;
             logging::start(&settings)?;
             runtime.block_on(check::check(&database, &settings))
+        }
+        Command::Backup { out, given } => {
+            backup::backup(&out, &settle(given, &variables)?.0)?;
+            Ok(true)
+        }
+        Command::Restore { backup, given } => {
+            runtime.block_on(restore::restore(&backup, &settle(given, &variables)?.0))?;
+            Ok(true)
         }
         Command::Load(options) => {
             let url = url(options.url.as_deref(), &variables)?;

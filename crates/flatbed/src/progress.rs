@@ -8,9 +8,19 @@ use std::{
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 const BAR_COLUMNS: usize = 24;
 
+/// What a bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Documents, beside a total of any unit.
+    Documents,
+    /// Bytes, shown as megabytes.
+    Bytes,
+}
+
 /// The bar of one command. Nothing is written if stderr is no terminal.
 pub struct Progress {
     label: String,
+    unit: Unit,
     total: Option<u64>,
     started: Instant,
     drawn: Option<Instant>,
@@ -19,9 +29,10 @@ pub struct Progress {
 
 impl Progress {
     /// A bar called `label`, to be full when `total` (of any unit) is reached; without a total only counts are shown.
-    pub fn new(label: String, total: Option<u64>) -> Progress {
+    pub fn new(label: String, unit: Unit, total: Option<u64>) -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        Progress { label, total: total.filter(|total| *total > 0), started: Instant::now(), drawn: None, terminal }
+        let total = total.filter(|total| *total > 0);
+        Progress { label, unit, total, started: Instant::now(), drawn: None, terminal }
     }
 
     /// Sets the total once it is known.
@@ -29,13 +40,13 @@ impl Progress {
         self.total = Some(total).filter(|total| *total > 0);
     }
 
-    /// Draws, at most ten times a second: `done` in the unit of the total, `documents` for the count and the rate.
-    pub fn draw(&mut self, done: u64, documents: u64) {
+    /// Draws, at most ten times a second: `done` in the unit of the total, `count` for the count and the rate.
+    pub fn draw(&mut self, done: u64, count: u64) {
         if !self.terminal || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
             return;
         }
         self.drawn = Some(Instant::now());
-        let line = line(&self.label, done, self.total, documents, self.started.elapsed());
+        let line = line(&self.label, done, self.total, (self.unit, count), self.started.elapsed());
         // A terminal that is gone is no reason to stop.
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
@@ -53,14 +64,23 @@ impl Progress {
     }
 }
 
-fn line(label: &str, done: u64, total: Option<u64>, documents: u64, elapsed: Duration) -> String {
-    let rate = rate(documents, elapsed);
+fn line(label: &str, done: u64, total: Option<u64>, (unit, count): (Unit, u64), elapsed: Duration) -> String {
+    let rate = rate(count, elapsed);
     let bar = total.map(|total| {
         let share = done.min(total) as f64 / total as f64;
         let full = (share * BAR_COLUMNS as f64) as usize;
         format!(" [{}{}] {:3.0} %", "#".repeat(full), ".".repeat(BAR_COLUMNS - full), share * 100.0)
     });
-    format!("{label}{} {documents} documents, {rate}/s", bar.unwrap_or_default())
+    let bar = bar.unwrap_or_default();
+    match unit {
+        Unit::Documents => format!("{label}{bar} {count} documents, {rate}/s"),
+        Unit::Bytes => format!("{label}{bar} {} MB, {} MB/s", megabytes(count), megabytes(rate)),
+    }
+}
+
+/// Bytes as megabytes with one decimal.
+pub fn megabytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
 }
 
 /// Documents a second, for a message.
@@ -75,10 +95,12 @@ mod tests {
     #[test]
     fn lines() {
         let second = Duration::from_secs(1);
-        assert_eq!(line("load db", 50, None, 7, second), "load db 7 documents, 7/s");
-        let half = line("dump db", 50, Some(100), 7, second);
+        assert_eq!(line("load db", 50, None, (Unit::Documents, 7), second), "load db 7 documents, 7/s");
+        let half = line("dump db", 50, Some(100), (Unit::Documents, 7), second);
         assert_eq!(half, "dump db [############............]  50 % 7 documents, 7/s");
-        let over = line("dump db", 500, Some(100), 7, second);
+        let over = line("dump db", 500, Some(100), (Unit::Documents, 7), second);
         assert!(over.contains("[########################] 100 %"), "{over}");
+        let bytes = line("backup", 5_250_000, Some(21_000_000), (Unit::Bytes, 5_250_000), 2 * second);
+        assert_eq!(bytes, "backup [######..................]  25 % 5.2 MB, 2.6 MB/s");
     }
 }

@@ -80,7 +80,11 @@ impl Storage {
         }
     }
 
-    fn embedded(directory: &Path) -> Result<Storage, StorageError> {
+    /// Opens the embedded engine in a directory.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn embedded(directory: &Path) -> Result<Storage, StorageError> {
         let options = OpenOptions::from_env()?;
         if let Some(Buggify { probability, seed }) = options.buggify {
             tracing::warn!(probability, seed, "FLATBED_FDB_BUGGIFY is set: the engine injects faults, for tests only");

@@ -1,0 +1,67 @@
+//! `flatbed backup`: a copy of the embedded engine's database, beside the server that has it open.
+
+use std::path::{Path, PathBuf};
+
+use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
+use fdb_embedded::{BackupError, CopyProgress};
+
+use crate::{
+    progress::{Progress, Unit, megabytes},
+    settings::{Settings, StorageChoice},
+    storage::StorageError,
+};
+
+/// Why nothing was copied, or nothing put back. Each message stands alone and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// The data lie on a cluster, which is copied as one.
+    #[error(
+        "{} names a FoundationDB cluster: use FoundationDB's own fdbbackup and fdbrestore, \
+         or name the embedded engine's directory with --data-dir",
+        .0.display()
+    )]
+    Cluster(PathBuf),
+    /// The cluster file cannot be used.
+    #[error("{0}: give the embedded engine's directory with --data-dir")]
+    ClusterFile(#[from] ClusterFileError),
+    /// The copy itself.
+    #[error(transparent)]
+    Copy(#[from] BackupError),
+    /// The copy does not open.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// What is in the copy cannot be worked on.
+    #[error("the copy cannot be used: {0}")]
+    Layer(#[from] flatbed_layer::Error),
+}
+
+/// Copies the database to `out/data.mdb` and prints a summary.
+///
+/// # Errors
+/// [`CopyError`]; then `out` is as it was before.
+pub fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
+    let directory = directory(settings)?;
+    let mut progress = Progress::new("backup".to_owned(), Unit::Bytes, None);
+    let bytes = fdb_embedded::backup(&directory, out, |copied| draw(&mut progress, copied))?;
+    progress.clear();
+    let seconds = progress.elapsed().as_secs_f64();
+    println!("{} MB copied from {} to {} in {seconds:.1} s", megabytes(bytes), directory.display(), out.display());
+    Ok(())
+}
+
+/// The embedded engine's directory that the settings choose.
+pub fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
+    match &settings.storage {
+        StorageChoice::DataDirectory(directory) => Ok(directory.clone()),
+        StorageChoice::ClusterFile(path) => match cluster_file::read(path)? {
+            ClusterFile::Embedded { directory, .. } => Ok(directory),
+            ClusterFile::Cluster => Err(CopyError::Cluster(path.clone())),
+        },
+    }
+}
+
+/// Shows how far a copy is.
+pub fn draw(progress: &mut Progress, copied: CopyProgress) {
+    progress.set_total(copied.total_bytes);
+    progress.draw(copied.done_bytes, copied.done_bytes);
+}

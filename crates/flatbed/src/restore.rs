@@ -1,0 +1,54 @@
+//! `flatbed restore`: a backup back into a new data directory, ready to be served.
+
+use std::path::Path;
+
+use fdb_embedded::Restore;
+use flatbed_layer::restore::{Renewed, begin_incarnations, roots};
+
+use crate::{
+    backup::{CopyError, directory, draw},
+    progress::{Progress, Unit},
+    settings::Settings,
+    storage::Storage,
+};
+
+/// Copies the backup into the data directory, gives its databases their new incarnations, and prints a summary.
+///
+/// # Errors
+/// [`CopyError`]; then the data directory holds no database.
+pub async fn restore(backup: &Path, settings: &Settings) -> Result<(), CopyError> {
+    let directory = directory(settings)?;
+    let mut progress = Progress::new("restore".to_owned(), Unit::Bytes, None);
+    let restore = Restore::begin(backup, &directory, |copied| draw(&mut progress, copied))?;
+    progress.clear();
+    let renewed = renew(restore.staging()).await?;
+    restore.finish()?;
+    println!(
+        "databases: {}, documents and tombstones: {}; restored from {} to {} in {:.1} s",
+        renewed.databases,
+        renewed.entries,
+        backup.display(),
+        directory.display(),
+        progress.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Opens the copy, and sees to it that no sequence that a follower holds means anything in it.
+async fn renew(staging: &Path) -> Result<Renewed, CopyError> {
+    let storage = Storage::embedded(staging)?;
+    let database = storage.database();
+    let mut progress = Progress::new("restore".to_owned(), Unit::Documents, None);
+    let mut all = Renewed::default();
+    for root in roots(&database).await? {
+        let before = all.entries;
+        let renewed =
+            begin_incarnations(&database, &root, |moved| progress.draw(before + moved, before + moved)).await?;
+        all.databases += renewed.databases;
+        all.entries += renewed.entries;
+    }
+    progress.clear();
+    drop(database);
+    storage.close();
+    Ok(all)
+}
