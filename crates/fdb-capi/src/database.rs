@@ -190,7 +190,7 @@ pub unsafe extern "C" fn fdb_database_set_option(
         20 => return code(database.engine.set_default_option(20, value)),
         _ => {
             let Ok(option) = u32::try_from(option) else { return Error::INVALID_OPTION.0 };
-            return code(database.defaults.set(&database.engine, option, value));
+            return code(database.defaults.set(option, value));
         }
     };
     if is_of_shape { 0 } else { Error::INVALID_OPTION_VALUE.0 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use fdb_embedded::{Engine, Error, Result, Transaction};
+use fdb_embedded::{Error, Result, Transaction};
 
 /// What the transactions of a database begin with: transaction options and their values, in the order they were set.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ fn transaction_option(database_option: u32) -> Option<u32> {
 
 /// Whether the option outlives `fdb_transaction_on_error` by itself.
 fn is_persistent(option: u32) -> bool {
-    matches!(option, 500..=503 | 505)
+    matches!(option, 500..=502)
 }
 
 impl Defaults {
@@ -37,13 +37,16 @@ impl Defaults {
     }
 
     /// Sets a default by its database option: 2007 where the option sets none, 2006 for a value of the wrong shape.
-    pub(crate) fn set(&self, engine: &Engine, database_option: u32, value: Option<&[u8]>) -> Result<()> {
+    pub(crate) fn set(&self, database_option: u32, value: Option<&[u8]>) -> Result<()> {
         let option = transaction_option(database_option).ok_or(Error::INVALID_OPTION)?;
-        // A transaction that is used for nothing else says whether the value is right.
-        engine.transaction().set_option(option, value)?;
+        fdb_embedded::check_transaction_option(option, value)?;
         let mut options = self.lock();
-        options.retain(|(other, _)| *other != option);
-        options.push((option, value.map(<[u8]>::to_vec)));
+        // Of the two that count up and down, the last one alone holds, and the first of them is what holds without one.
+        let is_replaced = |other: u32| other == option || matches!((other, option), (600 | 601, 600 | 601));
+        options.retain(|(other, _)| !is_replaced(*other));
+        if option != 600 {
+            options.push((option, value.map(<[u8]>::to_vec)));
+        }
         Ok(())
     }
 

@@ -146,7 +146,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range_split_points(
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(|_| Ok(0.0), Outcome::Double)
+    unsafe { &*tr }.answer(|tr| tr.get_approximate_size().map(|_| 0.0), Outcome::Double)
 }
 
 /// What the transaction costs for throttling, in bytes: nothing, as nothing is throttled.
@@ -155,5 +155,5 @@ pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDB
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_total_cost(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(|_| Ok(0), Outcome::Int64)
+    unsafe { &*tr }.answer(|tr| tr.get_approximate_size().map(|_| 0), Outcome::Int64)
 }

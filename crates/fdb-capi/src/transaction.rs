@@ -98,8 +98,8 @@ pub unsafe extern "C" fn fdb_transaction_reset(tr: *mut FDBTransaction) {
     tr.defaults.apply(&tr.transaction);
 }
 
-/// Sets a transaction option by its FDBTransactionOption number. 2007 for an unknown number, 2006 for a value of the
-/// wrong shape.
+/// Sets a transaction option by its FDBTransactionOption number. 2007 for an unknown number; what is wrong with its value
+/// comes out at the next question.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].

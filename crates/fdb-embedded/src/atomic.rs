@@ -27,12 +27,12 @@ impl AtomicOp {
     pub(crate) fn from_code(code: i32) -> Option<AtomicOp> {
         Some(match code {
             2 => AtomicOp::Add,
-            6 => AtomicOp::And,
+            6 | 19 => AtomicOp::And,
             7 => AtomicOp::Or,
             8 => AtomicOp::Xor,
             9 => AtomicOp::AppendIfFits,
             12 => AtomicOp::Max,
-            13 => AtomicOp::Min,
+            13 | 18 => AtomicOp::Min,
             16 => AtomicOp::ByteMin,
             17 => AtomicOp::ByteMax,
             20 => AtomicOp::CompareAndClear,

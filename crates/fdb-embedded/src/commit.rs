@@ -42,6 +42,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     }
     let bytes = state.outgoing.bytes(&state.read_conflicts);
     let error = match i64::try_from(bytes) {
+        _ if state.options.is_read_only => Some(Error::TRANSACTION_READ_ONLY),
         Ok(bytes) if bytes <= state.options.size_bytes_max => None,
         _ => Some(Error::TRANSACTION_TOO_LARGE),
     };

@@ -64,6 +64,8 @@ codes! {
     USED_DURING_COMMIT = 2017,
     /// An unknown atomic operation.
     INVALID_MUTATION_TYPE = 2018,
+    /// Writes of a transaction that may only read from a locked database.
+    TRANSACTION_READ_ONLY = 2023,
     /// A versionstamp was asked of a transaction that wrote nothing.
     NO_COMMIT_VERSION = 2021,
     /// A mapper asks for an element that the pair does not have.
@@ -88,6 +90,10 @@ codes! {
     UNSUPPORTED_OPERATION = 2108,
     /// A read of special keys crosses modules.
     SPECIAL_KEYS_CROSS_MODULE_READ = 2112,
+    /// More than five tags on a transaction.
+    TOO_MANY_TAGS = 2109,
+    /// A tag of more than 255 bytes.
+    TAG_TOO_LONG = 2110,
     /// A special key outside every module.
     SPECIAL_KEYS_NO_MODULE_FOUND = 2113,
     /// A special key was written without the option for it.

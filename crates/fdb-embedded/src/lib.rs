@@ -86,6 +86,7 @@ pub use error::{Error, Result, error_message, error_predicate};
 pub use late::{Delivery, Withheld};
 pub use mapped::{MappedRange, Records};
 pub use open_error::OpenError;
+pub use options::check_transaction_option;
 pub use read::{KeySelector, PairAt, RangeOptions, RangeResult};
 pub use restore::Restore;
 pub use stats::{FaultCount, Stats};

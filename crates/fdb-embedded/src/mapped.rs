@@ -22,7 +22,7 @@ const LOOKUPS: usize = 10;
 const STORED_PAIR_OVERHEAD: usize = 24;
 /// Most records of one pair of the index.
 const RECORD_LIMITS: Limits =
-    Limits { rows: Some(2_000), bytes: Some(10_000_000), pair_overhead: STORED_PAIR_OVERHEAD };
+    Limits { rows: Some(2_000), bytes: Some(10_000_000), pair_overhead: STORED_PAIR_OVERHEAD, is_invalid: false };
 /// Where no bytes were asked for, an answer ends past these all the same, so that memory is bounded.
 const ANSWER_BYTES_MAX: usize = 1 << 28;
 

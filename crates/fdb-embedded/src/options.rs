@@ -8,6 +8,13 @@ use crate::error::{Error, Result};
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The largest transaction, in bytes of its mutations and conflict ranges.
 const SIZE_BYTES_MAX: i64 = 10_000_000;
+/// Most tags of a transaction, and the longest of them.
+const TAGS_MAX: usize = 5;
+const TAG_BYTES_MAX: usize = 255;
+/// The longest name of a transaction in logs.
+const IDENTIFIER_BYTES_MAX: usize = 100;
+/// Bytes of the parent of a transaction's span.
+const SPAN_BYTES: usize = 33;
 
 /// What the options of a transaction amount to.
 #[derive(Clone, Debug)]
@@ -16,6 +23,11 @@ pub(crate) struct TransactionOptions {
     pub(crate) next_write_no_conflict: bool,
     pub(crate) may_read_system_keys: bool,
     pub(crate) may_write_system_keys: bool,
+    /// Keys may be as long as a tenant's are with their prefix.
+    pub(crate) has_raw_access: bool,
+    is_lock_aware: bool,
+    /// A transaction that only reads from a locked database may not write.
+    pub(crate) is_read_only: bool,
     /// `None`: no timeout. Counted from the creation or the last reset of the transaction.
     pub(crate) timeout: Option<Duration>,
     /// `None`: no limit.
@@ -29,6 +41,9 @@ pub(crate) struct TransactionOptions {
     pub(crate) special_key_space_relaxed: bool,
     pub(crate) special_key_space_writes: bool,
     pub(crate) bypass_unreadable: bool,
+    tags: Vec<Vec<u8>>,
+    /// The transaction's name in logs, of which there are none here.
+    identifier: Option<Vec<u8>>,
 }
 
 impl Default for TransactionOptions {
@@ -38,6 +53,9 @@ impl Default for TransactionOptions {
             next_write_no_conflict: false,
             may_read_system_keys: false,
             may_write_system_keys: false,
+            has_raw_access: false,
+            is_lock_aware: false,
+            is_read_only: false,
             timeout: None,
             retry_limit: None,
             max_retry_delay: MAX_RETRY_DELAY,
@@ -48,6 +66,8 @@ impl Default for TransactionOptions {
             special_key_space_relaxed: false,
             special_key_space_writes: false,
             bypass_unreadable: false,
+            tags: Vec::new(),
+            identifier: None,
         }
     }
 }
@@ -63,7 +83,16 @@ pub(crate) fn is_known(code: u32) -> bool {
 
 /// Whether the option outlives `on_error` (not `reset`).
 pub(crate) fn is_persistent(code: u32) -> bool {
-    matches!(code, 500..=503 | 505 | 2000)
+    matches!(code, 500..=502 | 2000)
+}
+
+/// Whether an option may be set to a value: 2007 for an unknown number, else what [`crate::Transaction::set_option`]
+/// keeps.
+///
+/// # Errors
+/// Those.
+pub fn check_transaction_option(code: u32, value: Option<&[u8]>) -> Result<()> {
+    TransactionOptions::default().set(code, value)
 }
 
 /// The transaction option that a database option sets for every transaction: 2007 for a number that sets none.
@@ -84,7 +113,8 @@ pub(crate) fn default_for(database_option: u32) -> Result<u32> {
 }
 
 impl TransactionOptions {
-    /// Sets an option: 2007 for an unknown number, 2006 for a value of the wrong shape or out of its bounds.
+    /// Sets an option: 2007 for an unknown number, 2006 for a value of the wrong shape or out of its bounds, and what
+    /// single options refuse.
     pub(crate) fn set(&mut self, code: u32, value: Option<&[u8]>) -> Result<()> {
         let int_max = i64::from(i32::MAX);
         match code {
@@ -92,12 +122,25 @@ impl TransactionOptions {
             51 => flag(value, &mut self.read_your_writes_disabled)?,
             301 => {
                 flag(value, &mut self.may_read_system_keys)?;
-                self.may_write_system_keys = true;
+                (self.may_write_system_keys, self.has_raw_access) = (true, true);
             }
-            302 => flag(value, &mut self.may_read_system_keys)?,
-            303 => {
+            302 => {
                 flag(value, &mut self.may_read_system_keys)?;
-                self.may_write_system_keys = true;
+                self.has_raw_access = true;
+            }
+            303 => flag(value, &mut self.has_raw_access)?,
+            402 => {
+                self.set(403, value)?;
+                self.set(404, None)?;
+            }
+            403 => self.identify(present(value)?)?,
+            404 => {
+                no_value(value)?;
+                self.identifier.as_ref().map(|_| ()).ok_or(Error::CLIENT_INVALID_OPERATION)?;
+            }
+            405 => {
+                integer(value, -1, int_max)
+                    .and_then(|length| if length == 0 { Err(Error::INVALID_OPTION_VALUE) } else { Ok(()) })?;
             }
             500 => {
                 let timeout_ms = integer(value, 0, int_max)?;
@@ -106,6 +149,7 @@ impl TransactionOptions {
             501 => self.retry_limit = u32::try_from(integer(value, -1, int_max)?).ok(),
             502 => self.max_retry_delay = Duration::from_millis(integer(value, 0, int_max)?.unsigned_abs()),
             503 => self.size_bytes_max = integer(value, 32, SIZE_BYTES_MAX)?,
+            504 if !(16..256).contains(&present(value)?.len()) => return Err(Error::INVALID_OPTION),
             600 => {
                 no_value(value)?;
                 self.snapshot_ryw = self.snapshot_ryw.saturating_add(1);
@@ -114,17 +158,62 @@ impl TransactionOptions {
                 no_value(value)?;
                 self.snapshot_ryw = self.snapshot_ryw.saturating_sub(1);
             }
+            700 => {
+                flag(value, &mut self.is_lock_aware)?;
+                self.is_read_only = false;
+            }
             701 => flag(value, &mut self.used_during_commit_protection_disabled)?,
+            702 => {
+                no_value(value)?;
+                if !std::mem::replace(&mut self.is_lock_aware, true) {
+                    self.is_read_only = true;
+                }
+            }
             712 => flag(value, &mut self.report_conflicting_keys)?,
             713 => flag(value, &mut self.special_key_space_relaxed)?,
             714 => flag(value, &mut self.special_key_space_writes)?,
+            800 | 801 => self.tag(present(value)?)?,
+            900 if present(value)?.len() != SPAN_BYTES => return Err(Error::INVALID_OPTION_VALUE),
             1100 => flag(value, &mut self.bypass_unreadable)?,
             // Priorities, tracing, locality and the like mean nothing in one process.
+            10 | 20 | 23 | 40 | 50 | 52 | 200 | 201 | 300 | 400 | 406 | 505 | 710 | 711 | 1000 | 1101 | 1102 => {
+                no_value(value)?;
+            }
             code if is_known(code) => {}
             _ => return Err(Error::INVALID_OPTION),
         }
         Ok(())
     }
+
+    fn identify(&mut self, identifier: &[u8]) -> Result<()> {
+        if identifier.is_empty() || identifier.len() > IDENTIFIER_BYTES_MAX {
+            return Err(Error::INVALID_OPTION_VALUE);
+        }
+        match &self.identifier {
+            Some(other) if other != identifier => Err(Error::CLIENT_INVALID_OPERATION),
+            _ => {
+                self.identifier = Some(identifier.to_vec());
+                Ok(())
+            }
+        }
+    }
+
+    fn tag(&mut self, tag: &[u8]) -> Result<()> {
+        if tag.len() > TAG_BYTES_MAX {
+            return Err(Error::TAG_TOO_LONG);
+        }
+        if self.tags.len() >= TAGS_MAX {
+            return Err(Error::TOO_MANY_TAGS);
+        }
+        if !self.tags.iter().any(|other| other == tag) {
+            self.tags.push(tag.to_vec());
+        }
+        Ok(())
+    }
+}
+
+fn present(value: Option<&[u8]>) -> Result<&[u8]> {
+    value.ok_or(Error::INVALID_OPTION_VALUE)
 }
 
 fn no_value(value: Option<&[u8]>) -> Result<()> {
@@ -162,6 +251,20 @@ mod tests {
         check(503, Some(&31i64.to_le_bytes()), Err(Error::INVALID_OPTION_VALUE));
         check(30, Some(b"x"), Err(Error::INVALID_OPTION_VALUE));
         check(200, None, Ok(()));
+        check(200, Some(b"x"), Err(Error::INVALID_OPTION_VALUE));
+        check(404, None, Err(Error::CLIENT_INVALID_OPERATION));
+        check(403, Some(&[b'x'; 101]), Err(Error::INVALID_OPTION_VALUE));
+        check(402, Some(b"name"), Ok(()));
+        check(403, Some(b"other"), Err(Error::CLIENT_INVALID_OPERATION));
+        check(405, Some(&0i64.to_le_bytes()), Err(Error::INVALID_OPTION_VALUE));
+        check(504, Some(&[0; 15]), Err(Error::INVALID_OPTION));
+        check(504, Some(&[0; 16]), Ok(()));
+        check(800, Some(&[0; 256]), Err(Error::TAG_TOO_LONG));
+        for tag in [b"a", b"a", b"b", b"c", b"d", b"e"] {
+            check(800, Some(tag), Ok(()));
+        }
+        check(801, Some(b"a"), Err(Error::TOO_MANY_TAGS));
+        check(900, Some(&[0; 32]), Err(Error::INVALID_OPTION_VALUE));
         check(9_999, None, Err(Error::INVALID_OPTION));
         assert_eq!(options.timeout, Some(Duration::from_millis(100)));
         assert_eq!(options.retry_limit, None);

@@ -154,6 +154,8 @@ pub(crate) struct Limits {
     pub(crate) bytes: Option<usize>,
     /// Bytes that count beside those of each pair.
     pub(crate) pair_overhead: usize,
+    /// A limit is negative, which is told once the transaction and the range were looked at.
+    pub(crate) is_invalid: bool,
 }
 
 /// What FoundationDB's client counts beside the bytes of each pair.
@@ -161,16 +163,18 @@ const PAIR_OVERHEAD: usize = 8;
 
 impl Limits {
     /// None at all.
-    pub(crate) const NONE: Limits = Limits { rows: None, bytes: None, pair_overhead: PAIR_OVERHEAD };
+    pub(crate) const NONE: Limits = Limits { rows: None, bytes: None, pair_overhead: PAIR_OVERHEAD, is_invalid: false };
 
-    /// The limits that `fdb_transaction_get_range` makes of its arguments: 2210, 2000 or 2012 where they are not valid.
+    /// The limits that `fdb_transaction_get_range` makes of its arguments: 2210 or 2000 where they are not valid.
     pub(crate) fn of(options: &RangeOptions) -> Result<Limits> {
         /// Bytes of small, medium, large and serial.
         const MODE_BYTES: [usize; 4] = [256, 1_000, 4_096, 80_000];
         const ITERATION_BYTES: [usize; 10] =
             [4_096, 6_144, 9_216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000];
         let given = |number: i32| usize::try_from(number).ok().filter(|&number| number > 0);
-        if options.mode == 0 && options.limit == 0 && options.target_bytes == 0 {
+        // Beside 0, -1 is no limit as well.
+        let is_unlimited = |number: i32| number == 0 || number == -1;
+        if options.mode == 0 && is_unlimited(options.limit) && is_unlimited(options.target_bytes) {
             return Err(Error::EXACT_MODE_WITHOUT_LIMITS);
         }
         let mode_bytes = match options.mode {
@@ -183,14 +187,18 @@ impl Limits {
             mode @ 1..=4 => Some(MODE_BYTES[mode as usize - 1]),
             _ => return Err(Error::CLIENT_INVALID_OPERATION),
         };
-        if options.limit < -1 || options.target_bytes < -1 {
-            return Err(Error::RANGE_LIMITS_INVALID);
-        }
         let bytes = match (given(options.target_bytes), mode_bytes) {
             (Some(target), Some(mode)) => Some(target.min(mode)),
             (target, mode) => target.or(mode),
         };
-        Ok(Limits { rows: given(options.limit).map(|rows| rows as u32), bytes, pair_overhead: PAIR_OVERHEAD })
+        let is_invalid = options.limit < -1 || options.target_bytes < -1;
+        let rows = given(options.limit).map(|rows| rows as u32);
+        Ok(Limits { rows, bytes, pair_overhead: PAIR_OVERHEAD, is_invalid })
+    }
+
+    /// 2012 for a negative limit.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_invalid { Err(Error::RANGE_LIMITS_INVALID) } else { Ok(()) }
     }
 
     /// Takes one pair off.

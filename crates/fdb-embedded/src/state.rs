@@ -31,18 +31,15 @@ pub(crate) const NO_VERSION: i64 = -1;
 /// The first delay of `on_error`, before its random factor.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// What FoundationDB counts for a mutation and for a conflict range beside their bytes.
-const MUTATION_OVERHEAD: usize = 40;
+pub(crate) const MUTATION_OVERHEAD: usize = 44;
 pub(crate) const RANGE_OVERHEAD: usize = 24;
 
-/// The longest key that may be written.
-pub(crate) fn key_bytes_max(key: &[u8]) -> usize {
-    if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX }
-}
+/// Bytes of a tenant's prefix, for which FoundationDB leaves room.
+const TENANT_PREFIX_BYTES: usize = 8;
 
-/// The longest key that a read, a clear or a conflict range tells from longer ones: FoundationDB leaves room for a
-/// tenant's prefix of eight bytes.
+/// The longest key that a read, a clear or a conflict range tells from longer ones.
 pub(crate) fn read_key_bytes_max(key: &[u8]) -> usize {
-    if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX + 8 }
+    if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX + TENANT_PREFIX_BYTES }
 }
 
 /// A range with keys longer than any that exists cut to an equivalent one.
@@ -229,17 +226,22 @@ impl State {
         }
     }
 
-    pub(crate) fn set_option(&mut self, code: u32, value: Option<&[u8]>) -> Result<()> {
+    /// Sets a known option; its error is kept.
+    pub(crate) fn set_option(&mut self, code: u32, value: Option<&[u8]>) {
+        if self.deferred.is_some() {
+            return;
+        }
         let disables_reads = code == 51 && (self.has_read || !self.writes.is_empty());
-        if disables_reads {
-            self.defer(Error::CLIENT_INVALID_OPERATION);
-            return Ok(());
+        let was_disabled = self.options.read_your_writes_disabled;
+        match self.options.set(code, value) {
+            Ok(()) if disables_reads => {
+                self.options.read_your_writes_disabled = was_disabled;
+                self.defer(Error::CLIENT_INVALID_OPERATION);
+            }
+            Ok(()) if is_persistent(code) => self.persistent.push((code, value.map(<[u8]>::to_vec))),
+            Ok(()) => {}
+            Err(error) => self.defer(error),
         }
-        self.options.set(code, value)?;
-        if is_persistent(code) {
-            self.persistent.push((code, value.map(<[u8]>::to_vec)));
-        }
-        Ok(())
     }
 
     /// Keeps the error of a call that cannot return one.
@@ -315,6 +317,12 @@ impl State {
         true
     }
 
+    /// The longest key like this one that may be written or watched.
+    pub(crate) fn key_bytes_max(&self, key: &[u8]) -> usize {
+        let is_short = !key.starts_with(USER_END) && !self.options.has_raw_access;
+        read_key_bytes_max(key) - if is_short { TENANT_PREFIX_BYTES } else { 0 }
+    }
+
     pub(crate) fn max_read_key(&self) -> &'static [u8] {
         if self.options.may_read_system_keys { SYSTEM_END } else { USER_END }
     }
@@ -344,9 +352,11 @@ impl State {
 
     /// A read that other transactions' writes conflict with, except where it only saw this transaction's own writes.
     pub(crate) fn add_read_conflict(&mut self, begin: &[u8], end: &[u8]) {
-        let State { writes, read_conflicts, approximate_bytes, .. } = self;
+        let State { writes, read_conflicts, approximate_bytes, options, .. } = self;
+        // FoundationDB counts the whole range for each part of it, and nothing without read-your-writes.
+        let bytes = if options.read_your_writes_disabled { 0 } else { begin.len() + end.len() + RANGE_OVERHEAD };
         writes.for_each_dependent(begin, end, |begin, end| {
-            *approximate_bytes += begin.len() + end.len() + RANGE_OVERHEAD;
+            *approximate_bytes += bytes;
             read_conflicts.insert(begin, end);
         });
     }

@@ -17,7 +17,8 @@ use crate::read::{KeySelector, Limits, Outcome, RangeOptions, RangeRead, RangeRe
 use crate::snapshot::lock;
 use crate::special;
 use crate::state::{
-    Answer, METADATA_VERSION_KEY, OwnWatch, SYSTEM_END, State, cut_range, key_bytes_max, read_key_bytes_max,
+    Answer, METADATA_VERSION_KEY, MUTATION_OVERHEAD, OwnWatch, RANGE_OVERHEAD, SYSTEM_END, State, cut_range,
+    read_key_bytes_max,
 };
 use crate::status;
 use crate::timekeeper;
@@ -89,20 +90,21 @@ impl Transaction {
         }
     }
 
-    /// Sets an option by its FDBTransactionOption number of 7.3.
+    /// Sets an option by its FDBTransactionOption number of 7.3. Options that make no difference in one process
+    /// (priorities, tracing) are taken and do nothing. Kept errors: 2006 for a value of the wrong shape, and what single
+    /// options refuse ([`crate::check_transaction_option`]).
     ///
     /// # Errors
-    /// 2007 for an unknown number, 2006 for a value of the wrong shape. Options that make no difference in one process
-    /// (priorities, tracing) are taken and do nothing.
+    /// 2007 for an unknown number.
     pub fn set_option(&self, code: u32, value: Option<&[u8]>) -> Result<()> {
         if !is_known(code) {
             return Err(Error::INVALID_OPTION);
         }
         self.with(|state, core| {
-            let result = state.set_option(code, value);
+            state.set_option(code, value);
             late::arm_timeout(&self.state, state, core);
-            result
-        })
+        });
+        Ok(())
     }
 
     /// The value of a key, `None` where there is none. A key longer than any may be has no value.
@@ -167,6 +169,7 @@ impl Transaction {
         self.with(|state, core| {
             if special::is_special_range(begin.key, end.key) {
                 state.deferred.map_or(Ok(()), Err)?;
+                limits.check()?;
                 return special::get_range(state, &self.engine, begin, end, limits, options.reverse);
             }
             core.counters.range_reads.add(1);
@@ -175,6 +178,7 @@ impl Transaction {
             if begin.key > max_key || end.key > max_key {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
+            limits.check()?;
             let rules = match state.options.read_your_writes_disabled {
                 true => Rules::Native,
                 false => Rules::ReadYourWrites,
@@ -210,6 +214,7 @@ impl Transaction {
             if begin.key > max_key || end.key > max_key {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
+            limits.check()?;
             if begin.offset >= end.offset && begin.base() >= end.base() {
                 return Ok(MappedRange::default());
             }
@@ -310,7 +315,13 @@ impl Transaction {
                 return state.defer(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
             if key.len() <= read_key_bytes_max(key) {
+                let before = state.approximate_bytes;
                 write::clear(state, core, key, &key_after(key), conflicts);
+                // FoundationDB counts a single key's removal as a range, or not at all.
+                match state.options.read_your_writes_disabled {
+                    true => state.approximate_bytes = before,
+                    false => state.approximate_bytes -= MUTATION_OVERHEAD - RANGE_OVERHEAD,
+                }
             }
         });
     }
@@ -383,11 +394,15 @@ impl Transaction {
             if begin >= end {
                 return;
             }
+            let bytes = begin.len() + end.len() + RANGE_OVERHEAD;
             if !write {
                 state.add_read_conflict(begin, end);
+                if state.options.read_your_writes_disabled {
+                    state.approximate_bytes += bytes;
+                }
                 return;
             }
-            state.approximate_bytes += begin.len() + end.len() + crate::state::RANGE_OVERHEAD;
+            state.approximate_bytes += bytes;
             if state.options.read_your_writes_disabled {
                 state.outgoing.conflicts.push((begin.to_vec(), end.to_vec()));
             } else {
@@ -450,16 +465,12 @@ impl Transaction {
     /// The versionstamp of the commit to come. Must be asked before the commit; the answer comes with it: 2021 where
     /// nothing was written, 2020 where the commit failed.
     pub fn get_versionstamp(&self, done: Done<[u8; 10]>) {
-        let refused = self.with(|state, _| {
-            state.check_deadline();
-            if state.is_used_during_commit() {
-                return Some((done, Error::USED_DURING_COMMIT));
+        let refused = self.with(|state, _| match state.check_usable() {
+            Err(error) => Some((done, error)),
+            Ok(()) => {
+                state.stamp_waiters.push(done);
+                None
             }
-            if let Some(error) = state.ended {
-                return Some((done, error));
-            }
-            state.stamp_waiters.push(done);
-            None
         });
         if let Some((done, error)) = refused {
             done(Err(error));
@@ -541,13 +552,13 @@ impl Transaction {
         }
     }
 
-    /// Bytes of the transaction so far, nearly as a commit would count them.
+    /// Bytes of the transaction so far, nearly as a commit would count them. A transaction that is over answers, too.
     ///
     /// # Errors
-    /// Whatever ended the transaction.
+    /// A kept one.
     pub fn get_approximate_size(&self) -> Result<i64> {
         self.with(|state, _| {
-            state.check_usable()?;
+            state.deferred.map_or(Ok(()), Err)?;
             Ok(i64::try_from(state.approximate_bytes).unwrap_or(i64::MAX))
         })
     }
@@ -664,7 +675,7 @@ fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Opti
     if key >= state.max_read_key() && key != METADATA_VERSION_KEY {
         return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
     }
-    if key.len() > key_bytes_max(key) {
+    if key.len() > state.key_bytes_max(key) {
         return Err(Error::KEY_TOO_LARGE);
     }
     let value = look(state, core, false, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;

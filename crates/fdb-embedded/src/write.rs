@@ -7,7 +7,7 @@ use crate::batch::Mutation;
 use crate::conflict::KeyRange;
 use crate::engine::Core;
 use crate::error::{Error, Result};
-use crate::state::{METADATA_VERSION_KEY, State, key_bytes_max};
+use crate::state::{METADATA_VERSION_KEY, State};
 use crate::write_map::{Op, key_after};
 
 /// The operand that `\xff/metadataVersion` may be set with: ten bytes of stamp and their place, all zero.
@@ -34,7 +34,7 @@ pub(crate) fn set(state: &mut State, core: &Arc<Core>, key: &[u8], value: &[u8],
 fn check_write(state: &State, key: &[u8], value: &[u8]) -> Result<()> {
     if key >= state.max_write_key() {
         Err(Error::KEY_OUTSIDE_LEGAL_RANGE)
-    } else if key.len() > key_bytes_max(key) {
+    } else if key.len() > state.key_bytes_max(key) {
         Err(Error::KEY_TOO_LARGE)
     } else if value.len() > VALUE_BYTES_MAX {
         Err(Error::VALUE_TOO_LARGE)
@@ -83,7 +83,7 @@ pub(crate) fn atomic_op(
         (_, Some(op)) => Op::Atomic(op, operand.to_vec()),
         (_, None) => return Err(Error::INVALID_MUTATION_TYPE),
     };
-    if key.len() > key_bytes_max(key) {
+    if key.len() > state.key_bytes_max(key) {
         return Err(Error::KEY_TOO_LARGE);
     }
     if operand.len() > VALUE_BYTES_MAX {
