@@ -24,7 +24,8 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     state.commit_started = true;
     let writes = std::mem::take(&mut state.writes);
     state.outgoing.take_all(writes);
-    if let Some(error) = state.failed_read {
+    let error = if state.writes_tenants { Some(Error::TENANTS_DISABLED) } else { state.failed_read };
+    if let Some(error) = error {
         state.read = None;
         fail_commit(state, core, error);
         return Started::Answered(done, Err(error));

@@ -100,6 +100,10 @@ codes! {
     SPECIAL_KEYS_WRITE_DISABLED = 2114,
     /// A special key was written that no module takes.
     SPECIAL_KEYS_NO_WRITE_MODULE_FOUND = 2115,
+    /// A clear of special keys crosses modules.
+    SPECIAL_KEYS_CROSS_MODULE_CLEAR = 2116,
+    /// The cluster has no tenants.
+    TENANTS_DISABLED = 2136,
     /// `EXACT` streaming needs a limit.
     EXACT_MODE_WITHOUT_LIMITS = 2210,
     /// Something broke inside the engine.

@@ -23,6 +23,9 @@ const CLUSTER_FILE_PATH: Range = (b"\xff\xff/cluster_file_path", b"\xff\xff/clus
 const CONNECTION_STRING: Range = (b"\xff\xff/connection_string", b"\xff\xff/connection_string\0");
 const STATUS: Range = (b"\xff\xff/status/json", b"\xff\xff/status/json\0");
 
+/// Where a cluster's tenants are made; it has none unless it is configured for them.
+const TENANTS: Range = (b"\xff\xff/management/tenant/", b"\xff\xff/management/tenant0");
+
 /// The modules of 7.3, ascending. No two of them touch.
 const MODULES: [Range; 14] = [
     (b"\xff\xff/actor_lineage/", b"\xff\xff/actor_lineage0"),
@@ -42,7 +45,7 @@ const MODULES: [Range; 14] = [
 ];
 
 /// What of the modules is not offered.
-const NOT_OFFERED: [Range; 12] = [
+const NOT_OFFERED: [Range; 10] = [
     (b"\xff\xff/actor_lineage/", b"\xff\xff/actor_lineage0"),
     (b"\xff\xff/actor_profiler_conf/", b"\xff\xff/actor_profiler_conf0"),
     (b"\xff\xff/cluster_id", b"\xff\xff/cluster_id\0"),
@@ -50,8 +53,6 @@ const NOT_OFFERED: [Range; 12] = [
     (b"\xff\xff/management/auto_coordinators", b"\xff\xff/management/auto_coordinators\0"),
     (b"\xff\xff/management/data_distribution/", b"\xff\xff/management/data_distribution0"),
     (b"\xff\xff/management/profiling/", b"\xff\xff/management/profiling0"),
-    (b"\xff\xff/management/tenant/", b"\xff\xff/management/tenant0"),
-    (b"\xff\xff/management/tenant_map/", b"\xff\xff/management/tenant_map0"),
     (b"\xff\xff/metrics/", b"\xff\xff/metrics0"),
     (b"\xff\xff/tracing/", b"\xff\xff/tracing0"),
     (b"\xff\xff/worker_interfaces/", b"\xff\xff/worker_interfaces0"),
@@ -71,12 +72,24 @@ pub(crate) fn is_special_range(begin: &[u8], end: &[u8]) -> bool {
     is_special(begin) && (SYSTEM_END..=SPECIAL_END).contains(&end)
 }
 
-/// Why a write to special keys is refused: no module takes writes.
-pub(crate) fn write_error(state: &State) -> Error {
-    if state.options.special_key_space_writes {
-        Error::SPECIAL_KEYS_NO_WRITE_MODULE_FOUND
-    } else {
-        Error::SPECIAL_KEYS_WRITE_DISABLED
+/// A write to the special keys of `[begin, end)`: 2114 without the option for it, 2115 and 2116 where no module takes it.
+/// Tenants alone can be written, and fail the commit.
+pub(crate) fn write(state: &mut State, begin: &[u8], end: &[u8]) -> Result<()> {
+    if !state.options.special_key_space_writes {
+        return Err(Error::SPECIAL_KEYS_WRITE_DISABLED);
+    }
+    if begin >= end {
+        return Ok(());
+    }
+    let begins_in_tenants = TENANTS.0 <= begin && begin < TENANTS.1;
+    let ends_in_tenants = TENANTS.0 < end && end <= TENANTS.1;
+    match (begins_in_tenants, ends_in_tenants) {
+        (false, false) => Err(Error::SPECIAL_KEYS_NO_WRITE_MODULE_FOUND),
+        (true, true) => {
+            state.writes_tenants = true;
+            Ok(())
+        }
+        _ => Err(Error::SPECIAL_KEYS_CROSS_MODULE_CLEAR),
     }
 }
 

@@ -163,6 +163,8 @@ pub(crate) struct State {
     pub(crate) writes: WriteMap,
     pub(crate) outgoing: Outgoing,
     pub(crate) read_conflicts: RangeSet,
+    /// Special keys were written that make or remove tenants.
+    pub(crate) writes_tenants: bool,
     /// Keys with a versionstamp that were written, each with the stamp's place.
     pub(crate) stamped_keys: Vec<Vec<u8>>,
     pub(crate) approximate_bytes: usize,
@@ -201,6 +203,7 @@ impl State {
             writes: WriteMap::default(),
             outgoing: Outgoing::default(),
             read_conflicts: RangeSet::default(),
+            writes_tenants: false,
             stamped_keys: Vec::new(),
             approximate_bytes: 0,
             has_read: false,
@@ -350,6 +353,12 @@ impl State {
         self.read.as_ref().ok_or(Error::INTERNAL_ERROR)
     }
 
+    /// The read version, if it was taken or set; else 0.
+    pub(crate) fn known_read_version(&self) -> i64 {
+        let taken = self.read.as_ref().map(|point| point.version);
+        taken.or(self.requested_version).unwrap_or(0)
+    }
+
     /// A read that other transactions' writes conflict with, except where it only saw this transaction's own writes.
     pub(crate) fn add_read_conflict(&mut self, begin: &[u8], end: &[u8]) {
         let State { writes, read_conflicts, approximate_bytes, options, .. } = self;
@@ -408,6 +417,7 @@ impl State {
         self.read_conflicts = RangeSet::default();
         self.failed_read = None;
         self.stamped_keys = Vec::new();
+        self.writes_tenants = false;
         self.committed = None;
     }
 

@@ -286,7 +286,10 @@ impl Transaction {
                 return state.defer(Error::CLIENT_INVALID_OPERATION);
             }
             if special::is_special(key) {
-                return state.defer(special::write_error(state));
+                if let Err(error) = special::write(state, key, &key_after(key)) {
+                    state.defer(error);
+                }
+                return;
             }
             let conflicts = !std::mem::take(&mut state.options.next_write_no_conflict);
             if !state.check_writable() {
@@ -309,7 +312,10 @@ impl Transaction {
                 return;
             }
             if special::is_special(key) {
-                return state.defer(special::write_error(state));
+                if let Err(error) = special::write(state, key, &key_after(key)) {
+                    state.defer(error);
+                }
+                return;
             }
             if key >= state.max_write_key() {
                 return state.defer(Error::KEY_OUTSIDE_LEGAL_RANGE);
@@ -340,8 +346,8 @@ impl Transaction {
                 return;
             }
             if special::is_special_range(begin, end) {
-                if begin < end || !state.options.special_key_space_writes {
-                    state.defer(special::write_error(state));
+                if let Err(error) = special::write(state, begin, end) {
+                    state.defer(error);
                 }
                 return;
             }

@@ -95,7 +95,7 @@ pub(crate) fn atomic_op(
     match code {
         STAMP_KEY => {
             let place = stamp_place(key)?;
-            let read_version = state.read.as_ref().map_or(0, |point| point.version);
+            let read_version = state.known_read_version();
             let (begin, end) = stamp_range_at(key, place, read_version, state.max_read_key());
             state.stamped_keys.push(key.to_vec());
             if !state.options.read_your_writes_disabled {
@@ -146,7 +146,7 @@ fn least_stamp(read_version: i64) -> [u8; 10] {
 
 /// The keys that a key with a versionstamp may come to be; none where the stamp does not fit.
 pub(crate) fn stamp_range(state: &State, key: &[u8]) -> KeyRange {
-    let read_version = state.read.as_ref().map_or(0, |point| point.version);
+    let read_version = state.known_read_version();
     let place = stamp_place(key).ok();
     place.map(|place| stamp_range_at(key, place, read_version, state.max_read_key())).unwrap_or_default()
 }

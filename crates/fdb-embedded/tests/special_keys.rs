@@ -40,7 +40,7 @@ fn what_is_not_offered_has_its_code() {
         "worker_interfaces/1.2.3.4:1",
         "tracing/token",
         "metrics/health/aggregate",
-        "management/tenant/a",
+        "management/data_distribution/mode",
     ] {
         assert_eq!(get(&[b"\xff\xff/", key.as_bytes()].concat()), none, "{key}");
     }
@@ -48,7 +48,13 @@ fn what_is_not_offered_has_its_code() {
     assert_eq!(get(b"\xff\xff/unknown"), none);
     assert_eq!(get(b"\xff\xff\xff"), Err(Error::KEY_OUTSIDE_LEGAL_RANGE), "past the special keys");
     // A cluster of one process without any configuration has nothing there either.
-    for key in ["error_message", "management/db_locked", "management/excluded/1.2.3.4", "global_config/a"] {
+    for key in [
+        "error_message",
+        "management/db_locked",
+        "management/excluded/1.2.3.4",
+        "global_config/a",
+        "management/tenant/map/a",
+    ] {
         assert_eq!(get(&[b"\xff\xff/", key.as_bytes()].concat()), Ok(false), "{key}");
     }
     let read = |begin: &[u8], end: &[u8]| keys(&engine.transaction(), begin, end).map(|found| found.len());
@@ -67,7 +73,7 @@ fn what_is_not_offered_has_its_code() {
 }
 
 #[test]
-fn no_special_key_can_be_written() {
+fn no_special_key_can_be_written_but_tenants_which_are_disabled() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());
     let check = |allows: bool, write: &dyn Fn(&Transaction), expected: Result<()>| {
@@ -87,6 +93,12 @@ fn no_special_key_can_be_written() {
     check(false, &|tr| tr.clear_range(key, key), disabled);
     check(true, &|tr| tr.clear_range(key, key), Ok(()));
     check(true, &|tr| tr.clear_range(key, b"\xff\xff\xffx"), Err(Error::KEY_OUTSIDE_LEGAL_RANGE));
+    let tenant = b"\xff\xff/management/tenant/map/one";
+    check(false, &|tr| tr.set(tenant, b""), disabled);
+    check(true, &|tr| tr.set(tenant, b""), Err(Error::TENANTS_DISABLED));
+    check(true, &|tr| tr.clear(tenant), Err(Error::TENANTS_DISABLED));
+    check(true, &|tr| tr.clear_range(tenant, b"\xff\xff/x"), Err(Error::SPECIAL_KEYS_CROSS_MODULE_CLEAR));
+    check(true, &|tr| tr.clear_range(key, tenant), Err(Error::SPECIAL_KEYS_CROSS_MODULE_CLEAR));
     check(true, &|tr| tr.set(b"\xff\xff\xff", b""), Err(Error::KEY_OUTSIDE_LEGAL_RANGE));
     check(true, &|tr| tr.atomic_op(key, b"", 2), Err(Error::KEY_OUTSIDE_LEGAL_RANGE));
 }
