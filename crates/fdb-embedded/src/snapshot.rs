@@ -138,9 +138,11 @@ impl Versions {
         self.start.clock.saturating_add(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// Whether reads at this version are refused.
+    /// Whether reads at this version are refused. The newest version that can be read never is, even where it is older
+    /// than five seconds because a slow disk takes that long for a batch.
     pub(crate) fn is_too_old(&self, version: i64) -> bool {
         self.now() - version > READ_VERSIONS_MAX_AGE
+            && self.newest(&lock(&self.inner)) - version > READ_VERSIONS_MAX_AGE
     }
 
     pub(crate) fn committed(&self) -> i64 {
@@ -233,14 +235,17 @@ impl Versions {
     }
 
     /// The clock's version, but below the batch that is being written: who reads now does not see it.
-    fn read_version(&self, inner: &mut Inner) -> i64 {
+    fn newest(&self, inner: &Inner) -> i64 {
         let now = self.now();
-        let version = match &inner.pending {
-            Some(pending) => now.min(pending.version - 1),
-            None => now,
-        };
-        inner.read = inner.read.max(version.max(inner.committed));
+        let version = inner.pending.as_ref().map_or(now, |pending| now.min(pending.version - 1));
         version.max(inner.committed)
+    }
+
+    /// Hands the newest version out.
+    fn read_version(&self, inner: &mut Inner) -> i64 {
+        let version = self.newest(inner);
+        inner.read = inner.read.max(version);
+        version
     }
 
     /// Sees to it that the newest state is open. After a failed write of its meta page LMDB opens none any more, and
@@ -383,5 +388,29 @@ impl Inner {
         if Arc::strong_count(&snapshot) == 1 {
             self.live.remove(&committed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Engine, OpenOptions};
+
+    #[test]
+    fn the_newest_version_can_be_read_however_long_a_batch_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Engine::open(dir.path(), OpenOptions::default()).unwrap();
+        let versions = &engine.core().versions;
+        let started = versions.now() - 6_000_000;
+        {
+            let mut inner = lock(&versions.inner);
+            inner.committed = started - 1_000_000;
+            inner.pending = Some(Pending { version: started, txn_id: usize::MAX, clears: None });
+        }
+        assert_eq!(engine.transaction().get(b"k", false), Ok(None));
+        assert!(!versions.is_too_old(started - READ_VERSIONS_MAX_AGE));
+        assert!(versions.is_too_old(started - READ_VERSIONS_MAX_AGE - 2));
+        versions.abandon_commit();
+        assert!(versions.is_too_old(started - 1));
     }
 }
