@@ -445,17 +445,12 @@ impl Committer {
     /// fire without a change, but must not miss one.
     fn find_changed(&self, batch: &Batch, fired: &mut Vec<Arc<Watch>>) {
         let core = &self.core;
-        for (key, value) in batch.values() {
-            core.watches.changed(key, value, fired);
-        }
-        for (begin, end) in &batch.cleared {
-            for key in core.watches.keys_in(begin, end) {
-                let now = core.versions.acquire(false).and_then(|point| {
-                    let to_owned = |value: Option<&[u8]>| value.map(<[u8]>::to_vec);
-                    point.snapshot.with(|stored| stored.get(&key).map(to_owned).map_err(|_| Error::IO_ERROR))
-                });
-                core.watches.changed(&key, now.ok().flatten().as_deref(), fired);
-            }
+        for key in core.watches.changed_by(batch.values(), &batch.cleared, fired) {
+            let now = core.versions.acquire(false).and_then(|point| {
+                let to_owned = |value: Option<&[u8]>| value.map(<[u8]>::to_vec);
+                point.snapshot.with(|stored| stored.get(&key).map(to_owned).map_err(|_| Error::IO_ERROR))
+            });
+            core.watches.changed(&key, now.ok().flatten().as_deref(), fired);
         }
     }
 
