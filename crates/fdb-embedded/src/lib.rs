@@ -49,6 +49,7 @@ mod keys;
 mod late;
 mod map_room;
 mod mapped;
+mod messages;
 mod open_error;
 mod options;
 mod range_set;
