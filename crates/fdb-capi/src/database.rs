@@ -9,11 +9,14 @@ use fdb_embedded::{Connection, Engine, Error, OpenError, OpenOptions};
 
 use crate::cluster_file::{self, ClusterFile, ClusterFileError};
 use crate::defaults::Defaults;
-use crate::error::{CONNECTION_STRING_INVALID, ENVIRONMENT_INVALID, code};
+use crate::delivery::busyness;
+use crate::error::{
+    CONNECTION_STRING_INVALID, ENVIRONMENT_INVALID, SNAP_INVALID_UID_STRING, SNAP_PATH_NOT_WHITELISTED, code,
+};
 use crate::future::{FDBFuture, Outcome};
-use crate::network::{PROTOCOL_VERSION, check_set_up, open_options};
+use crate::network::{PROTOCOL_VERSION, RELEASE, check_set_up, open_options};
 use crate::transaction::FDBTransaction;
-use crate::types::{fdb_bool_t, fdb_error_t, option_value};
+use crate::types::{bytes, fdb_bool_t, fdb_error_t, option_value};
 
 /// The data directory where neither an argument nor the environment names another.
 pub const DEFAULT_DIRECTORY: &str = "flatbed-data";
@@ -209,7 +212,7 @@ pub unsafe extern "C" fn fdb_database_create_transaction(
     0
 }
 
-/// Answers 2108: there is no worker process to reboot.
+/// Answers 0: there is no worker process at the address, and no request was sent.
 ///
 /// # Safety
 /// As every function of the C API; the arguments are not looked at.
@@ -220,7 +223,7 @@ pub unsafe extern "C" fn fdb_database_reboot_worker(
     _check: fdb_bool_t,
     _duration: c_int,
 ) -> *mut FDBFuture {
-    FDBFuture::failed(Error::UNSUPPORTED_OPERATION)
+    FDBFuture::ready(Outcome::Int64(0))
 }
 
 /// Answers 2108: there is no other data center.
@@ -235,56 +238,98 @@ pub unsafe extern "C" fn fdb_database_force_recovery_with_data_loss(
     FDBFuture::failed(Error::UNSUPPORTED_OPERATION)
 }
 
-/// Answers 2108: there are no disks of a cluster to take a snapshot of.
+/// Answers 2505, as a cluster that allows no command to be run on its machines; 2509 for an identity that is not 32
+/// hexadecimal digits.
 ///
 /// # Safety
-/// As every function of the C API; the arguments are not looked at.
+/// `uid` is null or points to `uid_length` readable bytes; the other arguments are not looked at.
 pub unsafe extern "C" fn fdb_database_create_snapshot(
     _db: *mut FDBDatabase,
-    _uid: *const u8,
-    _uid_length: c_int,
+    uid: *const u8,
+    uid_length: c_int,
     _snap_command: *const u8,
     _snap_command_length: c_int,
 ) -> *mut FDBFuture {
-    FDBFuture::failed(Error::UNSUPPORTED_OPERATION)
+    // SAFETY: the caller's promise.
+    let uid = unsafe { bytes(uid, uid_length) };
+    let is_uid = uid.len() == 32 && uid.iter().all(u8::is_ascii_hexdigit);
+    FDBFuture::failed(if is_uid { SNAP_PATH_NOT_WHITELISTED } else { SNAP_INVALID_UID_STRING })
 }
 
-/// How busy the network thread is: it never is.
+/// The share of the last second that the network thread was busy: 0 to 1.
 ///
 /// # Safety
 /// As every function of the C API; the argument is not looked at.
 pub unsafe extern "C" fn fdb_database_get_main_thread_busyness(_db: *mut FDBDatabase) -> f64 {
-    0.0
+    busyness()
 }
 
 /// The protocol version of FoundationDB 7.3.
 ///
-/// A program gives the version that it knows and waits for another one; the answer here is never another, so it comes
-/// at once.
+/// A program gives the version that it knows (0 for none) and waits for another one. The answer here is never another: who
+/// waits for a change from it waits until it cancels or destroys the future.
 ///
 /// # Safety
-/// As every function of the C API; the arguments are not looked at.
+/// As every function of the C API; the database is not looked at.
 pub unsafe extern "C" fn fdb_database_get_server_protocol(
     _db: *mut FDBDatabase,
-    _expected_version: u64,
+    expected_version: u64,
 ) -> *mut FDBFuture {
-    FDBFuture::ready(Outcome::UInt64(PROTOCOL_VERSION))
+    match expected_version {
+        PROTOCOL_VERSION => FDBFuture::into_raw(FDBFuture::pending()),
+        _ => FDBFuture::ready(Outcome::UInt64(PROTOCOL_VERSION)),
+    }
 }
 
-/// A JSON document on the client's health, in the shape of FoundationDB's.
+/// A JSON document on the client's health, in the shape of FoundationDB's documentation.
 ///
 /// # Safety
 /// `db` is a database of this library.
 pub unsafe extern "C" fn fdb_database_get_client_status(db: *mut FDBDatabase) -> *mut FDBFuture {
     // SAFETY: the caller's promise.
-    let is_failed = unsafe { &*db }.engine.stats().is_failed;
+    let engine = &unsafe { &*db }.engine;
+    let connection = engine.connection();
+    let record = match &connection.cluster_file {
+        Some(path) => path.display().to_string(),
+        None => format!("embedded:{}@{}", connection.name, engine.directory().display()),
+    };
     let status = format!(
         concat!(
-            r#"{{"Healthy":{},"InitializationState":"created","ProtocolVersion":"{:x}","#,
-            r#""ConnectionRecord":"embedded","DatabaseStatus":{{"Coordinators":[],"CurrentCoordinator":"","#,
-            r#""NumConnectionsFailed":0,"Connections":[]}}}}"#
+            r#"{{"Healthy":{healthy},"InitializationState":"created","ProtocolVersion":"{protocol:x}","#,
+            r#""ConnectionRecord":{record},"DatabaseStatus":{{"Healthy":{healthy},"Coordinators":[],"#,
+            r#""CurrentCoordinator":"","GrvProxies":[],"CommitProxies":[],"StorageServers":[],"Connections":[],"#,
+            r#""NumConnectionsFailed":0}},"AvailableClients":[{{"ProtocolVersion":"{protocol:x}","#,
+            r#""ReleaseVersion":"{release}","ThreadIndex":0}}]}}"#
         ),
-        !is_failed, PROTOCOL_VERSION
+        healthy = !engine.stats().is_failed,
+        protocol = PROTOCOL_VERSION,
+        record = json_string(&record),
+        release = RELEASE,
     );
     FDBFuture::ready(Outcome::Key(status.into_bytes()))
+}
+
+/// A string of JSON.
+fn json_string(text: &str) -> String {
+    let mut json = String::from('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => json.extend(['\\', character]),
+            '\0'..='\x1f' => json.push_str(&format!("\\u{:04x}", u32::from(character))),
+            _ => json.push(character),
+        }
+    }
+    json.push('"');
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::json_string;
+
+    #[test]
+    fn strings_are_escaped_as_json_wants_them() {
+        assert_eq!(json_string("a/b"), r#""a/b""#);
+        assert_eq!(json_string("\"\\\n\u{1f600}"), "\"\\\"\\\\\\u000a\u{1f600}\"");
+    }
 }

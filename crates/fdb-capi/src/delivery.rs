@@ -2,33 +2,27 @@
 //! of reads that are pending without a fault.
 //!
 //! The engine answers from threads of its own, which shall not wait for a program's callbacks, and some bindings know no
-//! other thread than the one that they run the network on. So callbacks come from there, one after the other; from the
-//! thread that has the answer only where no network runs.
+//! other thread than the one that they run the network on. So callbacks come from there, one after the other. What is
+//! due before that thread runs waits for it; what would be due after its end is not called, as the program may be gone
+//! by then: a binding stops the network before its runtime ends.
+//!
+//! A program that sets no network up ([`crate::open_embedded`] needs none) is called back by the thread that has the
+//! answer.
 
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fdb_embedded::Withheld;
 
-use crate::future::{Callback, FDBFuture};
+use crate::future::FDBFuture;
 
-struct Delivery {
-    /// Keeps the future alive until its callbacks are back.
-    future: Arc<FDBFuture>,
-    callbacks: Vec<Callback>,
-}
-
-impl Delivery {
-    fn make(self) {
-        for callback in self.callbacks {
-            callback.call(&self.future);
-        }
-    }
-}
+/// How often [`busyness`] is measured anew.
+const BUSYNESS_EVERY: Duration = Duration::from_secs(1);
 
 enum Work {
-    Callbacks(Delivery),
+    /// The callbacks of a future, which is kept alive until they are back.
+    Callbacks(Arc<FDBFuture>),
     /// An answer that the program asked for.
     Answer(Withheld),
 }
@@ -36,95 +30,156 @@ enum Work {
 impl Work {
     fn run(self) {
         match self {
-            Work::Callbacks(delivery) => delivery.make(),
+            Work::Callbacks(future) => FDBFuture::run_callbacks(&future),
             Work::Answer(withheld) => withheld.deliver(),
         }
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    NoNetwork,
+    SetUp,
+    Running,
+    Ended,
+}
+
 struct State {
+    phase: Phase,
     waiting: Vec<Work>,
-    is_running: bool,
     /// Whether the network thread sleeps, and must be woken.
     is_asleep: bool,
     is_stop_wanted: bool,
+    busyness: Busyness,
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { waiting: Vec::new(), is_running: false, is_asleep: false, is_stop_wanted: false });
+/// How much of the last whole second the network thread worked.
+struct Busyness {
+    since: Option<Instant>,
+    busy: Duration,
+    share: f64,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    phase: Phase::NoNetwork,
+    waiting: Vec::new(),
+    is_asleep: false,
+    is_stop_wanted: false,
+    busyness: Busyness { since: None, busy: Duration::ZERO, share: 0.0 },
+});
 static ARRIVED: Condvar = Condvar::new();
 
 thread_local! {
-    static IS_NETWORK_THREAD: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread calls back.
+    static CALLS_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
-/// Whether this is the thread that runs the network, which must not wait for a future.
-pub(crate) fn is_network_thread() -> bool {
-    IS_NETWORK_THREAD.get()
+impl Busyness {
+    /// Ends the running second if it is over.
+    fn roll(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        let passed = now.duration_since(since);
+        if passed >= BUSYNESS_EVERY {
+            self.share = self.busy.as_secs_f64() / passed.as_secs_f64();
+            (self.since, self.busy) = (Some(now), Duration::ZERO);
+        }
+    }
 }
 
-/// Has callbacks called: on the network thread, or at once where there is none or this is it.
-pub(crate) fn deliver(future: &Arc<FDBFuture>, callbacks: Vec<Callback>) {
-    if callbacks.is_empty() {
-        return;
-    }
-    let delivery = Delivery { future: Arc::clone(future), callbacks };
+/// The share of the last second that the network thread worked, 0 to 1.
+pub(crate) fn busyness() -> f64 {
+    let mut state = state();
+    state.busyness.roll(Instant::now());
+    state.busyness.share
+}
+
+/// Whether this thread is the network's, or calls back in its place, and so must not wait for a future.
+pub(crate) fn is_network_thread() -> bool {
+    CALLS_BACK.get()
+}
+
+/// Has the callbacks called that were set before the future was ready.
+pub(crate) fn deliver(future: &Arc<FDBFuture>) {
     if is_network_thread() {
-        return delivery.make();
+        return FDBFuture::run_callbacks(future);
     }
-    if let Some(work) = hand_over(Work::Callbacks(delivery)) {
-        work.run();
+    let state = state();
+    match state.phase {
+        Phase::NoNetwork => {
+            drop(state);
+            CALLS_BACK.set(true);
+            FDBFuture::run_callbacks(future);
+            CALLS_BACK.set(false);
+        }
+        Phase::SetUp | Phase::Running => hand_over(state, Work::Callbacks(Arc::clone(future))),
+        Phase::Ended => {}
     }
 }
 
 /// Has a withheld answer delivered soon and not by this call: on the network thread, or on the engine's where none runs.
 pub(crate) fn answer_soon(withheld: Withheld) {
-    if let Some(Work::Answer(withheld)) = hand_over(Work::Answer(withheld)) {
-        withheld.deliver_after(Duration::ZERO);
+    let state = state();
+    if state.phase == Phase::Running {
+        return hand_over(state, Work::Answer(withheld));
     }
+    drop(state);
+    withheld.deliver_after(Duration::ZERO);
 }
 
-/// Gives the work to the network thread; back where none runs.
-fn hand_over(work: Work) -> Option<Work> {
-    let mut state = state();
-    if !state.is_running {
-        return Some(work);
-    }
+/// Gives work to the network thread.
+fn hand_over(mut state: MutexGuard<'static, State>, work: Work) {
     state.waiting.push(work);
     let wakes = std::mem::take(&mut state.is_asleep);
     drop(state);
     if wakes {
         ARRIVED.notify_one();
     }
-    None
 }
 
-/// Delivers until [`stop`] is called, also if it was called before; what waits then is delivered too.
+/// From now on callbacks wait for [`run`].
+pub(crate) fn set_up() {
+    state().phase = Phase::SetUp;
+}
+
+/// Works until [`stop`] is called, also if it was called before; what waits then is done too.
 pub(crate) fn run() {
-    IS_NETWORK_THREAD.set(true);
+    CALLS_BACK.set(true);
+    let mut batch = Vec::new();
     let mut state = state();
-    state.is_running = true;
+    state.phase = Phase::Running;
     loop {
-        let deliveries = std::mem::take(&mut state.waiting);
-        if !deliveries.is_empty() {
-            drop(state);
-            deliveries.into_iter().for_each(Work::run);
-            state = self::state();
-        } else if state.is_stop_wanted {
-            state.is_running = false;
-            break;
-        } else {
+        let is_last = state.is_stop_wanted;
+        if state.waiting.is_empty() && !is_last {
             state.is_asleep = true;
             state = ARRIVED.wait(state).unwrap_or_else(|broken| broken.into_inner());
             state.is_asleep = false;
+            continue;
+        }
+        std::mem::swap(&mut batch, &mut state.waiting);
+        let begun = Instant::now();
+        state.busyness.roll(begun);
+        drop(state);
+        batch.drain(..).for_each(Work::run);
+        state = self::state();
+        state.busyness.busy += begun.elapsed();
+        if is_last {
+            break;
         }
     }
+    state.phase = Phase::Ended;
+    let too_late = std::mem::take(&mut state.waiting);
     drop(state);
-    IS_NETWORK_THREAD.set(false);
+    for work in too_late {
+        // Its callbacks would come after the end; its answer may still be waited for.
+        if let Work::Answer(withheld) = work {
+            withheld.deliver();
+        }
+    }
+    CALLS_BACK.set(false);
 }
 
 /// Lets [`run`] come to its end.

@@ -10,6 +10,8 @@ use crate::types::{fdb_bool_t, fdb_error_t};
 
 /// The memory of the future's answer was released.
 pub(crate) const FUTURE_RELEASED: Error = Error(1102);
+/// A file that an option names is not there.
+pub(crate) const FILE_NOT_FOUND: Error = Error(1511);
 /// No cluster file where one was named.
 pub(crate) const NO_CLUSTER_FILE_FOUND: Error = Error(1515);
 /// A cluster file that may not be read.
@@ -20,20 +22,22 @@ pub(crate) const FILE_TOO_LARGE: Error = Error(1516);
 pub(crate) const FUTURE_NOT_SET: Error = Error(2002);
 /// A call that needs `fdb_setup_network` first.
 pub(crate) const NETWORK_NOT_SETUP: Error = Error(2008);
-/// `fdb_setup_network` or `fdb_run_network` a second time.
+/// `fdb_setup_network` a second time.
 pub(crate) const NETWORK_ALREADY_SETUP: Error = Error(2009);
 /// A variable of the environment means nothing.
 pub(crate) const ENVIRONMENT_INVALID: Error = Error(2022);
-/// `fdb_setup_network` after `fdb_stop_network`.
+/// `fdb_run_network` a second time.
 pub(crate) const NETWORK_CANNOT_BE_RESTARTED: Error = Error(2025);
 /// Waiting on a thread that the wait is for.
 pub(crate) const BLOCKED_FROM_NETWORK_THREAD: Error = Error(2026);
 /// A connection string that is none of ours.
 pub(crate) const CONNECTION_STRING_INVALID: Error = Error(2104);
+/// This client is disabled, and no other named.
+pub(crate) const NO_EXTERNAL_CLIENT_PROVIDED: Error = Error(2123);
+/// This client is disabled, and the others that are named are not loaded.
+pub(crate) const ALL_EXTERNAL_CLIENTS_FAILED: Error = Error(2124);
 /// There is no such tenant.
 pub(crate) const TENANT_NOT_FOUND: Error = Error(2131);
-/// Tenants are not enabled, as on a cluster in its default configuration.
-pub(crate) const TENANTS_DISABLED: Error = Error(2136);
 /// A call that needs `fdb_select_api_version` first.
 pub(crate) const API_VERSION_UNSET: Error = Error(2200);
 /// `fdb_select_api_version` a second time.
@@ -42,6 +46,10 @@ pub(crate) const API_VERSION_ALREADY_SET: Error = Error(2201);
 pub(crate) const API_VERSION_INVALID: Error = Error(2202);
 /// An API version that this library does not speak.
 pub(crate) const API_VERSION_NOT_SUPPORTED: Error = Error(2203);
+/// No command may be run on the cluster's machines.
+pub(crate) const SNAP_PATH_NOT_WHITELISTED: Error = Error(2505);
+/// The identity of a snapshot of disks is not 32 hexadecimal digits.
+pub(crate) const SNAP_INVALID_UID_STRING: Error = Error(2509);
 
 /// The code of a result: 0 for success.
 pub(crate) fn code(result: fdb_embedded::Result<()>) -> fdb_error_t {

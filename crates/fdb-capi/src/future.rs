@@ -5,12 +5,13 @@
 //! what they always meet on a cluster. A future that waits has its callbacks under a lock; it is completed by whoever
 //! comes first of the engine and `fdb_future_cancel`; its callbacks come from the network thread ([`crate::delivery`]).
 //!
-//! A future's pointer is an `Arc` that the caller of the C API owns; the engine's callback owns another. So a future
-//! that is destroyed while its callback runs stays valid until the callback is back.
+//! A future's pointer is an `Arc` that the caller of the C API owns; the engine's callback owns another, and so does the
+//! network thread while it calls back. So a future that is destroyed while its callback runs stays valid until the
+//! callback is back.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId, Withheld};
@@ -79,31 +80,28 @@ impl Outcome {
         Outcome::Strings { array: strings.iter().map(|string| string.as_ptr()).collect(), _strings: strings }
     }
 
+    /// The error's code, 0 for any other outcome.
+    fn code(&self) -> fdb_error_t {
+        if let Outcome::Error(error) = self { error.0 } else { 0 }
+    }
+
     pub(crate) fn of<T>(result: fdb_embedded::Result<T>, ok: impl FnOnce(T) -> Outcome) -> Outcome {
         result.map_or_else(Outcome::Error, ok)
     }
 }
 
-const PENDING: u8 = 0;
-const READY: u8 = 1;
-const RELEASED: u8 = 2;
+/// Not answered yet.
+const PENDING: u32 = 0;
+/// Answered, and the memory of the answer released.
+const RELEASED: u32 = 1;
+/// Answered. Above it, how many times the answer was handed out and not released since.
+const READY: u32 = 2;
 
 /// A callback that was set, to be called once.
 #[derive(Debug)]
-pub(crate) struct Callback {
+struct Callback {
     function: unsafe extern "C" fn(*mut FDBFuture, *mut c_void),
     parameter: *mut c_void,
-}
-
-// SAFETY: who set the callback promised that it may be called from any thread with its parameter.
-unsafe impl Send for Callback {}
-
-impl Callback {
-    pub(crate) fn call(self, future: &Arc<FDBFuture>) {
-        // SAFETY: as above, and once, as this takes it. The future outlives the call: the caller's reference is not the
-        // one that a callback may give up.
-        unsafe { (self.function)(Arc::as_ptr(future).cast_mut(), self.parameter) };
-    }
 }
 
 /// What only a future that waits needs.
@@ -139,8 +137,11 @@ impl Waiting {
 /// `FDBFuture` of the C API.
 #[derive(Debug)]
 pub struct FDBFuture {
-    state: AtomicU8,
-    /// Written before `state` leaves `PENDING` (under `waiting`) and again by whoever moves `state` to `RELEASED`.
+    state: AtomicU32,
+    /// The code of the error that it was answered with, 0 for none. Written before `state` leaves `PENDING`.
+    error: AtomicI32,
+    /// Written before `state` leaves `PENDING` (under `waiting`), read while `state` is above `READY`, and written again
+    /// by whoever moves `state` to `RELEASED`.
     outcome: UnsafeCell<Outcome>,
     waiting: Mutex<Waiting>,
     is_done: Condvar,
@@ -149,18 +150,14 @@ pub struct FDBFuture {
 // SAFETY: the pointers in it are to memory that it owns, or are handed through to the callback; `outcome` is written
 // before `state` says so, and read only after.
 unsafe impl Send for FDBFuture {}
-// SAFETY: as above; `fdb_future_release_memory` is the caller's own end of reading, as the C API says.
+// SAFETY: as above; `state` counts who reads `outcome`, so that it is not written while anybody does.
 unsafe impl Sync for FDBFuture {}
 
-thread_local! {
-    /// Whether this thread runs callbacks for the engine, which must not wait for the engine.
-    static IS_ENGINES: Cell<bool> = const { Cell::new(false) };
-}
-
 impl FDBFuture {
-    fn new(state: u8, outcome: Outcome) -> Arc<FDBFuture> {
+    fn new(state: u32, outcome: Outcome) -> Arc<FDBFuture> {
         Arc::new(FDBFuture {
-            state: AtomicU8::new(state),
+            state: AtomicU32::new(state),
+            error: AtomicI32::new(outcome.code()),
             outcome: UnsafeCell::new(outcome),
             waiting: Mutex::default(),
             is_done: Condvar::new(),
@@ -188,7 +185,7 @@ impl FDBFuture {
     /// The callback for the engine that gives a withheld answer free, or replaces it by an error.
     pub(crate) fn release(this: &Arc<FDBFuture>) -> Done<()> {
         let this = Arc::clone(this);
-        Box::new(move |result| FDBFuture::complete_as_engine(&this, result.err().map(Outcome::Error)))
+        Box::new(move |result| drop(FDBFuture::complete(&this, result.err().map(Outcome::Error))))
     }
 
     pub(crate) fn into_raw(this: Arc<FDBFuture>) -> *mut FDBFuture {
@@ -198,13 +195,7 @@ impl FDBFuture {
     /// The callback for the engine that answers this future.
     pub(crate) fn done<T: 'static>(this: &Arc<FDBFuture>, ok: fn(T) -> Outcome) -> Done<T> {
         let this = Arc::clone(this);
-        Box::new(move |result| FDBFuture::complete_as_engine(&this, Some(Outcome::of(result, ok))))
-    }
-
-    fn complete_as_engine(this: &Arc<FDBFuture>, outcome: Option<Outcome>) {
-        let outer = IS_ENGINES.replace(true);
-        FDBFuture::complete(this, outcome);
-        IS_ENGINES.set(outer);
+        Box::new(move |result| drop(FDBFuture::complete(&this, Some(Outcome::of(result, ok)))))
     }
 
     /// Lets the future's end be the watch's end.
@@ -249,21 +240,34 @@ impl FDBFuture {
     /// Answers the future if nobody did before, with what was withheld if no outcome is given; has its callbacks called,
     /// and gives back where the answer would have come from.
     fn complete(this: &Arc<FDBFuture>, outcome: Option<Outcome>) -> Source {
-        let waiting = {
+        let (source, is_called_back) = {
             let mut waiting = this.lock();
             if this.is_ready() {
                 return Source::Engine;
             }
             if let Some(outcome) = outcome {
+                this.error.store(outcome.code(), Ordering::Relaxed);
                 // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
                 unsafe { *this.outcome.get() = outcome };
             }
             this.state.store(READY, Ordering::Release);
-            std::mem::take(&mut *waiting)
+            (std::mem::take(&mut waiting.source), !waiting.callbacks.is_empty())
         };
         this.is_done.notify_all();
-        deliver(this, waiting.callbacks);
-        waiting.source
+        if is_called_back {
+            deliver(this);
+        }
+        source
+    }
+
+    /// Calls the callbacks that were set before the future was ready.
+    pub(crate) fn run_callbacks(this: &Arc<FDBFuture>) {
+        let callbacks = std::mem::take(&mut this.lock().callbacks);
+        for callback in callbacks {
+            // SAFETY: whoever set the callback promised that it may be called once, from any thread, with its parameter.
+            // The future outlives the call: `this` is a reference to it that is not the one a callback may give up.
+            unsafe { (callback.function)(Arc::as_ptr(this).cast_mut(), callback.parameter) };
+        }
     }
 
     fn cancel(this: &Arc<FDBFuture>) {
@@ -275,33 +279,57 @@ impl FDBFuture {
         }
     }
 
+    /// Takes one handing out back. The memory is freed with the last one; what was never handed out is kept.
     fn release_memory(&self) {
-        let is_held = self.state.compare_exchange(READY, RELEASED, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        // SAFETY: only one caller gets here, and the C API's caller has ended its own use of the memory.
-        if is_held && !matches!(unsafe { &*self.outcome.get() }, Outcome::Error(_)) {
-            // SAFETY: as above.
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
+            PENDING | RELEASED | READY | u32::MAX => None,
+            state if state == READY + 1 => Some(RELEASED),
+            state => Some(state - 1),
+        });
+        if before == Ok(READY + 1) {
+            // SAFETY: only one caller gets here, and nobody has been handed the outcome since: that would have counted.
             unsafe { *self.outcome.get() = Outcome::Nothing };
         }
     }
 
-    /// What the future was answered with, or the error to answer with instead.
-    fn outcome(&self) -> Result<&Outcome, Error> {
-        if !self.look() {
-            return Err(FUTURE_NOT_SET);
+    /// The code of the error that the future answers with: 0 for success, 2002 before it is ready.
+    fn code(&self) -> fdb_error_t {
+        match self.state.load(Ordering::Acquire) {
+            PENDING => {
+                self.ask();
+                FUTURE_NOT_SET.0
+            }
+            RELEASED => FUTURE_RELEASED.0,
+            _ => self.error.load(Ordering::Relaxed),
         }
-        // SAFETY: after READY only `release_memory` writes, which the C API's caller calls after his last use.
-        match unsafe { &*self.outcome.get() } {
-            Outcome::Error(error) => Err(*error),
-            Outcome::Nothing => Err(FUTURE_RELEASED),
-            outcome => Ok(outcome),
+    }
+
+    /// What the future was answered with, handed out until [`FDBFuture::release_memory`]; or the code of its error.
+    fn hand_out(&self) -> Result<&Outcome, fdb_error_t> {
+        let code = self.code();
+        if code != 0 {
+            return Err(code);
         }
+        // A count that is full stays so: the memory then lives as long as the future.
+        let count = |state| (state >= READY).then(|| u32::saturating_add(state, 1));
+        match self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
+            // SAFETY: counted, so nobody writes until it is released.
+            Ok(_) => Ok(unsafe { &*self.outcome.get() }),
+            Err(_) => Err(FUTURE_RELEASED.0),
+        }
+    }
+
+    /// As if the last handing out had not been.
+    fn take_back(&self) {
+        let count = |state| (state > READY && state < u32::MAX).then(|| state - 1);
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
     }
 
     fn block_until_ready(&self) -> Result<(), Error> {
         if self.is_ready() {
             return Ok(());
         }
-        if IS_ENGINES.get() || is_network_thread() {
+        if is_network_thread() {
             return Err(BLOCKED_FROM_NETWORK_THREAD);
         }
         self.ask();
@@ -327,10 +355,11 @@ pub unsafe extern "C" fn fdb_future_cancel(f: *mut FDBFuture) {
     FDBFuture::cancel(&future);
 }
 
-/// Frees the memory of a future's answer; the future answers 1102 from then on.
+/// Gives back what a getter handed out. Called as often as getters were, it frees the memory of the answer, and the future
+/// answers 1102 from then on.
 ///
 /// # Safety
-/// As [`fdb_future_cancel`]; nobody uses what the future handed out any more.
+/// As [`fdb_future_cancel`]; what one call of a getter handed out is not used any more.
 pub unsafe extern "C" fn fdb_future_release_memory(f: *mut FDBFuture) {
     // SAFETY: by contract `f` is alive.
     unsafe { &*f }.release_memory();
@@ -349,7 +378,7 @@ pub unsafe extern "C" fn fdb_future_destroy(f: *mut FDBFuture) {
     FDBFuture::cancel(&future);
 }
 
-/// Waits until a future is ready. 2026 from within a callback, where waiting could never end.
+/// Waits until a future is ready. 2026 on the network thread for one that is not: waiting could never end.
 ///
 /// # Safety
 /// As [`fdb_future_cancel`].
@@ -403,7 +432,7 @@ pub unsafe extern "C" fn fdb_future_set_callback(
 /// As [`fdb_future_cancel`].
 pub unsafe extern "C" fn fdb_future_get_error(f: *mut FDBFuture) -> fdb_error_t {
     // SAFETY: by contract `f` is alive.
-    unsafe { &*f }.outcome().map_or_else(|error| error.0, |_| 0)
+    unsafe { &*f }.code()
 }
 
 macro_rules! getters {
@@ -420,7 +449,8 @@ macro_rules! getters {
             /// As [`fdb_future_cancel`]; the other pointers may be written to.
             pub unsafe extern "C" fn $name(f: *mut FDBFuture $(, $out: *mut $type)*) -> fdb_error_t {
                 // SAFETY: by contract `f` is alive.
-                match unsafe { &*f }.outcome() {
+                let future = unsafe { &*f };
+                match future.hand_out() {
                     $(
                         Ok($pattern) => {
                             // SAFETY: by contract the out-parameters may be written to.
@@ -428,8 +458,11 @@ macro_rules! getters {
                             0
                         }
                     )*
-                    Ok(_) => Error::CLIENT_INVALID_OPERATION.0,
-                    Err(error) => error.0,
+                    Ok(_) => {
+                        future.take_back();
+                        Error::CLIENT_INVALID_OPERATION.0
+                    }
+                    Err(code) => code,
                 }
             }
         )*
@@ -491,5 +524,8 @@ getters! {
 
 /// The error of a future whose kind of answer this library never gives: the future's own, or 2000.
 pub(crate) fn error_of_foreign_kind(future: &FDBFuture) -> fdb_error_t {
-    future.outcome().map_or_else(|error| error.0, |_| Error::CLIENT_INVALID_OPERATION.0)
+    match future.code() {
+        0 => Error::CLIENT_INVALID_OPERATION.0,
+        code => code,
+    }
 }

@@ -16,6 +16,7 @@ mod error;
 mod future;
 mod mapped;
 mod network;
+mod network_options;
 mod reads;
 mod tenant;
 mod transaction;

@@ -11,9 +11,11 @@ use fdb_embedded::{ClientBuggify, EnvironmentError, Error, OpenOptions, Result};
 
 use crate::delivery;
 use crate::error::{
-    API_VERSION_ALREADY_SET, API_VERSION_INVALID, API_VERSION_NOT_SUPPORTED, API_VERSION_UNSET, NETWORK_ALREADY_SETUP,
-    NETWORK_CANNOT_BE_RESTARTED, NETWORK_NOT_SETUP, code,
+    ALL_EXTERNAL_CLIENTS_FAILED, API_VERSION_ALREADY_SET, API_VERSION_INVALID, API_VERSION_NOT_SUPPORTED,
+    API_VERSION_UNSET, ENVIRONMENT_INVALID, NETWORK_ALREADY_SETUP, NETWORK_CANNOT_BE_RESTARTED, NETWORK_NOT_SETUP,
+    NO_EXTERNAL_CLIENT_PROVIDED, code,
 };
+use crate::network_options::{self as options, NETWORK_OPTIONS, NetworkOption};
 use crate::types::{FDBNetworkHook, fdb_error_t, option_value};
 
 /// The newest API version that this library speaks.
@@ -22,6 +24,9 @@ pub const API_VERSION_MAX: c_int = 730;
 pub const API_VERSION_MIN: c_int = 710;
 /// The protocol version of FoundationDB 7.3.
 pub(crate) const PROTOCOL_VERSION: u64 = 0x0FDB_00B0_7300_0000;
+
+/// The release that this library answers as.
+pub(crate) const RELEASE: &str = "7.3.0";
 
 struct Hook {
     function: unsafe extern "C" fn(*mut c_void),
@@ -40,13 +45,27 @@ enum Phase {
     Stopped,
 }
 
+/// Options that speak of other client libraries, of which this library loads none.
+struct OtherClients {
+    is_any_named: bool,
+    is_local_disabled: bool,
+}
+
 struct Network {
     api_version: Option<c_int>,
     phase: Phase,
+    is_environment_read: bool,
     hooks: Vec<Hook>,
+    other_clients: OtherClients,
 }
 
-static NETWORK: Mutex<Network> = Mutex::new(Network { api_version: None, phase: Phase::NotSetUp, hooks: Vec::new() });
+static NETWORK: Mutex<Network> = Mutex::new(Network {
+    api_version: None,
+    phase: Phase::NotSetUp,
+    is_environment_read: false,
+    hooks: Vec::new(),
+    other_clients: OtherClients { is_any_named: false, is_local_disabled: false },
+});
 /// The options may change at any time, and hold for the databases that are open.
 static CLIENT_BUGGIFY: ClientBuggify = ClientBuggify::new();
 
@@ -99,57 +118,71 @@ pub extern "C" fn fdb_get_client_version() -> *const c_char {
     c"7.3.0,flatbed-embedded,fdb00b073000000".as_ptr()
 }
 
-enum Shape {
-    None,
-    Int,
-    Percent,
-    Bytes,
-}
-
-/// The shape of a network option's value: `None` where 7.3 has no such option.
-fn shape_of(option: c_int) -> Option<Shape> {
-    Some(match option {
-        // FoundationDB does not look at a value of 80 and 81.
-        10 | 20 | 30 | 33..=36 | 39..=43 | 45..=47 | 52..=54 | 62 | 63 | 66 | 80 | 81 | 90 | 91 | 1000 => Shape::Bytes,
-        31 | 32 | 65 | 1002 => Shape::Int,
-        50 | 51 | 82 | 83 => Shape::Percent,
-        37 | 38 | 48 | 49 | 60 | 61 | 64 | 67..=72 | 1001 => Shape::None,
-        _ => return None,
-    })
-}
-
-fn set_network_option(option: c_int, value: Option<&[u8]>) -> Result<()> {
-    let shape = shape_of(option).ok_or(Error::INVALID_OPTION)?;
-    let value = value.unwrap_or_default();
-    let number = <[u8; 8]>::try_from(value).map(i64::from_le_bytes);
-    let mut percent = 0;
-    match shape {
-        Shape::None if !value.is_empty() => return Err(Error::INVALID_OPTION_VALUE),
-        Shape::None | Shape::Bytes => {}
-        Shape::Int => {
-            number.map_err(|_| Error::INVALID_OPTION_VALUE)?;
-        }
-        Shape::Percent => {
-            let number = number.ok().and_then(|number| u8::try_from(number).ok()).filter(|&number| number <= 100);
-            percent = number.ok_or(Error::INVALID_OPTION_VALUE)?;
-        }
-    }
-    if network().api_version.is_none() {
+fn set_network_option(code: c_int, value: Option<&[u8]>) -> Result<()> {
+    let option = options::find(code)?;
+    let mut network = network();
+    if network.api_version.is_none() {
         return Err(API_VERSION_UNSET);
     }
-    // What is not listed speaks of traces, TLS and other client libraries, of which there are none here.
-    match option {
-        80 => CLIENT_BUGGIFY.enable(true),
-        81 => CLIENT_BUGGIFY.enable(false),
-        82 => CLIENT_BUGGIFY.set_activated_percent(percent),
-        83 => CLIENT_BUGGIFY.set_fired_percent(percent),
-        _ => {}
-    }
-    Ok(())
+    network.read_environment()?;
+    network.set(option, value)
 }
 
-/// Sets a network option by its FDBNetworkOption number. 2007 for a number that 7.3 does not have, 2006 for a value of
-/// the wrong shape, 2200 before an API version is selected.
+impl Network {
+    /// Sets what the environment says, once: `FDB_NETWORK_OPTION_` and an option's name. 2022 where it says nonsense.
+    fn read_environment(&mut self) -> Result<()> {
+        if self.is_environment_read {
+            return Ok(());
+        }
+        for option in NETWORK_OPTIONS.iter().filter(|option| !option.name.is_empty()) {
+            let Some(text) = std::env::var_os(format!("FDB_NETWORK_OPTION_{}", option.name)) else { continue };
+            let values = text.to_str().and_then(options::values_of).ok_or(ENVIRONMENT_INVALID)?;
+            for value in values {
+                let value = option.parse_text(&value).ok_or(ENVIRONMENT_INVALID)?;
+                self.set(option, Some(&value)).map_err(|_| ENVIRONMENT_INVALID)?;
+            }
+        }
+        self.is_environment_read = true;
+        Ok(())
+    }
+
+    fn set(&mut self, option: &NetworkOption, value: Option<&[u8]>) -> Result<()> {
+        let number = option.check(value)?;
+        let percent = || u8::try_from(number).unwrap_or(100);
+        // What speaks of client libraries is settled when the network is set up.
+        let is_too_late = self.phase != Phase::NotSetUp;
+        match option.code {
+            options::DISABLE_MULTI_VERSION_CLIENT_API | options::CALLBACKS_ON_EXTERNAL_THREADS if is_too_late => {
+                return Err(Error::INVALID_OPTION);
+            }
+            options::EXTERNAL_CLIENT_LIBRARY
+            | options::EXTERNAL_CLIENT_DIRECTORY
+            | options::FUTURE_VERSION_CLIENT_LIBRARY
+            | options::DISABLE_LOCAL_CLIENT
+            | options::CLIENT_THREADS_PER_VERSION => {
+                if is_too_late {
+                    return Err(Error::INVALID_OPTION);
+                }
+                match option.code {
+                    options::DISABLE_LOCAL_CLIENT => self.other_clients.is_local_disabled = true,
+                    options::CLIENT_THREADS_PER_VERSION => self.other_clients.is_local_disabled |= number > 1,
+                    _ => self.other_clients.is_any_named = true,
+                }
+            }
+            options::CLIENT_BUGGIFY_ENABLE => CLIENT_BUGGIFY.enable(true),
+            options::CLIENT_BUGGIFY_DISABLE => CLIENT_BUGGIFY.enable(false),
+            options::CLIENT_BUGGIFY_ACTIVATED => CLIENT_BUGGIFY.set_activated_percent(percent()),
+            options::CLIENT_BUGGIFY_FIRED => CLIENT_BUGGIFY.set_fired_percent(percent()),
+            // The others speak of traces and TLS, of which there are none here.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Sets a network option by its FDBNetworkOption number. 2007 for a number that 7.3 does not have and for one that must be
+/// set before the network is set up, 2006 for a value of the wrong shape, 1511 for a library that is not there, 2200
+/// before an API version is selected, 2022 where the environment sets an option wrongly.
 ///
 /// # Safety
 /// `value` is null or points to `value_length` readable bytes.
@@ -158,28 +191,37 @@ pub unsafe extern "C" fn fdb_network_set_option(option: c_int, value: *const u8,
     code(set_network_option(option, unsafe { option_value(value, value_length) }))
 }
 
-/// Sets the network up. 2009 the second time, 2025 after it was stopped, 2200 before an API version is selected.
+/// Sets the network up. 2009 the second time, 2200 before an API version is selected, 2022 where the environment sets an
+/// option wrongly, 2123 and 2124 where the program disabled this client: no other one is loaded.
 pub extern "C" fn fdb_setup_network() -> fdb_error_t {
     let mut network = network();
     if network.api_version.is_none() {
         return API_VERSION_UNSET.0;
     }
-    match network.phase {
-        Phase::NotSetUp => network.phase = Phase::SetUp,
-        Phase::SetUp | Phase::Running => return NETWORK_ALREADY_SETUP.0,
-        Phase::Stopped => return NETWORK_CANNOT_BE_RESTARTED.0,
+    if network.phase != Phase::NotSetUp {
+        return NETWORK_ALREADY_SETUP.0;
     }
+    if let Err(error) = network.read_environment() {
+        return error.0;
+    }
+    match network.other_clients {
+        OtherClients { is_local_disabled: true, is_any_named: false } => return NO_EXTERNAL_CLIENT_PROVIDED.0,
+        OtherClients { is_local_disabled: true, is_any_named: true } => return ALL_EXTERNAL_CLIENTS_FAILED.0,
+        _ => {}
+    }
+    network.phase = Phase::SetUp;
+    delivery::set_up();
     0
 }
 
-/// Runs the network: returns after `fdb_stop_network`, when the completion hooks are back. 2008 before
-/// `fdb_setup_network`, 2009 where it runs already, 2025 after its end.
+/// Runs the network: calls back for the futures that become ready, and returns after `fdb_stop_network`, when the
+/// callbacks that were due and the completion hooks are back. 2008 before `fdb_setup_network`, 2025 where it runs or ran
+/// already.
 pub extern "C" fn fdb_run_network() -> fdb_error_t {
     let mut network = network();
     match network.phase {
         Phase::NotSetUp => return NETWORK_NOT_SETUP.0,
-        Phase::Running => return NETWORK_ALREADY_SETUP.0,
-        Phase::Stopped => return NETWORK_CANNOT_BE_RESTARTED.0,
+        Phase::Running | Phase::Stopped => return NETWORK_CANNOT_BE_RESTARTED.0,
         Phase::SetUp => network.phase = Phase::Running,
     }
     drop(network);

@@ -15,7 +15,7 @@ use crate::types::{bytes, fdb_bool_t};
 /// beside them says; so for every function of this module.
 pub unsafe extern "C" fn fdb_transaction_get_read_version(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(Transaction::get_read_version, Outcome::Int64)
+    unsafe { &*tr }.answer_regardless(Transaction::get_read_version, Outcome::Int64)
 }
 
 /// The value of a key.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn fdb_transaction_get_addresses_for_key(
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_approximate_size(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(Transaction::get_approximate_size, Outcome::Int64)
+    unsafe { &*tr }.answer_regardless(Transaction::get_approximate_size, Outcome::Int64)
 }
 
 /// Bytes of the keys and values of a range.

@@ -1,4 +1,5 @@
-//! Tenants, answered as a cluster answers that does not have them enabled: a tenant opens, and its use fails.
+//! Tenants, answered as a cluster answers that does not have them enabled: a tenant opens, and is not found when it is
+//! used. To make one fails with 2136 (`\xff\xff/management/tenant/map/`, in the engine).
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use fdb_embedded::Engine;
 
 use crate::database::FDBDatabase;
 use crate::defaults::Defaults;
-use crate::error::{TENANT_NOT_FOUND, TENANTS_DISABLED};
+use crate::error::TENANT_NOT_FOUND;
 use crate::future::FDBFuture;
 use crate::transaction::FDBTransaction;
 use crate::types::fdb_error_t;
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn fdb_database_open_tenant(
     0
 }
 
-/// A transaction in a tenant: what it is asked answers 2136 (tenants are disabled).
+/// A transaction in a tenant: what it is asked answers 2131 (no such tenant), but for its read version and its size.
 ///
 /// # Safety
 /// `tenant` is a tenant of this library; `out_transaction` may be written to.
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn fdb_tenant_create_transaction(
 ) -> fdb_error_t {
     // SAFETY: by contract `tenant` is alive.
     let tenant = unsafe { &*tenant };
-    let transaction = FDBTransaction::into_raw(&tenant.engine, &tenant.defaults, Some(TENANTS_DISABLED));
+    let transaction = FDBTransaction::into_raw(&tenant.engine, &tenant.defaults, Some(TENANT_NOT_FOUND));
     // SAFETY: by contract it may be written to.
     unsafe { *out_transaction = transaction };
     0

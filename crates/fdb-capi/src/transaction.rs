@@ -40,7 +40,19 @@ impl FDBTransaction {
         ask: impl FnOnce(&Transaction) -> Result<T>,
         ok: impl FnOnce(T) -> Outcome,
     ) -> *mut FDBFuture {
-        let outcome = Outcome::of(self.usable().and_then(ask), ok);
+        self.deliver(Outcome::of(self.usable().and_then(ask), ok))
+    }
+
+    /// The same, also for a transaction whose data cannot be used.
+    pub(crate) fn answer_regardless<T>(
+        &self,
+        ask: impl FnOnce(&Transaction) -> Result<T>,
+        ok: impl FnOnce(T) -> Outcome,
+    ) -> *mut FDBFuture {
+        self.deliver(Outcome::of(ask(&self.transaction), ok))
+    }
+
+    fn deliver(&self, outcome: Outcome) -> *mut FDBFuture {
         match self.transaction.next_delivery() {
             Delivery::AtOnce => FDBFuture::ready(outcome),
             late => self.answer_later(outcome, late),

@@ -53,7 +53,7 @@ fn a_databases_defaults_hold_after_on_error() {
 }
 
 #[test]
-fn tenants_open_and_answer_that_they_are_disabled() {
+fn a_tenant_opens_and_is_not_found_when_it_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let database = open(dir.path());
     let (mut tenant, mut tr) = (null_mut(), null_mut());
@@ -67,7 +67,10 @@ fn tenants_open_and_answer_that_they_are_disabled() {
     let tr = Tr(tr);
     tr.set(b"key", b"value");
     let futures = [tr.get(b"key"), tr.range(b"", b"\xff", 1), tr.watch(b"key"), tr.commit()];
-    assert_eq!(futures.map(|future| future.error()), [2136; 4]);
+    assert_eq!(futures.map(|future| future.error()), [2131; 4]);
+    // SAFETY: the transaction is alive.
+    let regardless = unsafe { [fdb_transaction_get_read_version(tr.0), fdb_transaction_get_approximate_size(tr.0)] };
+    assert_eq!(regardless.map(|future| Future(future).error()), [0; 2]);
     assert_eq!(database.transaction().get(b"key").value(), Ok(None));
 }
 
@@ -78,8 +81,13 @@ fn what_is_not_offered_fails() {
     let tr = database.transaction();
     // SAFETY: database and transaction are alive; nothing else is looked at.
     unsafe {
-        assert_eq!(Future(fdb_database_reboot_worker(database.0, null(), 0, 0, 0)).error(), 2108);
-        assert_eq!(Future(fdb_database_create_snapshot(database.0, null(), 0, null(), 0)).error(), 2108);
+        let mut rebooted = -1;
+        let future = Future(fdb_database_reboot_worker(database.0, null(), 0, 0, 0));
+        assert_eq!((fdb_future_get_int64(future.0, &mut rebooted), rebooted), (0, 0));
+        let uid = b"0123456789abcdef0123456789ABCDEF".as_ptr();
+        assert_eq!(Future(fdb_database_create_snapshot(database.0, uid, 32, null(), 0)).error(), 2505);
+        assert_eq!(Future(fdb_database_create_snapshot(database.0, uid, 31, null(), 0)).error(), 2509);
+        assert_eq!(Future(fdb_database_force_recovery_with_data_loss(database.0, null(), 0)).error(), 2108);
         assert_eq!(Future(fdb_database_blobbify_range(database.0, null(), 0, null(), 0)).error(), 2000);
         let ranges = Future(fdb_transaction_get_blob_granule_ranges(tr.0, null(), 0, null(), 0, 1));
         assert_eq!(fdb_future_get_keyrange_array(ranges.0, null_mut(), null_mut()), 2000);
@@ -104,6 +112,8 @@ fn each_kind_of_answer_comes_out() {
         assert!(version > 0);
         let future = Future(fdb_database_get_server_protocol(database.0, 0));
         assert_eq!((fdb_future_get_uint64(future.0, &mut protocol), protocol), (0, 0x0FDB_00B0_7300_0000));
+        let changed = Future(fdb_database_get_server_protocol(database.0, protocol));
+        assert!(!changed.is_ready());
         let future = Future(fdb_transaction_get_tag_throttled_duration(tr.0));
         assert_eq!((fdb_future_get_double(future.0, &mut seconds), seconds), (0, 0.0));
 

@@ -6,7 +6,7 @@ mod common;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::ThreadId;
 
 use common::{Database, Future};
@@ -20,13 +20,13 @@ unsafe extern "C" fn hook(parameter: *mut c_void) {
 
 /// Sends the thread that it is called on.
 unsafe extern "C" fn tell_thread(_: *mut FDBFuture, parameter: *mut c_void) {
-    // SAFETY: the parameter is the sender that `callback_thread` boxed, given to one callback.
+    // SAFETY: the parameter is the sender that `watch_with_callback` boxed, given to one callback.
     let sender = unsafe { Box::from_raw(parameter.cast::<Sender<ThreadId>>()) };
     sender.send(std::thread::current().id()).unwrap();
 }
 
-/// The thread that a watch's callback comes from, which nothing but `fire` lets be called.
-fn callback_thread(database: &Database, fire: impl FnOnce(&Future)) -> ThreadId {
+/// A watch that waits, and the thread that its callback comes from once it does.
+fn watch_with_callback(database: &Database) -> (Future, Receiver<ThreadId>) {
     let tr = database.transaction();
     let watch = tr.watch(b"watched");
     assert_eq!(tr.commit().wait(), 0);
@@ -34,8 +34,7 @@ fn callback_thread(database: &Database, fire: impl FnOnce(&Future)) -> ThreadId 
     let parameter = Box::into_raw(Box::new(sender)).cast();
     // SAFETY: the future is alive and the parameter is the callback's own.
     assert_eq!(unsafe { fdb_future_set_callback(watch.0, Some(tell_thread), parameter) }, 0);
-    fire(&watch);
-    called.recv().unwrap()
+    (watch, called)
 }
 
 fn create(path: &CStr) -> Result<Database, fdb_error_t> {
@@ -67,6 +66,11 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!(fdb_select_api_version_impl(710, fdb_get_max_api_version()), 0);
     assert_eq!(fdb_select_api_version_impl(730, 730), 2201);
 
+    // SAFETY: nothing else in this process looks at the environment now.
+    unsafe { std::env::set_var("FDB_NETWORK_OPTION_TRACE_FORMAT", "text") };
+    assert_eq!((set_option(30, b""), fdb_setup_network()), (2022, 2022));
+    // SAFETY: as above.
+    unsafe { std::env::set_var("FDB_NETWORK_OPTION_TRACE_FORMAT", "json") };
     assert_eq!(set_option(30, b""), 0);
     assert_eq!(set_option(31, b"1"), 2006);
     assert_eq!(set_option(60, b"x"), 2006);
@@ -81,6 +85,12 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!(create(&path).err(), Some(2008));
     assert_eq!(fdb_setup_network(), 0);
     assert_eq!(fdb_setup_network(), 2009);
+    assert_eq!((set_option(60, b""), set_option(63, b"/var/lib"), set_option(64, b"")), (2007, 2007, 2007));
+    // What is due before the network runs waits for it.
+    let database = create(&path).unwrap();
+    let (watch, called) = watch_with_callback(&database);
+    watch.cancel();
+    assert_eq!((watch.error(), called.try_recv()), (1101, Err(TryRecvError::Empty)));
     let add_hook = |weight: usize| {
         // SAFETY: the hook only counts; its parameter is a number.
         unsafe { fdb_add_network_thread_completion_hook(Some(hook), std::ptr::without_provenance_mut(weight)) }
@@ -88,13 +98,14 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!((add_hook(1), add_hook(10)), (0, 0));
 
     let network = std::thread::spawn(|| fdb_run_network());
-    let database = create(&path).unwrap();
     let network_thread = network.thread().id();
-    while callback_thread(&database, Future::cancel) != network_thread {
-        // It had not begun to run.
-        std::thread::yield_now();
-    }
-    assert_eq!(callback_thread(&database, |_| database.write(b"watched", b"1")), network_thread);
+    assert_eq!(called.recv(), Ok(network_thread));
+    let (watch, called) = watch_with_callback(&database);
+    watch.cancel();
+    assert_eq!(called.recv(), Ok(network_thread));
+    let (_watch, called) = watch_with_callback(&database);
+    database.write(b"watched", b"1");
+    assert_eq!(called.recv(), Ok(network_thread));
     database.write(b"key", b"value");
     assert!(dir.path().join("data").is_dir());
     assert_eq!(create(&path).unwrap().transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
@@ -125,10 +136,13 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!(fdb_stop_network(), 0);
     assert_eq!(network.join().unwrap(), 0);
     assert_eq!(HOOKS.load(Ordering::SeqCst), 11);
-    assert_eq!((fdb_run_network(), fdb_setup_network(), fdb_stop_network()), (2025, 2025, 0));
+    assert_eq!((fdb_run_network(), fdb_setup_network(), fdb_stop_network()), (2025, 2009, 0));
     assert_eq!((add_hook(100), HOOKS.load(Ordering::SeqCst)), (0, 111));
     assert_eq!(database.transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
-    assert_eq!(callback_thread(&database, Future::cancel), std::thread::current().id());
+    // There is no thread for callbacks any more; futures are answered all the same.
+    let (watch, called) = watch_with_callback(&database);
+    database.write(b"watched", b"2");
+    assert_eq!((watch.wait(), called.try_recv()), (0, Err(TryRecvError::Empty)));
 }
 
 #[test]
@@ -139,7 +153,8 @@ fn errors_have_texts_and_predicates() {
     };
     assert_eq!(text(0), "Success");
     assert_eq!(text(1020), "Transaction not committed due to conflict with another transaction");
-    assert_eq!(text(-5), "UNKNOWN_ERROR");
+    assert_eq!((text(-5), text(30_001), text(29_999)), (text(4000), text(4000), "UNKNOWN_ERROR"));
+    assert_eq!(text(2136), "Tenants have been disabled in the cluster");
     assert_eq!(fdb_get_error(1020), fdb_get_error(1020));
     assert_eq!((fdb_error_predicate(50_000, 1020), fdb_error_predicate(50_001, 1020)), (1, 0));
 }

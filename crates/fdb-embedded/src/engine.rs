@@ -285,7 +285,8 @@ impl Engine {
         Engine { owner: Arc::clone(&self.owner), connection: Arc::new(connection) }
     }
 
-    pub(crate) fn connection(&self) -> &Connection {
+    /// How the program came to the engine.
+    pub fn connection(&self) -> &Connection {
         &self.connection
     }
 

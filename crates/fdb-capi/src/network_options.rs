@@ -1,0 +1,218 @@
+//! The network options of FoundationDB 7.3: their numbers, their names, and what their values must look like.
+
+use std::ffi::c_int;
+use std::path::Path;
+
+use fdb_embedded::{Error, Result};
+
+use crate::error::FILE_NOT_FOUND;
+
+/// What an option takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Takes {
+    /// Anything, or nothing.
+    Anything,
+    /// No value, or an empty one.
+    Nothing,
+    /// A value, which may be empty.
+    Value,
+    /// A value that is not empty.
+    Text,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// At most 50 letters, digits and `_`.
+    Identifier,
+    /// `name=value`.
+    Assignment,
+    /// The path of a file that is there (1511 otherwise).
+    File,
+    /// A little-endian number of eight bytes within these bounds.
+    Number(i64, i64),
+}
+
+/// An option: its FDBNetworkOption number, its name in the environment, and its value.
+pub(crate) struct NetworkOption {
+    pub(crate) code: c_int,
+    /// The environment sets it as `FDB_NETWORK_OPTION_` and this. Empty where it may not.
+    pub(crate) name: &'static str,
+    pub(crate) takes: Takes,
+}
+
+const fn option(code: c_int, name: &'static str, takes: Takes) -> NetworkOption {
+    NetworkOption { code, name, takes }
+}
+
+const LONGEST_IDENTIFIER: usize = 50;
+const ANY_SIZE: Takes = Takes::Number(0, i64::MAX);
+const PERCENT: Takes = Takes::Number(0, 100);
+
+/// All options, ascending by number. 71 has two names.
+pub(crate) const NETWORK_OPTIONS: &[NetworkOption] = &[
+    option(10, "LOCAL_ADDRESS", Takes::Anything),
+    option(20, "CLUSTER_FILE", Takes::Anything),
+    option(30, "TRACE_ENABLE", Takes::Anything),
+    option(31, "TRACE_ROLL_SIZE", ANY_SIZE),
+    option(32, "TRACE_MAX_LOGS_SIZE", ANY_SIZE),
+    option(33, "TRACE_LOG_GROUP", Takes::Anything),
+    option(34, "TRACE_FORMAT", Takes::Word(&["xml", "json"])),
+    option(35, "TRACE_CLOCK_SOURCE", Takes::Word(&["now", "realtime"])),
+    option(36, "TRACE_FILE_IDENTIFIER", Takes::Identifier),
+    option(37, "TRACE_SHARE_AMONG_CLIENT_THREADS", Takes::Nothing),
+    option(38, "TRACE_INITIALIZE_ON_SETUP", Takes::Anything),
+    option(39, "TRACE_PARTIAL_FILE_SUFFIX", Takes::Value),
+    option(40, "KNOB", Takes::Assignment),
+    option(41, "TLS_PLUGIN", Takes::Value),
+    option(42, "TLS_CERT_BYTES", Takes::Value),
+    option(43, "TLS_CERT_PATH", Takes::Value),
+    option(45, "TLS_KEY_BYTES", Takes::Value),
+    option(46, "TLS_KEY_PATH", Takes::Value),
+    option(47, "TLS_VERIFY_PEERS", Takes::Value),
+    option(48, "BUGGIFY_ENABLE", Takes::Anything),
+    option(49, "BUGGIFY_DISABLE", Takes::Anything),
+    option(50, "BUGGIFY_SECTION_ACTIVATED_PROBABILITY", Takes::Anything),
+    option(51, "BUGGIFY_SECTION_FIRED_PROBABILITY", Takes::Anything),
+    option(52, "TLS_CA_BYTES", Takes::Value),
+    option(53, "TLS_CA_PATH", Takes::Value),
+    option(54, "TLS_PASSWORD", Takes::Value),
+    option(DISABLE_MULTI_VERSION_CLIENT_API, "DISABLE_MULTI_VERSION_CLIENT_API", Takes::Nothing),
+    option(CALLBACKS_ON_EXTERNAL_THREADS, "CALLBACKS_ON_EXTERNAL_THREADS", Takes::Nothing),
+    option(EXTERNAL_CLIENT_LIBRARY, "EXTERNAL_CLIENT_LIBRARY", Takes::File),
+    option(EXTERNAL_CLIENT_DIRECTORY, "EXTERNAL_CLIENT_DIRECTORY", Takes::Text),
+    option(DISABLE_LOCAL_CLIENT, "DISABLE_LOCAL_CLIENT", Takes::Nothing),
+    option(CLIENT_THREADS_PER_VERSION, "CLIENT_THREADS_PER_VERSION", Takes::Number(1, 1024)),
+    option(FUTURE_VERSION_CLIENT_LIBRARY, "FUTURE_VERSION_CLIENT_LIBRARY", Takes::File),
+    option(67, "RETAIN_CLIENT_LIBRARY_COPIES", Takes::Nothing),
+    option(68, "IGNORE_EXTERNAL_CLIENT_FAILURES", Takes::Nothing),
+    option(69, "FAIL_INCOMPATIBLE_CLIENT", Takes::Nothing),
+    option(70, "DISABLE_CLIENT_STATISTICS_LOGGING", Takes::Nothing),
+    option(71, "ENABLE_RUN_LOOP_PROFILING", Takes::Anything),
+    option(71, "ENABLE_SLOW_TASK_PROFILING", Takes::Anything),
+    option(72, "DISABLE_CLIENT_BYPASS", Takes::Anything),
+    option(CLIENT_BUGGIFY_ENABLE, "CLIENT_BUGGIFY_ENABLE", Takes::Anything),
+    option(CLIENT_BUGGIFY_DISABLE, "CLIENT_BUGGIFY_DISABLE", Takes::Anything),
+    option(CLIENT_BUGGIFY_ACTIVATED, "CLIENT_BUGGIFY_SECTION_ACTIVATED_PROBABILITY", PERCENT),
+    option(CLIENT_BUGGIFY_FIRED, "CLIENT_BUGGIFY_SECTION_FIRED_PROBABILITY", PERCENT),
+    option(90, "DISTRIBUTED_CLIENT_TRACER", Takes::Value),
+    option(91, "CLIENT_TMP_DIR", Takes::Text),
+    option(1000, "", Takes::Value),
+    option(1001, "", Takes::Nothing),
+    option(1002, "", Takes::Value),
+];
+
+pub(crate) const DISABLE_MULTI_VERSION_CLIENT_API: c_int = 60;
+pub(crate) const CALLBACKS_ON_EXTERNAL_THREADS: c_int = 61;
+pub(crate) const EXTERNAL_CLIENT_LIBRARY: c_int = 62;
+pub(crate) const EXTERNAL_CLIENT_DIRECTORY: c_int = 63;
+pub(crate) const DISABLE_LOCAL_CLIENT: c_int = 64;
+pub(crate) const CLIENT_THREADS_PER_VERSION: c_int = 65;
+pub(crate) const FUTURE_VERSION_CLIENT_LIBRARY: c_int = 66;
+pub(crate) const CLIENT_BUGGIFY_ENABLE: c_int = 80;
+pub(crate) const CLIENT_BUGGIFY_DISABLE: c_int = 81;
+pub(crate) const CLIENT_BUGGIFY_ACTIVATED: c_int = 82;
+pub(crate) const CLIENT_BUGGIFY_FIRED: c_int = 83;
+
+/// The option of a number; 2007 where 7.3 has none.
+pub(crate) fn find(code: c_int) -> Result<&'static NetworkOption> {
+    NETWORK_OPTIONS.iter().find(|option| option.code == code).ok_or(Error::INVALID_OPTION)
+}
+
+impl NetworkOption {
+    /// Looks at a value, and gives back its number (0 for an option that takes none). 2006 for what the option does not
+    /// take, 1511 for a file that is not there.
+    pub(crate) fn check(&self, value: Option<&[u8]>) -> Result<i64> {
+        let is_right = match (self.takes, value) {
+            (Takes::Anything, _) | (Takes::Nothing, None | Some([])) => true,
+            (_, None) | (Takes::Nothing, Some(_)) => false,
+            (Takes::Value, Some(_)) => true,
+            (Takes::Text, Some(value)) => !value.is_empty(),
+            (Takes::Word(words), Some(value)) => words.iter().any(|word| word.as_bytes() == value),
+            (Takes::Identifier, Some(value)) => {
+                value.len() <= LONGEST_IDENTIFIER
+                    && value.iter().all(|&byte| byte == b'_' || byte.is_ascii_alphanumeric())
+            }
+            (Takes::Assignment, Some(value)) => value.contains(&b'='),
+            (Takes::File, Some([])) => false,
+            (Takes::File, Some(path)) => {
+                let path = std::str::from_utf8(path).map(Path::new).map_err(|_| FILE_NOT_FOUND)?;
+                if !path.is_file() {
+                    return Err(FILE_NOT_FOUND);
+                }
+                true
+            }
+            (Takes::Number(least, most), Some(value)) => {
+                let number = value.try_into().map(i64::from_le_bytes).map_err(|_| Error::INVALID_OPTION_VALUE)?;
+                return if (least..=most).contains(&number) { Ok(number) } else { Err(Error::INVALID_OPTION_VALUE) };
+            }
+        };
+        if is_right { Ok(0) } else { Err(Error::INVALID_OPTION_VALUE) }
+    }
+
+    /// The value as bytes of what the environment says: numbers are decimal there.
+    pub(crate) fn parse_text(&self, text: &str) -> Option<Vec<u8>> {
+        match self.takes {
+            Takes::Number(..) => text.trim_start().parse::<i64>().ok().map(|number| number.to_le_bytes().to_vec()),
+            _ => Some(text.as_bytes().to_vec()),
+        }
+    }
+}
+
+/// The values of a variable of the environment: they are separated by `:`, and `\` stands before a `:` or `\` that
+/// belongs to a value. `None` for a `\` before anything else.
+pub(crate) fn values_of(variable: &str) -> Option<Vec<String>> {
+    let mut values = vec![String::new()];
+    let mut characters = variable.chars();
+    while let Some(character) = characters.next() {
+        let character = match character {
+            ':' => {
+                values.push(String::new());
+                continue;
+            }
+            '\\' => characters.next().filter(|next| matches!(next, ':' | '\\'))?,
+            other => other,
+        };
+        values.last_mut()?.push(character);
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(code: c_int, value: Option<&[u8]>) -> std::result::Result<i64, i32> {
+        find(code).and_then(|option| option.check(value)).map_err(|error| error.0)
+    }
+
+    #[test]
+    fn values_are_looked_at() {
+        assert_eq!(check(44, None), Err(2007));
+        assert_eq!(check(-1, None), Err(2007));
+        assert_eq!((check(30, None), check(30, Some(b"/var/log"))), (Ok(0), Ok(0)));
+        assert_eq!((check(60, Some(b"")), check(60, Some(b"x"))), (Ok(0), Err(2006)));
+        assert_eq!(
+            (check(34, Some(b"json")), check(34, Some(b"text")), check(34, None)),
+            (Ok(0), Err(2006), Err(2006))
+        );
+        assert_eq!(
+            (check(36, Some(b"a_1")), check(36, Some(b"a-1")), check(36, Some(&[b'a'; 51]))),
+            (Ok(0), Err(2006), Err(2006))
+        );
+        assert_eq!((check(40, Some(b"a=1")), check(40, Some(b"a"))), (Ok(0), Err(2006)));
+        assert_eq!((check(62, Some(b"")), check(62, Some(b"/none/libfdb_c.so"))), (Err(2006), Err(1511)));
+        assert_eq!(check(65, Some(&1024i64.to_le_bytes())), Ok(1024));
+        assert_eq!((check(65, Some(&0i64.to_le_bytes())), check(65, Some(b"1"))), (Err(2006), Err(2006)));
+    }
+
+    #[test]
+    fn the_environment_may_give_several_values() {
+        assert_eq!(values_of("a:b"), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(values_of(r"a\:b\\"), Some(vec![r"a:b\".to_owned()]));
+        assert_eq!(values_of(""), Some(vec![String::new()]));
+        assert_eq!((values_of(r"a\b"), values_of(r"a\")), (None, None));
+    }
+
+    #[test]
+    fn numbers_ascend() {
+        assert!(NETWORK_OPTIONS.is_sorted_by_key(|option| option.code));
+    }
+}
