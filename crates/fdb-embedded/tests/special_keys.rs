@@ -89,6 +89,7 @@ fn no_special_key_can_be_written_but_tenants_which_are_disabled() {
     check(false, &|tr| tr.set(key, b""), disabled);
     check(true, &|tr| tr.set(key, b""), none);
     check(true, &|tr| tr.clear(key), none);
+    check(true, &|tr| tr.set(b"\xff\xff/management/tenant/map/a", b""), Err(Error::TENANTS_DISABLED));
     check(true, &|tr| tr.clear_range(key, b"\xff\xff/management0"), none);
     check(false, &|tr| tr.clear_range(key, key), disabled);
     check(true, &|tr| tr.clear_range(key, key), Ok(()));
