@@ -7,7 +7,12 @@ target := $(or $(CARGO_TARGET_DIR),target)
 # nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does.
 runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test)
 
-.PHONY: help run test lint rust-tests client-tests crash bench bench-engine need-rust need-npm
+bindings := $(target)/bindings
+run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
+host = $(shell rustc -vV | sed -n 's/^host: //p')
+
+.PHONY: help run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash bench bench-engine \
+  bindings-library need-rust need-npm need-python
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -16,7 +21,7 @@ run: need-rust ## build and serve on the embedded engine at 127.0.0.1:5984
 	cargo build --release --package flatbed
 	exec $(target)/release/flatbed serve
 
-test: lint client-tests rust-tests ## all checks and tests
+test: lint client-tests rust-tests bindings-tests ## all checks and tests
 
 lint: need-rust
 	cargo fmt --all --check
@@ -29,6 +34,44 @@ client-tests: need-rust need-npm tests/node_modules/.package-lock.json
 
 rust-tests: need-rust
 	cargo $(runner) --workspace
+
+bindings-tests: bindings-library tests/bindings/node/node_modules/.package-lock.json ## libfdb_c.so with the official Python and Node bindings, and from C
+	$(run-bindings) --library $(bindings)/lib c python node oracle
+
+test-oracle: bindings-library ## replay all that a real cluster answered on libfdb_c.so
+	$(run-bindings) --library $(bindings)/lib oracle-all
+
+memcheck: bindings-library ## the C API's tests under valgrind
+	cargo test --package fdb-capi --lib --tests --config 'target."cfg(all())".runner = "$(CURDIR)/tests/bindings/c/valgrind"'
+	$(run-bindings) --library $(bindings)/lib memcheck
+
+# The standard library is not instrumented by the toolchain, which ThreadSanitizer needs: it is built where its source is.
+sanitize: need-rust $(bindings)/venv/installed ## the C API's tests under AddressSanitizer and ThreadSanitizer
+	export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address; \
+	  cargo test --target $(host) --target-dir $(target)/address --package fdb-capi --lib --tests; \
+	  cargo build --target $(host) --target-dir $(target)/address --package fdb-c
+	$(run-bindings) --library $(target)/address/$(host)/debug --sanitizer address c
+	if [ ! -d "$$(rustc --print sysroot)/lib/rustlib/src" ]; then \
+	  echo 'ThreadSanitizer is left out: rustup component add rust-src'; exit 0; fi; \
+	export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=thread CFLAGS=-fsanitize=thread; \
+	  export TSAN_OPTIONS='suppressions=$(CURDIR)/tests/bindings/c/lmdb.tsan'; \
+	  cargo test -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-capi --lib --tests; \
+	  cargo build -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-c; \
+	  $(run-bindings) --library $(target)/thread/$(host)/debug --sanitizer thread c
+
+# The same packages and features as the tests', so that nothing is built twice.
+bindings-library: need-rust $(bindings)/venv/installed
+	cargo test --workspace --no-run
+	mkdir -p $(bindings)/lib
+	ln -sf '$(abspath $(target))/debug/deps/libfdb_c.so' $(bindings)/lib/libfdb_c.so
+
+$(bindings)/venv/installed: tests/bindings/requirements.txt | need-python
+	python3 -m venv $(bindings)/venv
+	$(bindings)/venv/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+tests/bindings/node/node_modules/.package-lock.json: tests/bindings/node/package-lock.json | need-npm
+	cd tests/bindings/node && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
 
 crash: need-rust ## kill the engine 300 times and the server 50 times while they write, and have the disk fail
 	FLATBED_CRASH_KILLS=300 cargo test --package fdb-embedded --test crash --test failing_disk -- --nocapture
@@ -61,3 +104,6 @@ need-rust:
 
 need-npm:
 	@command -v npm >/dev/null || { echo 'npm is missing: install Node.js 20 or later (Debian: apt install nodejs npm)'; exit 1; }
+
+need-python:
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || { echo 'python3 with venv is missing (Debian: apt install python3-venv)'; exit 1; }

@@ -6,7 +6,7 @@ mod common;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
 use std::thread::ThreadId;
 
 use common::{Database, Future};
@@ -25,16 +25,16 @@ unsafe extern "C" fn tell_thread(_: *mut FDBFuture, parameter: *mut c_void) {
     sender.send(std::thread::current().id()).unwrap();
 }
 
-/// A watch that waits, and the thread that its callback comes from once it does.
-fn watch_with_callback(database: &Database) -> (Future, Receiver<ThreadId>) {
+/// A watch that waits, the thread that its callback comes from once it does, and the callback's own parameter.
+fn watch_with_callback(database: &Database) -> (Future, Receiver<ThreadId>, *mut Sender<ThreadId>) {
     let tr = database.transaction();
     let watch = tr.watch(b"watched");
     assert_eq!(tr.commit().wait(), 0);
     let (sender, called) = channel();
-    let parameter = Box::into_raw(Box::new(sender)).cast();
+    let parameter = Box::into_raw(Box::new(sender));
     // SAFETY: the future is alive and the parameter is the callback's own.
-    assert_eq!(unsafe { fdb_future_set_callback(watch.0, Some(tell_thread), parameter) }, 0);
-    (watch, called)
+    assert_eq!(unsafe { fdb_future_set_callback(watch.0, Some(tell_thread), parameter.cast()) }, 0);
+    (watch, called, parameter)
 }
 
 fn create(path: &CStr) -> Result<Database, fdb_error_t> {
@@ -88,7 +88,7 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!((set_option(60, b""), set_option(63, b"/var/lib"), set_option(64, b"")), (2007, 2007, 2007));
     // What is due before the network runs waits for it.
     let database = create(&path).unwrap();
-    let (watch, called) = watch_with_callback(&database);
+    let (watch, called, _) = watch_with_callback(&database);
     watch.cancel();
     assert_eq!((watch.error(), called.try_recv()), (1101, Err(TryRecvError::Empty)));
     let add_hook = |weight: usize| {
@@ -100,10 +100,10 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     let network = std::thread::spawn(|| fdb_run_network());
     let network_thread = network.thread().id();
     assert_eq!(called.recv(), Ok(network_thread));
-    let (watch, called) = watch_with_callback(&database);
+    let (watch, called, _) = watch_with_callback(&database);
     watch.cancel();
     assert_eq!(called.recv(), Ok(network_thread));
-    let (_watch, called) = watch_with_callback(&database);
+    let (_watch, called, _) = watch_with_callback(&database);
     database.write(b"watched", b"1");
     assert_eq!(called.recv(), Ok(network_thread));
     database.write(b"key", b"value");
@@ -140,9 +140,13 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!((add_hook(100), HOOKS.load(Ordering::SeqCst)), (0, 111));
     assert_eq!(database.transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
     // There is no thread for callbacks any more; futures are answered all the same.
-    let (watch, called) = watch_with_callback(&database);
+    let (watch, called, parameter) = watch_with_callback(&database);
     database.write(b"watched", b"2");
     assert_eq!((watch.wait(), called.try_recv()), (0, Err(TryRecvError::Empty)));
+    drop(watch);
+    // SAFETY: the callback is not called any more, and would have been the only one to take it.
+    drop(unsafe { Box::from_raw(parameter) });
+    assert_eq!(called.recv(), Err(RecvError));
 }
 
 #[test]
