@@ -1,0 +1,173 @@
+//! A document's revision tree: its leaves, each with its line of ancestors.
+//!
+//! What is known of a tree is a set of steps from a revision to its parent. Replication brings them as paths, in any
+//! order and cut off anywhere; a tree is the same whatever the order was. A revision that nothing was built on is a leaf.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::RevId;
+
+/// A leaf and what is known of the way to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Branch {
+    /// The leaf.
+    pub leaf: RevId,
+    /// Whether it is a tombstone.
+    pub deleted: bool,
+    /// Its ancestors, newest first, without a gap: each one generation below the one before.
+    pub ancestors: Vec<RevId>,
+}
+
+impl Branch {
+    /// What the winner is chosen by: not deleted first, then generation, then hash, bytewise. The greatest wins.
+    pub fn rank(&self) -> (bool, &RevId) {
+        rank(self.deleted, &self.leaf)
+    }
+
+    /// The leaf and its ancestors, newest first.
+    pub fn line(&self) -> impl DoubleEndedIterator<Item = &RevId> {
+        std::iter::once(&self.leaf).chain(&self.ancestors)
+    }
+}
+
+/// See [`Branch::rank`].
+pub fn rank(deleted: bool, leaf: &RevId) -> (bool, &RevId) {
+    (!deleted, leaf)
+}
+
+/// What a path was to a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merged {
+    /// The revision was there; the path may have told more of its ancestors.
+    Known,
+    /// The revision is a new leaf.
+    New,
+}
+
+/// All branches of a document; none for a document that is not there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    branches: BTreeMap<RevId, Branch>,
+}
+
+impl Tree {
+    /// A tree from its branches, which are all leaves of one tree.
+    pub fn new(branches: impl IntoIterator<Item = Branch>) -> Tree {
+        Tree { branches: branches.into_iter().map(|branch| (branch.leaf.clone(), branch)).collect() }
+    }
+
+    /// The branch that every replica shows first.
+    pub fn winner(&self) -> Option<&Branch> {
+        self.branches.values().max_by(|a, b| a.rank().cmp(&b.rank()))
+    }
+
+    /// All branches, the winner first, each better than the next.
+    pub fn branches(&self) -> Vec<&Branch> {
+        let mut branches: Vec<&Branch> = self.branches.values().collect();
+        branches.sort_by(|a, b| b.rank().cmp(&a.rank()));
+        branches
+    }
+
+    /// How many leaves there are.
+    pub fn len(&self) -> usize {
+        self.branches.len()
+    }
+
+    /// Whether there is no document.
+    pub fn is_empty(&self) -> bool {
+        self.branches.is_empty()
+    }
+
+    /// The branch of a leaf.
+    pub fn branch(&self, leaf: &RevId) -> Option<&Branch> {
+        self.branches.get(leaf)
+    }
+
+    /// Whether the revision is a leaf or a known ancestor of one.
+    pub fn contains(&self, rev: &RevId) -> bool {
+        self.branches_over(rev).next().is_some()
+    }
+
+    /// The branches on which a revision lies.
+    pub fn branches_over(&self, rev: &RevId) -> impl Iterator<Item = &Branch> {
+        self.branches.values().filter(move |branch| branch.depth_of(rev).is_some())
+    }
+
+    /// A revision and its known ancestors, newest first; `None` for one that is not in the tree.
+    pub fn line(&self, rev: &RevId) -> Option<Vec<RevId>> {
+        let branch = self.branches_over(rev).next()?;
+        let depth = branch.depth_of(rev)?;
+        Some(branch.line().skip(depth).cloned().collect())
+    }
+
+    /// Adds a revision and the way to it: `path` begins with the revision, then its ancestors, newest first, each one
+    /// generation below the one before. An ancestor that was a leaf is none any more.
+    pub fn merge(&mut self, path: &[RevId], deleted: bool) -> Merged {
+        let Some((leaf, ancestors)) = path.split_first() else { return Merged::Known };
+        let merged = if self.contains(leaf) { Merged::Known } else { Merged::New };
+        if merged == Merged::New {
+            let branch = Branch { leaf: leaf.clone(), deleted, ancestors: ancestors.to_vec() };
+            self.branches.insert(leaf.clone(), branch);
+        }
+        for ancestor in ancestors {
+            self.branches.remove(ancestor);
+        }
+        self.lengthen(path);
+        merged
+    }
+
+    /// Lets every branch reach as far down as the path and the other branches know.
+    fn lengthen(&mut self, path: &[RevId]) {
+        let mut parents: HashMap<RevId, RevId> = HashMap::new();
+        {
+            let lines = self.branches.values().map(|branch| branch.line().collect::<Vec<_>>());
+            for line in lines.chain([path.iter().collect()]) {
+                for (child, parent) in line.iter().zip(line.iter().skip(1)) {
+                    // Honest histories agree. Where they do not, every replica shall choose alike.
+                    let known = parents.entry((*child).clone()).or_insert_with(|| (*parent).clone());
+                    if *known < **parent {
+                        known.clone_from(parent);
+                    }
+                }
+            }
+        }
+        for branch in self.branches.values_mut() {
+            let oldest = branch.ancestors.last().unwrap_or(&branch.leaf);
+            if !parents.contains_key(oldest) && !path.contains(&branch.leaf) {
+                continue;
+            }
+            let (mut line, mut at) = (Vec::with_capacity(branch.ancestors.len()), &branch.leaf);
+            while let Some(parent) = parents.get(at).filter(|parent| parent.generation() < at.generation()) {
+                line.push(parent.clone());
+                at = parent;
+            }
+            branch.ancestors = line;
+        }
+    }
+
+    /// Takes a leaf away, and with it the ancestors that no other branch has. False if it is no leaf.
+    pub fn remove(&mut self, leaf: &RevId) -> bool {
+        self.branches.remove(leaf).is_some()
+    }
+
+    /// Keeps `revisions_max` revisions of each branch, its leaf included.
+    pub fn stem(&mut self, revisions_max: usize) {
+        for branch in self.branches.values_mut() {
+            branch.ancestors.truncate(revisions_max.saturating_sub(1));
+        }
+    }
+
+    /// Every revision in the tree.
+    pub fn revisions(&self) -> HashSet<&RevId> {
+        self.branches.values().flat_map(Branch::line).collect()
+    }
+}
+
+impl Branch {
+    /// How many steps above `rev` the leaf lies; `None` if `rev` is not on the branch.
+    fn depth_of(&self, rev: &RevId) -> Option<usize> {
+        let depth = usize::try_from(self.leaf.generation().checked_sub(rev.generation())?).ok()?;
+        let found = if depth == 0 { Some(&self.leaf) } else { self.ancestors.get(depth - 1) };
+        (found == Some(rev)).then_some(depth)
+    }
+}

@@ -1,0 +1,136 @@
+//! Trees from paths: whatever the order and wherever paths are cut, the same tree.
+
+use flatbed_revtree::{Branch, Merged, RevId, Tree};
+use proptest::prelude::*;
+
+fn rev(text: &str) -> RevId {
+    text.parse().unwrap()
+}
+
+fn path(text: &str) -> Vec<RevId> {
+    text.split(' ').map(rev).collect()
+}
+
+/// Merges paths (`*` behind one marks a tombstone) and compares the branches, the winner first.
+fn check(paths: &[&str], expected: &[&str]) {
+    let mut tree = Tree::default();
+    for text in paths {
+        let (text, deleted) = text.strip_suffix('*').map_or((*text, false), |text| (text, true));
+        tree.merge(&path(text), deleted);
+    }
+    let shown = tree.branches().into_iter().map(|branch| {
+        let line: Vec<String> = branch.line().map(RevId::to_string).collect();
+        line.join(" ") + if branch.deleted { "*" } else { "" }
+    });
+    assert_eq!(shown.collect::<Vec<_>>(), expected, "{paths:?}");
+    assert_eq!(tree.winner(), tree.branches().first().copied());
+}
+
+#[test]
+fn paths_make_trees() {
+    check(&[], &[]);
+    check(&["1-a"], &["1-a"]);
+    check(&["1-a", "2-b 1-a"], &["2-b 1-a"]);
+    check(&["2-b 1-a", "1-a"], &["2-b 1-a"]);
+    check(&["3-c 2-b 1-a", "3-d 2-b 1-a"], &["3-d 2-b 1-a", "3-c 2-b 1-a"]);
+    check(&["3-c 2-b 1-a", "3-d 2-b 1-a*"], &["3-c 2-b 1-a", "3-d 2-b 1-a*"]);
+    check(&["2-b 1-a", "2-x 1-y"], &["2-x 1-y", "2-b 1-a"]);
+    check(&["3-c 2-b", "3-d 2-b 1-a"], &["3-d 2-b 1-a", "3-c 2-b 1-a"]);
+    check(&["3-c", "3-c 2-b 1-a"], &["3-c 2-b 1-a"]);
+    check(&["2-b", "4-d 3-c 2-b 1-a"], &["4-d 3-c 2-b 1-a"]);
+    check(&["1-a*", "2-b 1-a"], &["2-b 1-a"]);
+    check(&["9-z*", "1-a"], &["1-a", "9-z*"]);
+}
+
+#[test]
+fn a_tree_answers_about_its_revisions() {
+    let mut tree = Tree::default();
+    assert_eq!(tree.merge(&path("3-c 2-b 1-a"), false), Merged::New);
+    assert_eq!(tree.merge(&path("3-d 2-b 1-a"), true), Merged::New);
+    assert_eq!(tree.merge(&path("2-b 1-a"), false), Merged::Known);
+    assert!(tree.contains(&rev("1-a")) && !tree.contains(&rev("1-b")));
+    assert_eq!(tree.line(&rev("2-b")), Some(path("2-b 1-a")));
+    assert_eq!(tree.line(&rev("2-x")), None);
+    assert_eq!(tree.branches_over(&rev("1-a")).count(), 2);
+    tree.stem(2);
+    assert_eq!(tree.branch(&rev("3-c")).map(|branch| branch.ancestors.clone()), Some(path("2-b")));
+    assert!(tree.remove(&rev("3-c")) && !tree.remove(&rev("2-b")));
+    assert_eq!(tree.winner().map(|branch| branch.leaf.clone()), Some(rev("3-d")));
+}
+
+/// A whole tree: node `n` hangs on the `n`th choice among the nodes before it, or begins a tree of its own.
+fn nodes(choices: &[(u8, bool)]) -> Vec<(Vec<RevId>, bool)> {
+    let mut nodes: Vec<(Vec<RevId>, bool)> = Vec::new();
+    for (number, (parent, deleted)) in choices.iter().enumerate() {
+        let parent = nodes.get(usize::from(*parent)).map(|(path, _)| path.clone()).unwrap_or_default();
+        let generation = parent.first().map_or(0, RevId::generation) + 1;
+        let new = RevId::from_parts(generation, &format!("{number:02}")).unwrap();
+        nodes.push((std::iter::once(new).chain(parent).collect(), *deleted));
+    }
+    nodes
+}
+
+fn merged(paths: &[(Vec<RevId>, bool)]) -> Tree {
+    let mut tree = Tree::default();
+    for (path, deleted) in paths {
+        tree.merge(path, *deleted);
+    }
+    tree
+}
+
+proptest! {
+    /// Every replica gets every revision, each in an order of its own and with ancestors cut off at random; some hear of
+    /// them twice, some get a part by way of another replica's tree.
+    #[test]
+    fn replicas_converge(
+        choices in prop::collection::vec((any::<u8>(), any::<bool>()), 1..14),
+        orders in prop::collection::vec((any::<prop::sample::Index>(), 1..9usize), 0..60),
+        split in any::<prop::sample::Index>(),
+    ) {
+        let choices: Vec<_> = choices.iter().enumerate().map(|(n, (p, d))| (p % (n as u8 + 2), *d)).collect();
+        let whole = nodes(&choices);
+        let expected = merged(&whole);
+        let leaves: Vec<_> = whole
+            .iter()
+            .filter(|(path, _)| !whole.iter().any(|(other, _)| other.get(1) == path.first()))
+            .map(|(path, deleted)| Branch { leaf: path[0].clone(), deleted: *deleted, ancestors: path[1..].to_vec() })
+            .collect();
+        prop_assert_eq!(&expected, &Tree::new(leaves));
+        // A cut path that ends above what others know must be made whole by them; so all full paths come too.
+        let mut shuffled: Vec<_> = whole.clone();
+        for (at, cut) in &orders {
+            let (path, deleted) = at.get(&whole).clone();
+            let place = at.index(shuffled.len() + 1);
+            shuffled.insert(place, (path.into_iter().take(*cut).collect(), deleted));
+        }
+        for (at, _) in &orders {
+            let (one, last) = (at.index(shuffled.len()), shuffled.len() - 1);
+            shuffled.swap(one, last);
+        }
+        prop_assert_eq!(&merged(&shuffled), &expected);
+        let (first, second) = shuffled.split_at(split.index(shuffled.len()));
+        let mut relayed = merged(second);
+        for branch in merged(first).branches() {
+            relayed.merge(&branch.line().cloned().collect::<Vec<_>>(), branch.deleted);
+        }
+        prop_assert_eq!(relayed.branches().len(), expected.branches().len());
+        prop_assert_eq!(&relayed, &expected);
+    }
+
+    #[test]
+    fn foreign_histories_break_nothing(
+        paths in prop::collection::vec((prop::collection::vec(0..4u8, 1..6), 1..8u64, any::<bool>()), 0..12)
+    ) {
+        let mut tree = Tree::default();
+        for (hashes, start, deleted) in paths {
+            let revs = hashes.iter().zip((1..=start).rev());
+            let path: Vec<_> = revs.map(|(h, g)| RevId::from_parts(g, &h.to_string()).unwrap()).collect();
+            tree.merge(&path, deleted);
+            prop_assert!(tree.contains(&path[0]) && !tree.is_empty());
+            for branch in tree.branches() {
+                let generations: Vec<_> = branch.line().map(RevId::generation).collect();
+                prop_assert!(generations.windows(2).all(|two| two[0] == two[1] + 1));
+            }
+        }
+    }
+}
