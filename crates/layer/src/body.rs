@@ -5,6 +5,7 @@ use flatbed_flatten::{DecodeError, FlattenOptions};
 use foundationdb::future::FdbValues;
 use foundationdb::options::StreamingMode;
 use foundationdb::{FdbResult, RangeOption, Transaction};
+use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result};
 use crate::instance::{Instance, RUN_BYTES_MAX};
@@ -100,6 +101,15 @@ pub(crate) fn begin_read(
 ) -> RangeRead<impl Future<Output = FdbResult<FdbValues>> + Send + use<>> {
     let first = trx.get_range(&whole(&range), 1, true);
     RangeRead { range, first }
+}
+
+/// A range read whose future has a name, for structures that hold several.
+pub(crate) type Reading = RangeRead<BoxFuture<'static, FdbResult<FdbValues>>>;
+
+/// [`begin_read`], boxed.
+pub(crate) fn begin_reading(trx: &Transaction, range: KeyRange) -> Reading {
+    let RangeRead { range, first } = begin_read(trx, range);
+    RangeRead { range, first: Box::pin(first) }
 }
 
 impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flatbed_revtree::RevId;
 use foundationdb::Transaction;
 
 use crate::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
@@ -10,7 +11,7 @@ use crate::document::{Document, Edit, GetOptions, Updated};
 use crate::error::{Error, Result};
 use crate::keys::Counter;
 use crate::layer::Inner;
-use crate::read::{self, GetMany, GetOne};
+use crate::read::{self, GetMany, GetOne, GetOpenRevs, OpenRevs};
 use crate::seq::Seq;
 use crate::transaction::{self, Attempt, Operation};
 
@@ -105,6 +106,19 @@ impl Database {
     /// [`Error::DocumentNotFound`].
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
         self.read(&mut GetOne { inner: &self.inner, name: &self.name, id, options }).await
+    }
+
+    /// Reads revisions of one document, all leaves or those that are named (with `latest`: the leaves above them), from
+    /// the `from`th on as many as about 1 MB of bodies goes, at least one. A missing one comes as its name; the number is
+    /// of all there are.
+    pub async fn open_revs(
+        &self,
+        id: &str,
+        revs: &OpenRevs,
+        from: usize,
+        options: &GetOptions,
+    ) -> Result<(Vec<std::result::Result<Document, RevId>>, usize)> {
+        self.read(&mut GetOpenRevs { inner: &self.inner, name: &self.name, id, revs, from, options }).await
     }
 
     /// Reads documents in one transaction: of the first requests, as many as about 1 MB of bodies goes, at least one.

@@ -19,6 +19,9 @@ pub struct Edit<'a> {
     pub id: Cow<'a, str>,
     /// The revision that the edit is made on; `None` for a new document.
     pub parent: Option<RevId>,
+    /// What another replica made (`new_edits=false`): the revision itself and its ancestors, newest first, each one
+    /// generation below the one before. `parent` means nothing then.
+    pub history: Option<Vec<RevId>>,
     /// Whether the edit is a deletion.
     pub deleted: bool,
     /// The body: an object without the special members (names beginning with `_`), in the order written.
@@ -131,10 +134,20 @@ pub struct GetOptions {
     pub revs: bool,
     /// With its ancestors and whether their bodies are there.
     pub revs_info: bool,
+    /// With the other leaves that are not deleted.
+    pub conflicts: bool,
+    /// With the other leaves that are.
+    pub deleted_conflicts: bool,
     /// With its sequence.
     pub local_seq: bool,
     /// Without its body: only whether it is there, and its revision.
     pub no_body: bool,
+}
+
+impl GetOptions {
+    pub(crate) fn conflicts(&self) -> bool {
+        self.conflicts || self.deleted_conflicts
+    }
 }
 
 /// A revision of a document.
@@ -152,6 +165,10 @@ pub struct Document {
     pub revisions: Option<Vec<RevId>>,
     /// The same, each with whether its body is there.
     pub revs_info: Option<Vec<(RevId, bool)>>,
+    /// The other leaves that are not deleted, the best first.
+    pub conflicts: Option<Vec<RevId>>,
+    /// The other leaves that are deleted, the best first.
+    pub deleted_conflicts: Option<Vec<RevId>>,
     /// Where in the order of commits the document stands.
     pub local_seq: Option<Seq>,
 }

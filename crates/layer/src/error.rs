@@ -68,6 +68,16 @@ pub enum Error {
         /// The newest that this binary reads.
         known: u32,
     },
+    /// What lies in FoundationDB was written by an older Flatbed, in a format that this one does not read.
+    #[error("{what} has format {found}, this flatbed reads {known}: dump it with the flatbed that wrote it")]
+    FormatTooOld {
+        /// Which record.
+        what: String,
+        /// Its format version.
+        found: u32,
+        /// The one that this binary reads.
+        known: u32,
+    },
     /// What lies in FoundationDB cannot be read.
     #[error("stored data cannot be read: {0}")]
     Corrupt(String),

@@ -17,6 +17,9 @@ use crate::records::{Info, revision_message};
 use crate::seq::Seq;
 use crate::transaction::Quiet;
 
+/// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
+pub(crate) const LEAVES_IN_ENTRY_MAX: usize = 8;
+
 /// One document's change within a transaction.
 pub(crate) struct Change<'c> {
     pub id: &'c str,
@@ -26,10 +29,10 @@ pub(crate) struct Change<'c> {
     /// to read it.
     #[expect(dead_code, reason = "read by maintainers that come with views and channels; part of the door's shape")]
     pub old_rows: Option<&'c Rows>,
-    pub winner: &'c RevId,
-    pub deleted: bool,
-    pub leaf_count: u32,
-    pub external_bytes: u64,
+    /// After; its stamp is not filled in.
+    pub new: &'c Info,
+    /// All leaves after the change, as (deleted, revision).
+    pub leaves: &'c [(bool, RevId)],
     /// Change of what the document's bodies take, all revisions together.
     pub stored_bytes_delta: i64,
     /// Distinct among the documents of the transaction.
@@ -64,12 +67,18 @@ impl IndexMaintainer for BySeq {
         if let Some(old) = change.old {
             quiet.clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), old.stamp)))?;
         }
+        let new = change.new;
+        let others = change.leaves.iter().filter(|(_, rev)| *rev != new.winner);
+        let leaves = match change.leaves.len() {
+            2..=LEAVES_IN_ENTRY_MAX => others.map(|(_, rev)| revision_message(rev)).collect(),
+            _ => Vec::new(),
+        };
         let entry = proto::SequenceEntry {
             document_id: change.id.to_owned(),
-            winner: Some(revision_message(change.winner)),
-            deleted: change.deleted,
-            leaf_count: change.leaf_count,
-            leaves: Vec::new(),
+            winner: Some(revision_message(&new.winner)),
+            deleted: new.deleted,
+            leaf_count: new.leaf_count,
+            leaves,
         };
         let key = instance.keys.by_seq_stamped(instance.incarnation(), change.user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
@@ -96,10 +105,10 @@ struct AllDocs;
 impl IndexMaintainer for AllDocs {
     fn document(&mut self, trx: &Transaction, instance: &Instance, change: &Change<'_>) -> Result<()> {
         let key = instance.keys.all_docs_entry(change.id);
-        if change.deleted {
+        if change.new.deleted {
             return if change.old.is_some_and(|old| !old.deleted) { Quiet(trx).clear(&key) } else { Ok(()) };
         }
-        let entry = proto::AllDocsEntry { winner: Some(revision_message(change.winner)) };
+        let entry = proto::AllDocsEntry { winner: Some(revision_message(&change.new.winner)) };
         Quiet(trx).set(&key, &entry.encode_to_vec())
     }
 }
@@ -114,8 +123,8 @@ impl IndexMaintainer for Counters {
     fn document(&mut self, _: &Transaction, _: &Instance, change: &Change<'_>) -> Result<()> {
         let live = |deleted: bool| if deleted { [0, 1] } else { [1, 0] };
         let [old_live, old_deleted] = change.old.map_or([0, 0], |old| live(old.deleted));
-        let [new_live, new_deleted] = live(change.deleted);
-        let external = change.external_bytes as i64 - change.old.map_or(0, |old| old.external_bytes as i64);
+        let [new_live, new_deleted] = live(change.new.deleted);
+        let external = change.new.external_bytes as i64 - change.old.map_or(0, |old| old.external_bytes as i64);
         let changes = [new_live - old_live, new_deleted - old_deleted, external, change.stored_bytes_delta];
         for (delta, change) in self.deltas.iter_mut().zip(changes) {
             *delta += change;

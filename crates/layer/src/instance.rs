@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
 use crate::hub::Hub;
 use crate::keys::Keys;
-use crate::layer::Inner;
+use crate::layer::{Inner, REVS_LIMIT};
 use crate::proto::DatabaseRecord;
 use crate::transaction;
 
@@ -33,6 +33,11 @@ pub(crate) struct Instance {
 impl Instance {
     pub(crate) fn incarnation(&self) -> u64 {
         self.record.incarnation
+    }
+
+    /// How many revisions of each branch are kept, its leaf included.
+    pub(crate) fn revs_limit(&self) -> u64 {
+        if self.record.revs_limit == 0 { REVS_LIMIT } else { self.record.revs_limit }
     }
 
     /// Makes sure that the names in `members` are cached as far as the database may have ids for them: what stays

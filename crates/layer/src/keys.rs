@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::seq::{STAMP_BYTES, Seq};
 
 /// The newest format of what lies under the root.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 /// FoundationDB's own key that every creation, deletion and change of settings bumps.
 pub(crate) const METADATA_VERSION: &[u8] = b"\xff/metadataVersion";
@@ -438,9 +438,10 @@ impl DocumentKeys {
         under(&self.revision_body(rev))
     }
 
-    pub(crate) fn ancestors(&self, generation: u64) -> Vec<u8> {
+    /// The segment of ancestors that begins with `newest`.
+    pub(crate) fn ancestors(&self, newest: &RevId) -> Vec<u8> {
         let mut key = with_int(&self.prefix, ANCESTORS);
-        put_int(&mut key, generation);
+        put_rev(&mut key, newest);
         key
     }
 

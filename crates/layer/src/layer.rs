@@ -29,7 +29,7 @@ pub const DEFAULT_RUN_BYTES: u32 = 8_000;
 /// Most field ids of a database that is created without another bound.
 pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
 
-/// How many ancestors of a leaf are kept (CouchDB's default `_revs_limit`).
+/// How many revisions of a branch are kept where a database says nothing else (CouchDB's default `_revs_limit`).
 pub const REVS_LIMIT: u64 = 1_000;
 
 /// How the layer is set up.
@@ -322,6 +322,7 @@ impl Operation for Create<'_> {
             run_bytes: self.run_bytes,
             field_ids_max: self.field_ids_max,
             created_at_ms: self.created_at_ms,
+            revs_limit: 0,
         }
         .encode_to_vec();
         trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());

@@ -40,6 +40,9 @@ pub struct DatabaseRecord {
     /// Unix time
     #[prost(uint64, tag = "6")]
     pub created_at_ms: u64,
+    /// revisions kept of each branch; 0: 1,000
+    #[prost(uint64, tag = "7")]
+    pub revs_limit: u64,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -89,14 +92,20 @@ pub struct Leaf {
     /// older ones, in ANCESTORS segments
     #[prost(uint64, tag = "3")]
     pub sealed_count: u64,
+    /// the newest of these, which names its segment
+    #[prost(message, optional, tag = "4")]
+    pub sealed: ::core::option::Option<Revision>,
 }
-/// {NS}/DOC/{docid}/ANCESTORS/{newest generation in it}: sealed, never changed.
+/// {NS}/DOC/{docid}/ANCESTORS/{generation}/{hash} of the newest revision in it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AncestorSegment {
     #[prost(bytes = "vec", tag = "1")]
     pub ancestors_md5: ::prost::alloc::vec::Vec<u8>,
     #[prost(string, repeated, tag = "2")]
     pub ancestors_text: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the newest of the next older segment
+    #[prost(message, optional, tag = "3")]
+    pub next: ::core::option::Option<Revision>,
 }
 /// {NS}/DOC/{docid}/REVISIONS/{generation}/{hash}: outlives the body.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -127,7 +136,7 @@ pub struct SequenceEntry {
     pub deleted: bool,
     #[prost(uint32, tag = "4")]
     pub leaf_count: u32,
-    /// up to 8, only when there is more than the winner
+    /// all but the winner, of a document with 2 to 8 leaves
     #[prost(message, repeated, tag = "5")]
     pub leaves: ::prost::alloc::vec::Vec<Revision>,
 }

@@ -1,17 +1,18 @@
 //! Reading single documents.
 
-use flatbed_revtree::RevId;
+use flatbed_revtree::{RevId, Tree};
 use foundationdb::{RangeOption, Transaction};
 
 use crate::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
 use crate::document::{Document, GetOptions};
 use crate::error::{Error, NotFound, Result};
 use crate::instance::Instance;
-use crate::keys::{DocumentKeys, take_int, take_rev};
-use crate::layer::{Inner, REVS_LIMIT};
-use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment};
+use crate::keys::{DocumentKeys, take_rev};
+use crate::layer::Inner;
+use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::seq::Seq;
 use crate::transaction::{Attempt, Operation};
+use crate::tree::Leaves;
 
 /// Documents whose reads are issued before the first is awaited.
 pub(crate) const READ_AHEAD: usize = 16;
@@ -121,7 +122,7 @@ impl Operation for GetMany<'_> {
                 }
                 let found = read.finish(trx, &instance).await?;
                 let get = Get { inner: self.inner, instance: &instance, trx, id, options };
-                documents.push(match get.answer(found).await {
+                documents.push(match get.answer(found.as_ref()).await {
                     Err(error @ (Error::DocumentNotFound(_) | Error::InvalidRevision)) => Err(error),
                     answer => Ok(answer?),
                 });
@@ -146,7 +147,71 @@ impl Operation for GetOne<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Document> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
-        Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options }.answer(found).await
+        Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options }
+            .answer(found.as_ref())
+            .await
+    }
+}
+
+/// Which revisions of a document are asked for together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenRevs {
+    /// Every leaf.
+    All,
+    /// These.
+    Some(Vec<RevId>),
+}
+
+/// Reads several revisions of a document in one transaction, from `from` on as far as [`READ_BYTES_MAX`] goes.
+pub(crate) struct GetOpenRevs<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub id: &'a str,
+    pub revs: &'a OpenRevs,
+    pub from: usize,
+    pub options: &'a GetOptions,
+}
+
+impl Operation for GetOpenRevs<'_> {
+    /// The revisions, or the one that is missing; and how many there are in all.
+    type Output = (Vec<std::result::Result<Document, RevId>>, usize);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let keys = instance.keys.document(self.id);
+        let tree = Leaves::read(trx, &keys).await?.whole(trx, &keys).await?;
+        let mut wanted: Vec<RevId> = Vec::new();
+        match self.revs {
+            OpenRevs::All => wanted.extend(tree.branches().into_iter().map(|branch| branch.leaf.clone())),
+            OpenRevs::Some(revs) => {
+                for rev in revs {
+                    let over = tree.branches_over(rev).filter(|_| self.options.latest);
+                    let mut found: Vec<RevId> = over.map(|branch| branch.leaf.clone()).collect();
+                    if found.is_empty() {
+                        found.push(rev.clone());
+                    }
+                    let new: Vec<_> = found.into_iter().filter(|rev| !wanted.contains(rev)).collect();
+                    wanted.extend(new);
+                }
+            }
+        }
+        let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
+        let mut answers = Vec::new();
+        let mut bytes = 0;
+        for rev in wanted.iter().skip(self.from) {
+            if bytes > READ_BYTES_MAX {
+                break;
+            }
+            let options = GetOptions { rev: Some(rev.clone()), latest: false, ..self.options.clone() };
+            let get = Get { inner: self.inner, instance: &instance, trx, id: self.id, options: &options };
+            let answer = match get.answer(found.as_ref()).await {
+                Err(Error::DocumentNotFound(_)) => Err(rev.clone()),
+                answer => Ok(answer?),
+            };
+            bytes += answer.as_ref().map_or(0, |document| document.body.len());
+            answers.push(answer);
+        }
+        Ok((answers, wanted.len()))
     }
 }
 
@@ -159,36 +224,63 @@ struct Get<'a> {
 }
 
 impl Get<'_> {
-    async fn answer(&self, found: Option<(Info, Rows)>) -> Result<Document> {
+    async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
         let Some((info, rows)) = found else { return Err(Error::DocumentNotFound(NotFound::Missing)) };
         self.inner.metrics.documents_read.add(1);
         let keys = self.instance.keys.document(self.id);
-        let (rev, deleted, rows) = match &self.options.rev {
-            None if info.deleted && !self.options.tombstone => return Err(Error::DocumentNotFound(NotFound::Deleted)),
-            Some(rev)
-                if *rev != info.winner && !(self.options.latest && self.line(&keys, &info).await?.contains(rev)) =>
-            {
-                let (record, rows) = self.superseded(&keys, rev).await?;
-                (rev.clone(), record.deleted, rows)
+        let options = self.options;
+        let wants_tree = options.revs || options.revs_info || options.latest || options.conflicts();
+        let tree = if wants_tree { Some(self.tree(&keys).await?) } else { None };
+        let wanted = match (&options.rev, &tree) {
+            (None, _) if info.deleted && !options.tombstone => {
+                return Err(Error::DocumentNotFound(NotFound::Deleted));
             }
-            _ => (info.winner.clone(), info.deleted, rows),
+            (None, _) => &info.winner,
+            // Of several leaves that have the revision below them the best.
+            (Some(rev), Some(tree)) if options.latest => {
+                let over = tree.branches_over(rev).max_by(|a, b| a.rank().cmp(&b.rank()));
+                over.map_or(rev, |branch| &branch.leaf)
+            }
+            (Some(rev), _) => rev,
         };
-        let body =
-            if self.options.no_body { Vec::new() } else { body::to_json(self.inner, self.instance, &rows).await? };
+        let older;
+        let (rev, deleted, rows) = if *wanted == info.winner {
+            (info.winner.clone(), info.deleted, rows)
+        } else {
+            older = self.superseded(&keys, wanted).await?;
+            (wanted.clone(), older.0.deleted, &older.1)
+        };
+        let body = if options.no_body { Vec::new() } else { body::to_json(self.inner, self.instance, rows).await? };
         let mut document = plain(self.id, rev, deleted, body);
-        if self.options.revs || self.options.revs_info {
-            let line = self.line(&keys, &info).await?;
-            // An older revision's own line begins with itself.
-            let line: Vec<RevId> = line.into_iter().skip_while(|rev| *rev != document.rev).collect();
-            if self.options.revs_info {
-                document.revs_info = Some(self.availability(&keys, &info, &line).await?);
-            }
-            document.revisions = self.options.revs.then_some(line);
+        if let Some(tree) = &tree {
+            self.tell_tree(&keys, info, tree, &mut document).await?;
         }
-        if self.options.local_seq {
+        if options.local_seq {
             document.local_seq = Some(Seq::new(self.instance.incarnation(), info.stamp));
         }
         Ok(document)
+    }
+
+    /// What of the tree is asked for.
+    async fn tell_tree(&self, keys: &DocumentKeys, info: &Info, tree: &Tree, document: &mut Document) -> Result<()> {
+        let options = self.options;
+        let mut line = tree.line(&document.rev).unwrap_or_else(|| vec![document.rev.clone()]);
+        line.truncate(usize::try_from(self.instance.revs_limit()).unwrap_or(usize::MAX));
+        if options.revs_info {
+            document.revs_info = Some(self.availability(keys, info, &line).await?);
+        }
+        document.revisions = options.revs.then_some(line);
+        let others = |deleted: bool| {
+            let branches = tree.branches().into_iter().filter(|branch| branch.leaf != document.rev);
+            branches.filter(|branch| branch.deleted == deleted).map(|branch| branch.leaf.clone()).collect()
+        };
+        document.conflicts = options.conflicts.then(|| others(false));
+        document.deleted_conflicts = options.deleted_conflicts.then(|| others(true));
+        Ok(())
+    }
+
+    async fn tree(&self, keys: &DocumentKeys) -> Result<Tree> {
+        Leaves::read(self.trx, keys).await?.whole(self.trx, keys).await
     }
 
     async fn superseded(&self, keys: &DocumentKeys, rev: &RevId) -> Result<(RevisionRecord, Rows)> {
@@ -204,28 +296,6 @@ impl Get<'_> {
             BodyPlace::Blob(blob_id) => body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?,
         };
         Ok((record, rows))
-    }
-
-    /// The winner and its ancestors, newest first, as far as the limit goes.
-    async fn line(&self, keys: &DocumentKeys, info: &Info) -> Result<Vec<RevId>> {
-        let leaf = self.trx.get(&keys.leaf(info.deleted, &info.winner), true).await?;
-        let leaf = leaf.ok_or_else(|| Error::Corrupt("a document's winner is not among its leaves".into()))?;
-        let ancestry = decode_ancestry(&info.winner, &leaf)?;
-        let mut line = vec![info.winner.clone()];
-        line.extend(ancestry.recent);
-        if ancestry.sealed_count > 0 {
-            let prefix_bytes = keys.ancestor_segments().begin.len();
-            let segments =
-                body::begin_read(self.trx, keys.ancestor_segments()).finish(self.trx, BODY_BYTES_MAX).await?;
-            let mut older = Vec::new();
-            for row in segments.iter().flat_map(|page| page.iter()) {
-                let (generation, _) = take_int(row.key().get(prefix_bytes..).unwrap_or_default())?;
-                older.push(decode_segment(generation, row.value())?);
-            }
-            line.extend(older.into_iter().rev().flatten());
-        }
-        line.truncate(REVS_LIMIT as usize);
-        Ok(line)
     }
 
     async fn availability(&self, keys: &DocumentKeys, info: &Info, line: &[RevId]) -> Result<Vec<(RevId, bool)>> {
@@ -267,5 +337,15 @@ pub(crate) fn page_of(range: &crate::keys::KeyRange, limit: usize, reverse: bool
 }
 
 fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
-    Document { id: id.to_owned(), rev, deleted, body, revisions: None, revs_info: None, local_seq: None }
+    Document {
+        id: id.to_owned(),
+        rev,
+        deleted,
+        body,
+        revisions: None,
+        revs_info: None,
+        conflicts: None,
+        deleted_conflicts: None,
+        local_seq: None,
+    }
 }

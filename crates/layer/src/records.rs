@@ -1,5 +1,7 @@
 //! Between the protobuf messages and what they mean.
 
+use std::cmp::Ordering;
+
 use flatbed_revtree::{Ancestry, Hash, RevId, Sealed};
 use prost::Message;
 
@@ -120,34 +122,47 @@ impl RevisionRecord {
     }
 }
 
-/// The value of a LEAVES key. `leaf` is the revision in the key: ancestors have the generations below it.
+/// The value of a LEAVES key. The revision in the key is one generation above the first ancestor.
 pub(crate) fn encode_ancestry(ancestry: &Ancestry) -> Vec<u8> {
     let (ancestors_md5, ancestors_text) = hashes(&ancestry.recent);
-    proto::Leaf { ancestors_md5, ancestors_text, sealed_count: ancestry.sealed_count }.encode_to_vec()
+    let sealed = ancestry.sealed.as_ref().map(revision_message);
+    proto::Leaf { ancestors_md5, ancestors_text, sealed_count: ancestry.sealed_count, sealed }.encode_to_vec()
 }
 
 pub(crate) fn decode_ancestry(leaf: &RevId, bytes: &[u8]) -> Result<Ancestry> {
     let message = proto::Leaf::decode(bytes)?;
     let newest = leaf.generation().checked_sub(1);
     let recent = revisions(newest, &message.ancestors_md5, &message.ancestors_text)?;
-    Ok(Ancestry { recent, sealed_count: message.sealed_count })
+    let sealed = message.sealed.as_ref().map(|newest| revision(Some(newest))).transpose()?;
+    if sealed.is_some() != (message.sealed_count > 0) {
+        return Err(bad("ancestors"));
+    }
+    Ok(Ancestry { recent, sealed, sealed_count: message.sealed_count })
 }
 
 pub(crate) fn encode_segment(sealed: &Sealed) -> Vec<u8> {
-    let (ancestors_md5, ancestors_text) = hashes(&sealed.0);
-    proto::AncestorSegment { ancestors_md5, ancestors_text }.encode_to_vec()
+    let (ancestors_md5, ancestors_text) = hashes(&sealed.revisions);
+    let next = sealed.next.as_ref().map(revision_message);
+    proto::AncestorSegment { ancestors_md5, ancestors_text, next }.encode_to_vec()
 }
 
-pub(crate) fn decode_segment(generation: u64, bytes: &[u8]) -> Result<Vec<RevId>> {
+/// The segment under the key of `newest`.
+pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<Sealed> {
     let message = proto::AncestorSegment::decode(bytes)?;
-    revisions(Some(generation), &message.ancestors_md5, &message.ancestors_text)
+    let revisions = revisions(Some(newest.generation()), &message.ancestors_md5, &message.ancestors_text)?;
+    if revisions.first() != Some(newest) {
+        return Err(bad("ancestors"));
+    }
+    let next = message.next.as_ref().map(|next| revision(Some(next))).transpose()?;
+    Ok(Sealed { revisions, next })
 }
 
 pub(crate) fn check_format(what: &str, found: u32) -> Result<()> {
-    if found > FORMAT_VERSION {
-        return Err(Error::FormatTooNew { what: what.to_owned(), found, known: FORMAT_VERSION });
+    match found.cmp(&FORMAT_VERSION) {
+        Ordering::Greater => Err(Error::FormatTooNew { what: what.to_owned(), found, known: FORMAT_VERSION }),
+        Ordering::Less => Err(Error::FormatTooOld { what: what.to_owned(), found, known: FORMAT_VERSION }),
+        Ordering::Equal => Ok(()),
     }
-    Ok(())
 }
 
 fn hashes(revisions: &[RevId]) -> (Vec<u8>, Vec<String>) {
@@ -215,11 +230,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ancestries_round_trip(hashes in proptest::collection::vec("[0-9a-f]{32}|[a-z]{1,9}", 0..70), sealed: u64) {
+        fn ancestries_round_trip(hashes in proptest::collection::vec("[0-9a-f]{32}|[a-z]{1,9}", 0..70), sealed: bool) {
             let leaf = RevId::from_parts(100, "x").unwrap();
             let recent = hashes.iter().enumerate();
             let recent = recent.map(|(i, hash)| RevId::from_parts(99 - i as u64, hash).unwrap()).collect();
-            let ancestry = Ancestry { recent, sealed_count: sealed };
+            let (sealed_count, next) = (u64::from(sealed), sealed.then(|| RevId::from_parts(9, "y").unwrap()));
+            let ancestry = Ancestry { recent, sealed: next, sealed_count };
             prop_assert_eq!(decode_ancestry(&leaf, &encode_ancestry(&ancestry)).unwrap(), ancestry);
         }
 

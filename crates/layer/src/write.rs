@@ -3,23 +3,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use flatbed_flatten::etf::body_revision;
-use flatbed_revtree::{Ancestry, RevId};
-use foundationdb::options::MutationType;
-use foundationdb::{FdbResult, Transaction};
+use flatbed_revtree::RevId;
+use foundationdb::Transaction;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::body::{self, BODY_BYTES_MAX, Prepared, ROW_OVERHEAD_OF_RECORDS, Rows};
+use crate::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
 use crate::document::{Edit, Updated, check_document_id};
+use crate::document_write::{DocumentWrite, OldRead};
 use crate::error::{Error, Result};
-use crate::index::{Change, IndexMaintainer, maintainers};
+use crate::index::maintainers;
 use crate::instance::Instance;
-use crate::keys::DocumentKeys;
-use crate::layer::{Inner, REVS_LIMIT, random_id};
-use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, encode_ancestry, encode_segment};
-use crate::seq::STAMP_BYTES;
+use crate::layer::{Inner, random_id};
+use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::staging;
-use crate::transaction::{self, Attempt, Operation, Quiet};
+use crate::transaction::{self, Attempt, Operation};
 
 /// Most documents of one transaction.
 const BATCH_DOCUMENTS_MAX: usize = 250;
@@ -246,7 +243,8 @@ impl Operation for WriteBatch<'_, '_> {
                 let earlier = attempted.map(|rev| trx.get(&keys.revision(rev), false));
                 let info = trx.get(&keys.info(), false);
                 // An edit of a revision will supersede it: its leaf and body are needed then.
-                let old = edit.parent.as_ref().map(|_| OldRead::begin(trx, &keys));
+                let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
+                let old = (!is_first).then(|| OldRead::begin(trx, &keys));
                 (keys, earlier, info, old)
             })
             .collect();
@@ -273,7 +271,8 @@ impl Operation for WriteBatch<'_, '_> {
                 break;
             }
             let edit = &self.edits[item.at];
-            let document = DocumentWrite { trx, instance: self.instance, keys: &keys, edit, item, user_version };
+            let (body, token) = (&item.body, &item.token);
+            let document = DocumentWrite { trx, instance: self.instance, keys: &keys, edit, body, token, user_version };
             let written = document.write(info, old, &mut maintainers).await?;
             user_version += u16::from(written.is_ok());
             item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
@@ -293,211 +292,4 @@ fn transaction_bytes(body: &Prepared) -> u64 {
 
 fn moved_bytes(info: &Info) -> u64 {
     if info.place == BodyPlace::Rows { info.stored_bytes } else { 0 }
-}
-
-/// The reads of what an edit supersedes.
-struct OldRead<L, B> {
-    leaves: L,
-    body: B,
-}
-
-impl OldRead<(), ()> {
-    fn begin(
-        trx: &Transaction,
-        keys: &DocumentKeys,
-    ) -> OldRead<
-        body::RangeRead<impl Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send + use<>>,
-        body::RangeRead<impl Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send + use<>>,
-    > {
-        OldRead { leaves: body::begin_read(trx, keys.leaves()), body: body::begin_read(trx, keys.body_rows()) }
-    }
-}
-
-struct DocumentWrite<'a, 'e> {
-    trx: &'a Transaction,
-    instance: &'a Instance,
-    keys: &'a DocumentKeys,
-    edit: &'a Edit<'e>,
-    item: &'a Item,
-    user_version: u16,
-}
-
-impl DocumentWrite<'_, '_> {
-    async fn write<L, B>(
-        self,
-        info: Option<Info>,
-        old: Option<OldRead<body::RangeRead<L>, body::RangeRead<B>>>,
-        maintainers: &mut [Box<dyn IndexMaintainer>],
-    ) -> Result<Result<Updated>>
-    where
-        L: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
-        B: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
-    {
-        let parent = match parent_of(self.edit, info.as_ref()) {
-            Ok(parent) => parent,
-            Err(error) => return Ok(Err(error)),
-        };
-        let (ancestry, old_rows) = match (&info, &parent) {
-            (None, None) => (Ancestry::default(), None),
-            // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
-            (None, Some(unknown)) => (Ancestry { recent: vec![unknown.clone()], sealed_count: 0 }, None),
-            (Some(info), _) => {
-                let (ancestry, rows) = match old {
-                    Some(old) => self.finish(info, old).await?,
-                    None => self.finish(info, OldRead::begin(self.trx, self.keys)).await?,
-                };
-                (ancestry, Some(rows))
-            }
-        };
-        let generation = parent.as_ref().map_or(0, RevId::generation) + 1;
-        if generation > flatbed_revtree::GENERATION_MAX {
-            return Ok(Err(Error::InvalidRevision));
-        }
-        let hash = body_revision(
-            parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
-            self.edit.deleted,
-            &self.edit.body,
-        );
-        let rev = RevId::new(generation, hash);
-        if let BodyPlace::Blob(blob_id) = &self.item.body.place
-            && !staging::take(self.trx, &self.instance.keys, blob_id).await?
-        {
-            return Ok(Err(Error::UploadSwept));
-        }
-        let mut stored_delta = self.item.body.stored_bytes as i64;
-        stored_delta -= self.stem(generation).await?;
-        self.supersede(info.as_ref(), old_rows.as_ref(), ancestry, &rev)?;
-        self.put(info.as_ref(), &rev)?;
-        let change = Change {
-            id: &self.edit.id,
-            old: info.as_ref(),
-            old_rows: old_rows.as_ref(),
-            winner: &rev,
-            deleted: self.edit.deleted,
-            leaf_count: 1,
-            external_bytes: self.item.body.external_bytes,
-            stored_bytes_delta: stored_delta,
-            user_version: self.user_version,
-        };
-        for maintainer in maintainers {
-            maintainer.document(self.trx, self.instance, &change)?;
-        }
-        Ok(Ok(Updated { rev }))
-    }
-
-    /// Ancestry for a child of the winner, without the winner itself, and the winner's rows.
-    async fn finish<L, B>(
-        &self,
-        info: &Info,
-        old: OldRead<body::RangeRead<L>, body::RangeRead<B>>,
-    ) -> Result<(Ancestry, Rows)>
-    where
-        L: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
-        B: Future<Output = FdbResult<foundationdb::future::FdbValues>> + Send,
-    {
-        let leaf_key = self.keys.leaf(info.deleted, &info.winner);
-        let leaves = old.leaves.finish(self.trx, BODY_BYTES_MAX).await?;
-        let ancestry = {
-            let mut rows = leaves.iter().flat_map(|page| page.iter());
-            let leaf = rows.find(|row| row.key() == leaf_key.as_slice());
-            let leaf = leaf.ok_or_else(|| Error::Corrupt("a document's winner is not among its leaves".into()))?;
-            decode_ancestry(&info.winner, leaf.value())?
-        };
-        let prefix_bytes = self.keys.body().len();
-        let rows = Rows::new(old.body.finish(self.trx, BODY_BYTES_MAX).await?, prefix_bytes);
-        Ok((ancestry, rows))
-    }
-
-    /// Takes the old winner out of the latest range and out of the leaves.
-    fn supersede(&self, info: Option<&Info>, rows: Option<&Rows>, ancestry: Ancestry, rev: &RevId) -> Result<()> {
-        let quiet = Quiet(self.trx);
-        let (ancestry, sealed) = match info {
-            None => (ancestry, None),
-            Some(old) => {
-                // Cleared first, or fields that the new revision lacks would come back.
-                quiet.clear_range(&self.keys.body_rows())?;
-                quiet.clear(&self.keys.leaf(old.deleted, &old.winner))?;
-                let mut key = self.keys.revision_body(&old.winner);
-                let prefix_bytes = key.len();
-                for (path, value) in rows.into_iter().flat_map(Rows::iter) {
-                    key.truncate(prefix_bytes);
-                    key.extend_from_slice(path);
-                    quiet.set(&key, value)?;
-                }
-                ancestry.extend(old.winner.clone())
-            }
-        };
-        if let Some(sealed) = sealed {
-            quiet.set(&self.keys.ancestors(sealed.generation()), &encode_segment(&sealed))?;
-        }
-        quiet.set(&self.keys.leaf(self.edit.deleted, rev), &encode_ancestry(&ancestry))
-    }
-
-    /// Writes the new winner: its rows, its record, the document's info.
-    fn put(&self, old: Option<&Info>, rev: &RevId) -> Result<()> {
-        let quiet = Quiet(self.trx);
-        let body = &self.item.body;
-        let mut key = self.keys.body();
-        let prefix_bytes = key.len();
-        for (path, value) in &body.rows {
-            key.truncate(prefix_bytes);
-            key.extend_from_slice(path);
-            quiet.set(&key, value)?;
-        }
-        let record = RevisionRecord {
-            token: self.item.token.to_vec(),
-            deleted: self.edit.deleted,
-            external_bytes: body.external_bytes,
-            stored_bytes: body.stored_bytes,
-            place: body.place.clone(),
-            body_dropped: false,
-        };
-        quiet.set(&self.keys.revision(rev), &record.encode())?;
-        let mut stamp = [0xff; STAMP_BYTES];
-        stamp[10..].copy_from_slice(&self.user_version.to_be_bytes());
-        let info = Info {
-            stamp,
-            winner: rev.clone(),
-            deleted: self.edit.deleted,
-            leaf_count: old.map_or(1, |old| old.leaf_count),
-            place: body.place.clone(),
-            external_bytes: body.external_bytes,
-            stored_bytes: body.stored_bytes,
-        };
-        // The one write with a conflict range: two edits of a document conflict here.
-        self.trx.atomic_op(&self.keys.info(), &info.encode_stamped(), MutationType::SetVersionstampedValue);
-        Ok(())
-    }
-
-    /// Drops what lies beyond the limit of ancestors. Returns how many stored bytes went.
-    async fn stem(&self, generation: u64) -> Result<i64> {
-        let Some(last) = generation.checked_sub(REVS_LIMIT).filter(|last| *last > 0) else { return Ok(0) };
-        let [records, bodies, segments] = self.keys.stemmed(last);
-        let pages = body::begin_read(self.trx, records.clone()).finish(self.trx, BODY_BYTES_MAX).await?;
-        let mut dropped = 0;
-        for row in pages.iter().flat_map(|page| page.iter()) {
-            let record = RevisionRecord::decode(row.value())?;
-            if !record.body_dropped {
-                dropped += record.stored_bytes as i64;
-            }
-            if let BodyPlace::Blob(blob_id) = &record.place {
-                Quiet(self.trx).clear_range(&self.instance.keys.blob_rows(blob_id))?;
-            }
-        }
-        for range in [records, bodies, segments] {
-            Quiet(self.trx).clear_range(&range)?;
-        }
-        Ok(dropped)
-    }
-}
-
-/// The revision that the edit's hash is made on.
-fn parent_of(edit: &Edit<'_>, info: Option<&Info>) -> Result<Option<RevId>> {
-    match (info, &edit.parent) {
-        (None, parent) => Ok(parent.clone()),
-        // A document that was deleted is created again on top of its tombstone.
-        (Some(info), None) if info.deleted && !edit.deleted => Ok(Some(info.winner.clone())),
-        (Some(info), Some(parent)) if *parent == info.winner => Ok(Some(info.winner.clone())),
-        (Some(_), _) => Err(Error::Conflict),
-    }
 }

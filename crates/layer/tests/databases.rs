@@ -136,6 +136,7 @@ async fn walks_go_page_by_page_both_ways() {
             .map(|id| flatbed_layer::Edit {
                 id: id.as_str().into(),
                 parent: None,
+                history: None,
                 deleted: false,
                 body: flatbed_layer::json::parse(br#"{"v":1}"#, &Default::default()).unwrap(),
             })

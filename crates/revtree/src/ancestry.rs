@@ -2,11 +2,11 @@
 //!
 //! A leaf may have a thousand ancestors (`_revs_limit`), and each edit makes its parent one more. The recent ones stand
 //! in the leaf's own record; when they reach [`ANCESTORS_INLINE_MAX`], the older half is sealed: written once as a
-//! segment of its own, never changed again, and dropped whole when all of it lies beyond the limit.
+//! segment of its own, which names the next older one. Branches of one tree share the segments below their fork.
 
 use crate::RevId;
 
-/// Most ancestors in a leaf's own record.
+/// Most ancestors in a leaf's own record, and in a segment.
 pub const ANCESTORS_INLINE_MAX: usize = 64;
 
 /// Ancestors of a leaf, newest first: its parent, the parent's parent, and so on, without a gap.
@@ -14,22 +14,34 @@ pub const ANCESTORS_INLINE_MAX: usize = 64;
 pub struct Ancestry {
     /// The newest, at most [`ANCESTORS_INLINE_MAX`].
     pub recent: Vec<RevId>,
-    /// How many older ones lie in sealed segments.
+    /// The newest of the older ones, which lie in sealed segments.
+    pub sealed: Option<RevId>,
+    /// How many lie in sealed segments.
     pub sealed_count: u64,
 }
 
-/// A run of ancestors that leaves the record, newest first; never empty.
+/// A run of ancestors that left the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sealed(pub Vec<RevId>);
-
-impl Sealed {
-    /// The newest generation in it, by which it is named.
-    pub fn generation(&self) -> u64 {
-        self.0.first().map_or(0, RevId::generation)
-    }
+pub struct Sealed {
+    /// Newest first, 1 to [`ANCESTORS_INLINE_MAX`]. The first names the segment.
+    pub revisions: Vec<RevId>,
+    /// The newest revision of the next older segment.
+    pub next: Option<RevId>,
 }
 
 impl Ancestry {
+    /// From a whole line: its newest part, and the segments to be written for the rest, newest first.
+    pub fn of_line(mut line: Vec<RevId>) -> (Ancestry, Vec<Sealed>) {
+        // Half full, so that the next edits need no segment.
+        let older = line.split_off(line.len().min(ANCESTORS_INLINE_MAX / 2));
+        let runs: Vec<_> = older.chunks(ANCESTORS_INLINE_MAX).collect();
+        let first_of = |run: Option<&&[RevId]>| run.and_then(|run| run.first()).cloned();
+        let segments = runs.iter().enumerate();
+        let segments = segments.map(|(at, run)| Sealed { revisions: run.to_vec(), next: first_of(runs.get(at + 1)) });
+        let ancestry = Ancestry { recent: line, sealed: older.first().cloned(), sealed_count: older.len() as u64 };
+        (ancestry, segments.collect())
+    }
+
     /// The ancestry of a child of `leaf`, whose ancestry this is: `leaf` comes first. When the recent ones would be too
     /// many, the older half comes back to be written as a segment.
     pub fn extend(mut self, leaf: RevId) -> (Ancestry, Option<Sealed>) {
@@ -37,9 +49,11 @@ impl Ancestry {
         if self.recent.len() <= ANCESTORS_INLINE_MAX {
             return (self, None);
         }
-        let older = self.recent.split_off(ANCESTORS_INLINE_MAX / 2);
-        self.sealed_count += older.len() as u64;
-        (self, Some(Sealed(older)))
+        let revisions = self.recent.split_off(ANCESTORS_INLINE_MAX / 2);
+        self.sealed_count += revisions.len() as u64;
+        let newest = revisions.first().cloned();
+        let next = std::mem::replace(&mut self.sealed, newest);
+        (self, Some(Sealed { revisions, next }))
     }
 
     /// How many ancestors there are, sealed ones included.
@@ -57,26 +71,39 @@ impl Ancestry {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn rev(generation: u64) -> RevId {
+        RevId::from_parts(generation, "a").unwrap()
+    }
+
+    /// The whole line again, by way of the segments.
+    fn line(ancestry: &Ancestry, segments: &HashMap<RevId, Sealed>) -> Vec<RevId> {
+        let (mut line, mut next) = (ancestry.recent.clone(), ancestry.sealed.as_ref());
+        while let Some(segment) = next.map(|newest| &segments[newest]) {
+            line.extend(segment.revisions.iter().cloned());
+            next = segment.next.as_ref();
+        }
+        line
+    }
 
     proptest! {
         #[test]
-        fn nothing_is_lost_and_the_record_stays_bounded(edits in 1..400_u64) {
-            let rev = |generation| RevId::from_parts(generation, "a").unwrap();
-            let (mut ancestry, mut segments) = (Ancestry::default(), Vec::new());
-            for generation in 1..edits {
+        fn nothing_is_lost_and_the_record_stays_bounded(begin in 0..200_u64, edits in 1..400_u64) {
+            let whole: Vec<RevId> = (1..=begin).rev().map(rev).collect();
+            let (mut ancestry, sealed) = Ancestry::of_line(whole.clone());
+            let mut segments: HashMap<_, _> = sealed.into_iter().map(|s| (s.revisions[0].clone(), s)).collect();
+            prop_assert_eq!(line(&ancestry, &segments), whole);
+            for generation in begin + 1..begin + edits {
                 let (next, sealed) = ancestry.extend(rev(generation));
                 ancestry = next;
-                segments.extend(sealed);
+                segments.extend(sealed.into_iter().map(|s| (s.revisions[0].clone(), s)));
                 prop_assert!(ancestry.recent.len() <= ANCESTORS_INLINE_MAX);
             }
-            let mut all = ancestry.recent.clone();
-            for segment in segments.iter().rev() {
-                prop_assert_eq!(segment.generation(), segment.0[0].generation());
-                all.extend(segment.0.iter().cloned());
-            }
+            let all = line(&ancestry, &segments);
             prop_assert_eq!(all.len() as u64, ancestry.len());
-            let expected: Vec<RevId> = (1..edits).rev().map(rev).collect();
-            prop_assert_eq!(all, expected);
+            prop_assert_eq!(all, (1..begin + edits).rev().map(rev).collect::<Vec<_>>());
+            prop_assert!(segments.values().all(|s| (1..=ANCESTORS_INLINE_MAX).contains(&s.revisions.len())));
         }
     }
 }

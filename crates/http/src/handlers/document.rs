@@ -191,7 +191,7 @@ pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>) -> Result<(Edit<
         }
         (None, None) => "".into(),
     };
-    Ok((Edit { id, parent, deleted: parts.deleted, body: parts.body }, named))
+    Ok((Edit { id, parent, history: None, deleted: parts.deleted, body: parts.body }, named))
 }
 
 fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
@@ -263,7 +263,7 @@ async fn delete(state: &State, mut request: Request, name: &str, id: &str) -> Re
     // 404 comes before 409, as in CouchDB.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
     state.layer.database(name).get(id, &look).await?;
-    let edit = Edit { id: id.into(), parent, deleted: true, body: Value::Object(Vec::new()) };
+    let edit = Edit { id: id.into(), parent, history: None, deleted: true, body: Value::Object(Vec::new()) };
     if edit.parent.is_none() {
         return Err(LayerError::Conflict.into());
     }

@@ -3,19 +3,21 @@
 use std::collections::{HashMap, HashSet};
 
 use flatbed_flatten::DecodeError;
-use flatbed_revtree::RevId;
+use flatbed_revtree::{RevId, Tree};
 use foundationdb::Transaction;
 use prost::Message;
 
 use crate::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::check::hex;
 use crate::error::{Error, Result};
+use crate::index::LEAVES_IN_ENTRY_MAX;
 use crate::instance::Instance;
 use crate::keys::{Counter, DocumentPart, take_int, take_rev};
-use crate::layer::{Inner, REVS_LIMIT};
+use crate::layer::Inner;
 use crate::proto;
 use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, revision};
 use crate::seq::Seq;
+use crate::tree::{Leaf, Segments};
 
 /// A document's revisions may take this much altogether before the checker gives up on it.
 const DOCUMENT_BYTES_MAX: u64 = 64 * BODY_BYTES_MAX;
@@ -80,7 +82,7 @@ struct Parts {
     leaves: Vec<(bool, RevId, Vec<u8>)>,
     records: HashMap<RevId, RevisionRecord>,
     bodies: HashMap<RevId, BodyRows>,
-    segments: Vec<(u64, Vec<u8>)>,
+    segments: Vec<(RevId, Vec<u8>)>,
 }
 
 impl DocumentCheck<'_> {
@@ -94,7 +96,7 @@ impl DocumentCheck<'_> {
             Some(Ok(info)) => {
                 self.revisions(&info, &parts, &mut wrong);
                 self.bodies(&info, &parts, &mut found.sums, &mut wrong).await?;
-                self.entries(&info, &mut wrong).await?;
+                self.entries(&info, &parts, &mut wrong).await?;
                 *if info.deleted { &mut found.sums.deleted_documents } else { &mut found.sums.documents } += 1;
                 found.sums.external_bytes += info.external_bytes as i64;
             }
@@ -127,28 +129,41 @@ impl DocumentCheck<'_> {
         if winner.is_none_or(|(deleted, rev, _)| *deleted != info.deleted || *rev != info.winner) {
             wrong.push(format!("its winner is not {}", info.winner));
         }
-        let mut sealed = 0;
-        for (generation, bytes) in &parts.segments {
-            match decode_segment(*generation, bytes) {
-                Ok(segment) => sealed += segment.len() as u64,
-                Err(error) => wrong.push(format!("ancestors {generation}: {error}")),
+        let mut segments = Segments::default();
+        for (newest, bytes) in &parts.segments {
+            match decode_segment(newest, bytes) {
+                Ok(segment) => segments.insert(segment),
+                Err(error) => wrong.push(format!("ancestors {newest}: {error}")),
             }
         }
-        for (_, rev, bytes) in &parts.leaves {
+        let revs_limit = self.instance.revs_limit();
+        let mut branches = Vec::new();
+        for (deleted, rev, bytes) in &parts.leaves {
             match decode_ancestry(rev, bytes) {
                 Err(error) => wrong.push(format!("leaf {rev}: {error}")),
-                // Segments wholly beyond the limit are gone; the count is of all there ever were.
-                Ok(ancestry) if parts.leaves.len() == 1 => {
-                    let kept = sealed + ancestry.recent.len() as u64;
-                    if kept != ancestry.len() && kept + 1 < REVS_LIMIT {
-                        wrong.push(format!("{kept} ancestors of {rev}, there should be {}", ancestry.len()));
+                Ok(ancestry) => {
+                    let (count, leaf) = (ancestry.len(), Leaf { rev: rev.clone(), deleted: *deleted, ancestry });
+                    let branch = segments.branch(&leaf);
+                    // Segments wholly beyond the limit are gone; the count is of all there ever were.
+                    let kept = branch.ancestors.len() as u64;
+                    if kept != count && kept + 1 < revs_limit {
+                        wrong.push(format!("{kept} ancestors of {rev}, there should be {count}"));
                     }
+                    branches.push(branch);
                 }
-                Ok(_) => {}
             }
-            if !parts.records.contains_key(rev) {
-                wrong.push(format!("leaf {rev} has no record"));
+            if parts.records.get(rev).is_none_or(|record| record.body_dropped || record.deleted != *deleted) {
+                wrong.push(format!("leaf {rev} has no body, or is not what its record says"));
             }
+        }
+        let tree = Tree::new(branches);
+        for (_, rev, _) in &parts.leaves {
+            if tree.branches_over(rev).count() != 1 {
+                wrong.push(format!("leaf {rev} is an ancestor of another leaf"));
+            }
+        }
+        for rev in parts.records.keys().filter(|rev| !tree.contains(rev)) {
+            wrong.push(format!("revision {rev} has a record and no place in the tree"));
         }
     }
 
@@ -231,7 +246,7 @@ impl DocumentCheck<'_> {
     }
 
     /// The document's entries in the indexes.
-    async fn entries(&self, info: &Info, wrong: &mut Vec<String>) -> Result<()> {
+    async fn entries(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) -> Result<()> {
         let keys = &self.instance.keys;
         let seq = Seq::new(self.instance.incarnation(), info.stamp);
         let by_seq = self.trx.get(&keys.by_seq(&seq), true);
@@ -241,7 +256,7 @@ impl DocumentCheck<'_> {
                 if entry.document_id == self.id
                     && entry.deleted == info.deleted
                     && entry.leaf_count == info.leaf_count
-                    && (info.leaf_count > 1 || entry.leaves.is_empty())
+                    && leaves_are(&entry, parts)
                     && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) => {}
             Some(_) => wrong.push(format!("its by-seq entry at {seq} is not its own")),
             None => wrong.push(format!("it has no by-seq entry at {seq}")),
@@ -253,6 +268,15 @@ impl DocumentCheck<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a by-seq entry names the leaves that the document has.
+fn leaves_are(entry: &proto::SequenceEntry, parts: &Parts) -> bool {
+    let named: Result<HashSet<RevId>> =
+        entry.winner.iter().chain(&entry.leaves).map(|leaf| revision(Some(leaf))).collect();
+    let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();
+    let names_all = (2..=LEAVES_IN_ENTRY_MAX).contains(&leaves.len());
+    if names_all { named.is_ok_and(|named| named == leaves) } else { entry.leaves.is_empty() }
 }
 
 fn sort_out(keys: &crate::keys::Keys, key: &[u8], value: &[u8], parts: &mut Parts) -> Result<()> {
@@ -271,7 +295,7 @@ fn sort_out(keys: &crate::keys::Keys, key: &[u8], value: &[u8], parts: &mut Part
             let (rev, path) = take_rev(rest)?;
             parts.bodies.entry(rev).or_default().push((path.to_vec(), value.to_vec()));
         }
-        DocumentPart::Ancestors => parts.segments.push((take_int(rest)?.0, value.to_vec())),
+        DocumentPart::Ancestors => parts.segments.push((take_rev(rest)?.0, value.to_vec())),
     }
     Ok(())
 }

@@ -1,0 +1,357 @@
+//! One document's write within a transaction: its tree, its bodies, its records.
+//!
+//! The winner's body lies in the latest range, every other one in the range of its revision; so whoever changes the winner
+//! moves bodies. The latest range and the info are what plain reads see.
+
+use flatbed_flatten::etf::body_revision;
+use flatbed_revtree::{Ancestry, Merged, RevId, Tree};
+use foundationdb::Transaction;
+use foundationdb::options::MutationType;
+
+use crate::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
+use crate::document::{Edit, Updated};
+use crate::error::{Error, Result};
+use crate::index::{Change, IndexMaintainer};
+use crate::instance::Instance;
+use crate::keys::DocumentKeys;
+use crate::records::{BodyPlace, Info, RevisionRecord};
+use crate::seq::STAMP_BYTES;
+use crate::staging;
+use crate::transaction::Quiet;
+use crate::tree::{Leaf, Leaves, WholeTree, prune, put_leaf, winner};
+
+/// The reads of what an edit supersedes, under way.
+pub(crate) struct OldRead {
+    leaves: Reading,
+    body: Reading,
+}
+
+impl OldRead {
+    pub(crate) fn begin(trx: &Transaction, keys: &DocumentKeys) -> OldRead {
+        OldRead { leaves: body::begin_reading(trx, keys.leaves()), body: body::begin_reading(trx, keys.body_rows()) }
+    }
+}
+
+/// What is written, and into what.
+pub(crate) struct DocumentWrite<'a, 'e> {
+    pub trx: &'a Transaction,
+    pub instance: &'a Instance,
+    pub keys: &'a DocumentKeys,
+    pub edit: &'a Edit<'e>,
+    pub body: &'a Prepared,
+    /// Stands in the revision's record.
+    pub token: &'a [u8; 16],
+    /// Distinct among the documents of the transaction.
+    pub user_version: u16,
+}
+
+/// How the tree changes.
+enum Plan {
+    /// The revision is there, and nothing new is told of its ancestors.
+    Known(RevId),
+    /// A leaf gets a child (`None`: the document its first revision).
+    Grow {
+        rev: RevId,
+        parent: Option<Leaf>,
+        /// The leaves that stay, as (deleted, revision).
+        others: Vec<(bool, RevId)>,
+        /// Ancestors between the parent and the revision, newest first.
+        between: Vec<RevId>,
+    },
+    /// A path joined the tree somewhere, or told more of its past.
+    Merge { rev: RevId, is_new: bool, whole: Box<WholeTree>, after: Tree },
+}
+
+impl Plan {
+    fn grow(rev: RevId, parent: Leaf, leaves: Leaves, between: Vec<RevId>) -> Plan {
+        let others = leaves.0.into_iter().filter(|leaf| leaf.rev != parent.rev);
+        let others = others.map(|leaf| (leaf.deleted, leaf.rev)).collect();
+        Plan::Grow { rev, parent: Some(parent), others, between }
+    }
+}
+
+/// The tree after the change.
+struct Grown {
+    rev: RevId,
+    /// Whether `rev` is a new leaf, with a body to be written.
+    is_new: bool,
+    /// As (deleted, revision).
+    leaves: Vec<(bool, RevId)>,
+    trim: Trim,
+}
+
+/// How what lies beyond the limit of revisions is found.
+enum Trim {
+    /// The only branch there is: everything up to a generation.
+    Below(u64),
+    /// By a look at all branches.
+    Prune,
+    Nothing,
+}
+
+impl DocumentWrite<'_, '_> {
+    /// Writes the document; `old` is needed where there is an `info`, and read here if it was not begun.
+    pub(crate) async fn write(
+        self,
+        info: Option<Info>,
+        old: Option<OldRead>,
+        maintainers: &mut [Box<dyn IndexMaintainer>],
+    ) -> Result<Result<Updated>> {
+        let old = match (&info, old) {
+            (Some(_), None) => Some(OldRead::begin(self.trx, self.keys)),
+            (_, old) => old,
+        };
+        let (old_leaves, old_body) = old.map_or((None, None), |old| (Some(old.leaves), Some(old.body)));
+        let plan = match &self.edit.history {
+            Some(path) => self.plan_history(path, info.is_some(), old_leaves).await?,
+            None => self.plan_edit(info.as_ref(), old_leaves).await?,
+        };
+        let plan = match plan {
+            Ok(Plan::Known(rev)) => return Ok(Ok(Updated { rev })),
+            Ok(plan) => plan,
+            Err(error) => return Ok(Err(error)),
+        };
+        let grown = self.change_tree(plan)?;
+        if let (true, BodyPlace::Blob(blob_id)) = (grown.is_new, &self.body.place)
+            && !staging::take(self.trx, &self.instance.keys, blob_id).await?
+        {
+            return Ok(Err(Error::UploadSwept));
+        }
+        let old_rows = match (&info, old_body) {
+            (Some(_), Some(rows)) => {
+                Some(Rows::new(rows.finish(self.trx, BODY_BYTES_MAX).await?, self.keys.body().len()))
+            }
+            _ => None,
+        };
+        let new = self.place_bodies(&grown, info.as_ref(), old_rows.as_ref()).await?;
+        let dropped_bytes = match grown.trim {
+            Trim::Below(generation) => self.stem(generation).await?,
+            Trim::Prune => prune(self.trx, self.instance, self.keys).await?,
+            Trim::Nothing => 0,
+        };
+        // The one write with a conflict range: two edits of a document conflict here.
+        self.trx.atomic_op(&self.keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
+        let added_bytes = if grown.is_new { self.body.stored_bytes as i64 } else { 0 };
+        let change = Change {
+            id: &self.edit.id,
+            old: info.as_ref(),
+            old_rows: old_rows.as_ref(),
+            new: &new,
+            leaves: &grown.leaves,
+            stored_bytes_delta: added_bytes - dropped_bytes,
+            user_version: self.user_version,
+        };
+        for maintainer in maintainers {
+            maintainer.document(self.trx, self.instance, &change)?;
+        }
+        Ok(Ok(Updated { rev: grown.rev }))
+    }
+
+    /// An edit of a client: on a leaf, or the first.
+    async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Result<Plan>> {
+        let parent = match (info, &self.edit.parent) {
+            (None, parent) => parent.clone(),
+            // A document that was deleted is created again on top of its tombstone.
+            (Some(info), None) if info.deleted && !self.edit.deleted => Some(info.winner.clone()),
+            (Some(info), Some(parent)) if *parent == info.winner || info.leaf_count > 1 => Some(parent.clone()),
+            (Some(_), _) => return Ok(Err(Error::Conflict)),
+        };
+        let generation = parent.as_ref().map_or(0, RevId::generation) + 1;
+        if generation > flatbed_revtree::GENERATION_MAX {
+            return Ok(Err(Error::InvalidRevision));
+        }
+        let hash = body_revision(
+            parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
+            self.edit.deleted,
+            &self.edit.body,
+        );
+        let rev = RevId::new(generation, hash);
+        let Some(info) = info else {
+            // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
+            let between = parent.into_iter().collect();
+            return Ok(Ok(Plan::Grow { rev, parent: None, others: Vec::new(), between }));
+        };
+        let leaves = self.leaves(leaves).await?;
+        let Some(parent) = parent.and_then(|parent| leaves.find(&parent)).cloned() else {
+            if leaves.find(&info.winner).is_none() {
+                return Err(Error::Corrupt("a document's winner is not among its leaves".into()));
+            }
+            return Ok(Err(Error::Conflict));
+        };
+        if leaves.find(&rev).is_some() {
+            // The same edit came by replication before, under the same name.
+            return Ok(Err(Error::Conflict));
+        }
+        Ok(Ok(Plan::grow(rev, parent, leaves, Vec::new())))
+    }
+
+    /// A revision of another replica.
+    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<Result<Plan>> {
+        let Some((rev, ancestors)) = path.split_first() else { return Ok(Err(Error::InvalidRevision)) };
+        let leaves = if exists { self.leaves(leaves).await? } else { Leaves::default() };
+        let mut below = leaves.0.iter().filter_map(|leaf| {
+            let at = ancestors.iter().position(|ancestor| *ancestor == leaf.rev)?;
+            Some((leaf, at))
+        });
+        if let (Some((parent, at)), None) = (below.next(), below.next()) {
+            let is_all_known = (ancestors.len() - at - 1) as u64 <= parent.ancestry.len();
+            if is_all_known {
+                let (parent, between) = (parent.clone(), ancestors.get(..at).unwrap_or_default().to_vec());
+                return Ok(Ok(Plan::grow(rev.clone(), parent, leaves, between)));
+            }
+        }
+        if leaves.find(rev).is_some_and(|leaf| ancestors.len() as u64 <= leaf.ancestry.len()) {
+            return Ok(Ok(Plan::Known(rev.clone())));
+        }
+        let whole = WholeTree::read(self.trx, self.keys, leaves).await?;
+        let mut after = whole.tree.clone();
+        let is_new = after.merge(path, self.edit.deleted) == Merged::New;
+        if after == whole.tree {
+            return Ok(Ok(Plan::Known(rev.clone())));
+        }
+        Ok(Ok(Plan::Merge { rev: rev.clone(), is_new, whole: Box::new(whole), after }))
+    }
+
+    async fn leaves(&self, reading: Option<Reading>) -> Result<Leaves> {
+        match reading {
+            Some(reading) => Leaves::decode(self.keys, &reading.finish(self.trx, BODY_BYTES_MAX).await?),
+            None => Leaves::read(self.trx, self.keys).await,
+        }
+    }
+
+    /// Writes leaves and segments.
+    fn change_tree(&self, plan: Plan) -> Result<Grown> {
+        let revs_limit = self.instance.revs_limit();
+        match plan {
+            Plan::Known(rev) => Ok(Grown { rev, is_new: false, leaves: Vec::new(), trim: Trim::Nothing }),
+            Plan::Grow { rev, parent, others, between } => {
+                let mut ancestry = Ancestry::default();
+                let mut sealed = Vec::new();
+                let steps = parent.as_ref().map(|leaf| leaf.rev.clone()).into_iter().chain(between.into_iter().rev());
+                if let Some(leaf) = &parent {
+                    Quiet(self.trx).clear(&self.keys.leaf(leaf.deleted, &leaf.rev))?;
+                    ancestry = leaf.ancestry.clone();
+                }
+                for step in steps {
+                    let (longer, segment) = ancestry.extend(step);
+                    ancestry = longer;
+                    sealed.extend(segment);
+                }
+                let trim = match (rev.generation().checked_sub(revs_limit), others.is_empty()) {
+                    (None | Some(0), _) => Trim::Nothing,
+                    (Some(last), true) => Trim::Below(last),
+                    // It looks at all branches, so not at every edit.
+                    (Some(_), false) if sealed.is_empty() => Trim::Nothing,
+                    (Some(_), false) => Trim::Prune,
+                };
+                let leaf = Leaf { rev: rev.clone(), deleted: self.edit.deleted, ancestry };
+                put_leaf(self.trx, self.keys, &leaf, sealed)?;
+                let mut leaves = others;
+                leaves.push((self.edit.deleted, rev.clone()));
+                Ok(Grown { rev, is_new: true, leaves, trim })
+            }
+            Plan::Merge { rev, is_new, whole, after } => {
+                let is_long = after.branches().iter().any(|branch| branch.ancestors.len() as u64 >= revs_limit);
+                whole.replace(self.trx, self.keys, &after, revs_limit)?;
+                let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
+                let trim = if is_long { Trim::Prune } else { Trim::Nothing };
+                Ok(Grown { rev, is_new, leaves, trim })
+            }
+        }
+    }
+
+    /// Writes the new revision's body and record, and puts the winner's body into the latest range. Returns the info.
+    async fn place_bodies(&self, grown: &Grown, old: Option<&Info>, old_rows: Option<&Rows>) -> Result<Info> {
+        let (deleted, best) =
+            winner(&grown.leaves).ok_or_else(|| Error::Corrupt("a document without a leaf".into()))?;
+        let mut stamp = [0xff; STAMP_BYTES];
+        stamp[10..].copy_from_slice(&self.user_version.to_be_bytes());
+        let leaf_count = u32::try_from(grown.leaves.len()).unwrap_or(u32::MAX);
+        let mut info = Info {
+            stamp,
+            winner: best.clone(),
+            deleted: *deleted,
+            leaf_count,
+            place: self.body.place.clone(),
+            external_bytes: self.body.external_bytes,
+            stored_bytes: self.body.stored_bytes,
+        };
+        let quiet = Quiet(self.trx);
+        let is_new_winner = grown.is_new && *best == grown.rev;
+        if let Some(old) = old.filter(|old| old.winner != *best) {
+            // Cleared first, or fields that the new winner lacks would come back.
+            quiet.clear_range(&self.keys.body_rows())?;
+            self.put_rows(self.keys.revision_body(&old.winner), old_rows.into_iter().flat_map(Rows::iter))?;
+        }
+        if grown.is_new {
+            let rows = self.body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+            let prefix = if is_new_winner { self.keys.body() } else { self.keys.revision_body(&grown.rev) };
+            self.put_rows(prefix, rows)?;
+            let record = RevisionRecord {
+                token: self.token.to_vec(),
+                deleted: self.edit.deleted,
+                external_bytes: self.body.external_bytes,
+                stored_bytes: self.body.stored_bytes,
+                place: self.body.place.clone(),
+                body_dropped: false,
+            };
+            quiet.set(&self.keys.revision(&grown.rev), &record.encode())?;
+        }
+        match old {
+            _ if is_new_winner => {}
+            Some(old) if old.winner == *best => {
+                (info.place, info.external_bytes, info.stored_bytes) =
+                    (old.place.clone(), old.external_bytes, old.stored_bytes);
+            }
+            _ => self.promote(best, &mut info).await?,
+        }
+        Ok(info)
+    }
+
+    fn put_rows<'r>(&self, prefix: Vec<u8>, rows: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> Result<()> {
+        let prefix_bytes = prefix.len();
+        let mut key = prefix;
+        for (path, value) in rows {
+            key.truncate(prefix_bytes);
+            key.extend_from_slice(path);
+            Quiet(self.trx).set(&key, value)?;
+        }
+        Ok(())
+    }
+
+    /// A leaf that was not the winner comes up: its body moves into the latest range.
+    async fn promote(&self, rev: &RevId, info: &mut Info) -> Result<()> {
+        let missing = || Error::Corrupt(format!("leaf {rev} has no record"));
+        let record = self.trx.get(&self.keys.revision(rev), true).await?.ok_or_else(missing)?;
+        let record = RevisionRecord::decode(&record)?;
+        if record.place == BodyPlace::Rows {
+            let range = self.keys.revision_body_rows(rev);
+            let rows = body::read_rows(self.trx, range.clone()).await?;
+            self.put_rows(self.keys.body(), rows.iter())?;
+            Quiet(self.trx).clear_range(&range)?;
+        }
+        (info.place, info.external_bytes, info.stored_bytes) =
+            (record.place, record.external_bytes, record.stored_bytes);
+        Ok(())
+    }
+
+    /// Drops what the only branch has up to a generation. Returns how many stored bytes went.
+    async fn stem(&self, last: u64) -> Result<i64> {
+        let [records, bodies, segments] = self.keys.stemmed(last);
+        let pages = body::begin_read(self.trx, records.clone()).finish(self.trx, BODY_BYTES_MAX).await?;
+        let mut dropped = 0;
+        for row in pages.iter().flat_map(|page| page.iter()) {
+            let record = RevisionRecord::decode(row.value())?;
+            if !record.body_dropped {
+                dropped += record.stored_bytes as i64;
+            }
+            if let BodyPlace::Blob(blob_id) = &record.place {
+                Quiet(self.trx).clear_range(&self.instance.keys.blob_rows(blob_id))?;
+            }
+        }
+        for range in [records, bodies, segments] {
+            Quiet(self.trx).clear_range(&range)?;
+        }
+        Ok(dropped)
+    }
+}

@@ -1,0 +1,246 @@
+//! A document's tree as it is stored: leaves with their recent ancestors, and sealed segments of older ones.
+
+use std::collections::{HashMap, HashSet};
+
+use flatbed_revtree::{Ancestry, Branch, RevId, Sealed, Tree, rank};
+use foundationdb::Transaction;
+use foundationdb::future::FdbValues;
+
+use crate::body::{BODY_BYTES_MAX, begin_read};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::keys::{DocumentKeys, take_int, take_rev};
+use crate::records::{BodyPlace, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment};
+use crate::transaction::Quiet;
+
+/// A leaf's record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    pub rev: RevId,
+    pub deleted: bool,
+    pub ancestry: Ancestry,
+}
+
+/// All leaves of a document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Leaves(pub Vec<Leaf>);
+
+impl Leaves {
+    /// From the pages of [`DocumentKeys::leaves`].
+    pub(crate) fn decode(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Leaves> {
+        let prefix_bytes = keys.leaves().begin.len();
+        let rows = pages.iter().flat_map(|page| page.iter());
+        let leaf = |key: &[u8], value: &[u8]| {
+            let (not_deleted, rest) = take_int(key.get(prefix_bytes..).unwrap_or_default())?;
+            let (rev, _) = take_rev(rest)?;
+            let ancestry = decode_ancestry(&rev, value)?;
+            Ok(Leaf { rev, deleted: not_deleted == 0, ancestry })
+        };
+        rows.map(|row| leaf(row.key(), row.value())).collect::<Result<_>>().map(Leaves)
+    }
+
+    /// Reads them, as a snapshot.
+    pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys) -> Result<Leaves> {
+        let pages = begin_read(trx, keys.leaves()).finish(trx, BODY_BYTES_MAX).await?;
+        Leaves::decode(keys, &pages)
+    }
+
+    pub(crate) fn find(&self, rev: &RevId) -> Option<&Leaf> {
+        self.0.iter().find(|leaf| leaf.rev == *rev)
+    }
+
+    /// The leaves with all that is known of their ancestors.
+    pub(crate) async fn whole(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Tree> {
+        let segments = self.segments(trx, keys).await?;
+        Ok(Tree::new(self.0.iter().map(|leaf| segments.branch(leaf))))
+    }
+
+    async fn segments(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Segments> {
+        match self.0.iter().any(|leaf| leaf.ancestry.sealed.is_some()) {
+            true => Segments::read(trx, keys).await,
+            false => Ok(Segments::default()),
+        }
+    }
+}
+
+/// The sealed segments of a document, by their newest revision.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(HashMap<RevId, Sealed>);
+
+impl Segments {
+    pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys) -> Result<Segments> {
+        let prefix_bytes = keys.ancestor_segments().begin.len();
+        let mut segments = HashMap::new();
+        for page in begin_read(trx, keys.ancestor_segments()).finish(trx, BODY_BYTES_MAX).await? {
+            for row in &page {
+                let (newest, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+                let sealed = decode_segment(&newest, row.value())?;
+                segments.insert(newest, sealed);
+            }
+        }
+        Ok(Segments(segments))
+    }
+
+    pub(crate) fn insert(&mut self, sealed: Sealed) {
+        if let Some(newest) = sealed.revisions.first() {
+            self.0.insert(newest.clone(), sealed);
+        }
+    }
+
+    /// The leaf with its whole line; a segment that is gone was beyond the limit of revisions.
+    pub(crate) fn branch(&self, leaf: &Leaf) -> Branch {
+        let mut ancestors = leaf.ancestry.recent.clone();
+        self.walk(leaf, |sealed| {
+            ancestors.extend(sealed.revisions.iter().cloned());
+            true
+        });
+        Branch { leaf: leaf.rev.clone(), deleted: leaf.deleted, ancestors }
+    }
+
+    /// The segments of a leaf's line, newest first, for as long as `each` says so.
+    fn walk<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s Sealed) -> bool) {
+        let mut next = leaf.ancestry.sealed.as_ref();
+        // As many as there are segments: a damaged chain must not go on for ever.
+        for _ in 0..=self.0.len() {
+            let Some(sealed) = next.and_then(|newest| self.0.get(newest)) else { return };
+            if !each(sealed) {
+                return;
+            }
+            next = sealed.next.as_ref();
+        }
+    }
+
+    /// The segments that the leaves need to show `revs_limit` revisions each.
+    pub(crate) fn reachable<'s>(&'s self, leaves: &'s Leaves, revs_limit: u64) -> HashSet<&'s RevId> {
+        let mut reachable = HashSet::new();
+        for leaf in &leaves.0 {
+            let mut count = 1 + leaf.ancestry.recent.len() as u64;
+            self.walk(leaf, |sealed| {
+                let is_needed = count < revs_limit;
+                if is_needed {
+                    reachable.extend(sealed.revisions.first());
+                    count += sealed.revisions.len() as u64;
+                }
+                is_needed
+            });
+        }
+        reachable
+    }
+}
+
+/// The winner among leaves given as (deleted, revision).
+pub(crate) fn winner(leaves: &[(bool, RevId)]) -> Option<&(bool, RevId)> {
+    leaves.iter().max_by(|a, b| rank(a.0, &a.1).cmp(&rank(b.0, &b.1)))
+}
+
+/// Writes a leaf's record and the segments that left it.
+pub(crate) fn put_leaf(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    leaf: &Leaf,
+    sealed: impl IntoIterator<Item = Sealed>,
+) -> Result<()> {
+    let quiet = Quiet(trx);
+    for segment in sealed {
+        let newest = segment.revisions.first().ok_or_else(|| Error::Corrupt("an empty segment".into()))?;
+        quiet.set(&keys.ancestors(newest), &encode_segment(&segment))?;
+    }
+    quiet.set(&keys.leaf(leaf.deleted, &leaf.rev), &encode_ancestry(&leaf.ancestry))
+}
+
+/// A document's whole tree, read to be changed.
+pub(crate) struct WholeTree {
+    leaves: Leaves,
+    segments: Segments,
+    pub tree: Tree,
+}
+
+impl WholeTree {
+    pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys, leaves: Leaves) -> Result<WholeTree> {
+        let segments = leaves.segments(trx, keys).await?;
+        let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
+        Ok(WholeTree { leaves, segments, tree })
+    }
+
+    /// Makes the stored tree `after`: leaves that changed are written anew, segments that nobody needs go.
+    pub(crate) fn replace(
+        mut self,
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        after: &Tree,
+        revs_limit: u64,
+    ) -> Result<()> {
+        let ancestors_max = usize::try_from(revs_limit.saturating_sub(1)).unwrap_or(usize::MAX);
+        let mut leaves = Leaves::default();
+        for leaf in self.leaves.0 {
+            match after.branch(&leaf.rev) {
+                None => Quiet(trx).clear(&keys.leaf(leaf.deleted, &leaf.rev))?,
+                branch if branch == self.tree.branch(&leaf.rev) => leaves.0.push(leaf),
+                Some(_) => {}
+            }
+        }
+        for branch in after.branches() {
+            if leaves.find(&branch.leaf).is_some() {
+                continue;
+            }
+            let mut line = branch.ancestors.clone();
+            line.truncate(ancestors_max);
+            let (ancestry, sealed) = Ancestry::of_line(line);
+            let leaf = Leaf { rev: branch.leaf.clone(), deleted: branch.deleted, ancestry };
+            put_leaf(trx, keys, &leaf, sealed.clone())?;
+            sealed.into_iter().for_each(|sealed| self.segments.insert(sealed));
+            leaves.0.push(leaf);
+        }
+        let reachable = self.segments.reachable(&leaves, revs_limit);
+        for newest in self.segments.0.keys().filter(|newest| !reachable.contains(newest)) {
+            Quiet(trx).clear(&keys.ancestors(newest))?;
+        }
+        Ok(())
+    }
+}
+
+/// Drops what no branch reaches within the limit of revisions: records, bodies, segments. It sees what the transaction
+/// has written so far. Returns how many stored bytes went.
+pub(crate) async fn prune(trx: &Transaction, instance: &Instance, keys: &DocumentKeys) -> Result<i64> {
+    let quiet = Quiet(trx);
+    let whole = WholeTree::read(trx, keys, Leaves::read(trx, keys).await?).await?;
+    let reachable = whole.segments.reachable(&whole.leaves, instance.revs_limit());
+    for newest in whole.segments.0.keys().filter(|newest| !reachable.contains(newest)) {
+        quiet.clear(&keys.ancestors(newest))?;
+    }
+    let mut kept = whole.tree.clone();
+    kept.stem(usize::try_from(instance.revs_limit()).unwrap_or(usize::MAX));
+    let kept = kept.revisions();
+    let records = keys.revisions();
+    let prefix_bytes = records.begin.len();
+    let mut dropped = 0;
+    for page in begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await? {
+        for row in &page {
+            let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+            if !kept.contains(&rev) {
+                let record = RevisionRecord::decode(row.value())?;
+                dropped += drop_body(trx, instance, keys, &rev, &record)?;
+                quiet.clear(row.key())?;
+            }
+        }
+    }
+    Ok(dropped)
+}
+
+/// Removes a superseded revision's body. Returns how many stored bytes went.
+pub(crate) fn drop_body(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    rev: &RevId,
+    record: &RevisionRecord,
+) -> Result<i64> {
+    if record.body_dropped {
+        return Ok(0);
+    }
+    match &record.place {
+        BodyPlace::Rows => Quiet(trx).clear_range(&keys.revision_body_rows(rev))?,
+        BodyPlace::Blob(blob_id) => Quiet(trx).clear_range(&instance.keys.blob_rows(blob_id))?,
+    }
+    Ok(record.stored_bytes as i64)
+}

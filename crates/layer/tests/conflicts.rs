@@ -1,0 +1,207 @@
+//! Trees of revisions: what replication brings, edits of any leaf, the winner's body in its place.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use flatbed_layer::json::{Limits, parse};
+use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, OpenRevs, Result, RevId};
+use flatbed_revtree::Tree;
+use support::*;
+
+fn path(text: &str) -> Vec<RevId> {
+    text.split(' ').map(|rev| rev.parse().unwrap()).collect()
+}
+
+/// Writes a revision as another replica made it.
+async fn replicate(db: &Database, id: &str, path: &[RevId], body: &str) -> Result<RevId> {
+    let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).expect("JSON"))?;
+    let history = Some(path.to_vec());
+    let edit = Edit { id: id.into(), parent: None, history, deleted: parts.deleted, body: parts.body };
+    db.update(&edit).await.map(|updated| updated.rev)
+}
+
+fn body(rev: &RevId, size: usize, deleted: bool) -> String {
+    format!(r#"{{"_deleted":{deleted},"rev":"{rev}","fill":"{}"}}"#, "x".repeat(size))
+}
+
+/// All leaves, the winner first, each with its line and what its body says of itself.
+async fn leaves(db: &Database, id: &str) -> Vec<(Vec<RevId>, bool)> {
+    let options = GetOptions { revs: true, ..GetOptions::default() };
+    let (mut leaves, mut count) = (Vec::new(), 1);
+    while leaves.len() < count {
+        let (found, all) = db.open_revs(id, &OpenRevs::All, leaves.len(), &options).await.unwrap();
+        count = all;
+        for document in found {
+            let document = document.unwrap();
+            let body = braces(&document.body);
+            assert!(
+                body.starts_with(&format!(r#"{{"rev":"{}""#, document.rev)),
+                "{} has the body {body}",
+                document.rev
+            );
+            leaves.push((document.revisions.unwrap(), document.deleted));
+        }
+    }
+    leaves
+}
+
+fn of(tree: &Tree) -> Vec<(Vec<RevId>, bool)> {
+    tree.branches().into_iter().map(|branch| (branch.line().cloned().collect(), branch.deleted)).collect()
+}
+
+#[tokio::test]
+async fn a_losing_leaf_is_edited_and_comes_up() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    for (line, deleted) in [("3-c 2-b 1-a", false), ("3-d 2-b 1-a", false), ("2-e 1-a", true)] {
+        let line = path(line);
+        assert_eq!(replicate(&db, "t", &line, &body(&line[0], 10, deleted)).await.unwrap(), line[0]);
+    }
+    let options = GetOptions { conflicts: true, deleted_conflicts: true, revs: true, ..GetOptions::default() };
+    let winner = db.get("t", &options).await.unwrap();
+    assert_eq!((&winner.rev, winner.conflicts), (&path("3-d")[0], Some(path("3-c"))));
+    assert_eq!((winner.deleted_conflicts, winner.revisions), (Some(path("2-e")), Some(path("3-d 2-b 1-a"))));
+    // What is known is known, and changes nothing.
+    let before = all_changes(&db).await;
+    replicate(&db, "t", &path("2-b 1-a"), r#"{"v":"other"}"#).await.unwrap();
+    replicate(&db, "t", &path("3-c 2-b"), r#"{"v":"other"}"#).await.unwrap();
+    assert_eq!(all_changes(&db).await, before);
+    // An edit of the loser wins; an edit of what is no leaf is a conflict.
+    let fourth = put(&db, "t", Some(&path("3-c")[0]), r#"{"v":4}"#).await.unwrap();
+    assert_eq!(fourth.generation(), 4);
+    assert_eq!(get(&db, "t").await.unwrap(), r#"{"v":4}"#);
+    for no_leaf in ["3-c", "2-b", "3-x"] {
+        assert!(matches!(put(&db, "t", Some(&path(no_leaf)[0]), "{}").await, Err(Error::Conflict)));
+    }
+    assert_clean(&layer, &db).await;
+    // Without it the best of the others comes up, with its body.
+    delete(&db, "t", &fourth).await.unwrap();
+    assert!(get(&db, "t").await.unwrap().contains(r#""rev":"3-d""#));
+    assert_clean(&layer, &db).await;
+    let fifth = put(&db, "t", Some(&path("2-e")[0]), r#"{"rev":"on the tombstone"}"#).await.unwrap();
+    delete(&db, "t", &path("3-d")[0]).await.unwrap();
+    assert_eq!(get(&db, "t").await.unwrap(), r#"{"rev":"on the tombstone"}"#);
+    delete(&db, "t", &fifth).await.unwrap();
+    assert!(matches!(get(&db, "t").await, Err(Error::DocumentNotFound(_))));
+    let info = db.info().await.unwrap();
+    assert_eq!((info.doc_count, info.doc_del_count), (0, 1));
+    // Created again on top of the best tombstone.
+    let again = put(&db, "t", None, r#"{"v":6}"#).await.unwrap();
+    assert_eq!(again.generation(), 6);
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
+async fn large_bodies_change_places() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    // In rows, at the bound, in a blob, near the largest that there may be.
+    for size in [50_000, 390_000, 420_000, 7_900_000] {
+        let id = format!("d{size}");
+        let (low, high) = (path("2-a 1-r"), path("2-b 1-r"));
+        replicate(&db, &id, &low, &body(&low[0], size, false)).await.unwrap();
+        replicate(&db, &id, &high, &body(&high[0], size, false)).await.unwrap();
+        assert_eq!(db.get(&id, &GetOptions::default()).await.unwrap().rev, high[0]);
+        let gone = delete(&db, &id, &high[0]).await.unwrap();
+        let shown = db.get(&id, &GetOptions::default()).await.unwrap();
+        assert_eq!(shown.rev, low[0]);
+        assert!(shown.body.len() > size && shown.body.starts_with(br#""rev":"2-a""#));
+        put(&db, &id, Some(&low[0]), &body(&low[0], size, false)).await.unwrap();
+        let old = GetOptions { rev: Some(low[0].clone()), ..GetOptions::default() };
+        assert_eq!(db.get(&id, &old).await.unwrap().body, shown.body);
+        assert!(db.get(&id, &GetOptions { rev: Some(gone), ..GetOptions::default() }).await.unwrap().deleted);
+        assert_clean(&layer, &db).await;
+    }
+}
+
+#[tokio::test]
+async fn long_histories_and_many_branches_keep_their_lines() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let line = |hash: &str, from: u64| -> Vec<RevId> {
+        let shared = (1..=from).rev().map(|generation| format!("{generation}-s"));
+        let own = (from + 1..=from + 150).rev().map(|generation| format!("{generation}-{hash}"));
+        own.chain(shared).map(|rev| rev.parse().unwrap()).collect()
+    };
+    let mut expected = Tree::default();
+    for (hash, from) in [("a", 500), ("b", 500), ("c", 200), ("d", 849), ("e", 10)] {
+        let line = line(hash, from);
+        // Not at once, and not from the beginning.
+        for end in [line.len() - 90, line.len() - 3, 0] {
+            let part = &line[end..];
+            replicate(&db, "t", part, &body(&part[0], 10, false)).await.unwrap();
+            expected.merge(part, false);
+        }
+    }
+    assert!(leaves(&db, "t").await == of(&expected));
+    assert_clean(&layer, &db).await;
+    // Each is edited past the limit of 1,000 revisions.
+    let mut tips: BTreeMap<String, RevId> = BTreeMap::new();
+    for branch in expected.branches() {
+        tips.insert(branch.leaf.hash_text(), branch.leaf.clone());
+    }
+    for _ in 0..40 {
+        for tip in tips.values_mut() {
+            *tip = put(&db, "t", Some(tip), r#"{"v":1}"#).await.unwrap();
+        }
+    }
+    let options = GetOptions { revs: true, ..GetOptions::default() };
+    let (shown, count) = db.open_revs("t", &OpenRevs::All, 0, &options).await.unwrap();
+    assert_eq!(count, 5);
+    for document in shown {
+        let document = document.unwrap();
+        let generation = document.rev.generation() as usize;
+        assert_eq!(document.revisions.map(|line| line.len()), Some(generation.min(1_000)));
+    }
+    assert_clean(&layer, &db).await;
+}
+
+/// Random trees come to two databases in different orders and pieces, and are edited in one of them: equal leaves,
+/// equal winners, the right body for each leaf.
+#[tokio::test]
+async fn replicas_agree_leaf_for_leaf() {
+    let seed = std::process::id().into();
+    println!("seed {seed}");
+    let mut state: u64 = seed;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let store = Store::with_faults(0.02, seed);
+    let layer = store.layer().await;
+    let (one, two) = (create(&layer, "one", None).await, create(&layer, "two", Some(0)).await);
+    for number in 0..12 {
+        let id = format!("doc{number}");
+        let mut nodes: Vec<(Vec<RevId>, bool)> = Vec::new();
+        for node in 0..1 + random(20) {
+            let parent = nodes.get(random(nodes.len() + 1)).map(|(path, _)| path.clone()).unwrap_or_default();
+            let generation = parent.first().map_or(0, RevId::generation) + 1;
+            let hash = if random(2) == 0 { format!("{node:032x}") } else { format!("n{node:02}") };
+            let rev: RevId = format!("{generation}-{hash}").parse().unwrap();
+            nodes.push((std::iter::once(rev).chain(parent).collect(), random(4) == 0));
+        }
+        let mut expected = Tree::default();
+        nodes.iter().for_each(|(path, deleted)| {
+            expected.merge(path, *deleted);
+        });
+        for db in [&one, &two] {
+            let mut rest = nodes.clone();
+            while !rest.is_empty() {
+                let (path, deleted) = rest.swap_remove(random(rest.len()));
+                let size = [10, 3_000, 450_000][random(40).saturating_sub(37)];
+                replicate(db, &id, &path, &body(&path[0], size, deleted)).await.unwrap();
+            }
+            assert_eq!(leaves(db, &id).await, of(&expected), "{id} in {}", db.name());
+        }
+    }
+    for row in all_changes(&one).await {
+        let other = two.get(&row.id, &GetOptions { tombstone: true, no_body: true, ..GetOptions::default() }).await;
+        assert_eq!(other.unwrap().rev, row.rev);
+    }
+    assert_clean(&layer, &one).await;
+    assert_clean(&layer, &two).await;
+}
