@@ -34,6 +34,16 @@ pub(crate) fn rev(rev: &RevId, out: &mut Vec<u8>) {
     }
 }
 
+/// A list of revision ids.
+pub(crate) fn revs(revisions: &[RevId], out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (at, revision) in revisions.iter().enumerate() {
+        comma(at, out);
+        rev(revision, out);
+    }
+    out.push(b']');
+}
+
 pub(crate) fn number(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(value.to_string().as_bytes());
 }
@@ -73,6 +83,14 @@ pub(crate) fn document(document: &Document, out: &mut Vec<u8>) {
             out.push(b'}');
         }
         out.push(b']');
+    }
+    for (name, leaves) in [("_conflicts", &document.conflicts), ("_deleted_conflicts", &document.deleted_conflicts)] {
+        if let Some(leaves) = leaves.as_ref().filter(|leaves| !leaves.is_empty()) {
+            out.push(b',');
+            string(name, out);
+            out.push(b':');
+            revs(leaves, out);
+        }
     }
     if let Some(seq) = &document.local_seq {
         out.extend_from_slice(b",\"_local_seq\":");

@@ -8,7 +8,7 @@ use hyper::header::{self, HeaderName};
 use hyper::{Method, Response, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::handlers::{all_docs, bulk, changes, database, document, server};
+use crate::handlers::{all_docs, bulk, bulk_get, changes, database, document, local, revisions, server};
 use crate::metrics::Route;
 use crate::query::{Query, decode};
 use crate::reply::{Reply, ReplyBody};
@@ -153,22 +153,25 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         ] => later(&mut request, path).await,
         [name] => database::root(state, request, name).await,
         [name, "_bulk_docs"] => bulk::bulk_docs(state, request, name).await,
-        [name, "_bulk_get"] => bulk::bulk_get(state, request, name).await,
+        [name, "_bulk_get"] => bulk_get::bulk_get(state, request, name).await,
         [name, "_all_docs"] => all_docs::all_docs(state, request, name, all_docs::Documents::All).await,
         [name, "_all_docs", "queries"] => all_docs::queries(state, request, name, all_docs::Documents::All).await,
         [name, "_design_docs", "queries"] => all_docs::queries(state, request, name, all_docs::Documents::Design).await,
         [name, "_design_docs"] => all_docs::all_docs(state, request, name, all_docs::Documents::Design).await,
         [name, "_changes"] => changes::changes(state, request, name).await,
         [name, "_ensure_full_commit"] => database::ensure_full_commit(state, request, name).await,
-        [name, "_revs_limit"] => database::revs_limit(state, request, name).await,
-        [_, "_local", ..] | [_, "_local_docs", ..] => later(&mut request, "Local documents").await,
-        [_, id, ..] if id.starts_with("_local/") => later(&mut request, "Local documents").await,
+        [name, "_revs_limit"] => revisions::revs_limit(state, request, name).await,
+        [name, "_revs_diff"] => revisions::revs_diff(state, request, name).await,
+        [name, "_missing_revs"] => revisions::missing_revs(state, request, name).await,
+        [name, "_local_docs"] => local::list(state, request, name).await,
+        [name, "_local", ref id @ ..] if !id.is_empty() => local::document(state, request, name, &id.join("/")).await,
+        [name, id] if id.starts_with("_local/") => {
+            local::document(state, request, name, id.trim_start_matches("_local/")).await
+        }
         [_, "_find" | "_index" | "_explain", ..] => later(&mut request, "Mango queries").await,
         [
             _,
-            path @ ("_revs_diff"
-            | "_missing_revs"
-            | "_purge"
+            path @ ("_purge"
             | "_purged_infos_limit"
             | "_compact"
             | "_view_cleanup"

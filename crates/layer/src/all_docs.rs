@@ -35,6 +35,8 @@ pub struct AllDocsQuery {
     pub descending: bool,
     /// With each document's body.
     pub include_docs: bool,
+    /// The documents with their other leaves that are not deleted.
+    pub conflicts: bool,
     /// How many to pass over.
     pub skip: u64,
     /// How many at most.
@@ -174,7 +176,7 @@ impl Operation for Page<'_> {
             });
             return Ok(found);
         }
-        let cut = with_documents && show_documents(trx, self.inner, &instance, &mut rows).await?;
+        let cut = with_documents && show_documents(trx, self.inner, &instance, &mut rows, self.query.conflicts).await?;
         let shown = rows.last().filter(|_| cut).map(|row| keys.all_docs_entry(&row.id));
         let last = shown.or(last.filter(|_| more));
         found.rows = rows;
@@ -221,6 +223,7 @@ pub(crate) struct AllDocsKeys<'a> {
     pub name: &'a str,
     pub keys: &'a [String],
     pub include_docs: bool,
+    pub conflicts: bool,
 }
 
 impl Operation for AllDocsKeys<'_> {
@@ -237,7 +240,7 @@ impl Operation for AllDocsKeys<'_> {
                     if bytes > READ_BYTES_MAX {
                         return Ok(rows);
                     }
-                    let doc = read.document(trx, self.inner, &instance, id).await?;
+                    let doc = read.document(trx, self.inner, &instance, id, self.conflicts).await?;
                     bytes += doc.as_ref().map_or(0, |doc| doc.body.len());
                     rows.push(doc.map(|doc| AllDocsRow {
                         id: id.clone(),

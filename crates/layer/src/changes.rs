@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use flatbed_revtree::RevId;
+use flatbed_revtree::{RevId, rank};
 use foundationdb::Transaction;
 use prost::Message;
 use tokio::sync::watch;
@@ -21,6 +21,7 @@ use crate::read::{ShowsDocument, last_seq, page_of, show_documents};
 use crate::records::revision;
 use crate::seq::Seq;
 use crate::transaction::{Attempt, Operation};
+use crate::tree::Leaves;
 
 /// Rows of a page without documents.
 const PAGE_ROWS_MAX: usize = 2_000;
@@ -55,6 +56,10 @@ pub struct ChangesQuery {
     pub descending: bool,
     /// With each changed document as it stands.
     pub include_docs: bool,
+    /// The documents with their other leaves that are not deleted.
+    pub conflicts: bool,
+    /// All leaves of each document, not only the winner.
+    pub all_leaves: bool,
     /// How many rows at most.
     pub limit: Option<u64>,
     /// These documents only.
@@ -70,8 +75,10 @@ pub struct ChangeRow {
     pub id: String,
     /// The winner.
     pub rev: RevId,
-    /// All leaves, the winner first.
+    /// The winner; where asked for all leaves, each better than the next.
     pub leaves: Vec<RevId>,
+    /// How many leaves there are.
+    pub leaf_count: usize,
     /// Whether the winner is a tombstone.
     pub deleted: bool,
     /// When asked for.
@@ -265,7 +272,18 @@ impl Page<'_> {
         mut at_end: bool,
         mut last_seq: Seq,
     ) -> Result<(Arc<Instance>, ChangesPage)> {
-        if self.query.include_docs && show_documents(trx, self.inner, instance, &mut rows).await? {
+        if self.query.all_leaves {
+            for row in rows.iter_mut().filter(|row| row.leaf_count > row.leaves.len()) {
+                let leaves = Leaves::read(trx, &instance.keys.document(&row.id)).await?.0;
+                let mut leaves: Vec<_> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
+                leaves.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
+                row.leaves = leaves.into_iter().map(|(_, rev)| rev).collect();
+            }
+        } else {
+            rows.iter_mut().for_each(|row| row.leaves.truncate(1));
+        }
+        if self.query.include_docs && show_documents(trx, self.inner, instance, &mut rows, self.query.conflicts).await?
+        {
             at_end = false;
             last_seq = rows.last().map_or(last_seq, |row| row.seq);
         }
@@ -293,7 +311,8 @@ fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
             leaves.push(leaf);
         }
     }
-    Ok(ChangeRow { seq, id: entry.document_id, rev, leaves, deleted: entry.deleted, doc: None })
+    let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
+    Ok(ChangeRow { seq, id: entry.document_id, rev, leaves, leaf_count, deleted: entry.deleted, doc: None })
 }
 
 struct Pending<'a> {

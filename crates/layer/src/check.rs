@@ -378,7 +378,7 @@ async fn check_strays(inner: &Inner, instance: &Instance, report: &mut Report) -
         let strays = read_keys(inner, instance, gap, |key, _| {
             Ok(match instance.keys.subspace(key) {
                 Some(Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId) => None,
-                Some(Subspace::FieldId | Subspace::FieldName) => None,
+                Some(Subspace::FieldId | Subspace::FieldName | Subspace::Local) => None,
                 _ => Some(hex(key)),
             })
         });

@@ -10,8 +10,9 @@ use crate::changes::{Changes, ChangesQuery};
 use crate::document::{Document, Edit, GetOptions, Updated};
 use crate::error::{Error, Result};
 use crate::keys::Counter;
-use crate::layer::Inner;
-use crate::read::{self, GetMany, GetOne, GetOpenRevs, OpenRevs};
+use crate::layer::{ChangeRecord, Inner};
+use crate::local::{GetLocal, ListLocal, LocalDocument, PutLocal};
+use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
 use crate::seq::Seq;
 use crate::transaction::{self, Attempt, Operation};
 
@@ -122,7 +123,7 @@ impl Database {
     }
 
     /// Reads documents in one transaction: of the first requests, as many as about 1 MB of bodies goes, at least one.
-    pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Result<Document>>> {
+    pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Got>> {
         self.read(&mut GetMany { inner: &self.inner, name: &self.name, requests }).await
     }
 
@@ -133,8 +134,13 @@ impl Database {
 
     /// Looks documents up by their ids: `None` where there never was one. With documents: of the first ids, as many as
     /// about 1 MB of bodies goes, at least one.
-    pub async fn all_docs_keys(&self, keys: &[String], include_docs: bool) -> Result<Vec<Option<AllDocsRow>>> {
-        self.read(&mut AllDocsKeys { inner: &self.inner, name: &self.name, keys, include_docs }).await
+    pub async fn all_docs_keys(
+        &self,
+        keys: &[String],
+        include_docs: bool,
+        conflicts: bool,
+    ) -> Result<Vec<Option<AllDocsRow>>> {
+        self.read(&mut AllDocsKeys { inner: &self.inner, name: &self.name, keys, include_docs, conflicts }).await
     }
 
     /// Follows the changes.
@@ -142,10 +148,79 @@ impl Database {
         Changes::new(self.clone(), query)
     }
 
+    /// Which of these revisions the document does not have, ascending; and its leaves that might be ancestors of them,
+    /// being of a lower generation than one of the missing.
+    pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
+        let mut missing = Vec::with_capacity(wanted.len());
+        for part in wanted.chunks(MISSING_REVS_AT_ONCE) {
+            let mut operation = MissingRevs { inner: &self.inner, name: &self.name, wanted: part };
+            missing.extend(self.read(&mut operation).await?);
+        }
+        Ok(missing)
+    }
+
+    /// How many revisions of each branch are kept.
+    pub async fn revs_limit(&self) -> Result<u64> {
+        struct Limit<'a>(&'a Inner, &'a str);
+        impl Operation for Limit<'_> {
+            type Output = u64;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+                Ok(self.0.resolve(trx, self.1).await?.revs_limit())
+            }
+        }
+        self.read(&mut Limit(&self.inner, &self.name)).await
+    }
+
+    /// Sets how many revisions of each branch are kept: 1 to [`REVS_LIMIT_MAX`]. Branches are shortened as they are
+    /// edited.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub async fn set_revs_limit(&self, revs_limit: u64) -> Result<()> {
+        if !(1..=REVS_LIMIT_MAX).contains(&revs_limit) {
+            return Err(Error::InvalidSetting(format!("_revs_limit is 1 to {REVS_LIMIT_MAX}")));
+        }
+        let change = |record: &mut crate::proto::DatabaseRecord| record.revs_limit = revs_limit;
+        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
+    }
+
+    /// Reads a local document; `None`: there is none. `id` is without `_local/`.
+    pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
+        self.read(&mut GetLocal { inner: &self.inner, name: &self.name, id }).await
+    }
+
+    /// Writes a local document, whatever was there.
+    ///
+    /// # Errors
+    /// [`Error::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
+    pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
+        let (id, document) = (document.id.as_str(), Some(document));
+        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document, was_there: false };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await.map(|_| ())
+    }
+
+    /// Removes a local document. False: there was none.
+    pub async fn delete_local(&self, id: &str) -> Result<bool> {
+        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document: None, was_there: false };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
+    }
+
+    /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.
+    pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
+        self.read(&mut ListLocal { inner: &self.inner, name: &self.name, from, descending }).await
+    }
+
     pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         transaction::read(&self.inner.db, &self.inner.metrics, operation).await
     }
 }
+
+/// Documents whose revisions are looked up in one transaction.
+const MISSING_REVS_AT_ONCE: usize = 100;
+
+/// The largest `_revs_limit`: the records of a document's revisions are read in one transaction.
+pub const REVS_LIMIT_MAX: u64 = 10_000;
 
 struct ReadInfo<'a> {
     inner: &'a Inner,

@@ -3,7 +3,7 @@
 //! A write hands the old and the new state of each document to a list of maintainers, in its own transaction. By-seq,
 //! `_all_docs` and the counters are the first three; views, channels and expiry come by the same door.
 
-use flatbed_revtree::RevId;
+use flatbed_revtree::{RevId, rank};
 use foundationdb::Transaction;
 use foundationdb::options::MutationType;
 use prost::Message;
@@ -68,9 +68,10 @@ impl IndexMaintainer for BySeq {
             quiet.clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), old.stamp)))?;
         }
         let new = change.new;
-        let others = change.leaves.iter().filter(|(_, rev)| *rev != new.winner);
+        let mut others: Vec<_> = change.leaves.iter().filter(|(_, rev)| *rev != new.winner).collect();
+        others.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
         let leaves = match change.leaves.len() {
-            2..=LEAVES_IN_ENTRY_MAX => others.map(|(_, rev)| revision_message(rev)).collect(),
+            2..=LEAVES_IN_ENTRY_MAX => others.into_iter().map(|(_, rev)| revision_message(rev)).collect(),
             _ => Vec::new(),
         };
         let entry = proto::SequenceEntry {

@@ -27,6 +27,7 @@ const BY_SEQ: u64 = 3;
 const ALL_DOCS: u64 = 4;
 const BLOBS: u64 = 5;
 const STAGED: u64 = 6;
+const LOCAL: u64 = 7;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -315,6 +316,35 @@ impl Keys {
         take_bytes_at(&key[self.one(STAGED).len().min(key.len())..], TUPLE_BYTES).map(|(id, _)| id)
     }
 
+    /// A part of a local document's record.
+    pub(crate) fn local(&self, id: &str, part: u64) -> Vec<u8> {
+        let mut key = self.one(LOCAL);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        put_int(&mut key, part);
+        key
+    }
+
+    /// All parts of a local document's record.
+    pub(crate) fn local_parts(&self, id: &str) -> KeyRange {
+        let mut key = self.one(LOCAL);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        under(&key)
+    }
+
+    pub(crate) fn locals(&self) -> KeyRange {
+        KeyRange { begin: self.one(LOCAL), end: self.one(LOCAL + 1) }
+    }
+
+    /// The id and part in a key of [`Keys::locals`].
+    pub(crate) fn split_local(&self, key: &[u8]) -> Result<(String, u64)> {
+        let start = self.one(LOCAL).len().min(key.len());
+        let (id, used) = take_text_at(&key[start..])?;
+        match take_int(&key[start + used..])? {
+            (part, []) => Ok((id, part)),
+            _ => Err(bad_key()),
+        }
+    }
+
     /// Which subspace of {NS} a key lies in, for the checker; `None` for a place that this format does not have.
     pub(crate) fn subspace(&self, key: &[u8]) -> Option<Subspace> {
         let (first, rest) = take_int(key.strip_prefix(self.prefix.as_slice())?).ok()?;
@@ -335,6 +365,7 @@ impl Keys {
             ALL_DOCS => Subspace::AllDocs,
             BLOBS => Subspace::Blob,
             STAGED => Subspace::Staged,
+            LOCAL => Subspace::Local,
             _ => return None,
         })
     }
@@ -363,6 +394,7 @@ pub(crate) enum Subspace {
     AllDocs,
     Blob,
     Staged,
+    Local,
 }
 
 /// What a key under a document holds.

@@ -335,6 +335,28 @@ impl Operation for Create<'_> {
     }
 }
 
+/// Changes a database's settings; every process notices.
+pub(crate) struct ChangeRecord<'a, F> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub change: F,
+}
+
+impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let key = self.inner.keys.database(self.name);
+        let bytes = trx.get(&key, false).await?.ok_or(Error::DatabaseNotFound)?;
+        let mut record = proto::DatabaseRecord::decode(&*bytes)?;
+        check_format("the database", record.format_version)?;
+        (self.change)(&mut record);
+        trx.set(&key, &record.encode_to_vec());
+        trx.update_metadata_version();
+        Ok(())
+    }
+}
+
 struct Delete<'a> {
     inner: &'a Inner,
     name: &'a str,

@@ -25,6 +25,7 @@ mod index;
 mod instance;
 mod keys;
 mod layer;
+mod local;
 mod metrics;
 #[rustfmt::skip]
 mod proto;
@@ -39,12 +40,13 @@ mod write;
 
 pub use all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, Since, Wait};
-pub use database::{Database, DatabaseInfo};
+pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX};
 pub use document::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
 pub use error::{Error, NotFound, Result};
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
+pub use local::{LOCAL_BYTES_MAX, LocalDocument};
 pub use metrics::Metric;
-pub use read::OpenRevs;
+pub use read::{Got, OpenRevs};
 pub use seq::Seq;

@@ -152,3 +152,13 @@ pub struct Staged {
     #[prost(uint64, tag = "1")]
     pub created_at_ms: u64,
 }
+/// {NS}/LOCAL/{id}/{part}: cut into parts of at most 60,000 bytes, numbered from 0.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LocalDocument {
+    /// the number in 0-N
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// JSON text of the body's members, without braces
+    #[prost(bytes = "vec", tag = "2")]
+    pub members: ::prost::alloc::vec::Vec<u8>,
+}

@@ -61,11 +61,12 @@ where
         inner: &Inner,
         instance: &Instance,
         id: &str,
+        conflicts: bool,
     ) -> Result<Option<Document>> {
-        let Some((info, rows)) = self.finish(trx, instance).await? else { return Ok(None) };
-        inner.metrics.documents_read.add(1);
-        let body = body::to_json(inner, instance, &rows).await?;
-        Ok(Some(plain(id, info.winner, info.deleted, body)))
+        let Some(found) = self.finish(trx, instance).await? else { return Ok(None) };
+        let options = GetOptions { tombstone: true, conflicts, ..GetOptions::default() };
+        let get = Get { inner, instance, trx, id, options: &options };
+        get.answer(Some(&found)).await.map(Some)
     }
 }
 
@@ -81,13 +82,14 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
     inner: &Inner,
     instance: &Instance,
     rows: &mut Vec<R>,
+    conflicts: bool,
 ) -> Result<bool> {
     let (mut bytes, mut at) = (0, 0);
     while at < rows.len() {
         let end = (at + READ_AHEAD).min(rows.len());
         let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, row.id())).collect();
         for read in reads {
-            let document = read.document(trx, inner, instance, rows[at].id()).await?;
+            let document = read.document(trx, inner, instance, rows[at].id(), conflicts).await?;
             bytes += document.as_ref().map_or(0, |document| document.body.len());
             rows[at].show(document);
             at += 1;
@@ -107,8 +109,19 @@ pub(crate) struct GetMany<'a> {
     pub requests: &'a [(String, GetOptions)],
 }
 
+/// What a request of [`GetMany`] gave.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Got {
+    /// The document.
+    Document(Box<Document>),
+    /// There is none.
+    Missing(NotFound),
+    /// More than one leaf is meant: they are to be read with [`crate::Database::open_revs`].
+    Several,
+}
+
 impl Operation for GetMany<'_> {
-    type Output = Vec<Result<Document>>;
+    type Output = Vec<Got>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
@@ -122,11 +135,17 @@ impl Operation for GetMany<'_> {
                 }
                 let found = read.finish(trx, &instance).await?;
                 let get = Get { inner: self.inner, instance: &instance, trx, id, options };
-                documents.push(match get.answer(found.as_ref()).await {
-                    Err(error @ (Error::DocumentNotFound(_) | Error::InvalidRevision)) => Err(error),
-                    answer => Ok(answer?),
-                });
-                bytes += documents.last().and_then(|last| last.as_ref().ok()).map_or(0, |document| document.body.len());
+                let got = match get.one_leaf(found.as_ref()).await? {
+                    false => Got::Several,
+                    true => match get.answer(found.as_ref()).await {
+                        Err(Error::DocumentNotFound(reason)) => Got::Missing(reason),
+                        answer => Got::Document(Box::new(answer?)),
+                    },
+                };
+                if let Got::Document(document) = &got {
+                    bytes += document.body.len();
+                }
+                documents.push(got);
             }
         }
         Ok(documents)
@@ -173,7 +192,7 @@ pub(crate) struct GetOpenRevs<'a> {
 }
 
 impl Operation for GetOpenRevs<'_> {
-    /// The revisions, or the one that is missing; and how many there are in all.
+    /// The revisions ascending, or the one that is missing; and how many there are in all.
     type Output = (Vec<std::result::Result<Document, RevId>>, usize);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -196,6 +215,7 @@ impl Operation for GetOpenRevs<'_> {
             }
         }
         let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
+        wanted.sort_unstable();
         let mut answers = Vec::new();
         let mut bytes = 0;
         for rev in wanted.iter().skip(self.from) {
@@ -224,12 +244,27 @@ struct Get<'a> {
 }
 
 impl Get<'_> {
+    /// Whether one leaf at most is meant, where no revision or the latest ones of a revision are asked for.
+    async fn one_leaf(&self, found: Option<&(Info, Rows)>) -> Result<bool> {
+        let Some((info, _)) = found else { return Ok(true) };
+        match &self.options.rev {
+            None => Ok(info.leaf_count == 1),
+            Some(rev) if self.options.latest && *rev != info.winner && info.leaf_count > 1 => {
+                let tree = self.tree(&self.instance.keys.document(self.id)).await?;
+                Ok(tree.branches_over(rev).count() < 2)
+            }
+            Some(_) => Ok(true),
+        }
+    }
+
     async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
         let Some((info, rows)) = found else { return Err(Error::DocumentNotFound(NotFound::Missing)) };
         self.inner.metrics.documents_read.add(1);
         let keys = self.instance.keys.document(self.id);
         let options = self.options;
-        let wants_tree = options.revs || options.revs_info || options.latest || options.conflicts();
+        let looks_for_latest = options.latest && options.rev.as_ref().is_some_and(|rev| *rev != info.winner);
+        let looks_for_conflicts = options.conflicts() && info.leaf_count > 1;
+        let wants_tree = options.revs || options.revs_info || looks_for_latest || looks_for_conflicts;
         let tree = if wants_tree { Some(self.tree(&keys).await?) } else { None };
         let wanted = match (&options.rev, &tree) {
             (None, _) if info.deleted && !options.tombstone => {
@@ -310,6 +345,46 @@ impl Get<'_> {
             }
         }
         Ok(line.iter().map(|rev| (rev.clone(), *rev == info.winner || available.contains(rev))).collect())
+    }
+}
+
+/// Looks up which revisions documents do not have.
+pub(crate) struct MissingRevs<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub wanted: &'a [(String, Vec<RevId>)],
+}
+
+impl Operation for MissingRevs<'_> {
+    /// For each document the missing revisions, and the possible ancestors of these.
+    type Output = Vec<(Vec<RevId>, Vec<RevId>)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let mut answers = Vec::with_capacity(self.wanted.len());
+        let begin = |(id, _): &(String, Vec<RevId>)| {
+            let keys = instance.keys.document(id);
+            let leaves = body::begin_reading(trx, keys.leaves());
+            (keys, leaves)
+        };
+        for part in self.wanted.chunks(READ_AHEAD) {
+            let reads: Vec<_> = part.iter().map(begin).collect();
+            for ((_, revs), (keys, leaves)) in part.iter().zip(reads) {
+                let leaves = Leaves::decode(&keys, &leaves.finish(trx, BODY_BYTES_MAX).await?)?;
+                let mut missing: Vec<RevId> = revs.iter().filter(|rev| leaves.find(rev).is_none()).cloned().collect();
+                if !missing.is_empty() && !leaves.0.is_empty() {
+                    let tree = leaves.whole(trx, &keys).await?;
+                    missing.retain(|rev| !tree.contains(rev));
+                }
+                missing.sort_unstable();
+                missing.dedup();
+                let greatest = missing.last().map_or(0, RevId::generation);
+                let ancestors = leaves.0.into_iter().map(|leaf| leaf.rev);
+                let ancestors = ancestors.filter(|leaf| leaf.generation() < greatest).collect();
+                answers.push((missing, ancestors));
+            }
+        }
+        Ok(answers)
     }
 }
 

@@ -46,7 +46,7 @@ type Acknowledged = Arc<Mutex<HashMap<String, Vec<RevId>>>>;
 
 /// The winner, be it a tombstone.
 async fn winner(db: &Database, id: &str) -> Option<RevId> {
-    let rows = db.all_docs_keys(&[id.to_owned()], false).await.expect("read");
+    let rows = db.all_docs_keys(&[id.to_owned()], false, false).await.expect("read");
     rows.into_iter().next().flatten().map(|row| row.rev)
 }
 

@@ -152,6 +152,7 @@ async fn walks_go_page_by_page_both_ways() {
                 exclusive_end: true,
                 descending,
                 include_docs,
+                conflicts: false,
                 skip: 10,
                 limit: Some(2_200),
             };

@@ -168,6 +168,7 @@ impl Selection {
             exclusive_end: !inclusive_end,
             descending: flag("descending")?,
             include_docs: flag("include_docs")?,
+            conflicts: flag("conflicts")?,
             skip: count("skip")?.unwrap_or(0),
             limit: count("limit")?,
             ..AllDocsQuery::default()
@@ -210,7 +211,7 @@ async fn write(
     pages: &Pages,
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
-    let include_docs = selection.walk.include_docs;
+    let (include_docs, conflicts) = (selection.walk.include_docs, selection.walk.conflicts);
     let (skip, limit) = (selection.walk.skip, selection.walk.limit);
     let descending = selection.walk.descending;
     let mut walk = database.all_docs(selection.walk.clone());
@@ -233,7 +234,8 @@ async fn write(
             let _room = pages.room().await;
             let chunk = &rest[..rest.len().min(KEYS_AT_ONCE)];
             let ids: Vec<String> = chunk.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-            let found = if ids.is_empty() { Vec::new() } else { database.all_docs_keys(&ids, include_docs).await? };
+            let found =
+                if ids.is_empty() { Vec::new() } else { database.all_docs_keys(&ids, include_docs, conflicts).await? };
             let mut found = found.into_iter();
             let mut written = 0;
             for key in chunk {

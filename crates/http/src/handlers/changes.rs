@@ -88,6 +88,8 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         since: since(query, request.header(header::HeaderName::from_static("last-event-id")))?,
         descending: follow.descending,
         include_docs: follow.include_docs,
+        conflicts: query.flag("conflicts")?,
+        all_leaves: all_leaves(query)?,
         limit: follow.limit,
         doc_ids,
     };
@@ -145,6 +147,15 @@ fn heartbeat(query: &Query) -> Result<Option<Duration>> {
             }
             _ => Err(Failure::bad_request("The heartbeat value should be a positive integer (in milliseconds).")),
         },
+    }
+}
+
+/// Whether `style` asks for all leaves.
+fn all_leaves(query: &Query) -> Result<bool> {
+    match query.get("style") {
+        None | Some("" | "main_only") => Ok(false),
+        Some("all_docs") => Ok(true),
+        Some(_) => Err(Failure::bad_request("Supported `style` values: main_only, all_docs")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `/{db}`: its life, what is told of it, and documents posted to it.
 
-use flatbed_layer::{CreateOptions, DatabaseInfo, REVS_LIMIT};
+use flatbed_layer::{CreateOptions, DatabaseInfo};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
@@ -131,16 +131,4 @@ pub(crate) async fn ensure_full_commit(state: &State, mut request: Request, name
     member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
     out.push(b'}');
     Ok(Reply::json(StatusCode::CREATED, out))
-}
-
-pub(crate) async fn revs_limit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    request.skip_body().await;
-    match request.method {
-        Method::GET | Method::HEAD => {
-            state.layer.database(name).exists().await?;
-            Ok(Reply::json(StatusCode::OK, REVS_LIMIT.to_string().into_bytes()))
-        }
-        Method::PUT => Err(Failure::not_implemented("Another limit than the default")),
-        _ => Err(Failure::method("PUT,GET")),
-    }
 }

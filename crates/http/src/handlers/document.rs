@@ -1,7 +1,7 @@
 //! `/{db}/{doc}`
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Edit, EditParts, Error as LayerError, GetOptions, RevId};
+use flatbed_layer::{Edit, EditParts, Error as LayerError, GetOptions, OpenRevs, REVS_LIMIT_MAX, RevId};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
@@ -70,21 +70,15 @@ pub(crate) async fn attachment(state: &State, mut request: Request, name: &str, 
 async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
     let database = state.layer.database(name);
-    let meta = query.flag("meta")?;
-    let options = GetOptions {
-        rev: query.get("rev").map(parse_rev).transpose()?,
-        revs: query.flag("revs")?,
-        revs_info: meta || query.flag("revs_info")?,
-        local_seq: query.flag("local_seq")?,
-        latest: query.flag("latest")?,
-        ..GetOptions::default()
-    };
+    let options = options_of(query)?;
     if let Some(open_revs) = query.get("open_revs") {
-        return open_revisions(database, state.replies.pages(), id, open_revs, query).await;
+        return open_revisions(database, state.replies.pages(), id, open_revs, options).await;
     }
     let document = database.get(id, &options).await?;
     let etag = etag(&document.rev);
-    let tagged = !options.revs_info && !options.local_seq;
+    let has_any = |revs: &Option<Vec<RevId>>| revs.as_ref().is_some_and(|revs| !revs.is_empty());
+    let has_conflicts = has_any(&document.conflicts) || has_any(&document.deleted_conflicts);
+    let tagged = !options.revs_info && !options.local_seq && !has_conflicts;
     if tagged && request.accepts_cached(&etag) {
         return Ok(Reply::not_modified(&etag));
     }
@@ -97,6 +91,27 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
     Ok(reply)
 }
 
+/// What of a document a query asks for.
+pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
+    let meta = query.flag("meta")?;
+    let rev = query.get("rev").map(parse_rev).transpose()?;
+    // Of a revision that is named CouchDB tells no conflicts.
+    let tells_conflicts = rev.is_none();
+    Ok(GetOptions {
+        revs: query.flag("revs")?,
+        revs_info: meta || query.flag("revs_info")?,
+        conflicts: (meta || query.flag("conflicts")?) && tells_conflicts,
+        deleted_conflicts: (meta || query.flag("deleted_conflicts")?) && tells_conflicts,
+        local_seq: query.flag("local_seq")?,
+        latest: query.flag("latest")?,
+        rev,
+        ..GetOptions::default()
+    })
+}
+
+/// Ancestors that are read of a `_revisions` member; older ones are beyond any limit.
+const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
+
 /// Revisions that one `open_revs` may name.
 const OPEN_REVS_MAX: usize = 1_000;
 
@@ -105,56 +120,53 @@ async fn open_revisions(
     pages: Pages,
     id: &str,
     wanted: &str,
-    query: &Query,
+    options: GetOptions,
 ) -> Result<Reply> {
-    let (revs, latest) = (query.flag("revs")?, query.flag("latest")?);
-    let mut asked = Vec::new();
-    if wanted == "all" {
-        let look = GetOptions { no_body: true, tombstone: true, ..GetOptions::default() };
-        let leaf = database.get(id, &look).await?.rev;
-        asked.push(GetOptions { rev: Some(leaf), revs, ..GetOptions::default() });
+    let mut options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, ..options };
+    options.rev = None;
+    let revs = if wanted == "all" {
+        OpenRevs::All
     } else {
         let list = json::parse(wanted.as_bytes(), &Limits::default()).map_err(|_| Failure::invalid_json())?;
         let Value::Array(list) = list else { return Err(Failure::invalid_json()) };
         if list.len() > OPEN_REVS_MAX {
             return Err(Failure::bad_request(format!("at most {OPEN_REVS_MAX} revisions")));
         }
-        let mut seen = std::collections::HashSet::new();
-        for rev in list {
-            let rev = parse_rev(rev.as_str().ok_or_else(|| Failure::bad_request("Invalid rev format"))?)?;
-            if seen.insert(rev.clone()) {
-                asked.push(GetOptions { rev: Some(rev), revs, latest, ..GetOptions::default() });
-            }
-        }
-        database.exists().await?;
+        let rev = |rev: &Value<'_>| parse_rev(rev.as_str().ok_or_else(|| Failure::bad_request("Invalid rev format"))?);
+        OpenRevs::Some(list.iter().map(rev).collect::<Result<_>>()?)
+    };
+    let room = pages.room().await;
+    let (mut found, mut count) = database.open_revs(id, &revs, 0, &options).await?;
+    if count == 0 && revs == OpenRevs::All {
+        return Err(LayerError::DocumentNotFound(flatbed_layer::NotFound::Missing).into());
     }
     let (reply, mut sender) = Reply::stream();
     let id = id.to_owned();
     tokio::spawn(async move {
+        let mut room = room;
         sender.buffer.push(b'[');
-        for (at, options) in asked.iter().enumerate() {
-            // One at a time: each may be a document of the largest size.
-            let _room = pages.room().await;
-            json_out::comma(at, &mut sender.buffer);
-            match database.get(&id, options).await {
-                Ok(document) => {
-                    sender.buffer.extend_from_slice(b"{\"ok\":");
-                    json_out::document(&document, &mut sender.buffer);
+        let mut written = 0;
+        loop {
+            for revision in &found {
+                json_out::comma(written, &mut sender.buffer);
+                open_revision(revision, &mut sender.buffer);
+                written += 1;
+                if sender.send_if_full().await.is_err() {
+                    return;
                 }
-                Err(LayerError::DocumentNotFound(_)) => {
-                    sender.buffer.extend_from_slice(b"{\"missing\":");
-                    let rev = options.rev.as_ref().map(RevId::to_string).unwrap_or_default();
-                    json_out::string(&rev, &mut sender.buffer);
-                }
+            }
+            if written >= count || found.is_empty() {
+                break;
+            }
+            drop(room);
+            room = pages.room().await;
+            (found, count) = match database.open_revs(&id, &revs, written, &options).await {
+                Ok(more) => more,
                 Err(error) => {
                     tracing::warn!(%error, "a list of revisions broke off");
                     return;
                 }
-            }
-            sender.buffer.push(b'}');
-            if sender.send_if_full().await.is_err() {
-                return;
-            }
+            };
         }
         sender.buffer.extend_from_slice(b"]\n");
         let _ = sender.finish().await;
@@ -162,22 +174,36 @@ async fn open_revisions(
     Ok(reply)
 }
 
+/// `{"ok":{...}}` or `{"missing":"..."}`
+fn open_revision(revision: &std::result::Result<flatbed_layer::Document, RevId>, out: &mut Vec<u8>) {
+    match revision {
+        Ok(document) => {
+            out.extend_from_slice(b"{\"ok\":");
+            json_out::document(document, out);
+        }
+        Err(rev) => {
+            out.extend_from_slice(b"{\"missing\":");
+            json_out::rev(rev, out);
+        }
+    }
+    out.push(b'}');
+}
+
 /// An edit from a JSON text; `id`: from the path. The second part says whether a revision was named at all.
 pub(crate) fn edit_of<'b>(bytes: &'b [u8], id: Option<&str>, query: &Query) -> Result<(Edit<'b>, bool)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-    if query.get("new_edits") == Some("false") {
-        return Err(Failure::not_implemented("new_edits=false"));
-    }
-    edit_from(value, id)
+    edit_from(value, id, query.get("new_edits") != Some("false"))
 }
 
 /// As [`edit_of`], of a value that is parsed already.
-pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>) -> Result<(Edit<'b>, bool)> {
+pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool) -> Result<(Edit<'b>, bool)> {
     let parts = EditParts::from_json(value)?;
     if matches!(&parts.attachments, Some(Value::Object(attachments)) if !attachments.is_empty()) {
         return Err(Failure::not_implemented("Attachments"));
     }
+    let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = match (parts.rev, &parts.revisions) {
+        _ if !new_edits => None,
         // Ancestors that the client names are checked as one revision: the newest.
         (None, Some(revisions)) => Some(newest_of(revisions)?),
         (rev, _) => rev,
@@ -191,18 +217,38 @@ pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>) -> Result<(Edit<
         }
         (None, None) => "".into(),
     };
-    Ok((Edit { id, parent, history: None, deleted: parts.deleted, body: parts.body }, named))
+    Ok((Edit { id, parent, history, deleted: parts.deleted, body: parts.body }, named))
 }
 
-fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
+/// The revision of a document from another replica, and its ancestors, newest first.
+fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
+    match (&parts.revisions, &parts.rev) {
+        (Some(revisions), _) => line_of(revisions),
+        (None, Some(rev)) => Ok(vec![rev.clone()]),
+        (None, None) => {
+            Err(Failure::bad_request("When `new_edits: false`, the document needs `_rev` or `_revisions` specified"))
+        }
+    }
+}
+
+/// The revisions of a `_revisions` member, newest first.
+fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
     let invalid = || Failure::new(StatusCode::BAD_REQUEST, "doc_validation", "_revisions is not as CouchDB writes it");
-    let start = match revisions.get("start") {
+    let start: u64 = match revisions.get("start") {
         Some(Value::Number(start)) => start.parse().map_err(|_| invalid())?,
         _ => return Err(invalid()),
     };
     let Some(Value::Array(ids)) = revisions.get("ids") else { return Err(invalid()) };
-    let newest = ids.first().and_then(Value::as_str).ok_or_else(invalid)?;
-    RevId::from_parts(start, newest).map_err(|_| invalid())
+    let rev = |(at, id): (u64, &Value<'_>)| {
+        let generation = start.checked_sub(at).ok_or_else(invalid)?;
+        RevId::from_parts(generation, id.as_str().ok_or_else(invalid)?).map_err(|_| invalid())
+    };
+    let line: Vec<RevId> = (0..).zip(ids).take(REVISIONS_MAX).map(rev).collect::<Result<_>>()?;
+    if line.is_empty() { Err(invalid()) } else { Ok(line) }
+}
+
+fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
+    line_of(revisions)?.into_iter().next().ok_or_else(|| Failure::bad_request("Invalid rev format"))
 }
 
 /// The revision that the request's line and headers name.
@@ -227,6 +273,7 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
     let body = request.read_body().await?;
     let (mut edit, _) = edit_of(&body.bytes, Some(id), &request.query)?;
     match (named_rev(&request)?, &edit.parent) {
+        _ if edit.history.is_some() => {}
         (Some(named), Some(parent)) if named != *parent => {
             return Err(Failure::bad_request("Document rev from request body and query string have different values"));
         }

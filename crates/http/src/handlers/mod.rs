@@ -2,7 +2,10 @@
 
 pub(crate) mod all_docs;
 pub(crate) mod bulk;
+pub(crate) mod bulk_get;
 pub(crate) mod changes;
 pub(crate) mod database;
 pub(crate) mod document;
+pub(crate) mod local;
+pub(crate) mod revisions;
 pub(crate) mod server;
