@@ -18,12 +18,8 @@ const later = {
   'write and read': new Set([18]),
   // -0.0 and 5e-324 come back as written.
   'numbers and order': new Set([2]),
-  // Branches: new_edits=false, and what is read of them afterwards.
-  bulk: new Set([9, 10, 11, 12, 13, 14, 15, 17, 18, 19, 20, 21, 22]),
-  'bulk get and revs diff': new Set([0, 1, 2, 5, 6, 7, 8, 9, 11]),
   // Mango selectors.
   changes: new Set([20, 21]),
-  'local documents': all,
   attachments: all,
   'copy, purge, security, limits': new Set([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15]),
 };

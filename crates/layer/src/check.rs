@@ -3,6 +3,7 @@
 //! Each document is checked in one transaction together with its entries elsewhere, so that the check may run beside
 //! writers. Sums over the whole database are compared only if `last_seq` did not change while the check ran.
 
+mod attachments;
 mod document;
 
 use std::collections::HashSet;
@@ -84,6 +85,7 @@ pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) +
     }
     let (by_seq, newest) = check_index(inner, &instance, IndexKind::BySeq, &mut report).await?;
     let (all_docs, _) = check_index(inner, &instance, IndexKind::AllDocs, &mut report).await?;
+    let uses = attachments::check(inner, &instance, &mut sums, &mut report).await?;
     let blobs =
         read_keys(inner, &instance, instance.keys.blobs(), |key, _| instance.keys.split_blob(key).map(|(id, _)| id));
     let blobs: HashSet<Vec<u8>> = blobs.await?.into_iter().collect();
@@ -100,6 +102,10 @@ pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) +
         if value != counted {
             report.violation(format!("counter {counter:?} is {value}, a recount gives {counted}"));
         }
+    }
+    if uses != sums.attachment_uses {
+        let expected = sums.attachment_uses;
+        report.violation(format!("attachments have {uses} rows for the {expected} uses in documents"));
     }
     if by_seq != sums.documents + sums.deleted_documents {
         report.violation(format!("by-seq has {by_seq} entries for {} documents", report.documents));
@@ -379,6 +385,7 @@ async fn check_strays(inner: &Inner, instance: &Instance, report: &mut Report) -
             Ok(match instance.keys.subspace(key) {
                 Some(Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId) => None,
                 Some(Subspace::FieldId | Subspace::FieldName | Subspace::Local) => None,
+                Some(Subspace::AttachmentData | Subspace::AttachmentUse) => None,
                 _ => Some(hex(key)),
             })
         });

@@ -6,6 +6,7 @@ use flatbed_revtree::RevId;
 use foundationdb::Transaction;
 
 use crate::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
+use crate::attachments::{AttachmentReader, OpenAttachment};
 use crate::changes::{Changes, ChangesQuery};
 use crate::document::{Document, Edit, GetOptions, Updated};
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ use crate::local::{GetLocal, ListLocal, LocalDocument, PutLocal};
 use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
 use crate::seq::Seq;
 use crate::transaction::{self, Attempt, Operation};
+use crate::upload::Upload;
 
 /// A database by its name. Cheap to clone; it may not exist.
 #[derive(Clone)]
@@ -109,17 +111,18 @@ impl Database {
         self.read(&mut GetOne { inner: &self.inner, name: &self.name, id, options }).await
     }
 
-    /// Reads revisions of one document, all leaves or those that are named (with `latest`: the leaves above them), from
-    /// the `from`th on as many as about 1 MB of bodies goes, at least one. A missing one comes as its name; the number is
+    /// Reads revisions of one document in their order, all leaves or those that are named (with `latest`: the leaves
+    /// above them), from the `from`th on as many as about 1 MB of bodies goes, at least one. A missing one comes as its name; the number is
     /// of all there are.
     pub async fn open_revs(
         &self,
         id: &str,
         revs: &OpenRevs,
         from: usize,
+        descending: bool,
         options: &GetOptions,
     ) -> Result<(Vec<std::result::Result<Document, RevId>>, usize)> {
-        self.read(&mut GetOpenRevs { inner: &self.inner, name: &self.name, id, revs, from, options }).await
+        self.read(&mut GetOpenRevs { inner: &self.inner, name: &self.name, id, revs, from, descending, options }).await
     }
 
     /// Reads documents in one transaction: of the first requests, as many as about 1 MB of bodies goes, at least one.
@@ -148,8 +151,8 @@ impl Database {
         Changes::new(self.clone(), query)
     }
 
-    /// Which of these revisions the document does not have, ascending; and its leaves that might be ancestors of them,
-    /// being of a lower generation than one of the missing.
+    /// Which of these revisions the documents do not have, ascending; and their leaves that might be ancestors of them,
+    /// being of a lower generation than one of the missing, descending.
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
         let mut missing = Vec::with_capacity(wanted.len());
         for part in wanted.chunks(MISSING_REVS_AT_ONCE) {
@@ -183,6 +186,22 @@ impl Database {
         let change = |record: &mut crate::proto::DatabaseRecord| record.revs_limit = revs_limit;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
+    }
+
+    /// Begins an upload of an attachment's data, `is_gzip` if its bytes come compressed. The edit that brings it into a
+    /// document follows.
+    pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
+        let instance = crate::write::instance_of(&self.inner, &self.name).await?;
+        Upload::new(Arc::clone(&self.inner), instance, content_type, is_gzip)
+    }
+
+    /// Finds an attachment of a revision (`None`: the winner), to read its data.
+    ///
+    /// # Errors
+    /// [`Error::DocumentNotFound`], [`Error::AttachmentNotFound`].
+    pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
+        let mut open = OpenAttachment { inner: &self.inner, name: &self.name, id, rev, attachment };
+        Ok(AttachmentReader::new(self.clone(), self.read(&mut open).await?))
     }
 
     /// Reads a local document; `None`: there is none. `id` is without `_local/`.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::RevId;
 
+use crate::attachments::{Attachment, AttachmentEdit};
 use crate::error::{Error, Result};
 use crate::seq::Seq;
 
@@ -24,6 +25,8 @@ pub struct Edit<'a> {
     pub history: Option<Vec<RevId>>,
     /// Whether the edit is a deletion.
     pub deleted: bool,
+    /// All attachments that the revision has, by distinct names, in the order written.
+    pub attachments: Vec<(String, AttachmentEdit)>,
     /// The body: an object without the special members (names beginning with `_`), in the order written.
     pub body: Value<'a>,
 }
@@ -169,6 +172,8 @@ pub struct Document {
     pub conflicts: Option<Vec<RevId>>,
     /// The other leaves that are deleted, the best first.
     pub deleted_conflicts: Option<Vec<RevId>>,
+    /// Its attachments, in the order written.
+    pub attachments: Vec<Attachment>,
     /// Where in the order of commits the document stands.
     pub local_seq: Option<Seq>,
 }

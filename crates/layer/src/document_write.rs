@@ -3,11 +3,12 @@
 //! The winner's body lies in the latest range, every other one in the range of its revision; so whoever changes the winner
 //! moves bodies. The latest range and the info are what plain reads see.
 
-use flatbed_flatten::etf::body_revision;
+use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{Ancestry, Merged, RevId, Tree};
 use foundationdb::Transaction;
 use foundationdb::options::MutationType;
 
+use crate::attachments::{self, Attachment, AttachmentEdit, Resolve};
 use crate::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
 use crate::document::{Edit, Updated};
 use crate::error::{Error, Result};
@@ -62,7 +63,23 @@ enum Plan {
     Merge { rev: RevId, is_new: bool, whole: Box<WholeTree>, after: Tree },
 }
 
+/// A plan and the attachments of the new revision, or why the edit is refused.
+type Planned = Result<(Plan, Vec<Attachment>)>;
+
+fn digest_of(attachment: &Attachment) -> AttachmentDigest<'_> {
+    AttachmentDigest { name: &attachment.name, content_type: &attachment.content_type, md5: attachment.md5 }
+}
+
 impl Plan {
+    /// Whether it brings a new leaf.
+    fn is_new(&self) -> bool {
+        match self {
+            Plan::Known(_) => false,
+            Plan::Grow { .. } => true,
+            Plan::Merge { is_new, .. } => *is_new,
+        }
+    }
+
     fn grow(rev: RevId, parent: Leaf, leaves: Leaves, between: Vec<RevId>) -> Plan {
         let others = leaves.0.into_iter().filter(|leaf| leaf.rev != parent.rev);
         let others = others.map(|leaf| (leaf.deleted, leaf.rev)).collect();
@@ -106,16 +123,42 @@ impl DocumentWrite<'_, '_> {
             Some(path) => self.plan_history(path, info.is_some(), old_leaves).await?,
             None => self.plan_edit(info.as_ref(), old_leaves).await?,
         };
-        let plan = match plan {
-            Ok(Plan::Known(rev)) => return Ok(Ok(Updated { rev })),
+        let (plan, attached) = match plan {
+            Ok((Plan::Known(rev), _)) => return Ok(Ok(Updated { rev })),
             Ok(plan) => plan,
             Err(error) => return Ok(Err(error)),
         };
+        if plan.is_new() {
+            // All that may refuse the edit comes before the first write.
+            let body_is_there = match &self.body.place {
+                BodyPlace::Blob(blob_id) => staging::is_staged(self.trx, &self.instance.keys, blob_id).await?,
+                BodyPlace::Rows => true,
+            };
+            let checked = attachments::check(self.trx, self.instance, &attached, &self.edit.attachments).await;
+            match checked {
+                Ok(()) if body_is_there => {}
+                Ok(()) => return Ok(Err(Error::UploadSwept)),
+                Err(error @ (Error::UploadSwept | Error::AttachmentTooLarge { .. })) => return Ok(Err(error)),
+                Err(error) => return Err(error),
+            }
+        }
         let grown = self.change_tree(plan)?;
-        if let (true, BodyPlace::Blob(blob_id)) = (grown.is_new, &self.body.place)
-            && !staging::take(self.trx, &self.instance.keys, blob_id).await?
-        {
-            return Ok(Err(Error::UploadSwept));
+        let mut added_bytes = 0;
+        if grown.is_new {
+            added_bytes = self.body.stored_bytes as i64;
+            if let BodyPlace::Blob(blob_id) = &self.body.place {
+                staging::take(self.trx, &self.instance.keys, blob_id);
+            }
+            added_bytes += attachments::put(
+                self.trx,
+                self.instance,
+                self.keys,
+                &self.edit.id,
+                &grown.rev,
+                &attached,
+                &self.edit.attachments,
+            )
+            .await?;
         }
         let old_rows = match (&info, old_body) {
             (Some(_), Some(rows)) => {
@@ -126,12 +169,11 @@ impl DocumentWrite<'_, '_> {
         let new = self.place_bodies(&grown, info.as_ref(), old_rows.as_ref()).await?;
         let dropped_bytes = match grown.trim {
             Trim::Below(generation) => self.stem(generation).await?,
-            Trim::Prune => prune(self.trx, self.instance, self.keys).await?,
+            Trim::Prune => prune(self.trx, self.instance, self.keys, &self.edit.id).await?,
             Trim::Nothing => 0,
         };
         // The one write with a conflict range: two edits of a document conflict here.
         self.trx.atomic_op(&self.keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
-        let added_bytes = if grown.is_new { self.body.stored_bytes as i64 } else { 0 };
         let change = Change {
             id: &self.edit.id,
             old: info.as_ref(),
@@ -147,8 +189,8 @@ impl DocumentWrite<'_, '_> {
         Ok(Ok(Updated { rev: grown.rev }))
     }
 
-    /// An edit of a client: on a leaf, or the first.
-    async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Result<Plan>> {
+    /// An edit of a client: on a leaf, or the first. Its attachments come with it.
+    async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
         let parent = match (info, &self.edit.parent) {
             (None, parent) => parent.clone(),
             // A document that was deleted is created again on top of its tombstone.
@@ -160,33 +202,68 @@ impl DocumentWrite<'_, '_> {
         if generation > flatbed_revtree::GENERATION_MAX {
             return Ok(Err(Error::InvalidRevision));
         }
-        let hash = body_revision(
-            parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
-            self.edit.deleted,
-            &self.edit.body,
-        );
-        let rev = RevId::new(generation, hash);
-        let Some(info) = info else {
-            // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
-            let between = parent.into_iter().collect();
-            return Ok(Ok(Plan::Grow { rev, parent: None, others: Vec::new(), between }));
+        let leaves = match info {
+            Some(_) => self.leaves(leaves).await?,
+            None => Leaves::default(),
         };
-        let leaves = self.leaves(leaves).await?;
-        let Some(parent) = parent.and_then(|parent| leaves.find(&parent)).cloned() else {
+        let leaf = parent.as_ref().and_then(|parent| leaves.find(parent)).cloned();
+        if let (Some(info), None) = (info, &leaf) {
             if leaves.find(&info.winner).is_none() {
                 return Err(Error::Corrupt("a document's winner is not among its leaves".into()));
             }
             return Ok(Err(Error::Conflict));
+        }
+        let known = match &parent {
+            Some(parent) if self.has_stubs() => vec![attachments::list(self.trx, self.keys, parent).await?],
+            _ => Vec::new(),
+        };
+        let attached = match self.attached(&known, generation) {
+            Ok(attached) => attached,
+            Err(error) => return Ok(Err(error)),
+        };
+        let digests: Vec<_> = attached.iter().map(digest_of).collect();
+        let hash = revision(
+            parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
+            self.edit.deleted,
+            &self.edit.body,
+            &digests,
+        );
+        let rev = RevId::new(generation, hash);
+        let Some(leaf) = leaf else {
+            // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
+            let between = parent.into_iter().collect();
+            return Ok(Ok((Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached)));
         };
         if leaves.find(&rev).is_some() {
             // The same edit came by replication before, under the same name.
             return Ok(Err(Error::Conflict));
         }
-        Ok(Ok(Plan::grow(rev, parent, leaves, Vec::new())))
+        Ok(Ok((Plan::grow(rev, leaf, leaves, Vec::new()), attached)))
+    }
+
+    fn has_stubs(&self) -> bool {
+        self.edit.attachments.iter().any(|(_, edit)| matches!(edit, AttachmentEdit::Stub { .. }))
+    }
+
+    fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> Result<Vec<Attachment>> {
+        let is_foreign = self.edit.history.is_some();
+        Resolve { id: &self.edit.id, edits: &self.edit.attachments, known, generation, is_foreign }.run()
+    }
+
+    /// The attachments of a revision of another replica: its stubs may mean those of any revision that is there.
+    async fn attached_to(&self, path: &[RevId]) -> Result<Result<Vec<Attachment>>> {
+        let mut lists = match self.has_stubs() {
+            true => attachments::all_lists(self.trx, self.keys).await?,
+            false => Vec::new(),
+        };
+        // Ancestors first, the nearest before all.
+        lists.sort_by_key(|(rev, _)| path.iter().position(|ancestor| ancestor == rev).unwrap_or(usize::MAX));
+        let known: Vec<_> = lists.into_iter().map(|(_, list)| list).collect();
+        Ok(self.attached(&known, path.first().map_or(0, RevId::generation)))
     }
 
     /// A revision of another replica.
-    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<Result<Plan>> {
+    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<Planned> {
         let Some((rev, ancestors)) = path.split_first() else { return Ok(Err(Error::InvalidRevision)) };
         let leaves = if exists { self.leaves(leaves).await? } else { Leaves::default() };
         let mut below = leaves.0.iter().filter_map(|leaf| {
@@ -197,19 +274,24 @@ impl DocumentWrite<'_, '_> {
             let is_all_known = (ancestors.len() - at - 1) as u64 <= parent.ancestry.len();
             if is_all_known {
                 let (parent, between) = (parent.clone(), ancestors.get(..at).unwrap_or_default().to_vec());
-                return Ok(Ok(Plan::grow(rev.clone(), parent, leaves, between)));
+                let plan = Plan::grow(rev.clone(), parent, leaves, between);
+                return Ok(self.attached_to(path).await?.map(|attached| (plan, attached)));
             }
         }
         if leaves.find(rev).is_some_and(|leaf| ancestors.len() as u64 <= leaf.ancestry.len()) {
-            return Ok(Ok(Plan::Known(rev.clone())));
+            return Ok(Ok((Plan::Known(rev.clone()), Vec::new())));
         }
         let whole = WholeTree::read(self.trx, self.keys, leaves).await?;
         let mut after = whole.tree.clone();
         let is_new = after.merge(path, self.edit.deleted) == Merged::New;
         if after == whole.tree {
-            return Ok(Ok(Plan::Known(rev.clone())));
+            return Ok(Ok((Plan::Known(rev.clone()), Vec::new())));
         }
-        Ok(Ok(Plan::Merge { rev: rev.clone(), is_new, whole: Box::new(whole), after }))
+        let plan = Plan::Merge { rev: rev.clone(), is_new, whole: Box::new(whole), after };
+        if !is_new {
+            return Ok(Ok((plan, Vec::new())));
+        }
+        Ok(self.attached_to(path).await?.map(|attached| (plan, attached)))
     }
 
     async fn leaves(&self, reading: Option<Reading>) -> Result<Leaves> {
@@ -262,6 +344,7 @@ impl DocumentWrite<'_, '_> {
 
     /// Writes the new revision's body and record, and puts the winner's body into the latest range. Returns the info.
     async fn place_bodies(&self, grown: &Grown, old: Option<&Info>, old_rows: Option<&Rows>) -> Result<Info> {
+        let has_attachments = !self.edit.attachments.is_empty();
         let (deleted, best) =
             winner(&grown.leaves).ok_or_else(|| Error::Corrupt("a document without a leaf".into()))?;
         let mut stamp = [0xff; STAMP_BYTES];
@@ -275,6 +358,7 @@ impl DocumentWrite<'_, '_> {
             place: self.body.place.clone(),
             external_bytes: self.body.external_bytes,
             stored_bytes: self.body.stored_bytes,
+            has_attachments,
         };
         let quiet = Quiet(self.trx);
         let is_new_winner = grown.is_new && *best == grown.rev;
@@ -294,14 +378,15 @@ impl DocumentWrite<'_, '_> {
                 stored_bytes: self.body.stored_bytes,
                 place: self.body.place.clone(),
                 body_dropped: false,
+                has_attachments,
             };
             quiet.set(&self.keys.revision(&grown.rev), &record.encode())?;
         }
         match old {
             _ if is_new_winner => {}
             Some(old) if old.winner == *best => {
-                (info.place, info.external_bytes, info.stored_bytes) =
-                    (old.place.clone(), old.external_bytes, old.stored_bytes);
+                (info.place, info.has_attachments) = (old.place.clone(), old.has_attachments);
+                (info.external_bytes, info.stored_bytes) = (old.external_bytes, old.stored_bytes);
             }
             _ => self.promote(best, &mut info).await?,
         }
@@ -330,8 +415,8 @@ impl DocumentWrite<'_, '_> {
             self.put_rows(self.keys.body(), rows.iter())?;
             Quiet(self.trx).clear_range(&range)?;
         }
-        (info.place, info.external_bytes, info.stored_bytes) =
-            (record.place, record.external_bytes, record.stored_bytes);
+        (info.place, info.has_attachments) = (record.place, record.has_attachments);
+        (info.external_bytes, info.stored_bytes) = (record.external_bytes, record.stored_bytes);
         Ok(())
     }
 
@@ -340,8 +425,10 @@ impl DocumentWrite<'_, '_> {
         let [records, bodies, segments] = self.keys.stemmed(last);
         let pages = body::begin_read(self.trx, records.clone()).finish(self.trx, BODY_BYTES_MAX).await?;
         let mut dropped = 0;
+        let mut has_attachments = false;
         for row in pages.iter().flat_map(|page| page.iter()) {
             let record = RevisionRecord::decode(row.value())?;
+            has_attachments |= record.has_attachments;
             if !record.body_dropped {
                 dropped += record.stored_bytes as i64;
             }
@@ -351,6 +438,10 @@ impl DocumentWrite<'_, '_> {
         }
         for range in [records, bodies, segments] {
             Quiet(self.trx).clear_range(&range)?;
+        }
+        if has_attachments {
+            let is_beyond = |rev: &RevId| rev.generation() <= last;
+            dropped += attachments::drop_lists(self.trx, self.instance, self.keys, &self.edit.id, is_beyond).await?;
         }
         Ok(dropped)
     }

@@ -90,6 +90,26 @@ pub enum Error {
     /// The body's upload took so long that it counted as broken, and was removed.
     #[error("the upload was removed before it was committed: try again")]
     UploadSwept,
+    /// An attachment is larger than one may be, or there are too many of them.
+    #[error("attachment")]
+    AttachmentTooLarge {
+        /// The bound that it passes.
+        bytes_max: u64,
+    },
+    /// What was said to be gzip is not.
+    #[error("The attachment's data is no gzip")]
+    InvalidAttachment,
+    /// A stub names an attachment that the document does not have.
+    #[error("Invalid attachment stub in {id} for {name}")]
+    MissingStub {
+        /// The document's id.
+        id: String,
+        /// The attachment's name.
+        name: String,
+    },
+    /// The revision has no attachment of that name.
+    #[error("Document is missing attachment")]
+    AttachmentNotFound,
     /// The system has no randomness to give.
     #[error("no randomness from the system")]
     NoRandomness,

@@ -28,6 +28,8 @@ const ALL_DOCS: u64 = 4;
 const BLOBS: u64 = 5;
 const STAGED: u64 = 6;
 const LOCAL: u64 = 7;
+const ATTACHMENT_DATA: u64 = 8;
+const ATTACHMENT_USES: u64 = 9;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -44,6 +46,7 @@ const LEAVES: u64 = 2;
 const REVISIONS: u64 = 3;
 const REVISION_BODIES: u64 = 4;
 const ANCESTORS: u64 = 5;
+const ATTACHMENTS: u64 = 6;
 
 const TUPLE_BYTES: u8 = 0x01;
 const TUPLE_STRING: u8 = 0x02;
@@ -218,6 +221,7 @@ impl Keys {
             REVISIONS => DocumentPart::Revision,
             REVISION_BODIES => DocumentPart::RevisionBody,
             ANCESTORS => DocumentPart::Ancestors,
+            ATTACHMENTS => DocumentPart::Attachments,
             _ => return Err(bad_key()),
         };
         Ok((id, part, rest))
@@ -316,6 +320,48 @@ impl Keys {
         take_bytes_at(&key[self.one(STAGED).len().min(key.len())..], TUPLE_BYTES).map(|(id, _)| id)
     }
 
+    /// Where the data of a digest lies.
+    pub(crate) fn attachment_data(&self, digest: &[u8]) -> Vec<u8> {
+        let mut key = self.one(ATTACHMENT_DATA);
+        put_text(&mut key, TUPLE_BYTES, digest);
+        key
+    }
+
+    pub(crate) fn attachment_data_all(&self) -> KeyRange {
+        KeyRange { begin: self.one(ATTACHMENT_DATA), end: self.one(ATTACHMENT_DATA + 1) }
+    }
+
+    /// The digest in a key of [`Keys::attachment_data_all`].
+    pub(crate) fn attachment_digest(&self, key: &[u8]) -> Result<Vec<u8>> {
+        take_bytes_at(&key[self.one(ATTACHMENT_DATA).len().min(key.len())..], TUPLE_BYTES).map(|(digest, _)| digest)
+    }
+
+    /// Says that a document has an attachment with the data of a digest.
+    pub(crate) fn attachment_use(&self, digest: &[u8], id: &str) -> Vec<u8> {
+        let mut key = self.one(ATTACHMENT_USES);
+        put_text(&mut key, TUPLE_BYTES, digest);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// All documents that have a digest's data.
+    pub(crate) fn attachment_uses(&self, digest: &[u8]) -> KeyRange {
+        let mut key = self.one(ATTACHMENT_USES);
+        put_text(&mut key, TUPLE_BYTES, digest);
+        under(&key)
+    }
+
+    pub(crate) fn attachment_uses_all(&self) -> KeyRange {
+        KeyRange { begin: self.one(ATTACHMENT_USES), end: self.one(ATTACHMENT_USES + 1) }
+    }
+
+    /// The digest and the document's id in a key of [`Keys::attachment_uses_all`].
+    pub(crate) fn split_attachment_use(&self, key: &[u8]) -> Result<(Vec<u8>, String)> {
+        let start = self.one(ATTACHMENT_USES).len().min(key.len());
+        let (digest, used) = take_bytes_at(&key[start..], TUPLE_BYTES)?;
+        Ok((digest, take_text(&key[start + used..])?))
+    }
+
     /// A part of a local document's record.
     pub(crate) fn local(&self, id: &str, part: u64) -> Vec<u8> {
         let mut key = self.one(LOCAL);
@@ -366,6 +412,8 @@ impl Keys {
             BLOBS => Subspace::Blob,
             STAGED => Subspace::Staged,
             LOCAL => Subspace::Local,
+            ATTACHMENT_DATA => Subspace::AttachmentData,
+            ATTACHMENT_USES => Subspace::AttachmentUse,
             _ => return None,
         })
     }
@@ -395,6 +443,8 @@ pub(crate) enum Subspace {
     Blob,
     Staged,
     Local,
+    AttachmentData,
+    AttachmentUse,
 }
 
 /// What a key under a document holds.
@@ -406,6 +456,7 @@ pub(crate) enum DocumentPart {
     Revision,
     RevisionBody,
     Ancestors,
+    Attachments,
 }
 
 /// Keys of one document.
@@ -479,6 +530,17 @@ impl DocumentKeys {
 
     pub(crate) fn ancestor_segments(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, ANCESTORS), end: with_int(&self.prefix, ANCESTORS + 1) }
+    }
+
+    /// The list of a revision's attachments.
+    pub(crate) fn attachments(&self, rev: &RevId) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, ATTACHMENTS);
+        put_rev(&mut key, rev);
+        key
+    }
+
+    pub(crate) fn attachment_lists(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, ATTACHMENTS), end: with_int(&self.prefix, ATTACHMENTS + 1) }
     }
 
     /// Records, bodies and sealed segments of revisions whose generation is at most `generation`.

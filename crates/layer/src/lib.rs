@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod all_docs;
+mod attachments;
 mod body;
 mod changes;
 pub mod check;
@@ -36,9 +37,11 @@ mod seq;
 mod staging;
 mod transaction;
 mod tree;
+mod upload;
 mod write;
 
 pub use all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
+pub use attachments::{Attachment, AttachmentEdit, AttachmentReader};
 pub use changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, Since, Wait};
 pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX};
 pub use document::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
@@ -50,3 +53,4 @@ pub use local::{LOCAL_BYTES_MAX, LocalDocument};
 pub use metrics::Metric;
 pub use read::{Got, OpenRevs};
 pub use seq::Seq;
+pub use upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};

@@ -79,6 +79,9 @@ pub struct DocumentInfo {
     /// keys and values of the winner's body
     #[prost(uint64, tag = "7")]
     pub stored_bytes: u64,
+    /// of the winner
+    #[prost(bool, tag = "8")]
+    pub has_attachments: bool,
 }
 /// {NS}/DOC/{docid}/LEAVES/{not deleted}/{generation}/{hash}: the ancestors, newest first.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -124,6 +127,8 @@ pub struct RevisionInfo {
     /// by compaction
     #[prost(bool, tag = "6")]
     pub body_dropped: bool,
+    #[prost(bool, tag = "7")]
+    pub has_attachments: bool,
 }
 /// {NS}/BY_SEQ/{incarnation}/{versionstamp}
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -161,4 +166,41 @@ pub struct LocalDocument {
     /// JSON text of the body's members, without braces
     #[prost(bytes = "vec", tag = "2")]
     pub members: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/DOC/{docid}/ATTACHMENTS/{generation}/{hash}, of revisions that have any.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AttachmentList {
+    #[prost(message, repeated, tag = "1")]
+    pub attachments: ::prost::alloc::vec::Vec<Attachment>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Attachment {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub content_type: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub revpos: u64,
+    /// 32 bytes: SHA-256 of the bytes stored
+    #[prost(bytes = "vec", tag = "4")]
+    pub digest: ::prost::alloc::vec::Vec<u8>,
+    /// 16 bytes: MD5 of the bytes stored
+    #[prost(bytes = "vec", tag = "5")]
+    pub md5: ::prost::alloc::vec::Vec<u8>,
+    /// of what was uploaded, without an encoding
+    #[prost(uint64, tag = "6")]
+    pub length: u64,
+    #[prost(uint64, tag = "7")]
+    pub stored_length: u64,
+    /// what is stored is its gzip
+    #[prost(bool, tag = "8")]
+    pub gzip: bool,
+}
+/// {NS}/ATTACHMENT_DATA/{digest}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AttachmentData {
+    #[prost(bytes = "vec", tag = "1")]
+    pub blob_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint64, tag = "2")]
+    pub stored_length: u64,
 }

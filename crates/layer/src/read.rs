@@ -3,6 +3,7 @@
 use flatbed_revtree::{RevId, Tree};
 use foundationdb::{RangeOption, Transaction};
 
+use crate::attachments;
 use crate::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
 use crate::document::{Document, GetOptions};
 use crate::error::{Error, NotFound, Result};
@@ -188,11 +189,12 @@ pub(crate) struct GetOpenRevs<'a> {
     pub id: &'a str,
     pub revs: &'a OpenRevs,
     pub from: usize,
+    pub descending: bool,
     pub options: &'a GetOptions,
 }
 
 impl Operation for GetOpenRevs<'_> {
-    /// The revisions ascending, or the one that is missing; and how many there are in all.
+    /// The revisions in order, or the one that is missing; and how many there are in all.
     type Output = (Vec<std::result::Result<Document, RevId>>, usize);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -216,6 +218,9 @@ impl Operation for GetOpenRevs<'_> {
         }
         let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
         wanted.sort_unstable();
+        if self.descending {
+            wanted.reverse();
+        }
         let mut answers = Vec::new();
         let mut bytes = 0;
         for rev in wanted.iter().skip(self.from) {
@@ -279,14 +284,17 @@ impl Get<'_> {
             (Some(rev), _) => rev,
         };
         let older;
-        let (rev, deleted, rows) = if *wanted == info.winner {
-            (info.winner.clone(), info.deleted, rows)
+        let (rev, deleted, has_attachments, rows) = if *wanted == info.winner {
+            (info.winner.clone(), info.deleted, info.has_attachments, rows)
         } else {
             older = self.superseded(&keys, wanted).await?;
-            (wanted.clone(), older.0.deleted, &older.1)
+            (wanted.clone(), older.0.deleted, older.0.has_attachments, &older.1)
         };
         let body = if options.no_body { Vec::new() } else { body::to_json(self.inner, self.instance, rows).await? };
         let mut document = plain(self.id, rev, deleted, body);
+        if has_attachments && !options.no_body {
+            document.attachments = attachments::list(self.trx, &keys, &document.rev).await?;
+        }
         if let Some(tree) = &tree {
             self.tell_tree(&keys, info, tree, &mut document).await?;
         }
@@ -380,7 +388,8 @@ impl Operation for MissingRevs<'_> {
                 missing.dedup();
                 let greatest = missing.last().map_or(0, RevId::generation);
                 let ancestors = leaves.0.into_iter().map(|leaf| leaf.rev);
-                let ancestors = ancestors.filter(|leaf| leaf.generation() < greatest).collect();
+                let mut ancestors: Vec<_> = ancestors.filter(|leaf| leaf.generation() < greatest).collect();
+                ancestors.sort_unstable_by(|a, b| b.cmp(a));
                 answers.push((missing, ancestors));
             }
         }
@@ -421,6 +430,7 @@ fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
         revs_info: None,
         conflicts: None,
         deleted_conflicts: None,
+        attachments: Vec::new(),
         local_seq: None,
     }
 }

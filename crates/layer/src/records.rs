@@ -49,6 +49,7 @@ pub(crate) struct Info {
     pub place: BodyPlace,
     pub external_bytes: u64,
     pub stored_bytes: u64,
+    pub has_attachments: bool,
 }
 
 impl Info {
@@ -62,6 +63,7 @@ impl Info {
             place: place(message.blob_id),
             external_bytes: message.external_bytes,
             stored_bytes: message.stored_bytes,
+            has_attachments: message.has_attachments,
         })
     }
 
@@ -76,6 +78,7 @@ impl Info {
             blob_id: blob_id(&self.place),
             external_bytes: self.external_bytes,
             stored_bytes: self.stored_bytes,
+            has_attachments: self.has_attachments,
         };
         let mut out = Vec::with_capacity(message.encoded_len() + 4);
         // A Vec grows: encoding into it cannot fail for want of room.
@@ -94,6 +97,7 @@ pub(crate) struct RevisionRecord {
     pub stored_bytes: u64,
     pub place: BodyPlace,
     pub body_dropped: bool,
+    pub has_attachments: bool,
 }
 
 impl RevisionRecord {
@@ -106,6 +110,7 @@ impl RevisionRecord {
             stored_bytes: message.stored_bytes,
             place: place(message.blob_id),
             body_dropped: message.body_dropped,
+            has_attachments: message.has_attachments,
         })
     }
 
@@ -117,6 +122,7 @@ impl RevisionRecord {
             stored_bytes: self.stored_bytes,
             blob_id: blob_id(&self.place),
             body_dropped: self.body_dropped,
+            has_attachments: self.has_attachments,
         }
         .encode_to_vec()
     }
@@ -221,6 +227,7 @@ mod tests {
             place: BodyPlace::Blob(vec![9; 16]),
             external_bytes: 7,
             stored_bytes: 8,
+            has_attachments: true,
         };
         let mut operand = info.encode_stamped();
         assert_eq!(operand[2..14], [0xee; 12]);

@@ -46,7 +46,8 @@ pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepare
             .count()
             .max(1);
         let (now, later) = rest.split_at(count);
-        let mut write = Stage { inner, instance, blob_id: &blob_id, created_at_ms, rows: now, is_first };
+        let mut write =
+            Stage { inner, instance, blob_id: &blob_id, created_at_ms, rows: now, is_first, touches: false };
         if !transaction::write(&inner.db, &inner.metrics, &mut write).await? {
             return Ok(false);
         }
@@ -59,12 +60,14 @@ pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepare
     Ok(true)
 }
 
-/// In the transaction that points at the blob: takes it out of STAGED. False if it has been swept.
-pub(crate) async fn take(trx: &Transaction, keys: &Keys, blob_id: &[u8]) -> Result<bool> {
-    let key = keys.staged(blob_id);
-    let found = trx.get(&key, false).await?.is_some();
-    trx.clear(&key);
-    Ok(found)
+/// In the transaction that is to point at the blob: whether it is there still, or has been swept.
+pub(crate) async fn is_staged(trx: &Transaction, keys: &Keys, blob_id: &[u8]) -> Result<bool> {
+    Ok(trx.get(&keys.staged(blob_id), false).await?.is_some())
+}
+
+/// In the transaction that points at the blob, after [`is_staged`]: takes it out of STAGED.
+pub(crate) fn take(trx: &Transaction, keys: &Keys, blob_id: &[u8]) {
+    trx.clear(&keys.staged(blob_id));
 }
 
 /// Removes a blob that was staged for an edit which was refused.
@@ -75,13 +78,16 @@ pub(crate) async fn discard(inner: &Inner, instance: &Instance, blob_id: &[u8]) 
     }
 }
 
-struct Stage<'a> {
-    inner: &'a Inner,
-    instance: &'a Instance,
-    blob_id: &'a [u8],
-    created_at_ms: u64,
-    rows: &'a [(Vec<u8>, Vec<u8>)],
-    is_first: bool,
+/// Writes rows of a blob.
+pub(crate) struct Stage<'a> {
+    pub inner: &'a Inner,
+    pub instance: &'a Instance,
+    pub blob_id: &'a [u8],
+    pub created_at_ms: u64,
+    pub rows: &'a [(Vec<u8>, Vec<u8>)],
+    pub is_first: bool,
+    /// The blob counts as staged from now on anew.
+    pub touches: bool,
 }
 
 impl Operation for Stage<'_> {
@@ -100,6 +106,8 @@ impl Operation for Stage<'_> {
         } else if trx.get(&staged_key, false).await?.is_none() {
             // What came before is gone: to go on would make a blob without its beginning.
             return Err(Error::UploadSwept);
+        } else if self.touches {
+            trx.set(&staged_key, &proto::Staged { created_at_ms: self.created_at_ms }.encode_to_vec());
         }
         let quiet = Quiet(trx);
         let mut key = keys.blob(self.blob_id);

@@ -6,6 +6,7 @@ use flatbed_revtree::{Ancestry, Branch, RevId, Sealed, Tree, rank};
 use foundationdb::Transaction;
 use foundationdb::future::FdbValues;
 
+use crate::attachments;
 use crate::body::{BODY_BYTES_MAX, begin_read};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
@@ -201,7 +202,7 @@ impl WholeTree {
 
 /// Drops what no branch reaches within the limit of revisions: records, bodies, segments. It sees what the transaction
 /// has written so far. Returns how many stored bytes went.
-pub(crate) async fn prune(trx: &Transaction, instance: &Instance, keys: &DocumentKeys) -> Result<i64> {
+pub(crate) async fn prune(trx: &Transaction, instance: &Instance, keys: &DocumentKeys, id: &str) -> Result<i64> {
     let quiet = Quiet(trx);
     let whole = WholeTree::read(trx, keys, Leaves::read(trx, keys).await?).await?;
     let reachable = whole.segments.reachable(&whole.leaves, instance.revs_limit());
@@ -213,16 +214,20 @@ pub(crate) async fn prune(trx: &Transaction, instance: &Instance, keys: &Documen
     let kept = kept.revisions();
     let records = keys.revisions();
     let prefix_bytes = records.begin.len();
-    let mut dropped = 0;
+    let (mut dropped, mut has_attachments) = (0, false);
     for page in begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await? {
         for row in &page {
             let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
             if !kept.contains(&rev) {
                 let record = RevisionRecord::decode(row.value())?;
+                has_attachments |= record.has_attachments;
                 dropped += drop_body(trx, instance, keys, &rev, &record)?;
                 quiet.clear(row.key())?;
             }
         }
+    }
+    if has_attachments {
+        dropped += attachments::drop_lists(trx, instance, keys, id, |rev| !kept.contains(rev)).await?;
     }
     Ok(dropped)
 }

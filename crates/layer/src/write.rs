@@ -196,7 +196,7 @@ async fn write_batch(
 }
 
 /// The database's instance, from the cache if it is there: the write's own transaction checks it.
-async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
+pub(crate) async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     match inner.cached(name) {
         Some(instance) => Ok(instance),
         None => resolved(inner, name).await,

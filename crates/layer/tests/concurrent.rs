@@ -83,7 +83,14 @@ async fn writer(db: Database, number: u64, operations: u64, documents: u64, ackn
                 for (id, body) in &bodies {
                     let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
                     let parent = winner(&db, id).await;
-                    edits.push(Edit { id: id.into(), parent, history: None, deleted: parts.deleted, body: parts.body });
+                    edits.push(Edit {
+                        id: id.into(),
+                        parent,
+                        history: None,
+                        deleted: parts.deleted,
+                        attachments: Vec::new(),
+                        body: parts.body,
+                    });
                 }
                 for (edit, result) in edits.iter().zip(db.bulk_update(&edits).await.expect("bulk")) {
                     match result {

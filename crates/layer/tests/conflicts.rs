@@ -17,7 +17,14 @@ fn path(text: &str) -> Vec<RevId> {
 async fn replicate(db: &Database, id: &str, path: &[RevId], body: &str) -> Result<RevId> {
     let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).expect("JSON"))?;
     let history = Some(path.to_vec());
-    let edit = Edit { id: id.into(), parent: None, history, deleted: parts.deleted, body: parts.body };
+    let edit = Edit {
+        id: id.into(),
+        parent: None,
+        history,
+        deleted: parts.deleted,
+        attachments: Vec::new(),
+        body: parts.body,
+    };
     db.update(&edit).await.map(|updated| updated.rev)
 }
 
@@ -30,7 +37,7 @@ async fn leaves(db: &Database, id: &str) -> Vec<(Vec<RevId>, bool)> {
     let options = GetOptions { revs: true, ..GetOptions::default() };
     let (mut leaves, mut count) = (Vec::new(), 1);
     while leaves.len() < count {
-        let (found, all) = db.open_revs(id, &OpenRevs::All, leaves.len(), &options).await.unwrap();
+        let (found, all) = db.open_revs(id, &OpenRevs::All, leaves.len(), false, &options).await.unwrap();
         count = all;
         for document in found {
             let document = document.unwrap();
@@ -43,6 +50,7 @@ async fn leaves(db: &Database, id: &str) -> Vec<(Vec<RevId>, bool)> {
             leaves.push((document.revisions.unwrap(), document.deleted));
         }
     }
+    leaves.sort_by(|(a, a_deleted), (b, b_deleted)| (!b_deleted, &b[0]).cmp(&(!a_deleted, &a[0])));
     leaves
 }
 
@@ -150,7 +158,7 @@ async fn long_histories_and_many_branches_keep_their_lines() {
         }
     }
     let options = GetOptions { revs: true, ..GetOptions::default() };
-    let (shown, count) = db.open_revs("t", &OpenRevs::All, 0, &options).await.unwrap();
+    let (shown, count) = db.open_revs("t", &OpenRevs::All, 0, false, &options).await.unwrap();
     assert_eq!(count, 5);
     for document in shown {
         let document = document.unwrap();

@@ -138,6 +138,7 @@ async fn walks_go_page_by_page_both_ways() {
                 parent: None,
                 history: None,
                 deleted: false,
+                attachments: Vec::new(),
                 body: flatbed_layer::json::parse(br#"{"v":1}"#, &Default::default()).unwrap(),
             })
             .collect();

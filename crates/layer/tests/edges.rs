@@ -136,6 +136,7 @@ async fn edits_that_need_no_transaction_see_a_deletion_too() {
     two.delete_database("db").await.unwrap();
     assert!(matches!(db.bulk_update(&[]).await, Err(Error::DatabaseNotFound)));
     let value = flatbed_layer::json::parse(b"{}", &Default::default()).unwrap();
-    let edit = Edit { id: "_no".into(), parent: None, history: None, deleted: false, body: value };
+    let edit =
+        Edit { id: "_no".into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body: value };
     assert!(matches!(db.bulk_update(&[edit]).await, Err(Error::DatabaseNotFound)));
 }

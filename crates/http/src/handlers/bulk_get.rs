@@ -173,7 +173,7 @@ impl BulkGet {
     async fn next_leaves(&mut self, from: usize, out: &mut Vec<u8>) -> flatbed_layer::Result<()> {
         let Some(Wanted::Document { id, options }) = self.wanted.get(self.at) else { return Ok(()) };
         let revs = options.rev.clone().map_or(OpenRevs::All, |rev| OpenRevs::Some(vec![rev]));
-        let (found, count) = self.database.open_revs(id, &revs, from, options).await?;
+        let (found, count) = self.database.open_revs(id, &revs, from, true, options).await?;
         let mut written = from;
         for revision in &found {
             json_out::comma(written, out);

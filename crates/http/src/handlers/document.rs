@@ -136,7 +136,7 @@ async fn open_revisions(
         OpenRevs::Some(list.iter().map(rev).collect::<Result<_>>()?)
     };
     let room = pages.room().await;
-    let (mut found, mut count) = database.open_revs(id, &revs, 0, &options).await?;
+    let (mut found, mut count) = database.open_revs(id, &revs, 0, false, &options).await?;
     if count == 0 && revs == OpenRevs::All {
         return Err(LayerError::DocumentNotFound(flatbed_layer::NotFound::Missing).into());
     }
@@ -160,7 +160,7 @@ async fn open_revisions(
             }
             drop(room);
             room = pages.room().await;
-            (found, count) = match database.open_revs(&id, &revs, written, &options).await {
+            (found, count) = match database.open_revs(&id, &revs, written, false, &options).await {
                 Ok(more) => more,
                 Err(error) => {
                     tracing::warn!(%error, "a list of revisions broke off");
@@ -217,7 +217,7 @@ pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool)
         }
         (None, None) => "".into(),
     };
-    Ok((Edit { id, parent, history, deleted: parts.deleted, body: parts.body }, named))
+    Ok((Edit { id, parent, history, deleted: parts.deleted, attachments: Vec::new(), body: parts.body }, named))
 }
 
 /// The revision of a document from another replica, and its ancestors, newest first.
@@ -310,7 +310,14 @@ async fn delete(state: &State, mut request: Request, name: &str, id: &str) -> Re
     // 404 comes before 409, as in CouchDB.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
     state.layer.database(name).get(id, &look).await?;
-    let edit = Edit { id: id.into(), parent, history: None, deleted: true, body: Value::Object(Vec::new()) };
+    let edit = Edit {
+        id: id.into(),
+        parent,
+        history: None,
+        deleted: true,
+        attachments: Vec::new(),
+        body: Value::Object(Vec::new()),
+    };
     if edit.parent.is_none() {
         return Err(LayerError::Conflict.into());
     }

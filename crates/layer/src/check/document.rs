@@ -7,6 +7,7 @@ use flatbed_revtree::{RevId, Tree};
 use foundationdb::Transaction;
 use prost::Message;
 
+use crate::attachments::{Attachment, decode_list};
 use crate::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::check::hex;
 use crate::error::{Error, Result};
@@ -30,6 +31,8 @@ pub(crate) struct Sums {
     pub external_bytes: i64,
     pub stored_bytes: i64,
     pub blobs: HashSet<Vec<u8>>,
+    /// Documents' distinct attachment data, added up.
+    pub attachment_uses: u64,
 }
 
 impl Sums {
@@ -39,6 +42,7 @@ impl Sums {
         self.external_bytes += other.external_bytes;
         self.stored_bytes += other.stored_bytes;
         self.blobs.extend(other.blobs);
+        self.attachment_uses += other.attachment_uses;
     }
 
     pub(crate) fn counter(&self, counter: Counter) -> i64 {
@@ -83,6 +87,7 @@ struct Parts {
     records: HashMap<RevId, RevisionRecord>,
     bodies: HashMap<RevId, BodyRows>,
     segments: Vec<(RevId, Vec<u8>)>,
+    attachments: HashMap<RevId, Vec<Attachment>>,
 }
 
 impl DocumentCheck<'_> {
@@ -96,6 +101,7 @@ impl DocumentCheck<'_> {
             Some(Ok(info)) => {
                 self.revisions(&info, &parts, &mut wrong);
                 self.bodies(&info, &parts, &mut found.sums, &mut wrong).await?;
+                self.attachments(&info, &parts, &mut found.sums, &mut wrong).await?;
                 self.entries(&info, &parts, &mut wrong).await?;
                 *if info.deleted { &mut found.sums.deleted_documents } else { &mut found.sums.documents } += 1;
                 found.sums.external_bytes += info.external_bytes as i64;
@@ -240,6 +246,32 @@ impl DocumentCheck<'_> {
         Ok(text.len() as u64 + 2)
     }
 
+    /// The lists of attachments; the data itself is checked for the whole database.
+    async fn attachments(&self, info: &Info, parts: &Parts, sums: &mut Sums, wrong: &mut Vec<String>) -> Result<()> {
+        for (rev, record) in &parts.records {
+            if parts.attachments.contains_key(rev) != (record.has_attachments && !record.body_dropped) {
+                wrong.push(format!("the attachments of {rev} are not what its record says"));
+            }
+            if *rev == info.winner && record.has_attachments != info.has_attachments {
+                wrong.push(format!("record and info of {rev} differ"));
+            }
+        }
+        for rev in parts.attachments.keys().filter(|rev| !parts.records.contains_key(rev)) {
+            wrong.push(format!("revision {rev} has attachments and no record"));
+        }
+        let digests: HashSet<_> = parts.attachments.values().flatten().map(Attachment::digest).collect();
+        for digest in &digests {
+            let keys = &self.instance.keys;
+            let used = self.trx.get(&keys.attachment_use(*digest, self.id), true);
+            let data = self.trx.get(&keys.attachment_data(*digest), true);
+            if used.await?.is_none() || data.await?.is_none() {
+                wrong.push(format!("attachment data {} is not there, or does not know of it", hex(*digest)));
+            }
+        }
+        sums.attachment_uses += digests.len() as u64;
+        Ok(())
+    }
+
     async fn blob(&self, blob_id: &[u8]) -> Result<BodyRows> {
         let rows = crate::body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?;
         Ok(rows.iter().map(|(path, value)| (path.to_vec(), value.to_vec())).collect())
@@ -294,6 +326,9 @@ fn sort_out(keys: &crate::keys::Keys, key: &[u8], value: &[u8], parts: &mut Part
         DocumentPart::RevisionBody => {
             let (rev, path) = take_rev(rest)?;
             parts.bodies.entry(rev).or_default().push((path.to_vec(), value.to_vec()));
+        }
+        DocumentPart::Attachments => {
+            parts.attachments.insert(take_rev(rest)?.0, decode_list(value)?);
         }
         DocumentPart::Ancestors => parts.segments.push((take_rev(rest)?.0, value.to_vec())),
     }

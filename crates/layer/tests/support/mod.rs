@@ -79,7 +79,14 @@ pub async fn create(layer: &Layer, name: &str, run_bytes: Option<u32>) -> Databa
 pub async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) -> Result<RevId> {
     let value = parse(body.as_bytes(), &Limits::default()).expect("JSON");
     let parts = EditParts::from_json(value)?;
-    let edit = Edit { id: id.into(), parent: parent.cloned(), history: None, deleted: parts.deleted, body: parts.body };
+    let edit = Edit {
+        id: id.into(),
+        parent: parent.cloned(),
+        history: None,
+        deleted: parts.deleted,
+        attachments: Vec::new(),
+        body: parts.body,
+    };
     db.update(&edit).await.map(|Updated { rev }| rev)
 }
 

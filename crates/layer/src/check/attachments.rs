@@ -1,0 +1,92 @@
+//! Checking the data of attachments: where it lies, who has it, whether it is what its digest says.
+
+use foundationdb::Transaction;
+use prost::Message;
+use sha2::{Digest, Sha256};
+
+use crate::check::document::Sums;
+use crate::check::{Report, hex, read_keys, run};
+use crate::error::Result;
+use crate::instance::Instance;
+use crate::keys::KeyRange;
+use crate::layer::Inner;
+use crate::proto;
+use crate::read::page_of;
+use crate::transaction::{Attempt, Operation};
+
+/// Rows of a blob that are read at once: chunks of up to 90 kB.
+const CHUNKS_AT_ONCE: usize = 8;
+
+/// Checks every digest's data; its blobs and bytes are added to the sums. Returns how many uses there are.
+pub(crate) async fn check(inner: &Inner, instance: &Instance, sums: &mut Sums, report: &mut Report) -> Result<u64> {
+    let keys = &instance.keys;
+    let records = read_keys(inner, instance, keys.attachment_data_all(), |key, value| {
+        Ok((keys.attachment_digest(key)?, proto::AttachmentData::decode(value)?))
+    });
+    let uses = read_keys(inner, instance, keys.attachment_uses_all(), |key, _| keys.split_attachment_use(key));
+    let (records, uses) = (records.await?, uses.await?);
+    report.keys += (records.len() + uses.len()) as u64;
+    let mut used: Vec<&[u8]> = uses.iter().map(|(digest, _)| digest.as_slice()).collect();
+    used.dedup();
+    for (digest, record) in &records {
+        let found = digest_of(inner, instance, &record.blob_id).await?;
+        let is_right = found == (record.stored_length, digest.clone());
+        let is_used = used.binary_search(&digest.as_slice()).is_ok();
+        // A writer may have taken it away meanwhile.
+        let is_there = |expected| async move {
+            let now = run(inner, &mut Record { instance, digest }).await?;
+            Ok::<_, crate::error::Error>(now.as_ref() == Some(expected))
+        };
+        if (!is_right || !is_used) && is_there(record).await? {
+            let what = if is_right { "belongs to no document" } else { "is not what its digest says" };
+            report.violation(format!("attachment data {} {what}", hex(digest)));
+        }
+        sums.blobs.insert(record.blob_id.clone());
+        sums.stored_bytes += record.stored_length as i64;
+    }
+    Ok(uses.len() as u64)
+}
+
+/// How long a blob is, and its digest.
+async fn digest_of(inner: &Inner, instance: &Instance, blob_id: &[u8]) -> Result<(u64, Vec<u8>)> {
+    let (mut length, mut hash) = (0, Sha256::new());
+    let mut range = instance.keys.blob_rows(blob_id);
+    loop {
+        let chunks = run(inner, &mut Chunks { range: &range }).await?;
+        for (_, chunk) in &chunks {
+            length += chunk.len() as u64;
+            hash.update(chunk);
+        }
+        match chunks.last() {
+            Some((key, _)) => range.begin = [key.as_slice(), &[0]].concat(),
+            None => return Ok((length, hash.finalize().to_vec())),
+        }
+    }
+}
+
+struct Chunks<'a> {
+    range: &'a KeyRange,
+}
+
+impl Operation for Chunks<'_> {
+    type Output = Vec<(Vec<u8>, Vec<u8>)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let page = trx.get_range(&page_of(self.range, CHUNKS_AT_ONCE, false), 1, true).await?;
+        Ok(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect())
+    }
+}
+
+struct Record<'a> {
+    instance: &'a Instance,
+    digest: &'a [u8],
+}
+
+impl Operation for Record<'_> {
+    type Output = Option<proto::AttachmentData>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let found = trx.get(&self.instance.keys.attachment_data(self.digest), true).await?;
+        Ok(found.map(|bytes| proto::AttachmentData::decode(&*bytes)).transpose()?)
+    }
+}
