@@ -71,16 +71,24 @@ impl From<LayerError> for Failure {
     fn from(error: LayerError) -> Self {
         let reason = error.to_string();
         match error {
-            LayerError::DatabaseNotFound | LayerError::DocumentNotFound(_) => Failure::not_found(reason),
+            LayerError::DatabaseNotFound | LayerError::DocumentNotFound(_) | LayerError::AttachmentNotFound => {
+                Failure::not_found(reason)
+            }
+            LayerError::MissingStub { .. } => Failure::new(StatusCode::PRECONDITION_FAILED, "missing_stub", reason),
+            LayerError::AttachmentTooLarge { bytes_max } => {
+                let reason = format!("attachments are larger than {bytes_max} bytes");
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
+            }
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
             LayerError::IllegalDatabaseName(_) => {
                 Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason)
             }
             LayerError::Conflict => Failure::new(StatusCode::CONFLICT, "conflict", reason),
             LayerError::InvalidDocument { error, .. } => Failure::new(StatusCode::BAD_REQUEST, error, reason),
-            LayerError::InvalidSetting(_) | LayerError::InvalidRevision | LayerError::InvalidSequence => {
-                Failure::bad_request(reason)
-            }
+            LayerError::InvalidSetting(_)
+            | LayerError::InvalidRevision
+            | LayerError::InvalidSequence
+            | LayerError::InvalidAttachment => Failure::bad_request(reason),
             LayerError::DocumentTooLarge { .. } => {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "document_too_large", reason)
             }

@@ -1,6 +1,8 @@
 //! Writing JSON: documents and the small objects around them.
 
-use flatbed_layer::{Document, RevId};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use flatbed_layer::{Attachment, Document, RevId};
 
 /// A string with its quotes.
 pub(crate) fn string(text: &str, out: &mut Vec<u8>) {
@@ -48,8 +50,50 @@ pub(crate) fn number(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(value.to_string().as_bytes());
 }
 
-/// A document as CouchDB writes it: `_id`, `_rev`, `_deleted`, the body, then what was asked for.
+/// A document as CouchDB writes it: `_id`, `_rev`, `_deleted`, the body, what was asked for, stubs of attachments.
 pub(crate) fn document(document: &Document, out: &mut Vec<u8>) {
+    open_document(document, out);
+    if !document.attachments.is_empty() {
+        out.extend_from_slice(b",\"_attachments\":{");
+        for (at, found) in document.attachments.iter().enumerate() {
+            comma(at, out);
+            attachment(found, false, out);
+            out.extend_from_slice(b",\"stub\":true}");
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+/// `"name":{"content_type":...,"revpos":...,"digest":...,"length":...`, left open.
+pub(crate) fn attachment(attachment: &Attachment, with_encoding: bool, out: &mut Vec<u8>) {
+    attachment_head(attachment, out);
+    out.extend_from_slice(b",\"length\":");
+    number(attachment.length, out);
+    if with_encoding && attachment.gzip {
+        out.extend_from_slice(b",\"encoding\":\"gzip\",\"encoded_length\":");
+        number(attachment.stored_length, out);
+    }
+}
+
+/// As [`attachment`], without the length.
+pub(crate) fn attachment_head(attachment: &Attachment, out: &mut Vec<u8>) {
+    string(&attachment.name, out);
+    out.extend_from_slice(b":{");
+    member("content_type", &attachment.content_type, out);
+    out.extend_from_slice(b",\"revpos\":");
+    number(attachment.revpos, out);
+    out.push(b',');
+    member("digest", &digest(attachment), out);
+}
+
+/// CouchDB's digest of an attachment.
+pub(crate) fn digest(attachment: &Attachment) -> String {
+    format!("md5-{}", BASE64.encode(attachment.md5))
+}
+
+/// A document up to its attachments, left open.
+pub(crate) fn open_document(document: &Document, out: &mut Vec<u8>) {
     out.reserve(document.body.len() + document.id.len() + 80);
     out.extend_from_slice(b"{\"_id\":");
     string(&document.id, out);
@@ -96,7 +140,6 @@ pub(crate) fn document(document: &Document, out: &mut Vec<u8>) {
         out.extend_from_slice(b",\"_local_seq\":");
         string(&seq.to_string(), out);
     }
-    out.push(b'}');
 }
 
 pub(crate) fn comma(at: usize, out: &mut Vec<u8>) {

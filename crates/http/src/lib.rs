@@ -5,6 +5,7 @@
 //! several may run in one process.
 #![forbid(unsafe_code)]
 
+mod attached;
 mod auth;
 mod cors;
 mod error;

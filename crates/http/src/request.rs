@@ -217,6 +217,16 @@ impl Request {
         Ok(Body { bytes, memory })
     }
 
+    /// The next piece of a body that is not kept whole; `None` at its end. Each piece must come in time.
+    pub(crate) async fn next_piece(&mut self) -> Result<Option<Bytes>> {
+        while let Some(frame) = next_frame(&mut self.body).await? {
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
+    }
+
     /// Reads what is left of a body that nobody needs, so that the connection can go on.
     pub(crate) async fn skip_body(&mut self) {
         self.skip(STEP_BYTES).await;

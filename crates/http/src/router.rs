@@ -8,7 +8,7 @@ use hyper::header::{self, HeaderName};
 use hyper::{Method, Response, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::handlers::{all_docs, bulk, bulk_get, changes, database, document, local, revisions, server};
+use crate::handlers::{all_docs, attachment, bulk, bulk_get, changes, database, document, local, revisions, server};
 use crate::metrics::Route;
 use crate::query::{Query, decode};
 use crate::reply::{Reply, ReplyBody};
@@ -188,9 +188,11 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         [_, "_design", _, path, ..] if path.starts_with('_') => {
             later(&mut request, "Functions of design documents").await
         }
-        [name, "_design", id, ..] => document::attachment(state, request, name, &format!("_design/{id}")).await,
+        [name, "_design", id, ref file @ ..] => {
+            attachment::attachment(state, request, name, &format!("_design/{id}"), &file.join("/")).await
+        }
         [name, id] => document::document(state, request, name, id).await,
-        [name, id, ..] => document::attachment(state, request, name, id).await,
+        [name, id, ref file @ ..] => attachment::attachment(state, request, name, id, &file.join("/")).await,
         [] => Err(Failure::not_found("missing")),
     }
 }

@@ -188,8 +188,6 @@ async fn what_is_not_there_yet_says_so() {
         ("PUT", "/db/_security", "{}"),
         ("POST", "/db/_compact", "{}"),
         ("GET", "/db/_design/x/_view/y", ""),
-        ("PUT", "/db/d", r#"{"_attachments":{"a":{"data":""}}}"#),
-        ("PUT", "/db/d/a.txt", "x"),
     ] {
         let answer = server.call(method, path, body).await;
         assert_eq!((answer.status, answer.text("error").as_str()), (501, "not_implemented"), "{method} {path}");

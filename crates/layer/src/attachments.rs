@@ -58,6 +58,8 @@ pub enum AttachmentEdit {
         /// The generation that brought it, if the client says so.
         revpos: Option<u64>,
     },
+    /// One that another document has, as it stands there.
+    Copy(Attachment),
     /// New data.
     Data {
         /// Its media type.
@@ -146,6 +148,7 @@ impl Resolve<'_> {
         for (name, edit) in self.edits {
             list.push(match edit {
                 AttachmentEdit::Stub { revpos } => self.stub(name, *revpos)?,
+                AttachmentEdit::Copy(attachment) => Attachment { name: name.clone(), ..attachment.clone() },
                 AttachmentEdit::Data { content_type, revpos, data } => Attachment {
                     name: name.clone(),
                     content_type: content_type.clone(),
@@ -184,10 +187,17 @@ pub(crate) async fn check(
         return Err(Error::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 });
     }
     for (_, edit) in edits {
-        if let AttachmentEdit::Data { data, .. } = edit
-            && (data.namespace != instance.record.namespace
-                || !staging::is_staged(trx, &instance.keys, &data.blob_id).await?)
-        {
+        let is_there = match edit {
+            AttachmentEdit::Stub { .. } => true,
+            AttachmentEdit::Copy(attachment) => {
+                trx.get(&instance.keys.attachment_data(attachment.digest()), false).await?.is_some()
+            }
+            AttachmentEdit::Data { data, .. } => {
+                data.namespace == instance.record.namespace
+                    && staging::is_staged(trx, &instance.keys, &data.blob_id).await?
+            }
+        };
+        if !is_there {
             return Err(Error::UploadSwept);
         }
     }
@@ -229,10 +239,10 @@ pub(crate) async fn put(
                     grown += stored_length as i64;
                 }
             }
-            AttachmentEdit::Stub { .. } if !is_there => {
+            AttachmentEdit::Stub { .. } | AttachmentEdit::Copy(_) if !is_there => {
                 return Err(Error::Corrupt("an attachment's data is gone".into()));
             }
-            AttachmentEdit::Stub { .. } => {}
+            AttachmentEdit::Stub { .. } | AttachmentEdit::Copy(_) => {}
         }
         trx.set(&instance.keys.attachment_use(attachment.digest(), id), b"");
     }

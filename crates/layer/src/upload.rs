@@ -42,7 +42,15 @@ pub struct Uploaded {
     /// Bytes without an encoding.
     pub length: u64,
     pub(crate) stored_length: u64,
+    sent_length: u64,
     pub(crate) gzip: bool,
+}
+
+impl Uploaded {
+    /// Bytes as they came: without an encoding, or as the client had compressed them.
+    pub fn sent_length(&self) -> u64 {
+        self.sent_length
+    }
 }
 
 /// How the bytes come, and how they are kept.
@@ -177,6 +185,7 @@ impl Upload {
             sent_md5: self.sent_md5.finalize().into(),
             length,
             stored_length: self.stored,
+            sent_length: self.sent,
             gzip,
         })
     }

@@ -1,9 +1,10 @@
 //! Many documents in one request.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Edit, Updated};
+use flatbed_layer::{Edit, Error as LayerError, Updated};
 use hyper::{Method, StatusCode};
 
+use crate::attached;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
 use crate::json_out;
@@ -53,15 +54,23 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         Some(Value::Array(docs)) => docs,
         Some(_) => return Err(Failure::bad_request("`docs` parameter must be an array.")),
     };
+    let database = state.layer.database(name);
     let mut edits = Vec::with_capacity(docs.len());
     for doc in docs {
-        let (mut edit, _): (Edit<'_>, bool) = edit_from(doc, None, new_edits)?;
+        let (mut edit, written): (Edit<'_>, _) = edit_from(doc, None, new_edits)?;
+        if !written.is_empty() {
+            edit.attachments = attached::upload(&database, written, |_| None).await?;
+        }
         if edit.id.is_empty() {
             edit.id = state.uuids.next()?.into();
         }
         edits.push(edit);
     }
-    let results = state.layer.database(name).bulk_update(&edits).await?;
+    let results = database.bulk_update(&edits).await?;
+    // CouchDB refuses the whole request for a stub that has nothing behind it.
+    if let Some(Err(error)) = results.iter().find(|result| matches!(result, Err(LayerError::MissingStub { .. }))) {
+        return Err(error.clone().into());
+    }
     let mut out = Vec::with_capacity(100 * results.len() + 2);
     out.push(b'[');
     let mut written = 0;

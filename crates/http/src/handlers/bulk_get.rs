@@ -4,10 +4,11 @@ use flatbed_layer::json::Value;
 use flatbed_layer::{Database, Document, GetOptions, Got, NotFound, OpenRevs, RevId};
 use hyper::StatusCode;
 
+use crate::attached::{self, Part, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
 use crate::json_out;
-use crate::reply::{PagePermit, Pages, Reply};
+use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Body, Request};
 use crate::server::State;
 
@@ -57,15 +58,23 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
         return Err(Failure::bad_request("Missing JSON list of 'docs'."));
     };
     let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
+    let show = Show::new(&request.query)?;
     let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs, latest)).collect();
     drop(docs);
-    let mut walk = BulkGet { database: state.layer.database(name), wanted, at: 0, leaves: None };
+    let mut walk = BulkGet { database: state.layer.database(name), wanted, at: 0, leaves: None, show };
     walk.database.exists().await?;
     let pages = state.replies.pages();
     let mut out = b"{\"results\":[".to_vec();
     let room = pages.room().await;
-    while out.len() < WHOLE_BYTES_MAX && walk.next(&mut out).await? {}
-    if walk.is_done() {
+    // Attachments are not gathered in memory.
+    while !walk.show.data && out.len() < WHOLE_BYTES_MAX {
+        let (texts, is_more) = walk.next().await?;
+        texts.into_iter().for_each(|text| text.write(&walk.show, &mut out));
+        if !is_more {
+            break;
+        }
+    }
+    if walk.is_done() && !walk.show.data {
         out.extend_from_slice(b"]}");
         return Ok(Reply::json(StatusCode::OK, out));
     }
@@ -79,13 +88,20 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
                 return;
             }
             room = another(&pages, room).await;
-            match walk.next(&mut sender.buffer).await {
-                Ok(true) => {}
-                Ok(false) => break,
+            let (texts, is_more) = match walk.next().await {
+                Ok(next) => next,
                 Err(error) => {
                     tracing::warn!(%error, "a _bulk_get broke off");
                     return;
                 }
+            };
+            for text in texts {
+                if text.send(&walk, &mut sender).await.is_err() {
+                    return;
+                }
+            }
+            if !is_more {
+                break;
             }
         }
         drop(room);
@@ -101,6 +117,64 @@ async fn another(pages: &Pages, room: PagePermit) -> PagePermit {
     pages.room().await
 }
 
+/// A piece of the answer.
+enum Text {
+    Bytes(Vec<u8>),
+    Document(Box<Document>),
+}
+
+impl Text {
+    fn write(&self, show: &Show, out: &mut Vec<u8>) {
+        match self {
+            Text::Bytes(bytes) => out.extend_from_slice(bytes),
+            Text::Document(document) => {
+                for part in attached::parts(document, show, true) {
+                    if let Part::Text(text) = part {
+                        out.extend_from_slice(&text);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send(self, walk: &BulkGet, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
+        match self {
+            Text::Bytes(bytes) => sender.buffer.extend_from_slice(&bytes),
+            Text::Document(document) => {
+                let parts = attached::parts(&document, &walk.show, true);
+                attached::send(&walk.database, &document, parts, sender).await?;
+            }
+        }
+        Ok(sender.send_if_full().await?)
+    }
+}
+
+/// Gathers pieces.
+#[derive(Default)]
+struct Texts {
+    pieces: Vec<Text>,
+    /// What comes after them.
+    out: Vec<u8>,
+}
+
+impl Texts {
+    fn document(&mut self, document: Box<Document>) {
+        self.pieces.push(Text::Bytes(std::mem::take(&mut self.out)));
+        self.pieces.push(Text::Document(document));
+    }
+
+    fn finish(mut self) -> Vec<Text> {
+        self.pieces.push(Text::Bytes(self.out));
+        self.pieces
+    }
+
+    fn ok(&mut self, document: Box<Document>) {
+        self.out.extend_from_slice(b"{\"ok\":");
+        self.document(document);
+        self.out.push(b'}');
+    }
+}
+
 /// A `_bulk_get` under way.
 struct BulkGet {
     database: Database,
@@ -108,6 +182,7 @@ struct BulkGet {
     at: usize,
     /// Of an entry that means several leaves, how many are written.
     leaves: Option<usize>,
+    show: Show,
 }
 
 impl BulkGet {
@@ -115,17 +190,20 @@ impl BulkGet {
         self.at == self.wanted.len()
     }
 
-    /// Reads and writes some more; false: there was nothing left.
-    async fn next(&mut self, out: &mut Vec<u8>) -> flatbed_layer::Result<bool> {
-        if self.is_done() {
-            return Ok(false);
+    /// Reads some more; whether there is anything left behind it.
+    async fn next(&mut self) -> flatbed_layer::Result<(Vec<Text>, bool)> {
+        let mut texts = Texts::default();
+        match self.leaves {
+            _ if self.is_done() => {}
+            Some(from) => self.next_leaves(from, &mut texts).await?,
+            None => self.next_documents(&mut texts).await?,
         }
-        if let Some(from) = self.leaves {
-            self.next_leaves(from, out).await?;
-            return Ok(true);
-        }
+        Ok((texts.finish(), !self.is_done()))
+    }
+
+    async fn next_documents(&mut self, texts: &mut Texts) -> flatbed_layer::Result<()> {
         let end = self.wanted.len().min(self.at + READ_AT_ONCE);
-        let chunk = &self.wanted[self.at..end];
+        let chunk = self.wanted.get(self.at..end).unwrap_or_default();
         let requests: Vec<(String, GetOptions)> = chunk
             .iter()
             .filter_map(|wanted| match wanted {
@@ -136,6 +214,7 @@ impl BulkGet {
         let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
         let mut found = found.into_iter();
         for wanted in chunk {
+            let out = &mut texts.out;
             match wanted {
                 Wanted::Nonsense { id, rev, reason } => {
                     json_out::comma(self.at, out);
@@ -146,47 +225,45 @@ impl BulkGet {
                 Wanted::Document { id, options } => match found.next() {
                     // What was too much for one read is asked for again.
                     None => break,
-                    Some(Got::Several) => {
-                        json_out::comma(self.at, out);
-                        begin(Some(id), out);
-                        self.leaves = Some(0);
-                        break;
-                    }
                     Some(got) => {
                         json_out::comma(self.at, out);
                         begin(Some(id), out);
                         match got {
-                            Got::Document(document) => ok(&document, out),
+                            Got::Several => {
+                                self.leaves = Some(0);
+                                break;
+                            }
+                            Got::Document(document) => texts.ok(document),
                             Got::Missing(reason) => missing(id, options.rev.as_ref(), reason, out),
-                            Got::Several => {}
                         }
-                        out.extend_from_slice(b"]}");
+                        texts.out.extend_from_slice(b"]}");
                     }
                 },
             }
             self.at += 1;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Some leaves of the entry at hand.
-    async fn next_leaves(&mut self, from: usize, out: &mut Vec<u8>) -> flatbed_layer::Result<()> {
+    async fn next_leaves(&mut self, from: usize, texts: &mut Texts) -> flatbed_layer::Result<()> {
         let Some(Wanted::Document { id, options }) = self.wanted.get(self.at) else { return Ok(()) };
         let revs = options.rev.clone().map_or(OpenRevs::All, |rev| OpenRevs::Some(vec![rev]));
         let (found, count) = self.database.open_revs(id, &revs, from, true, options).await?;
+        let is_empty = found.is_empty();
         let mut written = from;
-        for revision in &found {
-            json_out::comma(written, out);
+        for revision in found {
+            json_out::comma(written, &mut texts.out);
             match revision {
-                Ok(document) => ok(document, out),
-                Err(rev) => missing(id, Some(rev), NotFound::Missing, out),
+                Ok(document) => texts.ok(Box::new(document)),
+                Err(rev) => missing(id, Some(&rev), NotFound::Missing, &mut texts.out),
             }
             written += 1;
         }
-        let is_done = written >= count || found.is_empty();
+        let is_done = written >= count || is_empty;
         self.leaves = Some(written).filter(|_| !is_done);
         if is_done {
-            out.extend_from_slice(b"]}");
+            texts.out.extend_from_slice(b"]}");
             self.at += 1;
         }
         Ok(())
@@ -197,12 +274,6 @@ fn begin(id: Option<&str>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"id\":");
     json_out::string_or_null(id, out);
     out.extend_from_slice(b",\"docs\":[");
-}
-
-fn ok(document: &Document, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"ok\":");
-    json_out::document(document, out);
-    out.push(b'}');
 }
 
 fn missing(id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {

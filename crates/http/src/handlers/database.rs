@@ -107,7 +107,8 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     }
     let batch = request.query.get("batch") == Some("ok");
     let body = request.read_body().await?;
-    let (mut edit, _) = edit_of(&body.bytes, None, &request.query)?;
+    let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
+    edit.attachments = crate::attached::upload(&state.layer.database(name), written, |_| None).await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
     }

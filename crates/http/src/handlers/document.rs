@@ -1,13 +1,14 @@
 //! `/{db}/{doc}`
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Edit, EditParts, Error as LayerError, GetOptions, OpenRevs, REVS_LIMIT_MAX, RevId};
+use flatbed_layer::{Edit, EditParts, Error as LayerError, GetOptions, NotFound, OpenRevs, REVS_LIMIT_MAX, RevId};
 use hyper::{Method, StatusCode, header};
 
+use crate::attached::{self, Show, Written};
 use crate::error::{Failure, Result, parse_rev};
 use crate::json_out;
 use crate::query::{Query, encode};
-use crate::reply::{Pages, Reply, ReplyBody};
+use crate::reply::{Interrupted, Pages, Reply, ReplyBody, Sender};
 use crate::request::Request;
 use crate::server::State;
 
@@ -56,23 +57,26 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
     Some(reply)
 }
 
-/// Paths behind a document: no document has attachments yet.
-pub(crate) async fn attachment(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
-    request.skip_body().await;
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::not_implemented("Attachments"));
-    }
-    let options = GetOptions { no_body: true, ..GetOptions::default() };
-    state.layer.database(name).get(id, &options).await?;
-    Err(Failure::not_found("Document is missing attachment"))
-}
-
 async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
     let database = state.layer.database(name);
-    let options = options_of(query)?;
+    let show = Show::new(query)?;
+    let mut options = options_of(query)?;
+    let with_revisions = options.revs;
+    options.revs |= show.since.is_some();
     if let Some(open_revs) = query.get("open_revs") {
-        return open_revisions(database, state.replies.pages(), id, open_revs, options).await;
+        let shown = Shown { show, with_revisions };
+        return open_revisions(database, state.replies.pages(), id, open_revs, options, shown).await;
+    }
+    if options.latest
+        && let Some(rev) = options.rev.take()
+    {
+        // CouchDB shows the latest revision of all, if it knows the one that is named.
+        let missing = database.missing_revs(&[(id.to_owned(), vec![rev])]).await?;
+        if missing.iter().any(|(missing, _)| !missing.is_empty()) {
+            return Err(LayerError::DocumentNotFound(NotFound::Missing).into());
+        }
+        options.tombstone = true;
     }
     let document = database.get(id, &options).await?;
     let etag = etag(&document.rev);
@@ -82,13 +86,35 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
     if tagged && request.accepts_cached(&etag) {
         return Ok(Reply::not_modified(&etag));
     }
-    let mut out = Vec::new();
-    json_out::document(&document, &mut out);
-    let mut reply = Reply::json(StatusCode::OK, out);
+    let mut reply = if document.attachments.is_empty() || !(show.data || show.encoding) {
+        let mut out = Vec::new();
+        json_out::document(&document, &mut out);
+        Reply::json(StatusCode::OK, out)
+    } else {
+        let parts = attached::parts(&document, &show, with_revisions);
+        let length = attached::length(&document, &parts) + 1;
+        let (mut reply, mut sender) = Reply::stream();
+        reply.header(header::CONTENT_LENGTH, &length.to_string());
+        if request.method == Method::GET {
+            tokio::spawn(async move {
+                if attached::send(&database, &document, parts, &mut sender).await.is_ok() {
+                    sender.buffer.push(b'\n');
+                    let _ = sender.finish().await;
+                }
+            });
+        }
+        reply
+    };
     if tagged {
         reply.header(header::ETAG, &etag);
     }
     Ok(reply)
+}
+
+/// How documents of a list are shown.
+struct Shown {
+    show: Show,
+    with_revisions: bool,
 }
 
 /// What of a document a query asks for.
@@ -121,6 +147,7 @@ async fn open_revisions(
     id: &str,
     wanted: &str,
     options: GetOptions,
+    shown: Shown,
 ) -> Result<Reply> {
     let mut options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, ..options };
     options.rev = None;
@@ -138,7 +165,7 @@ async fn open_revisions(
     let room = pages.room().await;
     let (mut found, mut count) = database.open_revs(id, &revs, 0, false, &options).await?;
     if count == 0 && revs == OpenRevs::All {
-        return Err(LayerError::DocumentNotFound(flatbed_layer::NotFound::Missing).into());
+        return Err(LayerError::DocumentNotFound(NotFound::Missing).into());
     }
     let (reply, mut sender) = Reply::stream();
     let id = id.to_owned();
@@ -149,11 +176,10 @@ async fn open_revisions(
         loop {
             for revision in &found {
                 json_out::comma(written, &mut sender.buffer);
-                open_revision(revision, &mut sender.buffer);
-                written += 1;
-                if sender.send_if_full().await.is_err() {
+                if open_revision(&database, revision, &shown, &mut sender).await.is_err() {
                     return;
                 }
+                written += 1;
             }
             if written >= count || found.is_empty() {
                 break;
@@ -175,32 +201,41 @@ async fn open_revisions(
 }
 
 /// `{"ok":{...}}` or `{"missing":"..."}`
-fn open_revision(revision: &std::result::Result<flatbed_layer::Document, RevId>, out: &mut Vec<u8>) {
+async fn open_revision(
+    database: &flatbed_layer::Database,
+    revision: &std::result::Result<flatbed_layer::Document, RevId>,
+    shown: &Shown,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
     match revision {
         Ok(document) => {
-            out.extend_from_slice(b"{\"ok\":");
-            json_out::document(document, out);
+            sender.buffer.extend_from_slice(b"{\"ok\":");
+            let parts = attached::parts(document, &shown.show, shown.with_revisions);
+            attached::send(database, document, parts, sender).await?;
         }
         Err(rev) => {
-            out.extend_from_slice(b"{\"missing\":");
-            json_out::rev(rev, out);
+            sender.buffer.extend_from_slice(b"{\"missing\":");
+            json_out::rev(rev, &mut sender.buffer);
         }
     }
-    out.push(b'}');
+    sender.buffer.push(b'}');
+    Ok(sender.send_if_full().await?)
 }
 
-/// An edit from a JSON text; `id`: from the path. The second part says whether a revision was named at all.
-pub(crate) fn edit_of<'b>(bytes: &'b [u8], id: Option<&str>, query: &Query) -> Result<(Edit<'b>, bool)> {
+/// An edit from a JSON text; `id`: from the path. Its attachments are still to be uploaded.
+pub(crate) fn edit_of<'b>(bytes: &'b [u8], id: Option<&str>, query: &Query) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     edit_from(value, id, query.get("new_edits") != Some("false"))
 }
 
 /// As [`edit_of`], of a value that is parsed already.
-pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool) -> Result<(Edit<'b>, bool)> {
-    let parts = EditParts::from_json(value)?;
-    if matches!(&parts.attachments, Some(Value::Object(attachments)) if !attachments.is_empty()) {
-        return Err(Failure::not_implemented("Attachments"));
-    }
+pub(crate) fn edit_from<'b>(
+    value: Value<'b>,
+    id: Option<&str>,
+    new_edits: bool,
+) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    let mut parts = EditParts::from_json(value)?;
+    let written = attached::written(parts.attachments.take())?;
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = match (parts.rev, &parts.revisions) {
         _ if !new_edits => None,
@@ -208,7 +243,6 @@ pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool)
         (None, Some(revisions)) => Some(newest_of(revisions)?),
         (rev, _) => rev,
     };
-    let named = parent.is_some();
     let id = match (id, parts.id) {
         (Some(id), _) => id.to_owned().into(),
         (None, Some(id)) => {
@@ -217,7 +251,8 @@ pub(crate) fn edit_from<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool)
         }
         (None, None) => "".into(),
     };
-    Ok((Edit { id, parent, history, deleted: parts.deleted, attachments: Vec::new(), body: parts.body }, named))
+    let attachments = Vec::new();
+    Ok((Edit { id, parent, history, deleted: parts.deleted, attachments, body: parts.body }, written))
 }
 
 /// The revision of a document from another replica, and its ancestors, newest first.
@@ -252,7 +287,7 @@ fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
 }
 
 /// The revision that the request's line and headers name.
-fn named_rev(request: &Request) -> Result<Option<RevId>> {
+pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
     let query = request.query.get("rev").filter(|rev| !rev.is_empty());
     let header = request.header(header::IF_MATCH).map(|tag| tag.trim().trim_matches('"')).filter(|tag| !tag.is_empty());
     match (query, header) {
@@ -271,7 +306,8 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
     }
     let batch = request.query.get("batch") == Some("ok");
     let body = request.read_body().await?;
-    let (mut edit, _) = edit_of(&body.bytes, Some(id), &request.query)?;
+    let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
+    edit.attachments = attached::upload(&state.layer.database(name), written, |_| None).await?;
     match (named_rev(&request)?, &edit.parent) {
         _ if edit.history.is_some() => {}
         (Some(named), Some(parent)) if named != *parent => {

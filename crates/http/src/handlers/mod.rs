@@ -1,6 +1,7 @@
 //! What each path does.
 
 pub(crate) mod all_docs;
+pub(crate) mod attachment;
 pub(crate) mod bulk;
 pub(crate) mod bulk_get;
 pub(crate) mod changes;

@@ -1,0 +1,327 @@
+//! Attachments in documents: as they come in JSON, and as documents go out with them.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use flatbed_layer::json::Value;
+use flatbed_layer::{Attachment, AttachmentEdit, Database, Document, RevId, Uploaded};
+
+use crate::error::{Failure, Result, parse_rev};
+use crate::json_out;
+use crate::query::Query;
+use crate::reply::{Interrupted, Sender};
+
+/// What an attachment is where nobody says.
+pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
+
+/// Bytes as base64.
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    BASE64.encode(bytes)
+}
+
+/// What is decoded of base64 at a time; a multiple of four.
+const BASE64_PIECE: usize = 64 * 1024;
+
+/// An attachment as a document in JSON has it.
+pub(crate) struct Written<'v> {
+    pub name: String,
+    pub content_type: String,
+    pub revpos: Option<u64>,
+    /// `md5-...`, if the client says what it must be.
+    pub digest: Option<String>,
+    /// Its length, if the client says so: of the bytes as they come.
+    pub length: Option<u64>,
+    /// The bytes come compressed.
+    pub is_gzip: bool,
+    pub source: Source<'v>,
+}
+
+pub(crate) enum Source<'v> {
+    Stub,
+    /// Base64.
+    Inline(std::borrow::Cow<'v, str>),
+    /// In a part of its own.
+    Follows,
+}
+
+/// CouchDB keeps names that begin with an underscore for itself.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Failure::bad_request("Attachment name can't be empty"));
+    }
+    if name.starts_with('_') {
+        let reason = format!("Attachment name '{name}' starts with prohibited character '_'");
+        return Err(Failure::bad_request(reason));
+    }
+    Ok(())
+}
+
+/// Takes `_attachments` apart.
+pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
+    let Some(Value::Object(members)) = attachments else { return Ok(Vec::new()) };
+    let mut list: Vec<Written<'_>> = Vec::with_capacity(members.len());
+    for (name, value) in members {
+        check_name(&name)?;
+        let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
+        let text = |member: &str| value.get(member).and_then(Value::as_str).map(str::to_owned);
+        let number = |member: &str| match value.get(member) {
+            Some(Value::Number(number)) => number.parse().ok(),
+            _ => None,
+        };
+        let is_set = |member: &str| matches!(value.get(member), Some(Value::Bool(true)));
+        let is_gzip = value.get("encoding").and_then(Value::as_str) == Some("gzip");
+        let content_type = text("content_type").unwrap_or_else(|| DEFAULT_TYPE.to_owned());
+        let (revpos, digest) = (number("revpos"), text("digest"));
+        let length = if is_gzip { number("encoded_length") } else { number("length") };
+        let source = if is_set("stub") {
+            Source::Stub
+        } else if is_set("follows") {
+            Source::Follows
+        } else {
+            match crate::handlers::bulk::take(value, "data") {
+                Some(Value::String(data)) => Source::Inline(data),
+                _ => return Err(invalid()),
+            }
+        };
+        let name = name.into_owned();
+        // Of two members of one name the last counts, as everywhere in JSON here.
+        list.retain(|other| other.name != name);
+        list.push(Written { name, content_type, revpos, digest, length, is_gzip, source });
+    }
+    Ok(list)
+}
+
+/// Uploads what is inline, and makes the edit's list. What follows is uploaded by the caller: in order, or by name.
+pub(crate) async fn upload(
+    database: &Database,
+    written: Vec<Written<'_>>,
+    mut followed: impl FnMut(&str) -> Option<Uploaded>,
+) -> Result<Vec<(String, AttachmentEdit)>> {
+    let mut edits = Vec::with_capacity(written.len());
+    for Written { name, content_type, revpos, digest, length, is_gzip, source } in written {
+        let edit = match source {
+            Source::Stub => AttachmentEdit::Stub { revpos },
+            Source::Inline(text) => {
+                let data = inline(database, &name, &content_type, is_gzip, &text).await?;
+                AttachmentEdit::Data { content_type, revpos, data }
+            }
+            Source::Follows => {
+                let missing = || Failure::bad_request(format!("The data of attachment {name} does not follow"));
+                let data = followed(&name).ok_or_else(missing)?;
+                check(&name, &data, digest.as_deref(), length)?;
+                AttachmentEdit::Data { content_type, revpos, data }
+            }
+        };
+        edits.push((name, edit));
+    }
+    Ok(edits)
+}
+
+/// Whether data is what the client said.
+fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>) -> Result<()> {
+    if let Some(expected) = digest.and_then(|digest| digest.strip_prefix("md5-")) {
+        let digests = [BASE64.encode(data.md5), BASE64.encode(data.sent_md5)];
+        if !digests.iter().any(|digest| digest == expected) {
+            let reason = format!("The digest of attachment {name} is md5-{}, not what was said", digests[1]);
+            return Err(Failure::bad_request(reason));
+        }
+    }
+    if let Some(expected) = length.filter(|length| ![data.length, data.sent_length()].contains(length)) {
+        let reason = format!("Attachment {name} is {} bytes long, not {expected}", data.sent_length());
+        return Err(Failure::bad_request(reason));
+    }
+    Ok(())
+}
+
+async fn inline(database: &Database, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
+    let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
+    // Some write base64 in lines.
+    let clean: String;
+    let text = if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
+        clean = text.split_ascii_whitespace().collect();
+        &clean
+    } else {
+        text
+    };
+    let mut upload = database.upload(kind, is_gzip).await?;
+    for piece in text.as_bytes().chunks(BASE64_PIECE) {
+        upload.write(&BASE64.decode(piece).map_err(|_| invalid())?).await?;
+    }
+    Ok(upload.finish().await?)
+}
+
+/// How attachments are shown in documents.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Show {
+    /// With their data.
+    pub data: bool,
+    /// Only of those that came after these revisions.
+    pub since: Option<Vec<RevId>>,
+    /// With what is told of their compression.
+    pub encoding: bool,
+}
+
+impl Show {
+    pub(crate) fn new(query: &Query) -> Result<Show> {
+        let since = match query.json(&["atts_since"])? {
+            None => None,
+            Some(Value::Array(revs)) => {
+                let invalid = || Failure::bad_request("atts_since is a list of revisions");
+                Some(revs.iter().map(|rev| parse_rev(rev.as_str().ok_or_else(invalid)?)).collect::<Result<_>>()?)
+            }
+            Some(_) => return Err(Failure::bad_request("atts_since is a list of revisions")),
+        };
+        let data = query.flag("attachments")? || since.is_some();
+        Ok(Show { data, since, encoding: query.flag("att_encoding_info")? })
+    }
+
+    /// The generation that the client has the attachments up to; `line` is the document's revisions, newest first.
+    pub(crate) fn known_to(&self, line: Option<&[RevId]>) -> u64 {
+        let (Some(since), Some(line)) = (&self.since, line) else { return 0 };
+        line.iter().find(|rev| since.contains(rev)).map_or(0, RevId::generation)
+    }
+
+    /// Whether the data of an attachment is shown.
+    pub(crate) fn shows(&self, attachment: &Attachment, known_to: u64) -> bool {
+        self.data && attachment.revpos > known_to
+    }
+}
+
+/// A part of a document's text.
+pub(crate) enum Part {
+    Text(Vec<u8>),
+    /// The data of the attachment at this place, as base64.
+    Data(usize),
+}
+
+/// A document's text with its attachments, whose data is read when it is sent.
+pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
+    let known_to = show.known_to(document.revisions.as_deref());
+    let mut out = Vec::new();
+    if with_revisions || document.revisions.is_none() {
+        json_out::open_document(document, &mut out);
+    } else {
+        json_out::open_document(&Document { revisions: None, ..document.clone() }, &mut out);
+    }
+    let mut parts = Vec::new();
+    if !document.attachments.is_empty() {
+        out.extend_from_slice(b",\"_attachments\":{");
+        for (at, attachment) in document.attachments.iter().enumerate() {
+            json_out::comma(at, &mut out);
+            if show.shows(attachment, known_to) {
+                json_out::attachment_head(attachment, &mut out);
+                out.extend_from_slice(b",\"data\":\"");
+                parts.push(Part::Text(std::mem::take(&mut out)));
+                parts.push(Part::Data(at));
+                out.extend_from_slice(b"\"}");
+            } else {
+                json_out::attachment(attachment, show.encoding, &mut out);
+                out.extend_from_slice(b",\"stub\":true}");
+            }
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+    parts.push(Part::Text(out));
+    parts
+}
+
+/// How long the text is.
+pub(crate) fn length(document: &Document, parts: &[Part]) -> u64 {
+    let of = |part: &Part| match part {
+        Part::Text(text) => text.len() as u64,
+        Part::Data(at) => document.attachments.get(*at).map_or(0, |attachment| attachment.length.div_ceil(3) * 4),
+    };
+    parts.iter().map(of).sum()
+}
+
+/// Sends a document's text; what attachments take in memory does not depend on their size.
+pub(crate) async fn send(
+    database: &Database,
+    document: &Document,
+    parts: Vec<Part>,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
+    for part in parts {
+        match part {
+            Part::Text(text) => sender.buffer.extend_from_slice(&text),
+            Part::Data(at) => {
+                if let Some(attachment) = document.attachments.get(at) {
+                    data(database, document, attachment, sender).await?;
+                }
+            }
+        }
+        sender.send_if_full().await?;
+    }
+    Ok(())
+}
+
+/// An attachment's bytes, without an encoding, as base64.
+async fn data(
+    database: &Database,
+    document: &Document,
+    attachment: &Attachment,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
+    let mut reader = database.attachment(&document.id, Some(&document.rev), &attachment.name).await?;
+    let mut plain = Plain::new(attachment.gzip);
+    let mut rest: Vec<u8> = Vec::new();
+    loop {
+        let stored = reader.next().await?;
+        let is_last = stored.is_none();
+        rest.extend(match stored {
+            Some(stored) => plain.push(&stored)?,
+            None => plain.finish()?,
+        });
+        let whole = if is_last { rest.len() } else { rest.len() / 3 * 3 };
+        for piece in rest.get(..whole).unwrap_or_default().chunks(BASE64_PIECE / 4 * 3) {
+            sender.buffer.extend_from_slice(BASE64.encode(piece).as_bytes());
+            sender.send_if_full().await?;
+        }
+        rest.drain(..whole);
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Stored bytes without their encoding.
+pub(crate) enum Plain {
+    Identity,
+    Gzip(Box<flate2::write::GzDecoder<Vec<u8>>>),
+}
+
+impl Plain {
+    pub(crate) fn new(is_gzip: bool) -> Plain {
+        match is_gzip {
+            true => Plain::Gzip(Box::new(flate2::write::GzDecoder::new(Vec::new()))),
+            false => Plain::Identity,
+        }
+    }
+
+    /// What more stored bytes give.
+    pub(crate) fn push(&mut self, stored: &[u8]) -> std::result::Result<Vec<u8>, Interrupted> {
+        match self {
+            Plain::Identity => Ok(stored.to_vec()),
+            Plain::Gzip(decoder) => {
+                std::io::Write::write_all(decoder, stored).map_err(|_| damaged())?;
+                Ok(std::mem::take(decoder.get_mut()))
+            }
+        }
+    }
+
+    /// What is left at the end.
+    pub(crate) fn finish(&mut self) -> std::result::Result<Vec<u8>, Interrupted> {
+        match self {
+            Plain::Identity => Ok(Vec::new()),
+            Plain::Gzip(decoder) => {
+                decoder.try_finish().map_err(|_| damaged())?;
+                Ok(std::mem::take(decoder.get_mut()))
+            }
+        }
+    }
+}
+
+fn damaged() -> Interrupted {
+    tracing::error!("an attachment's stored gzip cannot be read");
+    Interrupted
+}
