@@ -61,7 +61,14 @@ async fn measure(root: &Path, bytes: usize, run_bytes: u32) -> Result<(), Box<dy
         .enumerate()
         .map(|(number, text)| {
             let body = parse(text.as_bytes(), &Limits::default()).unwrap_or(Value::Null);
-            Edit { id: format!("doc{number:08}").into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+            Edit {
+                id: format!("doc{number:08}").into(),
+                parent: None,
+                history: None,
+                deleted: false,
+                attachments: Vec::new(),
+                body,
+            }
         })
         .collect();
     let started = Instant::now();

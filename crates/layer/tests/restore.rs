@@ -29,8 +29,17 @@ async fn followers_begin_anew() {
     let id = |n: usize| format!("{n:05}{}", "i".repeat(if n.is_multiple_of(7) { 900 } else { 0 }));
     for chunk in (0..5_000).collect::<Vec<_>>().chunks(500) {
         let body = || json::parse(b"{}", &json::Limits::default()).expect("JSON");
-        let edits: Vec<_> =
-            chunk.iter().map(|n| Edit { id: id(*n).into(), parent: None, deleted: false, body: body() }).collect();
+        let edits: Vec<_> = chunk
+            .iter()
+            .map(|n| Edit {
+                id: id(*n).into(),
+                parent: None,
+                history: None,
+                deleted: false,
+                attachments: Vec::new(),
+                body: body(),
+            })
+            .collect();
         assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
     }
     let first = put(&db, "first", None, r#"{"n":1}"#).await.unwrap();
