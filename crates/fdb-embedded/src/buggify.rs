@@ -16,8 +16,8 @@ use crate::stats::{Counter, FaultCount};
 /// How often faults happen, and the seed that decides which.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buggify {
-    /// Chance of a fault at each place that can have one, 0.0 to 1.0. A read fails with a tenth of it: a transaction has
-    /// many.
+    /// Chance of a fault at each place that can have one, 0.0 to 1.0. The n-th read of a transaction fails with the n-th
+    /// part of a quarter of it, so that transactions with many reads come to an end too.
     pub probability: f64,
     /// Equal seeds give equal faults to equal sequences of calls.
     pub seed: u64,
@@ -148,8 +148,8 @@ const KINDS: [&str; 9] = [
     "late_watch",
 ];
 
-/// A read fails with this share of the chance.
-const READ_SHARE: f64 = 0.1;
+/// A transaction's first read fails with this share of the chance.
+const READ_SHARE: f64 = 0.25;
 
 /// The engine's dice.
 pub(crate) struct Faults {
@@ -168,28 +168,28 @@ impl Faults {
         Faults { setting, client, seed, draws: Default::default(), counts: Default::default() }
     }
 
-    fn chance(&self, place: Place) -> f64 {
+    /// The chance of a fault; `share` is the part of the setting's that holds here, and not of the options'.
+    fn chance(&self, place: Place, share: f64) -> f64 {
         match (self.client, self.setting) {
             (Some(client), _) if client.is_enabled.load(Ordering::Relaxed) => client.chance(self.seed, place),
-            (_, Some(setting)) if matches!(place, Place::Read | Place::ReadVersion) => setting.probability * READ_SHARE,
-            (_, Some(setting)) => setting.probability,
+            (_, Some(setting)) => setting.probability * share,
             _ => 0.0,
         }
     }
 
     /// A number from the place's sequence, if a fault shall happen now.
     #[inline]
-    fn roll(&self, place: Place) -> Option<u64> {
+    fn roll(&self, place: Place, share: f64) -> Option<u64> {
         if self.setting.is_none() && self.client.is_none_or(|client| !client.is_enabled.load(Ordering::Relaxed)) {
             return None;
         }
-        self.draw(place)
+        self.draw(place, share)
     }
 
-    fn draw(&self, place: Place) -> Option<u64> {
+    fn draw(&self, place: Place, share: f64) -> Option<u64> {
         let at = self.draws.get(place as usize)?.fetch_add(2, Ordering::Relaxed);
         let number = |at: u64| mix(sequence(self.seed, place).wrapping_add(at.wrapping_mul(GAMMA)));
-        is_below(number(at), self.chance(place)).then(|| number(at.wrapping_add(1)))
+        is_below(number(at), self.chance(place, share)).then(|| number(at.wrapping_add(1)))
     }
 
     fn count(&self, kind: Kind) {
@@ -199,13 +199,13 @@ impl Faults {
     }
 
     fn late(&self, place: Place, kind: Kind) -> Option<Duration> {
-        let delay = delay(self.roll(place)?);
+        let delay = delay(self.roll(place, 1.0)?);
         self.count(kind);
         Some(delay)
     }
 
     pub(crate) fn on_commit(&self) -> Option<CommitFault> {
-        let (fault, kind) = match self.roll(Place::Commit)? % 3 {
+        let (fault, kind) = match self.roll(Place::Commit, 1.0)? % 3 {
             0 => (CommitFault::NotCommitted, Kind::NotCommitted),
             1 => (CommitFault::UnknownNotApplied, Kind::UnknownNotApplied),
             _ => (CommitFault::UnknownApplied, Kind::UnknownApplied),
@@ -219,10 +219,10 @@ impl Faults {
         self.late(Place::CommitAnswer, Kind::LateCommit)
     }
 
-    /// Whether a read shall fail.
+    /// Whether a transaction's read shall fail; `nth` counts from 1.
     #[inline]
-    pub(crate) fn on_read(&self) -> Option<ReadFault> {
-        let choice = self.roll(Place::Read)?;
+    pub(crate) fn on_read(&self, nth: u32) -> Option<ReadFault> {
+        let choice = self.roll(Place::Read, READ_SHARE / f64::from(nth.max(1)))?;
         let (fault, kind) = match choice % 2 {
             0 => (ReadFault::TooOld, Kind::TooOld),
             _ => (ReadFault::FutureVersion, Kind::FutureVersion),
@@ -234,7 +234,7 @@ impl Faults {
     /// Whether asking for a read version shall answer 1009.
     #[inline]
     pub(crate) fn on_read_version(&self) -> bool {
-        let happens = self.roll(Place::ReadVersion).is_some();
+        let happens = self.roll(Place::ReadVersion, READ_SHARE).is_some();
         if happens {
             self.count(Kind::FutureVersion);
         }
@@ -322,7 +322,7 @@ mod tests {
     fn one_kind_of_call_does_not_disturb_another() {
         let (alone, beside) = (faults(0.3, 1), faults(0.3, 1));
         for _ in 0..77 {
-            beside.on_read();
+            beside.on_read(1);
             beside.on_read_answer();
             beside.on_watch();
         }
@@ -333,13 +333,20 @@ mod tests {
     fn each_kind_is_counted() {
         let faults = faults(0.5, 1);
         for _ in 0..400 {
-            let _ = (faults.on_commit(), faults.on_commit_answer(), faults.on_read(), faults.on_read_version());
+            let _ = (faults.on_commit(), faults.on_commit_answer(), faults.on_read(1), faults.on_read_version());
             let _ = (faults.on_read_answer(), faults.on_watch(), faults.on_fire());
         }
         let counts = faults.counts();
         assert!(counts.iter().all(|count| count.count > 0), "{counts:?}");
         assert!(counts.iter().map(|count| count.count).sum::<u64>() < 1_400);
-        assert!(faults.on_read().is_none() || faults.chance(Place::Read) < faults.chance(Place::Commit));
+    }
+
+    #[test]
+    fn a_transaction_with_many_reads_comes_to_its_end() {
+        let faults = faults(0.5, 1);
+        let fails = || (1..=1_000).any(|nth| faults.on_read(nth).is_some());
+        let failed = (0..1_000).filter(|_| fails()).count();
+        assert!((450..750).contains(&failed), "{failed}");
     }
 
     #[test]
@@ -366,7 +373,7 @@ mod tests {
         OPTIONS.set_activated_percent(0);
         assert_eq!(happens(), 0);
         OPTIONS.set_activated_percent(100);
-        let reads = (0..10_000).filter(|_| faults.on_read().is_some()).count();
+        let reads = (0..10_000).filter(|_| faults.on_read(1).is_some()).count();
         assert!((50..200).contains(&reads), "a read fails in one of a hundred, whatever the option: {reads}");
         OPTIONS.enable(false);
         assert_eq!(happens(), 0);

@@ -178,6 +178,8 @@ pub(crate) struct State {
     /// Reads whose answer is still to be delivered.
     pub(crate) late: Vec<LateAnswer>,
     pub(crate) late_ids: u64,
+    /// Reads since the last retry.
+    pub(crate) reads: u32,
     /// The first error of a read, which the commit answers too.
     pub(crate) failed_read: Option<Error>,
     /// What the last commit that conflicted did so with, where `report_conflicting_keys` was set; kept over resets.
@@ -214,6 +216,7 @@ impl State {
             in_flight: None,
             late: Vec::new(),
             late_ids: 0,
+            reads: 0,
             failed_read: None,
             conflicting: Vec::new(),
             calls: Vec::new(),
@@ -415,6 +418,7 @@ impl State {
         self.writes = WriteMap::default();
         self.outgoing = Outgoing::default();
         self.read_conflicts = RangeSet::default();
+        self.reads = 0;
         self.failed_read = None;
         self.stamped_keys = Vec::new();
         self.writes_tenants = false;

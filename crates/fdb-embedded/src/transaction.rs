@@ -646,7 +646,8 @@ fn look<T>(
     read: impl FnOnce(&View<'_>) -> ViewResult<T>,
 ) -> Result<T> {
     state.has_read = true;
-    match core.faults.on_read() {
+    state.reads = state.reads.saturating_add(1);
+    match core.faults.on_read(state.reads) {
         Some(ReadFault::TooOld) => return Err(Error::TRANSACTION_TOO_OLD),
         Some(ReadFault::FutureVersion) => return Err(Error::FUTURE_VERSION),
         None => {}
