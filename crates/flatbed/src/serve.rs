@@ -75,8 +75,9 @@ pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Optio
     };
     let layer = Layer::open(storage.database(), settings.layer_options()).await?;
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let health = storage.health();
-    let options = ServerOptions { listen, admins, cors, version, drain: DRAIN, health, ..ServerOptions::default() };
+    let (health, faults) = (storage.health(), storage.faults());
+    let options =
+        ServerOptions { listen, admins, cors, version, drain: DRAIN, health, faults, ..ServerOptions::default() };
     let server = Server::bind(options, layer.clone()).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.

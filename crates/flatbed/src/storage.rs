@@ -10,7 +10,7 @@ use std::{
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
 use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions};
-use flatbed_http::StorageHealth;
+use flatbed_http::{InjectedFaults, StorageHealth};
 use foundationdb::{
     Database, FdbError,
     api::{FdbApiBuilder, NetworkAutoStop},
@@ -63,6 +63,7 @@ pub struct Storage {
     network: NetworkAutoStop,
     description: String,
     health: StorageHealth,
+    faults: InjectedFaults,
 }
 
 impl Storage {
@@ -89,6 +90,7 @@ impl Storage {
         if let Some(Buggify { probability, seed }) = options.buggify {
             tracing::warn!(probability, seed, "FLATBED_FDB_BUGGIFY is set: the engine injects faults, for tests only");
         }
+        let has_faults = options.buggify.is_some();
         backend::select(Backend::Embedded)?;
         let network = boot()?;
         let pointer = fdb_capi::open_embedded(directory, options).map_err(|error| match error {
@@ -106,10 +108,17 @@ impl Storage {
                 health.fail(reason);
             }
         });
+        let faults = match has_faults {
+            true => InjectedFaults::new({
+                let engine = engine.clone();
+                move || engine.stats().faults.iter().map(|fault| (fault.kind, fault.count)).collect()
+            }),
+            false => InjectedFaults::default(),
+        };
         // SAFETY: the pointer was just made by the backend that answers in this process, and has this one owner.
         let database = unsafe { Database::new_from_pointer(pointer) };
         let description = format!("the embedded engine in {}", directory.display());
-        Ok(Storage { database: Arc::new(database), network, description, health })
+        Ok(Storage { database: Arc::new(database), network, description, health, faults })
     }
 
     async fn cluster(path: &Path, library: Option<PathBuf>) -> Result<Storage, StorageError> {
@@ -127,7 +136,8 @@ impl Storage {
         drop(transaction);
         let description = format!("the cluster of {}", path.display());
         // A cluster mends itself; whether it answers is seen by asking.
-        Ok(Storage { database: Arc::new(database), network, description, health: StorageHealth::default() })
+        let (health, faults) = Default::default();
+        Ok(Storage { database: Arc::new(database), network, description, health, faults })
     }
 
     /// The database; to be dropped everywhere before [`Storage::close`].
@@ -140,9 +150,14 @@ impl Storage {
         self.health.clone()
     }
 
+    /// Where the engine counts the faults that it injects; to be dropped as the database is.
+    pub fn faults(&self) -> InjectedFaults {
+        self.faults.clone()
+    }
+
     /// Closes the database and stops the network thread.
     pub fn close(self) {
-        drop(self.database);
+        drop((self.database, self.faults));
         drop(self.network);
     }
 }

@@ -25,4 +25,5 @@ pub use auth::{InvalidHash, PasswordHash, Principal};
 pub use cors::Cors;
 pub use error::Failure;
 pub use health::StorageHealth;
+pub use metrics::InjectedFaults;
 pub use server::{BindError, Server, ServerOptions};

@@ -1,6 +1,7 @@
 //! Counting requests, and all figures in Prometheus' text form.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatbed_layer::Metric;
@@ -28,6 +29,35 @@ const ROUTES: [(Route, &str); 8] = [
     (Route::Changes, "changes"),
     (Route::Other, "other"),
 ];
+
+type Counts = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
+
+/// Where `/metrics` asks how many faults the storage injected on purpose; by default it has nobody to ask.
+#[derive(Clone, Default)]
+pub struct InjectedFaults(Option<Counts>);
+
+impl InjectedFaults {
+    /// `counts` answers each kind's name, in snake case, and how often it happened. It must not block.
+    pub fn new(counts: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static) -> InjectedFaults {
+        InjectedFaults(Some(Arc::new(counts)))
+    }
+
+    pub(crate) fn prometheus(&self, out: &mut String) {
+        let Some(counts) = &self.0 else { return };
+        out.push_str("# HELP flatbed_faults_injected_total Faults that FLATBED_FDB_BUGGIFY injected, by kind.\n");
+        out.push_str("# TYPE flatbed_faults_injected_total counter\n");
+        for (kind, count) in counts() {
+            // Writing to a String does not fail.
+            let _ = writeln!(out, "flatbed_faults_injected_total{{kind=\"{kind}\"}} {count}");
+        }
+    }
+}
+
+impl std::fmt::Debug for InjectedFaults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("InjectedFaults").field(&self.0.is_some()).finish()
+    }
+}
 
 /// Requests answered, by route and class of status.
 #[derive(Debug, Default)]

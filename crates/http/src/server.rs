@@ -20,7 +20,7 @@ use crate::auth::{Admins, PasswordHash};
 use crate::cors::Cors;
 use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
-use crate::metrics::Requests;
+use crate::metrics::{InjectedFaults, Requests};
 use crate::reply::ReplyMemory;
 use crate::request::BodyMemory;
 use crate::router;
@@ -57,6 +57,8 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// Where a failure of the storage is told.
     pub health: StorageHealth,
+    /// Where faults that are injected on purpose are counted.
+    pub faults: InjectedFaults,
 }
 
 impl Default for ServerOptions {
@@ -71,6 +73,7 @@ impl Default for ServerOptions {
             connections_max: 20_000,
             drain: Duration::from_secs(10),
             health: StorageHealth::default(),
+            faults: InjectedFaults::default(),
         }
     }
 }
@@ -106,6 +109,7 @@ pub(crate) struct State {
     pub request_ids: RequestIds,
     pub uuids: Uuids,
     pub health: StorageHealth,
+    pub faults: InjectedFaults,
 }
 
 /// A server that listens already.
@@ -145,6 +149,7 @@ impl Server {
             request_ids: RequestIds::default(),
             uuids: Uuids::default(),
             health: options.health,
+            faults: options.faults,
         };
         let connections = Arc::new(Semaphore::new(options.connections_max));
         Ok(Server { listeners, state: Arc::new(state), connections, drain: options.drain })

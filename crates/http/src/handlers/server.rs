@@ -133,7 +133,8 @@ pub(crate) fn active_tasks(request: &Request) -> Result<Reply> {
 
 pub(crate) fn metrics(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    let text = state.requests.prometheus(&state.layer.metrics(), state.health.failure().is_some());
+    let mut text = state.requests.prometheus(&state.layer.metrics(), state.health.failure().is_some());
+    state.faults.prometheus(&mut text);
     let mut reply = Reply::json(StatusCode::OK, text.into_bytes());
     reply.header(header::CONTENT_TYPE, "text/plain; version=0.0.4");
     reply.header(header::CACHE_CONTROL, "no-store");
