@@ -1,6 +1,7 @@
 // Starts the built binary for a test file and stops it afterwards.
 //   FLATBED_BIN           the binary [target/debug/flatbed]
 //   FLATBED_CLUSTER_FILE  a cluster to run on, under a root of its own, instead of the embedded engine
+//   FLATBED_TEST_FAULTS   PROBABILITY or PROBABILITY,SEED: the embedded engine injects faults; another seed each time
 //   FLATBED_TEST_URL      a CouchDB-compatible server that runs already, to try the tests themselves on
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -21,7 +22,14 @@ export async function startServer() {
   const storage = process.env.FLATBED_CLUSTER_FILE
     ? ['--cluster-file', process.env.FLATBED_CLUSTER_FILE, '--root', `test-${randomBytes(6).toString('hex')}`]
     : ['--data-dir', join(directory, 'data')];
+  const env = { ...process.env };
+  if (process.env.FLATBED_TEST_FAULTS) {
+    const [probability, seed = randomBytes(4).readUInt32LE()] = process.env.FLATBED_TEST_FAULTS.split(',');
+    env.FLATBED_FDB_BUGGIFY = `${probability},${seed}`;
+    console.error(`FLATBED_TEST_FAULTS=${env.FLATBED_FDB_BUGGIFY}`);
+  }
   const server = spawn(binary, ['serve', '--listen', '127.0.0.1:0', '--log-level', 'warn', ...storage], {
+    env,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const exited = once(server, 'exit');

@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 use flatbed_client::{Connection, Lines, Url};
 use hyper::Method;
 use serde_json::Value;
-use support::{Server, call, counters, lines};
+use support::{Server, call, counters, faults, lines};
 
 const WRITERS: u64 = 16;
 const DOCUMENTS_EACH: u64 = 60;
@@ -47,8 +47,17 @@ async fn write(url: Url, writer: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_misses_nothing() {
+    follow(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_misses_nothing_under_faults() {
+    follow(faults()).await;
+}
+
+async fn follow(faults: Option<String>) {
     let directory = tempfile::tempdir().unwrap();
-    let server = Server::start(directory.path());
+    let server = Server::start_under(&faults, directory.path());
     call(&mut server.connect().await, Method::PUT, "/feed", "").await;
     let mut feed = lines(&server, "/feed/_changes?feed=continuous&since=0&include_docs=true&heartbeat=10000").await;
     let writers: Vec<_> = (0..WRITERS).map(|writer| tokio::spawn(write(server.url.clone(), writer))).collect();
@@ -77,12 +86,19 @@ async fn a_follower_misses_nothing() {
         writer.await.expect("a writer is done");
     }
 
-    // Nothing is written: a follower that is woken by the watch makes no reads. One safety re-read may fall in here.
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let before = counters(&server, "transactions").await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let transactions = counters(&server, "transactions").await - before;
-    assert!(transactions <= 4.0, "{transactions} transactions in 3 s of an idle feed");
+    if faults.is_some() {
+        assert!(
+            counters(&server, "faults_injected_total{kind=\"not_committed\"}").await > 0.0,
+            "no faults were injected"
+        );
+    } else {
+        // Nothing is written: a follower that is woken by the watch makes no reads. One safety re-read may fall in here.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let before = counters(&server, "transactions").await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let transactions = counters(&server, "transactions").await - before;
+        assert!(transactions <= 4.0, "{transactions} transactions in 3 s of an idle feed");
+    }
 
     // Woken by one write.
     let (_, made) = call(&mut server.connect().await, Method::PUT, "/feed/one-more", "{}").await;
@@ -95,7 +111,7 @@ async fn a_follower_misses_nothing() {
     while let Some(end) = soon(row(&mut feed)).await {
         assert_eq!(text(&end, "last_seq"), last, "only the end is told");
     }
-    let server = Server::start(directory.path());
+    let server = Server::start_under(&faults, directory.path());
     let mut connection = server.connect().await;
     for number in 0..50 {
         assert_eq!(call(&mut connection, Method::PUT, &format!("/feed/later-{number}"), "{}").await.0, 201);

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Output};
 
 use hyper::Method;
 use serde_json::Value;
-use support::{Server, call, run};
+use support::{Server, call, faults, run};
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/browser-compat-data.jsonl");
 
@@ -19,11 +19,20 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-#[tokio::test]
-async fn the_sample_comes_back_equal() {
+#[test]
+fn the_sample_comes_back_equal() {
+    load_and_dump(None);
+}
+
+#[test]
+fn the_sample_comes_back_equal_under_faults() {
+    load_and_dump(faults());
+}
+
+fn load_and_dump(faults: Option<String>) {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let server = Server::start(&data);
+    let server = Server::start_under(&faults, &data);
     let url = server.url.to_string();
     let sample = fs::read_to_string(SAMPLE).unwrap();
     for (database, arguments) in [("packed", &[][..]), ("one-key-a-leaf", &["--run-bytes", "0"])] {

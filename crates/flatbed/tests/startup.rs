@@ -50,6 +50,23 @@ fn configuration_files() {
 }
 
 #[test]
+fn a_setting_for_tests_is_refused_or_told() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, value) in [("FLATBED_FDB_BUGGIFY", "5%"), ("FLATBED_FDB_PENDING_READS", "often")] {
+        let command = &mut flatbed();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.path()).env(name, value);
+        let output = command.output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.contains(name) && message.contains(value), "{message}");
+    }
+    let mut command = flatbed();
+    command.args(["check", "none", "--data-dir"]).arg(directory.path()).env("FLATBED_FDB_BUGGIFY", "0,1");
+    let output = command.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("injects faults"), "{output:?}");
+}
+
+#[test]
 fn cluster_files() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fdb.cluster");

@@ -178,16 +178,19 @@ async fn random_work_in_the_seeds_layout() {
     work(&layers, Some(0), 12, 40, 10).await;
 }
 
-/// The probabilities and seeds to work with: the test's own, or `FLATBED_TEST_FAULTS=PROBABILITY,SEED,COUNT` of the
-/// environment, with COUNT seeds from SEED on and up to the PROBABILITY.
+/// The probabilities and seeds to work with: the test's own, or up to the probability and from the seed on that
+/// `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment gives.
 fn faults(probability: f64, seeds: std::ops::Range<u64>) -> Vec<(f64, u64)> {
-    let Ok(text) = std::env::var("FLATBED_TEST_FAULTS") else {
-        return seeds.map(|seed| (probability, seed)).collect();
+    let given = std::env::var("FLATBED_TEST_FAULTS").ok();
+    let given = given.map(|text| fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED"));
+    let with = |seed: u64| match &given {
+        None => (probability, seed),
+        Some(most) => {
+            let seed = most.seed.wrapping_add(seed - seeds.start);
+            (most.probability * (1 + Random(seed).below(6)) as f64 / 6.0, seed)
+        }
     };
-    let mut numbers = text.split(',').map(|number| number.trim().parse::<f64>().expect("PROBABILITY,SEED,COUNT"));
-    let mut next = || numbers.next().expect("PROBABILITY,SEED,COUNT");
-    let (most, first, count) = (next(), next() as u64, next() as u64);
-    (first..first + count).map(|seed| (most * (1.0 + Random(seed).below(6) as f64) / 6.0, seed)).collect()
+    seeds.clone().map(with).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

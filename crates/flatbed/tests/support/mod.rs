@@ -8,6 +8,7 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Output, Stdio},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use flatbed_client::{Connection, Lines, Url};
@@ -39,6 +40,16 @@ pub fn storage(data: &Path) -> Vec<String> {
     vec!["--cluster-file".into(), cluster_file, "--root".into(), format!("test-{:016x}", name.finish())]
 }
 
+/// What `FLATBED_FDB_BUGGIFY` is to be: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment, or another seed each
+/// time. Nothing on a cluster, which does not know it.
+pub fn faults() -> Option<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+    let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
+    // Shown when the test fails.
+    println!("FLATBED_TEST_FAULTS={faults}");
+    std::env::var_os("FLATBED_CLUSTER_FILE").is_none().then_some(faults)
+}
+
 /// Runs `flatbed check` on `data`, whose server must be stopped.
 pub fn check(database: &str, data: &Path) -> Output {
     let storage = storage(data);
@@ -63,6 +74,14 @@ impl Server {
     /// Starts one with these arguments.
     pub fn start_with(arguments: &[&str]) -> Server {
         Server::start_as(&mut flatbed(), arguments)
+    }
+
+    /// Starts one as [`Server::start`], on an engine that injects `faults`, if any.
+    pub fn start_under(faults: &Option<String>, data: &Path) -> Server {
+        let storage = storage(data);
+        let mut command = flatbed();
+        command.envs(faults.iter().map(|faults| ("FLATBED_FDB_BUGGIFY", faults)));
+        Server::start_as(&mut command, &storage.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Starts one as `command` says, which is [`flatbed`] with an environment or limits of its own.

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,7 +23,7 @@ static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A store of its own for one test: the embedded engine in a temporary directory, or a root of its own on the cluster
-/// that `FLATBED_CLUSTER_FILE` names.
+/// that `FLATBED_CLUSTER_FILE` names. The test programs `*_under_faults` have an engine that injects faults.
 pub struct Store {
     fdb: Arc<foundationdb::Database>,
     root: Vec<u8>,
@@ -39,6 +40,10 @@ impl Store {
             return Store { fdb: open(&path), root: format!("http-test-{now}").into_bytes(), _directory: None };
         }
         let directory = tempfile::tempdir().expect("a temporary directory");
+        if module_path!().contains("_under_faults") {
+            let fdb = open_with_faults(directory.path());
+            return Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) };
+        }
         let cluster_file = directory.path().join("embedded.cluster");
         std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
         Store { fdb: open(cluster_file.to_str().expect("UTF-8")), root: b"t".to_vec(), _directory: Some(directory) }
@@ -61,6 +66,20 @@ impl Store {
         }));
         Running { address, stop, task }
     }
+}
+
+/// The engine with faults: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment, or another seed each time.
+fn open_with_faults(directory: &Path) -> foundationdb::Database {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+    let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
+    // Shown when the test fails.
+    println!("FLATBED_TEST_FAULTS={text}");
+    let mut options = fdb_embedded::OpenOptions::default();
+    options.buggify = Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED"));
+    let database = fdb_capi::open_embedded(directory, options).expect("the engine opens");
+    let database = std::ptr::NonNull::new(database).expect("not null");
+    // SAFETY: the pointer is a database that nobody else destroys.
+    unsafe { foundationdb::Database::new_from_pointer(database) }
 }
 
 /// A server under way.
