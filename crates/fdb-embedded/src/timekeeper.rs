@@ -4,6 +4,9 @@
 //! along with a commit when the last one is ten seconds old, and one is made for a transaction that is about to read the
 //! entries. Keys and values are the controller's: the prefix and the time as a tuple of one integer (seconds since
 //! 1970), and the version as one.
+//!
+//! With the first entry of a run goes the key that tells where the only shard begins, which the bindings' locality
+//! functions read.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -21,6 +24,9 @@ const MAP: (&[u8], &[u8]) = (b"\xff\x02/timeKeeper/map/", b"\xff\x02/timeKeeper/
 /// Tells the form of the entries.
 const VERSION_KEY: &[u8] = b"\xff\x02/timeKeeper/version";
 const VERSION: &[u8] = b"1";
+/// Where the shards begin, as keys below this prefix; here there is one, from the empty key on. Its value would tell the
+/// servers, and is empty.
+const SHARDS: (&[u8], &[u8]) = (b"\xff/keyServers/", b"\xff/keyServers0");
 /// While this key has a value, no entries are made.
 pub(crate) const DISABLE_KEY: &[u8] = b"\xff\x02/timeKeeper/disable";
 /// Time between two entries.
@@ -47,6 +53,11 @@ impl TimeKeeper {
         lock(&self.last).is_none_or(|last| last.elapsed() >= EVERY)
     }
 
+    /// Whether this run has made no entry yet.
+    fn is_first(&self) -> bool {
+        lock(&self.last).is_none()
+    }
+
     /// What a batch of this version shall write beside its commits; nothing most of the time. `is_empty` tells whether a
     /// range has no record.
     pub(crate) fn entry(
@@ -58,12 +69,15 @@ impl TimeKeeper {
         if !self.is_due() || is_disabled() {
             return Vec::new();
         }
-        *lock(&self.last) = Some(Instant::now());
+        let is_first = lock(&self.last).replace(Instant::now()).is_none();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut value = Vec::new();
         push_integer(&mut value, version);
         let mut mutations =
             vec![Mutation::Set(VERSION_KEY.to_vec(), VERSION.to_vec()), Mutation::Set(map_key(now), value)];
+        if is_first {
+            mutations.push(Mutation::Set(SHARDS.0.to_vec(), Vec::new()));
+        }
         let (first, oldest) = (map_key(Duration::ZERO), map_key(now.saturating_sub(AGE_MAX)));
         if first < oldest && !is_empty(&first, &oldest) {
             mutations.push(Mutation::Clear((first, oldest)));
@@ -78,9 +92,13 @@ fn map_key(time: Duration) -> Vec<u8> {
     key
 }
 
-/// Whether a read from `begin` to `end` looks at the entries.
+/// Whether a read from `begin` to `end` looks at what is written here.
 pub(crate) fn is_read(begin: &[u8], end: &[u8]) -> bool {
-    begin < MAP.1 && end > MAP.0
+    is_in(MAP, begin, end) || is_in(SHARDS, begin, end)
+}
+
+fn is_in(range: (&[u8], &[u8]), begin: &[u8], end: &[u8]) -> bool {
+    begin < range.1 && end >= range.0
 }
 
 /// Says that the calling thread is a committer.
@@ -88,10 +106,11 @@ pub(crate) fn mark_committer() {
     IS_COMMITTER.set(true);
 }
 
-/// Sees to it that there is an entry of the last ten seconds, for a transaction that is about to read the entries and has
-/// no read version yet. Where that cannot be done the transaction reads what there is.
-pub(crate) fn make_entry(core: &Core) {
-    if !core.time_keeper.is_due() || IS_COMMITTER.get() {
+/// Sees to it that there is what a transaction is about to read from `begin` to `end` that has no read version yet: an
+/// entry of the last ten seconds, and the shard. Where that cannot be done the transaction reads what there is.
+pub(crate) fn prepare_read(core: &Core, begin: &[u8], end: &[u8]) {
+    let is_due = if is_in(MAP, begin, end) { core.time_keeper.is_due() } else { core.time_keeper.is_first() };
+    if !is_due || IS_COMMITTER.get() {
         return;
     }
     let (sender, receiver) = channel();
@@ -118,7 +137,9 @@ mod tests {
         let keeper = TimeKeeper::default();
         assert!(keeper.entry(1, || true, |_, _| false).is_empty(), "disabled");
         let entry = keeper.entry(0x0102_0304_0506, || false, |_, _| false);
-        let [Mutation::Set(..), Mutation::Set(key, value), Mutation::Clear((begin, end))] = entry.as_slice() else {
+        let [Mutation::Set(..), Mutation::Set(key, value), Mutation::Set(..), Mutation::Clear((begin, end))] =
+            entry.as_slice()
+        else {
             panic!("{entry:?}");
         };
         assert_eq!(value, b"\x1a\x01\x02\x03\x04\x05\x06");
@@ -129,8 +150,8 @@ mod tests {
 
     #[test]
     fn which_reads_look_at_the_entries() {
-        assert!(is_read(MAP.0, MAP.1) && is_read(b"", b"\xff\xff"));
+        assert!(is_read(MAP.0, MAP.1) && is_read(SHARDS.0, SHARDS.0) && is_read(b"", b"\xff\xff"));
         assert!(is_read(b"\xff\x02/timeKeeper/map/\x15\x01", b"\xff\x02/timeKeeper/map/\x15\x01\0"));
-        assert!(!is_read(b"", b"\xff") && !is_read(MAP.1, b"\xff\xff") && !is_read(b"\xff", MAP.0));
+        assert!(!is_read(b"", b"\xff") && !is_read(MAP.1, b"\xff\x02/v") && !is_read(b"\xff", b"\xff\x02/a"));
     }
 }

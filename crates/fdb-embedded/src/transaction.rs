@@ -86,7 +86,7 @@ impl Transaction {
         if timekeeper::is_read(begin, end)
             && self.with(|state, _| state.read.is_none() && state.options.may_read_system_keys)
         {
-            timekeeper::make_entry(self.engine.core());
+            timekeeper::prepare_read(self.engine.core(), begin, end);
         }
     }
 

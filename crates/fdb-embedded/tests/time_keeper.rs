@@ -68,3 +68,16 @@ fn nothing_is_written_for_other_readers_or_while_disabled() {
     commit(&disabler).unwrap();
     assert_eq!(entries(&engine), []);
 }
+
+#[test]
+fn the_locality_functions_find_one_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    let reader = engine.transaction();
+    reader.set_option(302, None).unwrap();
+    let found = range(&reader, b"\xff/keyServers/", b"\xff/keyServers/\xff", &RangeOptions::default()).unwrap();
+    assert_eq!(found, [(b"\xff/keyServers/".to_vec(), vec![])]);
+    let batches = engine.stats().batches;
+    assert_eq!(reader.get(b"\xff/keyServers/", true), Ok(Some(vec![])));
+    assert_eq!(engine.stats().batches, batches, "it is written once a run");
+}
