@@ -208,14 +208,15 @@ pub unsafe extern "C" fn fdb_transaction_add_conflict_range(
     end_key_name_length: c_int,
     conflict_type: c_int,
 ) -> fdb_error_t {
+    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
+    let (tr, begin, end) =
+        unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
     let is_write = match conflict_type {
+        _ if begin > end => return Error::INVERTED_RANGE.0,
         0 => false,
         1 => true,
         _ => return Error::CLIENT_INVALID_OPERATION.0,
     };
-    // SAFETY: by contract `tr` is alive and the bytes have their lengths.
-    let (tr, begin, end) =
-        unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
     code(tr.usable().and_then(|tr| tr.add_conflict_range(begin, end, is_write)))
 }
 
