@@ -20,7 +20,6 @@ const later = {
   'numbers and order': new Set([2]),
   // Mango selectors.
   changes: new Set([20, 21]),
-  'copy, purge, security, limits': new Set([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15]),
 };
 
 let server;

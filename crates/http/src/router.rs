@@ -8,7 +8,9 @@ use hyper::header::{self, HeaderName};
 use hyper::{Method, Response, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::handlers::{all_docs, attachment, bulk, bulk_get, changes, database, document, local, revisions, server};
+use crate::handlers::{
+    all_docs, attachment, bulk, bulk_get, changes, database, document, local, maintenance, revisions, server,
+};
 use crate::metrics::Route;
 use crate::query::{Query, decode};
 use crate::reply::{Reply, ReplyBody};
@@ -144,7 +146,7 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     }
     match names[..] {
         ["_all_dbs"] => server::all_dbs(state, &request).await,
-        ["_active_tasks"] => server::active_tasks(&request),
+        ["_active_tasks"] => server::active_tasks(state, &request),
         ["metrics"] => server::metrics(state, &request),
         [
             path @ ("_replicate" | "_scheduler" | "_node" | "_cluster_setup" | "_membership" | "_dbs_info"
@@ -163,24 +165,19 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         [name, "_revs_limit"] => revisions::revs_limit(state, request, name).await,
         [name, "_revs_diff"] => revisions::revs_diff(state, request, name).await,
         [name, "_missing_revs"] => revisions::missing_revs(state, request, name).await,
+        [name, "_purge"] => maintenance::purge(state, request, name).await,
+        [name, "_purged_infos_limit"] => maintenance::purged_infos_limit(state, request, name).await,
+        [name, "_compact"] => maintenance::compact(state, request, name).await,
+        [name, "_security"] => maintenance::security(state, request, name).await,
         [name, "_local_docs"] => local::list(state, request, name).await,
         [name, "_local", ref id @ ..] if !id.is_empty() => local::document(state, request, name, &id.join("/")).await,
         [name, id] if id.starts_with("_local/") => {
             local::document(state, request, name, id.trim_start_matches("_local/")).await
         }
         [_, "_find" | "_index" | "_explain", ..] => later(&mut request, "Mango queries").await,
-        [
-            _,
-            path @ ("_purge"
-            | "_purged_infos_limit"
-            | "_compact"
-            | "_view_cleanup"
-            | "_security"
-            | "_shards"
-            | "_sync_shards"
-            | "_partition"),
-            ..,
-        ] => later(&mut request, path).await,
+        [_, path @ ("_view_cleanup" | "_shards" | "_sync_shards" | "_partition"), ..] => {
+            later(&mut request, path).await
+        }
         [name, "_design", id] => {
             let id = format!("_design/{id}");
             document::document(state, request, name, &id).await

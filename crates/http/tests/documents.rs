@@ -185,8 +185,6 @@ async fn what_is_not_there_yet_says_so() {
         ("POST", "/_replicate", "{}"),
         ("GET", "/_node/_local/_config", ""),
         ("POST", "/db/_find", r#"{"selector":{}}"#),
-        ("PUT", "/db/_security", "{}"),
-        ("POST", "/db/_compact", "{}"),
         ("GET", "/db/_design/x/_view/y", ""),
     ] {
         let answer = server.call(method, path, body).await;

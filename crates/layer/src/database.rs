@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::keys::Counter;
 use crate::layer::{ChangeRecord, Inner};
 use crate::local::{GetLocal, ListLocal, LocalDocument, PutLocal};
+use crate::purge::Purge;
 use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
 use crate::seq::Seq;
 use crate::transaction::{self, Attempt, Operation};
@@ -38,6 +39,12 @@ pub struct DatabaseInfo {
     pub external_size_bytes: u64,
     /// What all bodies take in keys and values, in bytes.
     pub active_size_bytes: u64,
+    /// Of these, the bodies of revisions that are no leaves: what a compaction frees.
+    pub superseded_size_bytes: u64,
+    /// How often something was purged.
+    pub purge_seq: u64,
+    /// Whether this process is compacting it.
+    pub is_compacting: bool,
     /// FoundationDB's own estimate for the whole database, in bytes.
     pub file_size_bytes: u64,
     /// Tells this database from others that had its name.
@@ -183,9 +190,7 @@ impl Database {
         if !(1..=REVS_LIMIT_MAX).contains(&revs_limit) {
             return Err(Error::InvalidSetting(format!("_revs_limit is 1 to {REVS_LIMIT_MAX}")));
         }
-        let change = |record: &mut crate::proto::DatabaseRecord| record.revs_limit = revs_limit;
-        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
+        self.change_record(|record| record.revs_limit = revs_limit).await
     }
 
     /// Begins an upload of an attachment's data, `is_gzip` if its bytes come compressed. The edit that brings it into a
@@ -202,6 +207,70 @@ impl Database {
     pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
         let mut open = OpenAttachment { inner: &self.inner, name: &self.name, id, rev, attachment };
         Ok(AttachmentReader::new(self.clone(), self.read(&mut open).await?))
+    }
+
+    /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
+    /// that were leaves.
+    pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
+        let mut purge = Purge::new(&self.inner, &self.name, id, revs);
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut purge).await
+    }
+
+    /// How many purges are remembered.
+    pub async fn purged_infos_limit(&self) -> Result<u64> {
+        let record = self.record().await?;
+        Ok(if record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { record.purged_infos_limit })
+    }
+
+    /// Sets how many purges are remembered, at least one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
+        if limit == 0 {
+            return Err(Error::InvalidSetting("`purged_infos_limit` must be a positive integer.".into()));
+        }
+        self.change_record(|record| record.purged_infos_limit = limit).await
+    }
+
+    /// `_security` as JSON text; `None`: it was never set.
+    pub async fn security(&self) -> Result<Option<Vec<u8>>> {
+        Ok(Some(self.record().await?.security).filter(|security| !security.is_empty()))
+    }
+
+    /// Sets `_security`, JSON text of at most [`SECURITY_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`].
+    pub async fn set_security(&self, security: &[u8]) -> Result<()> {
+        if security.len() > SECURITY_BYTES_MAX {
+            return Err(Error::InvalidSetting(format!("_security is at most {SECURITY_BYTES_MAX} bytes")));
+        }
+        self.change_record(|record| record.security = security.to_vec()).await
+    }
+
+    /// Begins to drop the bodies of revisions that are no leaves, in the background; nothing where it is under way.
+    pub async fn compact(&self) -> Result<()> {
+        let instance = crate::write::instance_of(&self.inner, &self.name).await?;
+        self.exists().await?;
+        crate::compact::start(&self.inner, instance);
+        Ok(())
+    }
+
+    async fn record(&self) -> Result<crate::proto::DatabaseRecord> {
+        struct Record<'a>(&'a Inner, &'a str);
+        impl Operation for Record<'_> {
+            type Output = crate::proto::DatabaseRecord;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+                Ok(self.0.resolve(trx, self.1).await?.record.clone())
+            }
+        }
+        self.read(&mut Record(&self.inner, &self.name)).await
+    }
+
+    async fn change_record(&self, change: impl Fn(&mut crate::proto::DatabaseRecord) + Send) -> Result<()> {
+        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
 
     /// Reads a local document; `None`: there is none. `id` is without `_local/`.
@@ -238,6 +307,12 @@ impl Database {
 /// Documents whose revisions are looked up in one transaction.
 const MISSING_REVS_AT_ONCE: usize = 100;
 
+/// How many purges are remembered where a database says nothing else (CouchDB's default).
+pub(crate) const PURGED_INFOS_LIMIT: u64 = 1_000;
+
+/// The longest `_security`: it stands in the database's record.
+pub const SECURITY_BYTES_MAX: usize = 50_000;
+
 /// The largest `_revs_limit`: the records of a document's revisions are read in one transaction.
 pub const REVS_LIMIT_MAX: u64 = 10_000;
 
@@ -259,13 +334,17 @@ impl Operation for ReadInfo<'_> {
         for (value, read) in values.iter_mut().zip(counters) {
             *value = decode_counter(read.await?.as_deref())?.max(0) as u64;
         }
-        let [doc_count, doc_del_count, external_size_bytes, active_size_bytes] = values;
+        let [doc_count, doc_del_count, external_size_bytes, active_size_bytes, superseded_size_bytes, purge_seq] =
+            values;
         Ok(DatabaseInfo {
             doc_count,
             doc_del_count,
             update_seq,
             external_size_bytes,
             active_size_bytes,
+            superseded_size_bytes,
+            purge_seq,
+            is_compacting: self.inner.compactions.progress(instance.record.namespace).is_some(),
             file_size_bytes: size.await?.max(0) as u64,
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,

@@ -19,7 +19,7 @@ use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::seq::STAMP_BYTES;
 use crate::staging;
 use crate::transaction::Quiet;
-use crate::tree::{Leaf, Leaves, WholeTree, prune, put_leaf, winner};
+use crate::tree::{Dropped, Leaf, Leaves, WholeTree, drop_body, prune, put_leaf, winner};
 
 /// The reads of what an edit supersedes, under way.
 pub(crate) struct OldRead {
@@ -94,7 +94,17 @@ struct Grown {
     is_new: bool,
     /// As (deleted, revision).
     leaves: Vec<(bool, RevId)>,
+    /// Leaves that are none any more.
+    superseded: Vec<RevId>,
     trim: Trim,
+}
+
+/// What became of the bodies of leaves that are none any more.
+#[derive(Default)]
+struct Superseded {
+    /// Bytes of those that are kept.
+    kept_bytes: i64,
+    dropped: Dropped,
 }
 
 /// How what lies beyond the limit of revisions is found.
@@ -167,11 +177,17 @@ impl DocumentWrite<'_, '_> {
             _ => None,
         };
         let new = self.place_bodies(&grown, info.as_ref(), old_rows.as_ref()).await?;
-        let dropped_bytes = match grown.trim {
+        let superseded = self.supersede(&grown, info.as_ref()).await?;
+        let dropped = match grown.trim {
             Trim::Below(generation) => self.stem(generation).await?,
-            Trim::Prune => prune(self.trx, self.instance, self.keys, &self.edit.id).await?,
-            Trim::Nothing => 0,
+            Trim::Prune => {
+                let revs_limit = self.instance.revs_limit();
+                prune(self.trx, self.instance, self.keys, &self.edit.id, revs_limit).await?
+            }
+            Trim::Nothing => Dropped::default(),
         };
+        added_bytes -= dropped.body_bytes + dropped.attachment_bytes;
+        added_bytes -= superseded.dropped.body_bytes + superseded.dropped.attachment_bytes;
         // The one write with a conflict range: two edits of a document conflict here.
         self.trx.atomic_op(&self.keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
         let change = Change {
@@ -180,13 +196,52 @@ impl DocumentWrite<'_, '_> {
             old_rows: old_rows.as_ref(),
             new: &new,
             leaves: &grown.leaves,
-            stored_bytes_delta: added_bytes - dropped_bytes,
+            stored_bytes_delta: added_bytes,
+            superseded_bytes_delta: superseded.kept_bytes - dropped.body_bytes,
             user_version: self.user_version,
         };
         for maintainer in maintainers {
             maintainer.document(self.trx, self.instance, &change)?;
         }
         Ok(Ok(Updated { rev: grown.rev }))
+    }
+
+    /// Takes leaves away; others are left.
+    pub(crate) async fn purge(
+        self,
+        whole: WholeTree,
+        after: &Tree,
+        purged: &[RevId],
+        old: &Info,
+        old_rows: &Rows,
+        maintainers: &mut [Box<dyn IndexMaintainer>],
+    ) -> Result<()> {
+        let mut purged_bytes = 0;
+        for rev in purged {
+            let record = self.trx.get(&self.keys.revision(rev), true).await?;
+            let record = record.map(|record| RevisionRecord::decode(&record)).transpose()?;
+            purged_bytes += record.map_or(0, |record| record.stored_bytes as i64);
+        }
+        whole.replace(self.trx, self.keys, after, self.instance.revs_limit())?;
+        let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
+        let grown = Grown { rev: old.winner.clone(), is_new: false, leaves, superseded: Vec::new(), trim: Trim::Prune };
+        let new = self.place_bodies(&grown, Some(old), Some(old_rows)).await?;
+        let dropped = prune(self.trx, self.instance, self.keys, &self.edit.id, u64::MAX).await?;
+        self.trx.atomic_op(&self.keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
+        let change = Change {
+            id: &self.edit.id,
+            old: Some(old),
+            old_rows: Some(old_rows),
+            new: &new,
+            leaves: &grown.leaves,
+            stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
+            superseded_bytes_delta: purged_bytes - dropped.body_bytes,
+            user_version: self.user_version,
+        };
+        for maintainer in maintainers {
+            maintainer.document(self.trx, self.instance, &change)?;
+        }
+        Ok(())
     }
 
     /// An edit of a client: on a leaf, or the first. Its attachments come with it.
@@ -305,7 +360,10 @@ impl DocumentWrite<'_, '_> {
     fn change_tree(&self, plan: Plan) -> Result<Grown> {
         let revs_limit = self.instance.revs_limit();
         match plan {
-            Plan::Known(rev) => Ok(Grown { rev, is_new: false, leaves: Vec::new(), trim: Trim::Nothing }),
+            Plan::Known(rev) => {
+                let (leaves, superseded) = (Vec::new(), Vec::new());
+                Ok(Grown { rev, is_new: false, leaves, superseded, trim: Trim::Nothing })
+            }
             Plan::Grow { rev, parent, others, between } => {
                 let mut ancestry = Ancestry::default();
                 let mut sealed = Vec::new();
@@ -330,14 +388,17 @@ impl DocumentWrite<'_, '_> {
                 put_leaf(self.trx, self.keys, &leaf, sealed)?;
                 let mut leaves = others;
                 leaves.push((self.edit.deleted, rev.clone()));
-                Ok(Grown { rev, is_new: true, leaves, trim })
+                let superseded = parent.into_iter().map(|leaf| leaf.rev).collect();
+                Ok(Grown { rev, is_new: true, leaves, superseded, trim })
             }
             Plan::Merge { rev, is_new, whole, after } => {
                 let is_long = after.branches().iter().any(|branch| branch.ancestors.len() as u64 >= revs_limit);
+                let gone = whole.tree.branches().into_iter().filter(|branch| after.branch(&branch.leaf).is_none());
+                let superseded = gone.map(|branch| branch.leaf.clone()).collect();
                 whole.replace(self.trx, self.keys, &after, revs_limit)?;
                 let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
                 let trim = if is_long { Trim::Prune } else { Trim::Nothing };
-                Ok(Grown { rev, is_new, leaves, trim })
+                Ok(Grown { rev, is_new, leaves, superseded, trim })
             }
         }
     }
@@ -420,17 +481,44 @@ impl DocumentWrite<'_, '_> {
         Ok(())
     }
 
-    /// Drops what the only branch has up to a generation. Returns how many stored bytes went.
-    async fn stem(&self, last: u64) -> Result<i64> {
+    /// Counts the bodies of leaves that are none any more, or drops them where the database keeps those of leaves only.
+    async fn supersede(&self, grown: &Grown, old: Option<&Info>) -> Result<Superseded> {
+        let mut superseded = Superseded::default();
+        for rev in &grown.superseded {
+            let is_old_winner = old.is_some_and(|old| old.winner == *rev);
+            if let (true, false, Some(old)) = (is_old_winner, self.instance.record.leaves_only, old) {
+                superseded.kept_bytes += old.stored_bytes as i64;
+                continue;
+            }
+            let Some(record) = self.trx.get(&self.keys.revision(rev), true).await? else { continue };
+            let mut record = RevisionRecord::decode(&record)?;
+            if !self.instance.record.leaves_only {
+                superseded.kept_bytes += record.stored_bytes as i64;
+                continue;
+            }
+            superseded.dropped.body_bytes += drop_body(self.trx, self.instance, self.keys, rev, &record)?;
+            if record.has_attachments {
+                let (id, is_dropped) = (&self.edit.id, |other: &RevId| other == rev);
+                let lists = attachments::drop_lists(self.trx, self.instance, self.keys, id, is_dropped);
+                superseded.dropped.attachment_bytes += lists.await?;
+            }
+            record.body_dropped = true;
+            Quiet(self.trx).set(&self.keys.revision(rev), &record.encode())?;
+        }
+        Ok(superseded)
+    }
+
+    /// Drops what the only branch has up to a generation.
+    async fn stem(&self, last: u64) -> Result<Dropped> {
         let [records, bodies, segments] = self.keys.stemmed(last);
         let pages = body::begin_read(self.trx, records.clone()).finish(self.trx, BODY_BYTES_MAX).await?;
-        let mut dropped = 0;
+        let mut dropped = Dropped::default();
         let mut has_attachments = false;
         for row in pages.iter().flat_map(|page| page.iter()) {
             let record = RevisionRecord::decode(row.value())?;
             has_attachments |= record.has_attachments;
             if !record.body_dropped {
-                dropped += record.stored_bytes as i64;
+                dropped.body_bytes += record.stored_bytes as i64;
             }
             if let BodyPlace::Blob(blob_id) = &record.place {
                 Quiet(self.trx).clear_range(&self.instance.keys.blob_rows(blob_id))?;
@@ -441,7 +529,8 @@ impl DocumentWrite<'_, '_> {
         }
         if has_attachments {
             let is_beyond = |rev: &RevId| rev.generation() <= last;
-            dropped += attachments::drop_lists(self.trx, self.instance, self.keys, &self.edit.id, is_beyond).await?;
+            let lists = attachments::drop_lists(self.trx, self.instance, self.keys, &self.edit.id, is_beyond);
+            dropped.attachment_bytes = lists.await?;
         }
         Ok(dropped)
     }

@@ -33,9 +33,20 @@ pub(crate) struct Change<'c> {
     pub new: &'c Info,
     /// All leaves after the change, as (deleted, revision).
     pub leaves: &'c [(bool, RevId)],
-    /// Change of what the document's bodies take, all revisions together.
+    /// Change of what the document's bodies and new or dropped attachments take, all revisions together.
     pub stored_bytes_delta: i64,
+    /// Of that, what belongs to bodies of revisions that are no leaves.
+    pub superseded_bytes_delta: i64,
     /// Distinct among the documents of the transaction.
+    pub user_version: u16,
+}
+
+/// A document that was purged whole.
+pub(crate) struct Purged<'c> {
+    pub id: &'c str,
+    pub old: &'c Info,
+    pub stored_bytes_delta: i64,
+    pub superseded_bytes_delta: i64,
     pub user_version: u16,
 }
 
@@ -43,6 +54,9 @@ pub(crate) struct Change<'c> {
 pub(crate) trait IndexMaintainer: Send {
     /// One document has changed.
     fn document(&mut self, trx: &Transaction, instance: &Instance, change: &Change<'_>) -> Result<()>;
+
+    /// A document has gone without a trace.
+    fn purged(&mut self, trx: &Transaction, instance: &Instance, purged: &Purged<'_>) -> Result<()>;
 
     /// All documents of the transaction are through.
     fn finish(&mut self, _trx: &Transaction, _instance: &Instance) -> Result<()> {
@@ -87,6 +101,12 @@ impl IndexMaintainer for BySeq {
         Ok(())
     }
 
+    fn purged(&mut self, trx: &Transaction, instance: &Instance, purged: &Purged<'_>) -> Result<()> {
+        Quiet(trx).clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), purged.old.stamp)))?;
+        self.greatest_user_version = self.greatest_user_version.max(Some(purged.user_version));
+        Ok(())
+    }
+
     fn finish(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
         self.greatest_user_version.map_or(Ok(()), |last| touch_last_seq(trx, &instance.keys, last))
     }
@@ -112,6 +132,10 @@ impl IndexMaintainer for AllDocs {
         let entry = proto::AllDocsEntry { winner: Some(revision_message(&change.new.winner)) };
         Quiet(trx).set(&key, &entry.encode_to_vec())
     }
+
+    fn purged(&mut self, trx: &Transaction, instance: &Instance, purged: &Purged<'_>) -> Result<()> {
+        if purged.old.deleted { Ok(()) } else { Quiet(trx).clear(&instance.keys.all_docs_entry(purged.id)) }
+    }
 }
 
 /// Sums, changed by atomic ADD once a transaction.
@@ -126,7 +150,18 @@ impl IndexMaintainer for Counters {
         let [old_live, old_deleted] = change.old.map_or([0, 0], |old| live(old.deleted));
         let [new_live, new_deleted] = live(change.new.deleted);
         let external = change.new.external_bytes as i64 - change.old.map_or(0, |old| old.external_bytes as i64);
-        let changes = [new_live - old_live, new_deleted - old_deleted, external, change.stored_bytes_delta];
+        let stored = [change.stored_bytes_delta, change.superseded_bytes_delta];
+        let changes = [new_live - old_live, new_deleted - old_deleted, external, stored[0], stored[1]];
+        for (delta, change) in self.deltas.iter_mut().zip(changes) {
+            *delta += change;
+        }
+        Ok(())
+    }
+
+    fn purged(&mut self, _: &Transaction, _: &Instance, purged: &Purged<'_>) -> Result<()> {
+        let [live, deleted] = if purged.old.deleted { [0, -1] } else { [-1, 0] };
+        let external = -(purged.old.external_bytes as i64);
+        let changes = [live, deleted, external, purged.stored_bytes_delta, purged.superseded_bytes_delta];
         for (delta, change) in self.deltas.iter_mut().zip(changes) {
             *delta += change;
         }

@@ -30,6 +30,7 @@ const STAGED: u64 = 6;
 const LOCAL: u64 = 7;
 const ATTACHMENT_DATA: u64 = 8;
 const ATTACHMENT_USES: u64 = 9;
+const PURGES: u64 = 10;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -67,11 +68,21 @@ pub(crate) enum Counter {
     DeletedDocuments = 2,
     ExternalBytes = 3,
     StoredBytes = 4,
+    /// Of these, the bodies of revisions that are no leaves.
+    SupersededBytes = 5,
+    /// How often something was purged.
+    Purges = 6,
 }
 
 impl Counter {
-    pub(crate) const ALL: [Counter; 4] =
-        [Counter::Documents, Counter::DeletedDocuments, Counter::ExternalBytes, Counter::StoredBytes];
+    pub(crate) const ALL: [Counter; 6] = [
+        Counter::Documents,
+        Counter::DeletedDocuments,
+        Counter::ExternalBytes,
+        Counter::StoredBytes,
+        Counter::SupersededBytes,
+        Counter::Purges,
+    ];
 }
 
 /// Keys that stand directly under the root.
@@ -362,6 +373,21 @@ impl Keys {
         Ok((digest, take_text(&key[start + used..])?))
     }
 
+    /// The key of a purge's record for SET_VERSIONSTAMPED_KEY: see [`Keys::by_seq_stamped`].
+    pub(crate) fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
+        let mut key = self.one(PURGES);
+        key.push(TUPLE_VERSIONSTAMP);
+        let offset = key.len() as u32;
+        key.extend_from_slice(&[0xff; 10]);
+        key.extend_from_slice(&user_version.to_be_bytes());
+        key.extend_from_slice(&offset.to_le_bytes());
+        key
+    }
+
+    pub(crate) fn purges(&self) -> KeyRange {
+        KeyRange { begin: self.one(PURGES), end: self.one(PURGES + 1) }
+    }
+
     /// A part of a local document's record.
     pub(crate) fn local(&self, id: &str, part: u64) -> Vec<u8> {
         let mut key = self.one(LOCAL);
@@ -397,7 +423,7 @@ impl Keys {
         Some(match first {
             META => match take_int(rest).ok()? {
                 (LAST_SEQ, []) => Subspace::LastSeq,
-                (counter, []) if (1..=4).contains(&counter) => Subspace::Counter,
+                (counter, []) if (1..=6).contains(&counter) => Subspace::Counter,
                 _ => return None,
             },
             FIELDS => match take_int(rest).ok()? {
@@ -414,6 +440,7 @@ impl Keys {
             LOCAL => Subspace::Local,
             ATTACHMENT_DATA => Subspace::AttachmentData,
             ATTACHMENT_USES => Subspace::AttachmentUse,
+            PURGES => Subspace::Purge,
             _ => return None,
         })
     }
@@ -445,6 +472,7 @@ pub(crate) enum Subspace {
     Local,
     AttachmentData,
     AttachmentUse,
+    Purge,
 }
 
 /// What a key under a document holds.

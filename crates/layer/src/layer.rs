@@ -9,6 +9,7 @@ use foundationdb::{Database as Fdb, RangeOption, Transaction};
 use prost::Message;
 use tokio::sync::watch;
 
+use crate::compact::{CompactionProgress, Compactions};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::hub::Hub;
@@ -57,6 +58,8 @@ pub struct CreateOptions {
     pub run_bytes: Option<u32>,
     /// How many field names get an id; later names stand literally in paths. At most 1,000,000.
     pub field_ids_max: Option<u32>,
+    /// Bodies of revisions that are no leaves are dropped at once, and not only by compaction.
+    pub leaves_only: bool,
 }
 
 /// Which names [`Layer::all_databases`] lists.
@@ -87,6 +90,7 @@ pub(crate) struct Inner {
     pub keys: RootKeys,
     pub options: LayerOptions,
     pub metrics: Metrics,
+    pub compactions: Compactions,
     /// Becomes true when the server stops.
     pub closing: watch::Sender<bool>,
     uuid: String,
@@ -108,8 +112,10 @@ impl Layer {
         let uuid = transaction::write(&db, &metrics, &mut open).await?;
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
-        let inner = Arc::new(Inner { db, keys, options, metrics, closing, uuid, databases });
+        let compactions = Compactions::default();
+        let inner = Arc::new(Inner { db, keys, options, metrics, compactions, closing, uuid, databases });
         crate::staging::start_sweeper(&inner);
+        crate::compact::start_watching(&inner);
         Ok(Layer { inner })
     }
 
@@ -124,6 +130,11 @@ impl Layer {
     /// [`Error::Storage`], after some 30 s at most.
     pub async fn ping(&self) -> Result<()> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut Ping { keys: &self.inner.keys }).await
+    }
+
+    /// The compactions that this process is at.
+    pub fn compactions(&self) -> Vec<CompactionProgress> {
+        self.inner.compactions.all()
     }
 
     /// Creates a database.
@@ -141,7 +152,9 @@ impl Layer {
             return Err(Error::InvalidSetting("field_ids_max is at most 1000000".into()));
         }
         let created_at_ms = now_ms();
-        let mut create = Create { inner: &self.inner, name, run_bytes, field_ids_max, created_at_ms, made: None };
+        let leaves_only = options.leaves_only;
+        let mut create =
+            Create { inner: &self.inner, name, run_bytes, field_ids_max, leaves_only, created_at_ms, made: None };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
     }
 
@@ -293,6 +306,7 @@ struct Create<'a> {
     name: &'a str,
     run_bytes: u32,
     field_ids_max: u32,
+    leaves_only: bool,
     created_at_ms: u64,
     /// Record of an attempt whose commit may have happened.
     made: Option<Vec<u8>>,
@@ -322,7 +336,8 @@ impl Operation for Create<'_> {
             run_bytes: self.run_bytes,
             field_ids_max: self.field_ids_max,
             created_at_ms: self.created_at_ms,
-            revs_limit: 0,
+            leaves_only: self.leaves_only,
+            ..proto::DatabaseRecord::default()
         }
         .encode_to_vec();
         trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());

@@ -21,7 +21,7 @@ pub struct Instance {
     pub uuid: ::prost::alloc::vec::Vec<u8>,
 }
 /// {root}/DBS/{name}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DatabaseRecord {
     #[prost(uint32, tag = "1")]
     pub format_version: u32,
@@ -43,6 +43,15 @@ pub struct DatabaseRecord {
     /// revisions kept of each branch; 0: 1,000
     #[prost(uint64, tag = "7")]
     pub revs_limit: u64,
+    /// bodies of revisions that are not leaves are dropped at once
+    #[prost(bool, tag = "8")]
+    pub leaves_only: bool,
+    /// 0: 1,000
+    #[prost(uint64, tag = "9")]
+    pub purged_infos_limit: u64,
+    /// JSON text of _security; empty: the default
+    #[prost(bytes = "vec", tag = "10")]
+    pub security: ::prost::alloc::vec::Vec<u8>,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -203,4 +212,12 @@ pub struct AttachmentData {
     pub blob_id: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "2")]
     pub stored_length: u64,
+}
+/// {NS}/PURGES/{versionstamp}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PurgeInfo {
+    #[prost(string, tag = "1")]
+    pub document_id: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub revisions: ::prost::alloc::vec::Vec<Revision>,
 }

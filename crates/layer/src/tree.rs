@@ -200,34 +200,50 @@ impl WholeTree {
     }
 }
 
+/// Bytes that went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// Of bodies.
+    pub body_bytes: i64,
+    /// Of attachments that no document has any more.
+    pub attachment_bytes: i64,
+}
+
 /// Drops what no branch reaches within the limit of revisions: records, bodies, segments. It sees what the transaction
-/// has written so far. Returns how many stored bytes went.
-pub(crate) async fn prune(trx: &Transaction, instance: &Instance, keys: &DocumentKeys, id: &str) -> Result<i64> {
+/// has written so far.
+pub(crate) async fn prune(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    id: &str,
+    revs_limit: u64,
+) -> Result<Dropped> {
     let quiet = Quiet(trx);
     let whole = WholeTree::read(trx, keys, Leaves::read(trx, keys).await?).await?;
-    let reachable = whole.segments.reachable(&whole.leaves, instance.revs_limit());
+    let reachable = whole.segments.reachable(&whole.leaves, revs_limit);
     for newest in whole.segments.0.keys().filter(|newest| !reachable.contains(newest)) {
         quiet.clear(&keys.ancestors(newest))?;
     }
     let mut kept = whole.tree.clone();
-    kept.stem(usize::try_from(instance.revs_limit()).unwrap_or(usize::MAX));
+    kept.stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
     let kept = kept.revisions();
     let records = keys.revisions();
     let prefix_bytes = records.begin.len();
-    let (mut dropped, mut has_attachments) = (0, false);
+    let (mut dropped, mut has_attachments) = (Dropped::default(), false);
     for page in begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await? {
         for row in &page {
             let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
             if !kept.contains(&rev) {
                 let record = RevisionRecord::decode(row.value())?;
                 has_attachments |= record.has_attachments;
-                dropped += drop_body(trx, instance, keys, &rev, &record)?;
+                dropped.body_bytes += drop_body(trx, instance, keys, &rev, &record)?;
                 quiet.clear(row.key())?;
             }
         }
     }
     if has_attachments {
-        dropped += attachments::drop_lists(trx, instance, keys, id, |rev| !kept.contains(rev)).await?;
+        let is_dropped = |rev: &RevId| !kept.contains(rev);
+        dropped.attachment_bytes = attachments::drop_lists(trx, instance, keys, id, is_dropped).await?;
     }
     Ok(dropped)
 }

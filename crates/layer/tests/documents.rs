@@ -127,7 +127,7 @@ async fn values_come_back_as_written() {
 async fn names_beyond_the_limit_stand_literally() {
     let store = Store::new();
     let layer = store.layer().await;
-    let options = CreateOptions { run_bytes: Some(0), field_ids_max: Some(20) };
+    let options = CreateOptions { run_bytes: Some(0), field_ids_max: Some(20), ..CreateOptions::default() };
     layer.create_database("db", &options).await.unwrap();
     let db = layer.database("db");
     for document in 0..10 {

@@ -58,7 +58,13 @@ async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply
         let reason = format!("`{RESERVED}` is a path of the server and cannot be a database's name.");
         return Err(Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason));
     }
-    let options = CreateOptions { run_bytes: setting("run_bytes")?, field_ids_max: setting("field_ids_max")? };
+    let leaves_only = match query.get("revision_bodies") {
+        None | Some("until_compaction") => false,
+        Some("leaves_only") => true,
+        Some(_) => return Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
+    };
+    let options =
+        CreateOptions { run_bytes: setting("run_bytes")?, field_ids_max: setting("field_ids_max")?, leaves_only };
     state.layer.create_database(name, &options).await?;
     let mut reply = Reply::ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
@@ -80,7 +86,9 @@ fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
     member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
     out.push(b',');
     member("db_name", name, &mut out);
-    out.extend_from_slice(b",\"purge_seq\":\"0\",");
+    out.push(b',');
+    member("purge_seq", &info.purge_seq.to_string(), &mut out);
+    out.push(b',');
     member("update_seq", &info.update_seq.to_string(), &mut out);
     out.extend_from_slice(b",\"sizes\":{\"file\":");
     number(info.file_size_bytes, &mut out);
@@ -94,7 +102,8 @@ fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
     number(info.doc_del_count, &mut out);
     out.extend_from_slice(b",\"doc_count\":");
     number(info.doc_count, &mut out);
-    out.extend_from_slice(b",\"disk_format_version\":8,\"compact_running\":false,");
+    out.extend_from_slice(b",\"disk_format_version\":8,\"compact_running\":");
+    out.extend_from_slice(if info.is_compacting { b"true," } else { b"false," });
     out.extend_from_slice(b"\"cluster\":{\"q\":1,\"n\":1,\"w\":1,\"r\":1}}");
     out
 }

@@ -1,7 +1,9 @@
 //! `/{db}/{doc}`
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Edit, EditParts, Error as LayerError, GetOptions, NotFound, OpenRevs, REVS_LIMIT_MAX, RevId};
+use flatbed_layer::{
+    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, OpenRevs, REVS_LIMIT_MAX, RevId,
+};
 use hyper::{Method, StatusCode, header};
 
 use crate::attached::{self, Show, Written};
@@ -23,7 +25,7 @@ pub(crate) async fn document(state: &State, mut request: Request, name: &str, id
         }
         "COPY" => {
             request.skip_body().await;
-            Err(Failure::not_implemented("COPY"))
+            copy(state, &request, name, id).await
         }
         _ => {
             request.skip_body().await;
@@ -337,6 +339,33 @@ pub(crate) async fn write_one(state: &State, name: &str, edit: &Edit<'_>, batch:
     json_out::written(&edit.id, &updated.rev, &mut out);
     let mut reply = Reply::json(StatusCode::CREATED, out);
     reply.header(header::ETAG, &etag(&updated.rev));
+    Ok(reply)
+}
+
+/// Copies a revision to another id, or onto another document's revision: its body and its attachments.
+async fn copy(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
+    let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
+    let destination = destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
+    // A whole address or a path is taken as well as an id.
+    let target = match destination.split_once("://") {
+        Some((_, rest)) => rest.splitn(3, '/').nth(2).unwrap_or_default(),
+        None => destination,
+    };
+    let (target, query) = target.split_once('?').unwrap_or((target, ""));
+    let target = crate::query::decode(target)?;
+    flatbed_layer::check_document_id(&target)?;
+    let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
+    let database = state.layer.database(name);
+    let rev = request.query.get("rev").map(parse_rev).transpose()?;
+    let source = database.get(id, &GetOptions { rev, ..GetOptions::default() }).await?;
+    let text = [b"{", source.body.as_slice(), b"}"].concat();
+    let body = json::parse(&text, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    let copied = source.attachments.into_iter();
+    let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
+    let edit = Edit { id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
+    let mut reply = write_one(state, name, &edit, false).await?;
+    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
+    reply.header(header::LOCATION, &location);
     Ok(reply)
 }
 

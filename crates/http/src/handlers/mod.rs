@@ -8,5 +8,6 @@ pub(crate) mod changes;
 pub(crate) mod database;
 pub(crate) mod document;
 pub(crate) mod local;
+pub(crate) mod maintenance;
 pub(crate) mod revisions;
 pub(crate) mod server;

@@ -7,6 +7,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::ids;
+use crate::json_out;
 use crate::json_out::{comma, member, string, string_or_null};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -126,9 +127,26 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
     Ok(reply)
 }
 
-pub(crate) fn active_tasks(request: &Request) -> Result<Reply> {
+pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    Ok(Reply::json(StatusCode::OK, b"[]".to_vec()))
+    let mut out = b"[".to_vec();
+    for (at, task) in state.layer.compactions().into_iter().enumerate() {
+        json_out::comma(at, &mut out);
+        let progress = task.changes_done * 100 / task.total_changes.max(1);
+        out.extend_from_slice(b"{\"type\":\"database_compaction\",\"database\":");
+        json_out::string(&task.database, &mut out);
+        let rest = format!(
+            ",\"changes_done\":{},\"total_changes\":{},\"progress\":{},\"started_on\":{},\"updated_on\":{}}}",
+            task.changes_done,
+            task.total_changes,
+            progress.min(100),
+            task.started_at_seconds,
+            task.updated_at_seconds
+        );
+        out.extend_from_slice(rest.as_bytes());
+    }
+    out.push(b']');
+    Ok(Reply::json(StatusCode::OK, out))
 }
 
 pub(crate) fn metrics(state: &State, request: &Request) -> Result<Reply> {

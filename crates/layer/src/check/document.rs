@@ -30,6 +30,7 @@ pub(crate) struct Sums {
     pub deleted_documents: u64,
     pub external_bytes: i64,
     pub stored_bytes: i64,
+    pub superseded_bytes: i64,
     pub blobs: HashSet<Vec<u8>>,
     /// Documents' distinct attachment data, added up.
     pub attachment_uses: u64,
@@ -41,17 +42,21 @@ impl Sums {
         self.deleted_documents += other.deleted_documents;
         self.external_bytes += other.external_bytes;
         self.stored_bytes += other.stored_bytes;
+        self.superseded_bytes += other.superseded_bytes;
         self.blobs.extend(other.blobs);
         self.attachment_uses += other.attachment_uses;
     }
 
-    pub(crate) fn counter(&self, counter: Counter) -> i64 {
-        match counter {
+    /// What a counter should be; `None` for one that no recount gives.
+    pub(crate) fn counter(&self, counter: Counter) -> Option<i64> {
+        Some(match counter {
             Counter::Documents => self.documents as i64,
             Counter::DeletedDocuments => self.deleted_documents as i64,
             Counter::ExternalBytes => self.external_bytes,
             Counter::StoredBytes => self.stored_bytes,
-        }
+            Counter::SupersededBytes => self.superseded_bytes,
+            Counter::Purges => return None,
+        })
     }
 }
 
@@ -187,6 +192,9 @@ impl DocumentCheck<'_> {
                 continue;
             }
             sums.stored_bytes += record.stored_bytes as i64;
+            if !parts.leaves.iter().any(|(_, leaf, _)| leaf == rev) {
+                sums.superseded_bytes += record.stored_bytes as i64;
+            }
             let winner = *rev == info.winner;
             if winner && (record.place != info.place || record.stored_bytes != info.stored_bytes) {
                 wrong.push(format!("record and info of {rev} differ"));

@@ -71,7 +71,7 @@ impl Drop for Store {
 }
 
 pub async fn create(layer: &Layer, name: &str, run_bytes: Option<u32>) -> Database {
-    layer.create_database(name, &CreateOptions { run_bytes, field_ids_max: None }).await.expect("created");
+    layer.create_database(name, &CreateOptions { run_bytes, ..CreateOptions::default() }).await.expect("created");
     layer.database(name)
 }
 

@@ -1,0 +1,299 @@
+//! Compaction: the bodies of revisions that are no leaves go, in the background, in transactions of bounded size.
+//!
+//! Leaves always stay, losing ones too. A database is compacted when somebody asks, and by itself when its superseded
+//! bodies take more than a share of it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flatbed_revtree::RevId;
+use foundationdb::Transaction;
+use foundationdb::options::MutationType;
+use prost::Message;
+
+use crate::attachments;
+use crate::body::{BODY_BYTES_MAX, begin_read};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::keys::{Counter, KeyRange, take_rev};
+use crate::layer::{Inner, NameRange};
+use crate::proto;
+use crate::read::{info, page_of};
+use crate::records::{RevisionRecord, revision};
+use crate::transaction::{self, Attempt, Operation, Quiet};
+use crate::tree::{Leaves, drop_body};
+
+/// Rows of by-seq that are looked through at once.
+const PAGE_ROWS: usize = 2_000;
+
+/// Documents of one transaction.
+const DOCUMENTS_AT_ONCE: usize = 25;
+
+/// Between two looks at how much is superseded.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Superseded bodies take at most this part of all bodies, in percent, before a compaction begins by itself.
+pub const SUPERSEDED_PERCENT_MAX: u64 = 50;
+
+/// Below this nothing is compacted by itself, in bytes.
+const SUPERSEDED_BYTES_MIN: u64 = 16_000_000;
+
+/// A compaction under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompactionProgress {
+    /// The database.
+    pub database: String,
+    /// Changes looked at.
+    pub changes_done: u64,
+    /// About how many there are.
+    pub total_changes: u64,
+    /// When it began, in seconds of Unix time.
+    pub started_at_seconds: u64,
+    /// When it last got on.
+    pub updated_at_seconds: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    database: String,
+    done: AtomicU64,
+    total: u64,
+    started: u64,
+    updated: AtomicU64,
+}
+
+/// The compactions of this process, by namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Compactions(Mutex<HashMap<u64, Arc<Running>>>);
+
+impl Compactions {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Running>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn progress(&self, namespace: u64) -> Option<CompactionProgress> {
+        self.lock().get(&namespace).map(|running| running.progress())
+    }
+
+    pub(crate) fn all(&self) -> Vec<CompactionProgress> {
+        self.lock().values().map(|running| running.progress()).collect()
+    }
+}
+
+impl Running {
+    fn progress(&self) -> CompactionProgress {
+        CompactionProgress {
+            database: self.database.clone(),
+            changes_done: self.done.load(Ordering::Relaxed),
+            total_changes: self.total,
+            started_at_seconds: self.started,
+            updated_at_seconds: self.updated.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Begins a compaction, unless one is under way.
+pub(crate) fn start(inner: &Arc<Inner>, instance: Arc<Instance>) {
+    let inner = Arc::clone(inner);
+    let namespace = instance.record.namespace;
+    tokio::spawn(async move {
+        let total = total(&inner, &instance).await.unwrap_or(0);
+        let now = now_seconds();
+        let running = Arc::new(Running {
+            database: instance.name.clone(),
+            done: AtomicU64::new(0),
+            total,
+            started: now,
+            updated: AtomicU64::new(now),
+        });
+        match inner.compactions.lock().entry(namespace) {
+            std::collections::hash_map::Entry::Occupied(_) => return,
+            std::collections::hash_map::Entry::Vacant(place) => place.insert(Arc::clone(&running)),
+        };
+        tracing::info!(database = instance.name, "compaction begins");
+        match run(&inner, &instance, &running).await {
+            Ok(freed) => tracing::info!(database = instance.name, freed_bytes = freed, "compaction has ended"),
+            Err(Error::DatabaseNotFound) => {}
+            Err(error) => tracing::warn!(database = instance.name, %error, "a compaction broke off"),
+        }
+        inner.compactions.lock().remove(&namespace);
+    });
+}
+
+async fn total(inner: &Inner, instance: &Instance) -> Result<u64> {
+    struct Total<'a>(&'a Instance);
+    impl Operation for Total<'_> {
+        type Output = u64;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+            let mut sum = 0;
+            for counter in [Counter::Documents, Counter::DeletedDocuments] {
+                let count = trx.get(&self.0.keys.counter(counter), true).await?;
+                sum += crate::database::decode_counter(count.as_deref())?.max(0) as u64;
+            }
+            Ok(sum)
+        }
+    }
+    transaction::read(&inner.db, &inner.metrics, &mut Total(instance)).await
+}
+
+async fn run(inner: &Inner, instance: &Instance, running: &Running) -> Result<u64> {
+    let mut rest = Some(instance.keys.by_seq_any());
+    let mut freed = 0;
+    while let Some(range) = rest {
+        let mut page = Candidates { inner, instance, range };
+        let (ids, looked_at, next) = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
+        for ids in ids.chunks(DOCUMENTS_AT_ONCE) {
+            if inner.is_closing() {
+                return Ok(freed);
+            }
+            let mut compact = Compact { inner, instance, ids };
+            freed += transaction::write(&inner.db, &inner.metrics, &mut compact).await?;
+            running.updated.store(now_seconds(), Ordering::Relaxed);
+        }
+        running.done.fetch_add(looked_at, Ordering::Relaxed);
+        rest = next;
+    }
+    Ok(freed)
+}
+
+/// Documents that may have superseded bodies: all but those whose only leaf is their first revision.
+struct Candidates<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    range: KeyRange,
+}
+
+impl Operation for Candidates<'_> {
+    type Output = (Vec<String>, u64, Option<KeyRange>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        same(self.inner, self.instance, trx).await?;
+        let page = trx.get_range(&page_of(&self.range, PAGE_ROWS, false), 1, true).await?;
+        let mut ids = Vec::new();
+        for row in &page {
+            let entry = proto::SequenceEntry::decode(row.value())?;
+            if entry.leaf_count > 1 || revision(entry.winner.as_ref())?.generation() > 1 {
+                ids.push(entry.document_id);
+            }
+        }
+        let is_more = page.more() || page.len() == PAGE_ROWS;
+        let last = page.last().filter(|_| is_more);
+        let next = last.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
+        Ok((ids, page.len() as u64, next))
+    }
+}
+
+async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<()> {
+    match inner.resolve(trx, &instance.name).await?.record.namespace == instance.record.namespace {
+        true => Ok(()),
+        false => Err(Error::DatabaseNotFound),
+    }
+}
+
+struct Compact<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    ids: &'a [String],
+}
+
+impl Operation for Compact<'_> {
+    /// Bytes that went.
+    type Output = u64;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+        let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if found.record.namespace != self.instance.record.namespace {
+            return Err(Error::DatabaseNotFound);
+        }
+        let (mut bodies, mut attached) = (0, 0);
+        for id in self.ids {
+            let (body_bytes, attachment_bytes) = self.document(trx, id).await?;
+            bodies += body_bytes;
+            attached += attachment_bytes;
+        }
+        for (counter, delta) in [(Counter::StoredBytes, -bodies - attached), (Counter::SupersededBytes, -bodies)] {
+            if delta != 0 {
+                let key = self.instance.keys.counter(counter);
+                Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
+            }
+        }
+        Ok((bodies + attached).max(0) as u64)
+    }
+}
+
+impl Compact<'_> {
+    async fn document(&self, trx: &Transaction, id: &str) -> Result<(i64, i64)> {
+        let keys = self.instance.keys.document(id);
+        // With conflict: an edit that commits meanwhile makes this begin anew.
+        if info(trx, &keys, false).await?.is_none() {
+            return Ok((0, 0));
+        }
+        let leaves: HashSet<RevId> = Leaves::read(trx, &keys).await?.0.into_iter().map(|leaf| leaf.rev).collect();
+        let records = keys.revisions();
+        let prefix_bytes = records.begin.len();
+        let (mut dropped, mut listed) = (0, HashSet::new());
+        for page in begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await? {
+            for row in &page {
+                let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+                let mut record = RevisionRecord::decode(row.value())?;
+                if record.body_dropped || leaves.contains(&rev) {
+                    continue;
+                }
+                dropped += drop_body(trx, self.instance, &keys, &rev, &record)?;
+                record.body_dropped = true;
+                Quiet(trx).set(row.key(), &record.encode())?;
+                if record.has_attachments {
+                    listed.insert(rev);
+                }
+            }
+        }
+        let attached = match listed.is_empty() {
+            true => 0,
+            false => attachments::drop_lists(trx, self.instance, &keys, id, |rev| listed.contains(rev)).await?,
+        };
+        Ok((dropped, attached))
+    }
+}
+
+/// Looks from time to time which databases should be compacted, for as long as the layer lives.
+pub(crate) fn start_watching(inner: &Arc<Inner>) {
+    let weak: Weak<Inner> = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Some(inner) = weak.upgrade() else { return };
+            if inner.is_closing() {
+                return;
+            }
+            if let Err(error) = look(&inner).await {
+                tracing::warn!(%error, "it could not be found out what to compact");
+            }
+        }
+    });
+}
+
+/// Begins the compactions that are due.
+pub(crate) async fn look(inner: &Arc<Inner>) -> Result<()> {
+    let layer = crate::Layer { inner: Arc::clone(inner) };
+    for name in layer.all_databases(&NameRange::default()).await? {
+        let info = match layer.database(&name).info().await {
+            Ok(info) => info,
+            Err(Error::DatabaseNotFound) => continue,
+            Err(error) => return Err(error),
+        };
+        let is_much = info.superseded_size_bytes >= SUPERSEDED_BYTES_MIN;
+        if is_much && info.superseded_size_bytes * 100 > info.active_size_bytes * SUPERSEDED_PERCENT_MAX {
+            match layer.database(&name).compact().await {
+                Ok(()) | Err(Error::DatabaseNotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! What goes: bodies of revisions that are no leaves, purged leaves, purged documents.
+
+mod support;
+
+use std::time::Duration;
+
+use flatbed_layer::json::{Limits, parse};
+use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, RevId};
+use support::*;
+
+async fn replicate(db: &Database, id: &str, path: &str, body: &str) -> RevId {
+    let history: Vec<RevId> = path.split(' ').map(|rev| rev.parse().unwrap()).collect();
+    let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+    let edit = Edit {
+        id: id.into(),
+        parent: None,
+        history: Some(history),
+        deleted: parts.deleted,
+        attachments: Vec::new(),
+        body: parts.body,
+    };
+    db.update(&edit).await.unwrap().rev
+}
+
+fn fill(size: usize) -> String {
+    format!(r#"{{"fill":"{}"}}"#, "x".repeat(size))
+}
+
+async fn compact(db: &Database) {
+    db.compact().await.unwrap();
+    soon(async {
+        // It begins in a task of its own.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        while db.info().await.unwrap().is_compacting {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+async fn is_available(db: &Database, id: &str, rev: &RevId) -> bool {
+    db.get(id, &GetOptions { rev: Some(rev.clone()), ..GetOptions::default() }).await.is_ok()
+}
+
+#[tokio::test]
+async fn compaction_drops_what_is_no_leaf_and_nothing_else() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let mut old = Vec::new();
+    for number in 0..60 {
+        let id = format!("d{number:02}");
+        // Some bodies in rows, some in blobs.
+        let size = if number % 20 == 0 { 450_000 } else { 2_000 };
+        let first = put(&db, &id, None, &fill(size)).await.unwrap();
+        let second = put(&db, &id, Some(&first), &fill(size)).await.unwrap();
+        replicate(&db, &id, &format!("2-a {first}"), &fill(size)).await;
+        old.push((id, first, second));
+    }
+    let before = db.info().await.unwrap();
+    assert!(before.superseded_size_bytes > before.active_size_bytes / 4);
+    let seq = db.update_seq().await.unwrap();
+    compact(&db).await;
+    for (id, first, second) in &old {
+        assert!(!is_available(&db, id, first).await);
+        assert!(is_available(&db, id, second).await && is_available(&db, id, &"2-a".parse().unwrap()).await);
+        let options = GetOptions { revs_info: true, ..GetOptions::default() };
+        let line = db.get(id, &options).await.unwrap().revs_info.unwrap();
+        assert_eq!(line.iter().map(|(_, is_there)| *is_there).collect::<Vec<_>>(), [true, false]);
+    }
+    let after = db.info().await.unwrap();
+    assert_eq!((after.superseded_size_bytes, db.update_seq().await.unwrap()), (0, seq));
+    assert!(after.active_size_bytes < before.active_size_bytes * 3 / 4);
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
+async fn a_database_may_keep_leaves_only() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let options = CreateOptions { leaves_only: true, ..CreateOptions::default() };
+    layer.create_database("db", &options).await.unwrap();
+    let db = layer.database("db");
+    for size in [100, 450_000] {
+        let id = format!("d{size}");
+        let first = put(&db, &id, None, &fill(size)).await.unwrap();
+        let loser = replicate(&db, &id, "1-0", &fill(size)).await;
+        put(&db, &id, Some(&first), &fill(size)).await.unwrap();
+        delete(&db, &id, &loser).await.unwrap();
+        assert!(!is_available(&db, &id, &first).await && !is_available(&db, &id, &loser).await);
+    }
+    assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
+async fn purged_leaves_and_documents_are_gone() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    for (id, size) in [("small", 100), ("large", 450_000)] {
+        for path in ["3-c 2-b 1-a", "3-d 2-b 1-a", "2-e 1-a"] {
+            replicate(&db, id, path, &fill(size)).await;
+        }
+        let second = replicate(&db, id, "4-f 3-c 2-b 1-a", &fill(size)).await;
+        assert_clean(&layer, &db).await;
+        // The winner goes, and what only it had below it.
+        assert_eq!(db.purge(id, &["4-f".parse().unwrap(), "2-b".parse().unwrap()]).await.unwrap(), [second]);
+        let shown = db.get(id, &GetOptions { revs: true, conflicts: true, ..GetOptions::default() }).await.unwrap();
+        assert_eq!((shown.rev.to_string().as_str(), shown.conflicts.map(|c| c.len())), ("3-d", Some(1)));
+        assert!(!is_available(&db, id, &"3-c".parse().unwrap()).await);
+        let missing =
+            db.missing_revs(&[(id.into(), vec!["3-c".parse().unwrap(), "2-b".parse().unwrap()])]).await.unwrap();
+        assert_eq!(missing[0].0, ["3-c".parse::<RevId>().unwrap()]);
+        assert_clean(&layer, &db).await;
+        let left: Vec<RevId> = ["3-d", "2-e"].map(|rev| rev.parse().unwrap()).into();
+        assert_eq!(db.purge(id, &left).await.unwrap().len(), 2);
+        assert!(matches!(get(&db, id).await, Err(Error::DocumentNotFound(_))));
+        assert_clean(&layer, &db).await;
+    }
+    let info = db.info().await.unwrap();
+    assert_eq!((info.doc_count, info.doc_del_count, info.active_size_bytes, info.purge_seq), (0, 0, 0, 4));
+    assert_eq!(all_changes(&db).await.len(), 0);
+    put(&db, "small", None, "{}").await.unwrap();
+    assert_clean(&layer, &db).await;
+}
