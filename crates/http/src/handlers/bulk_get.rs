@@ -66,15 +66,20 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     let pages = state.replies.pages();
     let mut out = b"{\"results\":[".to_vec();
     let room = pages.room().await;
-    // Attachments are not gathered in memory.
-    while !walk.show.data && out.len() < WHOLE_BYTES_MAX {
+    let mut waiting = Vec::new();
+    while waiting.is_empty() && out.len() < WHOLE_BYTES_MAX {
         let (texts, is_more) = walk.next().await?;
-        texts.into_iter().for_each(|text| text.write(&walk.show, &mut out));
+        // Attachments are not gathered in memory.
+        if walk.show.data && texts.iter().any(Text::has_attachments) {
+            waiting = texts;
+        } else {
+            texts.into_iter().for_each(|text| text.write(&walk.show, &mut out));
+        }
         if !is_more {
             break;
         }
     }
-    if walk.is_done() && !walk.show.data {
+    if walk.is_done() && waiting.is_empty() {
         out.extend_from_slice(b"]}");
         return Ok(Reply::json(StatusCode::OK, out));
     }
@@ -83,6 +88,11 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     tokio::spawn(async move {
         let _memory = memory;
         let mut room = room;
+        for text in waiting {
+            if text.send(&walk, &mut sender).await.is_err() {
+                return;
+            }
+        }
         loop {
             if sender.flush().await.is_err() {
                 return;
@@ -124,6 +134,10 @@ enum Text {
 }
 
 impl Text {
+    fn has_attachments(&self) -> bool {
+        matches!(self, Text::Document(document) if !document.attachments.is_empty())
+    }
+
     fn write(&self, show: &Show, out: &mut Vec<u8>) {
         match self {
             Text::Bytes(bytes) => out.extend_from_slice(bytes),
