@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::committer::{CommitRequest, Committed, Failure};
 use crate::engine::Core;
 use crate::error::{Error, Result};
+use crate::range_set::RangeList;
 use crate::snapshot::lock;
 use crate::state::{Answer, NO_VERSION, State};
 use crate::timer::TimerId;
@@ -83,7 +84,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         answer.give(answered);
     });
     Started::Queued(Box::new(CommitRequest {
-        read_conflicts: if read.is_some() { state.read_conflicts.take() } else { Vec::new() },
+        read_conflicts: if read.is_some() { state.read_conflicts.take() } else { RangeList::default() },
         read,
         write_conflicts: std::mem::take(&mut state.outgoing.conflicts),
         mutations: std::mem::take(&mut state.outgoing.mutations),

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::failure::DiskFailure;
 use crate::format;
 use crate::map_room::make_room;
+use crate::range_set::RangeList;
 use crate::snapshot::{ReadPoint, lock};
 use crate::state::shielded;
 use crate::store::{Allowance, StoreError, StoreResult};
@@ -66,8 +67,8 @@ pub(crate) type Complete = Box<dyn FnOnce(Result<Committed, Failure>) + Send>;
 pub(crate) struct CommitRequest {
     /// `None`: nothing was read, so nothing can conflict. The snapshot keeps the history back to it.
     pub(crate) read: Option<ReadPoint>,
-    pub(crate) read_conflicts: Vec<KeyRange>,
-    pub(crate) write_conflicts: Vec<KeyRange>,
+    pub(crate) read_conflicts: RangeList,
+    pub(crate) write_conflicts: RangeList,
     pub(crate) mutations: Vec<Mutation>,
     pub(crate) reports_conflicts: bool,
     pub(crate) watches: Vec<Waiting>,
@@ -348,9 +349,9 @@ impl Committer {
             return Err(too_old());
         }
         let mut conflicting = Vec::new();
-        for range in &request.read_conflicts {
-            if self.history.written_after(&range.0, &range.1, read_version).map_err(|_| too_old())? {
-                conflicting.push(range.clone());
+        for (begin, end) in request.read_conflicts.iter() {
+            if self.history.written_after(begin, end, read_version).map_err(|_| too_old())? {
+                conflicting.push((begin.to_vec(), end.to_vec()));
                 if !request.reports_conflicts {
                     break;
                 }
@@ -374,7 +375,7 @@ impl Committer {
         let core = &self.core;
         core.counters.mutations.add(request.mutations.len() as u64);
         core.counters.mutation_bytes.add(request.bytes() as u64);
-        for range in request.write_conflicts {
+        for range in request.write_conflicts.iter() {
             self.history.insert(range, committed.version);
         }
         for mutation in request.mutations {

@@ -102,9 +102,9 @@ impl<const N: usize> Default for History<N> {
 pub(crate) struct TooOld;
 
 impl<const N: usize> History<N> {
-    /// Records a write; versions must not fall from call to call. An empty range records nothing.
-    pub(crate) fn insert(&mut self, range: KeyRange, version: i64) {
-        let (begin, end) = range;
+    /// Records a write from a begin to an end; versions must not fall from call to call. An empty range records nothing.
+    pub(crate) fn insert(&mut self, (begin, end): (impl AsRef<[u8]>, impl AsRef<[u8]>), version: i64) {
+        let (begin, end) = (begin.as_ref(), end.as_ref());
         if begin >= end {
             return;
         }
@@ -115,7 +115,7 @@ impl<const N: usize> History<N> {
         }
         if let Some(bucket) = self.buckets.back_mut() {
             let (entries, bytes) = (bucket.entries(), bucket.bytes());
-            bucket.insert(&begin, &end, version);
+            bucket.insert(begin, end, version);
             self.entries = self.entries + bucket.entries() - entries;
             self.bytes = self.bytes + bucket.bytes() - bytes;
         }

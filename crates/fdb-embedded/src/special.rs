@@ -8,7 +8,7 @@
 use crate::batch::place_versionstamp;
 use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
-use crate::range_set::RangeSet;
+use crate::range_set::{RangeList, RangeSet};
 use crate::read::{KeySelector, Limits, RangeResult};
 use crate::state::{SYSTEM_END, State};
 use crate::write;
@@ -202,8 +202,9 @@ fn content(state: &State, engine: &Engine, (begin, end): (&[u8], &[u8])) -> Vec<
 /// What the transaction's commit will count as written. Of a stamped key that is a range until the stamp is known.
 fn written(state: &State) -> RangeSet {
     let mut written = RangeSet::default();
-    let open = state.writes.conflicts(b"", SYSTEM_END);
-    for (begin, end) in state.outgoing.conflicts.iter().chain(&open) {
+    let mut open = RangeList::default();
+    state.writes.conflicts(b"", SYSTEM_END, &mut open);
+    for (begin, end) in state.outgoing.conflicts.iter().chain(open.iter()) {
         written.insert(begin, end);
     }
     for key in &state.stamped_keys {
@@ -222,7 +223,7 @@ fn written(state: &State) -> RangeSet {
 /// FoundationDB's way to show ranges: "1" at each begin, "0" at each end.
 fn edges(prefix: &[u8], ranges: &RangeSet) -> Vec<(Vec<u8>, Vec<u8>)> {
     let edge = |key: &[u8], value: &[u8]| ([prefix, key].concat(), value.to_vec());
-    ranges.iter().flat_map(|(begin, end)| [edge(begin, b"1"), edge(end, b"0")]).collect()
+    ranges.in_order().iter().flat_map(|(begin, end)| [edge(begin, b"1"), edge(end, b"0")]).collect()
 }
 
 #[cfg(test)]

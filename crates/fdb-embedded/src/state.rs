@@ -10,7 +10,7 @@ use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::late::LateAnswer;
 use crate::options::{TransactionOptions, is_persistent};
-use crate::range_set::RangeSet;
+use crate::range_set::{RangeList, RangeSet};
 use crate::snapshot::{ReadPoint, lock};
 use crate::transaction::Done;
 use crate::watch::{Waiting, Watch};
@@ -91,13 +91,16 @@ pub(crate) type Call = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) mutations: Vec<Mutation>,
-    pub(crate) conflicts: Vec<KeyRange>,
+    pub(crate) conflicts: RangeList,
 }
 
 impl Outgoing {
     fn push_operations(&mut self, key: Vec<u8>, ops: Ops) {
-        for op in ops.into_vec() {
-            let key = key.clone();
+        let (mut key, mut left) = (key, ops.len());
+        for op in ops {
+            left -= 1;
+            // The last operation takes the key along.
+            let key = if left == 0 { std::mem::take(&mut key) } else { key.clone() };
             self.mutations.push(match op {
                 Op::Set(Some(value)) => Mutation::Set(key, value),
                 Op::Set(None) => {
@@ -114,7 +117,7 @@ impl Outgoing {
     /// Takes over what the map holds within a range; the map is to forget it.
     pub(crate) fn take_range(&mut self, writes: &WriteMap, begin: &[u8], end: &[u8]) {
         self.mutations.extend(writes.cleared(begin, end).into_iter().map(Mutation::Clear));
-        self.conflicts.extend(writes.conflicts(begin, end));
+        writes.conflicts(begin, end, &mut self.conflicts);
         for (key, ops) in writes.operations(begin, end) {
             self.push_operations(key, ops);
         }
@@ -122,12 +125,20 @@ impl Outgoing {
 
     /// Takes over all that the map holds.
     pub(crate) fn take_all(&mut self, writes: WriteMap) {
-        if writes.is_empty() {
-            return;
+        // Single keys are walked once, and bring their conflicts along.
+        let has_keys_only = writes.has_keys_only();
+        if !has_keys_only {
+            self.mutations.extend(writes.cleared(b"", SYSTEM_END).into_iter().map(Mutation::Clear));
+            writes.conflicts(b"", SYSTEM_END, &mut self.conflicts);
         }
-        self.mutations.extend(writes.cleared(b"", SYSTEM_END).into_iter().map(Mutation::Clear));
-        self.conflicts.extend(writes.conflicts(b"", SYSTEM_END));
-        for (key, ops) in writes.into_operations() {
+        let before = self.conflicts.len();
+        let operations = writes.into_operations();
+        self.mutations.reserve(operations.len());
+        self.conflicts.reserve(if has_keys_only { operations.len() } else { 0 });
+        for (key, ops, is_conflict) in operations {
+            if has_keys_only && is_conflict {
+                self.conflicts.push_key_after(&key, before);
+            }
             self.push_operations(key, ops);
         }
     }
@@ -136,6 +147,7 @@ impl Outgoing {
     pub(crate) fn bytes(&self, read_conflicts: &RangeSet) -> usize {
         let mutations = self.mutations.iter().map(|mutation| mutation.bytes() + MUTATION_OVERHEAD);
         let writes = self.conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
+        let read_conflicts = read_conflicts.in_order();
         let reads = read_conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
         mutations.chain(writes).chain(reads).sum()
     }
@@ -371,6 +383,15 @@ impl State {
             *approximate_bytes += bytes;
             read_conflicts.insert(begin, end);
         });
+    }
+
+    /// As [`State::add_read_conflict`] for one key.
+    pub(crate) fn add_read_conflict_of(&mut self, key: &[u8]) {
+        if self.writes.is_dependent(key) {
+            let bytes = if self.options.read_your_writes_disabled { 0 } else { 2 * key.len() + 1 + RANGE_OVERHEAD };
+            self.approximate_bytes += bytes;
+            self.read_conflicts.insert_key(key);
+        }
     }
 
     /// Counts a mutation towards the approximate size.

@@ -116,8 +116,8 @@ pub(crate) fn prepare_read(core: &Core, begin: &[u8], end: &[u8]) {
     let (sender, receiver) = channel();
     core.queue.push(CommitRequest {
         read: None,
-        read_conflicts: Vec::new(),
-        write_conflicts: Vec::new(),
+        read_conflicts: Default::default(),
+        write_conflicts: Default::default(),
         // The entry itself comes with any batch that writes something.
         mutations: vec![Mutation::Set(VERSION_KEY.to_vec(), VERSION.to_vec())],
         reports_conflicts: false,

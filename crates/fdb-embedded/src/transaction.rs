@@ -130,7 +130,7 @@ impl Transaction {
             let value = view(state, core, snapshot, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
             core.counters.bytes_read.add(value.as_ref().map_or(0, |value| key.len() + value.len()) as u64);
             if !snapshot {
-                state.add_read_conflict(key, &key_after(key));
+                state.add_read_conflict_of(key);
             }
             Ok(value)
         })
@@ -410,7 +410,7 @@ impl Transaction {
             }
             state.approximate_bytes += bytes;
             if state.options.read_your_writes_disabled {
-                state.outgoing.conflicts.push((begin.to_vec(), end.to_vec()));
+                state.outgoing.conflicts.push(begin, end);
             } else {
                 state.writes.add_conflict(begin, end);
             }
@@ -686,7 +686,7 @@ fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Opti
         return Err(Error::KEY_TOO_LARGE);
     }
     let value = look(state, core, false, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
-    state.add_read_conflict(key, &key_after(key));
+    state.add_read_conflict_of(key);
     Ok(value)
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn set(state: &mut State, core: &Arc<Core>, key: &[u8], value: &[u8],
     if state.options.read_your_writes_disabled {
         state.outgoing.mutations.push(Mutation::Set(key.to_vec(), value.to_vec()));
         if conflicts {
-            state.outgoing.conflicts.push((key.to_vec(), key_after(key)));
+            state.outgoing.conflicts.push_key(key);
         }
         return Ok(());
     }
@@ -50,7 +50,7 @@ pub(crate) fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8
     if state.options.read_your_writes_disabled {
         state.outgoing.mutations.push(Mutation::Clear((begin.to_vec(), end.to_vec())));
         if conflicts {
-            state.outgoing.conflicts.push((begin.to_vec(), end.to_vec()));
+            state.outgoing.conflicts.push(begin, end);
         }
         return;
     }
@@ -122,7 +122,7 @@ pub(crate) fn atomic_op(
             Op::Set(value) => Mutation::Set(stored_key, value.unwrap_or_default()),
         });
         if conflicts {
-            state.outgoing.conflicts.push((key.to_vec(), key_after(key)));
+            state.outgoing.conflicts.push_key(key);
         }
         return Ok(());
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::atomic::AtomicOp;
+use crate::range_set::RangeList;
 
 /// One operation on a single key, not yet resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,27 +33,52 @@ impl Op {
     }
 }
 
-/// Operations on one key in order; empty where the entry is only a boundary.
+/// Operations on one key in order; empty where the entry is only a boundary. Most keys have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ops(Vec<Op>);
+pub(crate) struct Ops {
+    first: Option<Op>,
+    more: Vec<Op>,
+}
+
+impl IntoIterator for Ops {
+    type Item = Op;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Op>, std::vec::IntoIter<Op>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.more)
+    }
+}
 
 impl Ops {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.first.is_none()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
     }
 
     /// Whether the outcome depends on the stored value.
     pub(crate) fn is_dependent(&self) -> bool {
-        self.0.first().is_some_and(Op::is_dependent)
+        self.first.as_ref().is_some_and(Op::is_dependent)
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Op> {
-        self.0
+    fn push(&mut self, op: Op) {
+        if self.first.is_none() {
+            self.first = Some(op);
+        } else {
+            self.more.push(op);
+        }
+    }
+
+    /// Puts one operation in the place of all.
+    fn replace(&mut self, op: Op) {
+        *self = Ops { first: Some(op), more: Vec::new() };
     }
 
     /// The value after all operations, given the stored one; stamps count as their raw operand.
     pub(crate) fn resolve(&self, stored: Option<&[u8]>) -> Option<Vec<u8>> {
-        self.0.iter().fold(stored.map(<[u8]>::to_vec), |value, op| match op {
+        self.first.iter().chain(&self.more).fold(stored.map(<[u8]>::to_vec), |value, op| match op {
             Op::Set(value) => value.clone(),
             Op::Atomic(op, operand) => op.apply(value.as_deref(), operand),
             Op::StampValue(value) | Op::StampKey(value) => Some(value.clone()),
@@ -61,7 +87,8 @@ impl Ops {
 
     /// Adds an operation, melting it into the one before where the result cannot differ.
     fn push_coalesced(&mut self, op: Op) {
-        let melted = match (self.0.last(), &op) {
+        let last = self.more.last_mut().or(self.first.as_mut());
+        let melted = match (&last, &op) {
             (Some(Op::Set(before)), Op::Atomic(kind, operand)) => Some(Op::Set(kind.apply(before.as_deref(), operand))),
             (Some(Op::Atomic(before, first)), Op::Atomic(kind, second))
                 if before == kind
@@ -73,9 +100,9 @@ impl Ops {
             (Some(_), Op::Set(_)) => Some(op.clone()),
             _ => None,
         };
-        match (melted, self.0.last_mut()) {
+        match (melted, last) {
             (Some(melted), Some(last)) => *last = melted,
-            _ => self.0.push(op),
+            _ => self.push(op),
         }
     }
 }
@@ -101,6 +128,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct WriteMap {
     entries: BTreeMap<Vec<u8>, Entry>,
+    /// Whether any range may have another state than untouched; otherwise all entries are single keys.
+    has_ranges: bool,
 }
 
 /// What a key's segment is, for reads.
@@ -114,6 +143,11 @@ pub(crate) enum Lookup<'w> {
 impl WriteMap {
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Whether only single keys were written: no range was cleared, made a conflict or unreadable.
+    pub(crate) fn has_keys_only(&self) -> bool {
+        !self.has_ranges
     }
 
     /// The state of the range that `key` lies in when it has no operations of its own.
@@ -157,7 +191,7 @@ impl WriteMap {
 
     /// One operation on one key.
     pub(crate) fn mutate(&mut self, key: Vec<u8>, op: Op, add_conflict: bool) {
-        let state = self.range_state(&key);
+        let state = if self.has_ranges { self.range_state(&key) } else { RangeState::default() };
         let entry = self.entries.entry(key).or_insert_with(|| Entry {
             ops: Ops::default(),
             is_conflict: state.is_conflict,
@@ -174,23 +208,23 @@ impl WriteMap {
         entry.is_unreadable |= op.is_stamp();
         if entry.ops.is_empty() {
             if entry.after.is_cleared && op.is_dependent() {
-                entry.ops.0.push(Op::Set(None));
+                entry.ops.push(Op::Set(None));
                 entry.ops.push_coalesced(op);
             } else {
-                entry.ops.0.push(op);
+                entry.ops.push(op);
             }
         } else if !was_unreadable && matches!(op, Op::Set(_) | Op::StampValue(_)) {
-            entry.ops.0.clear();
-            entry.ops.0.push(op);
+            entry.ops.replace(op);
         } else if !entry.is_unreadable {
             entry.ops.push_coalesced(op);
         } else {
-            entry.ops.0.push(op);
+            entry.ops.push(op);
         }
     }
 
     /// Makes `key` a boundary without changing any state.
     fn split(&mut self, key: &[u8]) {
+        self.has_ranges = true;
         if !self.entries.contains_key(key) {
             let after = self.range_state(key);
             let (is_conflict, is_unreadable) = (after.is_conflict, after.is_unreadable);
@@ -252,6 +286,15 @@ impl WriteMap {
         self.entries.insert(begin.to_vec(), entry);
     }
 
+    /// Whether the stored value counts for a read of `key`: not where the transaction itself cleared or set it.
+    pub(crate) fn is_dependent(&self, key: &[u8]) -> bool {
+        match self.last_at_or_before(key) {
+            Some((at, entry)) if at == key && !entry.ops.is_empty() => entry.ops.is_dependent(),
+            Some((_, entry)) => !entry.after.is_cleared,
+            None => true,
+        }
+    }
+
     /// Calls `each(begin, end)` for the parts of `[begin, end)` whose stored values a read of it depended on: all but
     /// what the transaction itself cleared or set.
     pub(crate) fn for_each_dependent(&self, begin: &[u8], end: &[u8], mut each: impl FnMut(&[u8], &[u8])) {
@@ -293,13 +336,10 @@ impl WriteMap {
         touched.map(|(key, _)| key.clone())
     }
 
-    /// The write conflicts within `[begin, end)`, ascending and disjoint.
-    pub(crate) fn conflicts(&self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        let mut add = |from: &[u8], to: &[u8]| match found.last_mut() {
-            Some((_, last)) if last == from => *last = to.to_vec(),
-            _ => found.push((from.to_vec(), to.to_vec())),
-        };
+    /// Adds the write conflicts within `[begin, end)`, ascending and disjoint, to a list.
+    pub(crate) fn conflicts(&self, begin: &[u8], end: &[u8], found: &mut RangeList) {
+        let before = found.len();
+        let mut add = |from: &[u8], to: &[u8]| found.push_after(from, to, before);
         let (mut state, entries) = self.from(begin);
         let mut from = begin.to_vec();
         for (key, entry) in entries {
@@ -321,7 +361,6 @@ impl WriteMap {
         if state.is_conflict && from.as_slice() < end {
             add(&from, end);
         }
-        found
     }
 
     /// The cleared ranges within `[begin, end)`, ascending; they are to be made before the operations.
@@ -346,7 +385,10 @@ impl WriteMap {
             if !entry.ops.is_empty() {
                 from.push(0);
                 // Clearing a key just before it is set changes nothing, and keeps one cleared range one.
-                if was_cleared && state.is_cleared && matches!(entry.ops.0.as_slice(), [Op::Set(_)]) {
+                if was_cleared
+                    && state.is_cleared
+                    && matches!((&entry.ops.first, entry.ops.len()), (Some(Op::Set(_)), 1))
+                {
                     add(key, &from);
                 }
             }
@@ -357,9 +399,10 @@ impl WriteMap {
         found
     }
 
-    /// Takes all entries with operations out, ascending; for the commit, which needs the map no more.
-    pub(crate) fn into_operations(self) -> impl Iterator<Item = (Vec<u8>, Ops)> {
-        self.entries.into_iter().filter(|(_, entry)| !entry.ops.is_empty()).map(|(key, entry)| (key, entry.ops))
+    /// Takes all entries with operations out, ascending; for the commit, which needs the map no more. Also whether each
+    /// is a write conflict.
+    pub(crate) fn into_operations(self) -> impl ExactSizeIterator<Item = (Vec<u8>, Ops, bool)> {
+        self.entries.into_iter().map(|(key, entry)| (key, entry.ops, entry.is_conflict))
     }
 
     /// Copies of the operations within `[begin, end)`, ascending.
