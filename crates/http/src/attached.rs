@@ -255,6 +255,22 @@ pub(crate) async fn send(
     Ok(())
 }
 
+/// Sends a row's document; `null` where there is none.
+pub(crate) async fn send_or_null(
+    database: &Database,
+    document: Option<&Document>,
+    show: &Show,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
+    match document {
+        // The common case goes without a list of parts.
+        Some(document) if document.attachments.is_empty() => json_out::document(document, &mut sender.buffer),
+        Some(document) => send(database, document, parts(document, show, true), sender).await?,
+        None => sender.buffer.extend_from_slice(b"null"),
+    }
+    Ok(())
+}
+
 /// An attachment's bytes, without an encoding, as base64.
 async fn data(
     database: &Database,

@@ -4,6 +4,7 @@ use flatbed_layer::json::{self, Value};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Database, Seq};
 use hyper::Method;
 
+use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
@@ -34,6 +35,7 @@ struct Selection {
     /// Nothing can match.
     nothing: bool,
     documents: Documents,
+    show: Show,
 }
 
 pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, documents: Documents) -> Result<Reply> {
@@ -186,7 +188,7 @@ impl Selection {
         if documents == Documents::Design {
             only_design(&mut walk);
         }
-        Ok(Selection { walk, keys, update_seq: flag("update_seq")?, nothing, documents })
+        Ok(Selection { walk, keys, update_seq: flag("update_seq")?, nothing, documents, show: Show::new(query)? })
     }
 }
 
@@ -248,7 +250,7 @@ async fn write(
                 let shown = |row: &AllDocsRow| selection.documents == Documents::All || row.id.starts_with("_design/");
                 let row = row.filter(shown);
                 match row {
-                    Some(row) => write_row(&row, include_docs, &mut sender.buffer),
+                    Some(row) => write_row(database, &row, include_docs, &selection.show, sender).await?,
                     None => {
                         sender.buffer.extend_from_slice(b"{\"key\":");
                         json::write(key, &mut sender.buffer);
@@ -266,7 +268,7 @@ async fn write(
             let Some(page) = walk.next_page().await? else { break };
             for row in &page {
                 separator(&mut rows, &mut sender.buffer);
-                write_row(row, include_docs, &mut sender.buffer);
+                write_row(database, row, include_docs, &selection.show, sender).await?;
                 sender.send_if_full().await?;
             }
         }
@@ -305,7 +307,14 @@ fn separator(rows: &mut u64, out: &mut Vec<u8>) {
     *rows += 1;
 }
 
-fn write_row(row: &AllDocsRow, include_docs: bool, out: &mut Vec<u8>) {
+async fn write_row(
+    database: &Database,
+    row: &AllDocsRow,
+    include_docs: bool,
+    show: &Show,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
+    let out = &mut sender.buffer;
     out.extend_from_slice(b"{\"id\":");
     json_out::string(&row.id, out);
     out.extend_from_slice(b",\"key\":");
@@ -318,10 +327,8 @@ fn write_row(row: &AllDocsRow, include_docs: bool, out: &mut Vec<u8>) {
     out.push(b'}');
     if include_docs {
         out.extend_from_slice(b",\"doc\":");
-        match &row.doc {
-            Some(document) => json_out::document(document, out),
-            None => out.extend_from_slice(b"null"),
-        }
+        attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
     }
-    out.push(b'}');
+    sender.buffer.push(b'}');
+    Ok(())
 }

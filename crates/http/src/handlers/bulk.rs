@@ -1,12 +1,13 @@
 //! Many documents in one request.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Edit, Error as LayerError, Updated};
+use flatbed_layer::{Database, Edit, Error as LayerError, Updated};
 use hyper::{Method, StatusCode};
 
 use crate::attached;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
+use crate::handlers::local::{self, LOCAL};
 use crate::json_out;
 use crate::reply::Reply;
 use crate::request::{Body, Request};
@@ -41,6 +42,26 @@ pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     }
 }
 
+/// Writes documents, local ones among them.
+async fn write(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<flatbed_layer::Result<Updated>>> {
+    let Some(first) = edits.iter().position(|edit| edit.id.starts_with(LOCAL)) else {
+        return Ok(database.bulk_update(edits).await?);
+    };
+    let mut results = Vec::with_capacity(edits.len());
+    let (mut begin, mut next) = (0, Some(first));
+    while let Some(at) = next {
+        let (before, rest) = edits.split_at(at);
+        results.extend(database.bulk_update(before.get(begin..).unwrap_or_default()).await?);
+        if let Some(edit) = rest.first() {
+            results.push(local::edit(database, edit).await);
+        }
+        begin = at + 1;
+        next = edits.iter().skip(begin).position(|edit| edit.id.starts_with(LOCAL)).map(|next| begin + next);
+    }
+    results.extend(database.bulk_update(edits.get(begin..).unwrap_or_default()).await?);
+    Ok(results)
+}
+
 pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     let body = json_body(&mut request).await?;
     let value = object(&body.bytes)?;
@@ -66,7 +87,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         }
         edits.push(edit);
     }
-    let results = database.bulk_update(&edits).await?;
+    let results = write(&database, &edits).await?;
     // CouchDB refuses the whole request for a stub that has nothing behind it.
     if let Some(Err(error)) = results.iter().find(|result| matches!(result, Err(LayerError::MissingStub { .. }))) {
         return Err(error.clone().into());

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::json::Value;
-use flatbed_layer::{ChangeRow, Changes, ChangesPage, ChangesQuery, Since, Wait};
+use flatbed_layer::{ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Since, Wait};
 use hyper::{Method, header};
 use tokio::time::Instant;
 
+use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
@@ -36,6 +37,7 @@ enum Feed {
 struct Follow {
     feed: Feed,
     include_docs: bool,
+    show: Show,
     descending: bool,
     limit: Option<u64>,
     heartbeat: Option<Duration>,
@@ -79,6 +81,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let follow = Follow {
         feed,
         include_docs: query.flag("include_docs")?,
+        show: Show::new(query)?,
         descending: query.flag("descending")?,
         limit: query.number("limit")?,
         heartbeat: heartbeat(query)?,
@@ -114,7 +117,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         reply.header(header::CONTENT_TYPE, "text/event-stream");
         reply.header(header::CACHE_CONTROL, "no-cache");
     }
-    let mut writer = Writer { changes, follow, sender, pages, rows: 0, _memory: memory };
+    let mut writer = Writer { database, changes, follow, sender, pages, rows: 0, _memory: memory };
     tokio::spawn(async move {
         let done = match writer.follow.feed {
             Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
@@ -187,7 +190,15 @@ fn filter(query: &Query, posted: Option<Value<'static>>) -> Result<Option<Arc<Ha
     Ok(Some(Arc::new(ids)))
 }
 
+impl Follow {
+    /// How documents are shown, if they are.
+    fn shows(&self) -> Option<&Show> {
+        self.include_docs.then_some(&self.show)
+    }
+}
+
 struct Writer {
+    database: Database,
     changes: Changes,
     follow: Follow,
     sender: Sender,
@@ -218,7 +229,7 @@ impl Writer {
                     self.sender.buffer.extend_from_slice(b",\r\n");
                 }
                 self.rows += 1;
-                write_row(row, self.follow.include_docs, &mut self.sender.buffer);
+                write_row(&self.database, row, self.follow.shows(), &mut self.sender).await?;
                 self.sender.send_if_full().await?;
             }
             let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && self.follow.limit != Some(0);
@@ -255,7 +266,8 @@ impl Writer {
                 if events {
                     out.extend_from_slice(b"data: ");
                 }
-                write_row(row, self.follow.include_docs, out);
+                write_row(&self.database, row, self.follow.shows(), &mut self.sender).await?;
+                let out = &mut self.sender.buffer;
                 out.push(b'\n');
                 if events {
                     out.extend_from_slice(format!("id: \"{}\"\n\n", row.seq).as_bytes());
@@ -331,7 +343,8 @@ fn tail(last_seq: &str, pending: u64, out: &mut Vec<u8>) {
     json_out::number(pending, out);
 }
 
-fn write_row(row: &ChangeRow, include_docs: bool, out: &mut Vec<u8>) {
+async fn write_row(database: &Database, row: &ChangeRow, show: Option<&Show>, sender: &mut Sender) -> Written {
+    let out = &mut sender.buffer;
     out.push(b'{');
     // A sequence has no character that needs an escape.
     out.extend_from_slice(b"\"seq\":\"");
@@ -349,12 +362,10 @@ fn write_row(row: &ChangeRow, include_docs: bool, out: &mut Vec<u8>) {
     if row.deleted {
         out.extend_from_slice(b",\"deleted\":true");
     }
-    if include_docs {
+    if let Some(show) = show {
         out.extend_from_slice(b",\"doc\":");
-        match &row.doc {
-            Some(document) => json_out::document(document, out),
-            None => out.extend_from_slice(b"null"),
-        }
+        attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
     }
-    out.push(b'}');
+    sender.buffer.push(b'}');
+    Ok(())
 }

@@ -5,6 +5,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
+use crate::handlers::local::LOCAL;
 use crate::json_out::{member, number};
 use crate::query::encode;
 use crate::reply::Reply;
@@ -120,6 +121,12 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     edit.attachments = crate::attached::upload(&state.layer.database(name), written, |_| None).await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
+    }
+    if edit.id.starts_with(LOCAL) {
+        let updated = crate::handlers::local::edit(&state.layer.database(name), &edit).await?;
+        let mut out = Vec::new();
+        crate::json_out::written(&edit.id, &updated.rev, &mut out);
+        return Ok(Reply::json(StatusCode::CREATED, out));
     }
     let mut reply = write_one(state, name, &edit, batch).await?;
     if !batch {

@@ -8,6 +8,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::attached::{self, Show, Written};
 use crate::error::{Failure, Result, parse_rev};
+use crate::handlers::local::LOCAL;
 use crate::json_out;
 use crate::query::{Query, encode};
 use crate::reply::{Interrupted, Pages, Reply, ReplyBody, Sender};
@@ -248,7 +249,9 @@ pub(crate) fn edit_from<'b>(
     let id = match (id, parts.id) {
         (Some(id), _) => id.to_owned().into(),
         (None, Some(id)) => {
-            flatbed_layer::check_document_id(&id)?;
+            if !id.starts_with(LOCAL) || id.len() == LOCAL.len() {
+                flatbed_layer::check_document_id(&id)?;
+            }
             id
         }
         (None, None) => "".into(),

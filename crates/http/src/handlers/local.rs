@@ -1,7 +1,7 @@
 //! `_local/...` and `_local_docs`.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Database, EditParts, LocalDocument};
+use flatbed_layer::{Database, Edit, EditParts, Error as LayerError, LocalDocument, NotFound, Updated};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
@@ -12,6 +12,9 @@ use crate::query::{Query, encode};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
+
+/// What ids of local documents begin with.
+pub(crate) const LOCAL: &str = "_local/";
 
 /// Ids of local documents have the bound of all others.
 const ID_BYTES_MAX: usize = flatbed_layer::DOCUMENT_ID_BYTES_MAX;
@@ -70,6 +73,24 @@ async fn put(database: Database, mut request: Request, name: &str, id: &str) -> 
     let location = format!("{}/{}/{}", request.base(), encode(name), encode(&format!("_local/{id}")));
     reply.header(header::LOCATION, &location);
     Ok(reply)
+}
+
+/// Writes or deletes a local document that came among others.
+pub(crate) async fn edit(database: &Database, edit: &Edit<'_>) -> flatbed_layer::Result<Updated> {
+    let id = edit.id.trim_start_matches(LOCAL);
+    let named = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
+    let revision = if edit.deleted {
+        if !database.delete_local(id).await? {
+            return Err(LayerError::DocumentNotFound(NotFound::Missing));
+        }
+        0
+    } else {
+        let revision = next(named).map_err(|_| LayerError::InvalidRevision)?;
+        let document = LocalDocument { id: id.to_owned(), revision, body: members(&edit.body) };
+        database.put_local(&document).await?;
+        revision
+    };
+    Ok(Updated { rev: flatbed_layer::RevId::from_parts(0, &revision.to_string())? })
 }
 
 /// The number after the one in a revision `0-N`.
