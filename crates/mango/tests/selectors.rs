@@ -1,0 +1,115 @@
+//! Selectors against documents.
+
+use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_mango::{InvalidSelector, Selector, compare};
+use proptest::prelude::*;
+
+fn json(text: &str) -> Value<'static> {
+    parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
+}
+
+/// The selector, documents that it selects, and documents that it does not.
+fn check(selector: &str, selected: &[&str], others: &[&str]) {
+    let compiled = Selector::new(&json(selector)).unwrap_or_else(|error| panic!("{selector}: {error}"));
+    for (documents, expected) in [(selected, true), (others, false)] {
+        for document in documents {
+            assert_eq!(compiled.matches(&json(document)), expected, "{selector} of {document}");
+        }
+    }
+}
+
+#[test]
+fn fields_and_their_conditions() {
+    check("{}", &["{}", r#"{"a":1}"#], &[]);
+    check(r#"{"a":1}"#, &[r#"{"a":1}"#, r#"{"a":1.0,"b":2}"#], &["{}", r#"{"a":"1"}"#, r#"{"a":[1]}"#]);
+    check(r#"{"a":1,"b":2}"#, &[r#"{"b":2,"a":1}"#], &[r#"{"a":1}"#]);
+    check(r#"{"a.b":1}"#, &[r#"{"a":{"b":1}}"#], &[r#"{"a.b":1}"#]);
+    check(r#"{"a\\.b":1}"#, &[r#"{"a.b":1}"#], &[r#"{"a":{"b":1}}"#]);
+    check(r#"{"a":{"b":{"$gt":1}}}"#, &[r#"{"a":{"b":2}}"#], &[r#"{"a":{"b":1}}"#, r#"{"a":2}"#]);
+    check(r#"{"a":{}}"#, &[r#"{"a":{}}"#], &[r#"{"a":{"b":1}}"#, "{}"]);
+    check(r#"{"a.1":2}"#, &[r#"{"a":[1,2]}"#], &[r#"{"a":[2,1]}"#]);
+}
+
+#[test]
+fn operators() {
+    check(r#"{"a":{"$gt":1,"$lte":3}}"#, &[r#"{"a":2}"#, r#"{"a":3}"#], &[r#"{"a":1}"#, r#"{"a":"x"}"#, "{}"]);
+    check(r#"{"a":{"$gt":1}}"#, &[r#"{"a":"x"}"#, r#"{"a":[]}"#], &[r#"{"a":null}"#, r#"{"a":true}"#]);
+    check(r#"{"a":{"$ne":1}}"#, &[r#"{"a":2}"#], &[r#"{"a":1}"#, "{}"]);
+    check(r#"{"a":{"$exists":false}}"#, &["{}"], &[r#"{"a":null}"#]);
+    check(r#"{"a":{"$type":"null"}}"#, &[r#"{"a":null}"#], &["{}", r#"{"a":0}"#]);
+    check(r#"{"a":{"$in":[1,"x"]}}"#, &[r#"{"a":"x"}"#, r#"{"a":[2,1]}"#], &[r#"{"a":2}"#, "{}"]);
+    check(r#"{"a":{"$nin":[1]}}"#, &[r#"{"a":2}"#], &[r#"{"a":1}"#, "{}"]);
+    check(r#"{"a":{"$all":[1,2]}}"#, &[r#"{"a":[3,2,1]}"#], &[r#"{"a":[1]}"#, r#"{"a":1}"#]);
+    check(r#"{"a":{"$elemMatch":{"$gt":2}}}"#, &[r#"{"a":[1,3]}"#], &[r#"{"a":[1]}"#, r#"{"a":[]}"#]);
+    check(r#"{"a":{"$elemMatch":{"b":1}}}"#, &[r#"{"a":[{"b":1}]}"#], &[r#"{"a":[{"b":2}]}"#]);
+    check(r#"{"a":{"$allMatch":{"$gt":2}}}"#, &[r#"{"a":[3,4]}"#], &[r#"{"a":[1,3]}"#, r#"{"a":[]}"#]);
+    check(r#"{"a":{"$keyMapMatch":{"$eq":"k"}}}"#, &[r#"{"a":{"k":1}}"#], &[r#"{"a":{"l":1}}"#, r#"{"a":["k"]}"#]);
+    check(r#"{"a":{"$size":2}}"#, &[r#"{"a":[1,2]}"#], &[r#"{"a":[1]}"#, r#"{"a":"ab"}"#]);
+    check(r#"{"a":{"$mod":[3,1]}}"#, &[r#"{"a":4}"#], &[r#"{"a":3}"#, r#"{"a":4.0}"#]);
+    check(r#"{"a":{"$regex":"^x+$"}}"#, &[r#"{"a":"xx"}"#], &[r#"{"a":"xy"}"#, r#"{"a":1}"#]);
+    check(r#"{"a":{"$beginsWith":"x"}}"#, &[r#"{"a":"xy"}"#], &[r#"{"a":"yx"}"#, r#"{"a":1}"#]);
+    check(r#"{"$or":[{"a":1},{"b":1}]}"#, &[r#"{"b":1}"#], &[r#"{"c":1}"#]);
+    check(r#"{"$and":[{"a":1},{"b":1}]}"#, &[r#"{"a":1,"b":1}"#], &[r#"{"b":1}"#]);
+    check(r#"{"$nor":[{"a":1},{"b":1}]}"#, &[r#"{"c":1}"#], &[r#"{"b":1}"#]);
+    check(r#"{"$not":{"a":1}}"#, &[r#"{"a":2}"#, "{}"], &[r#"{"a":1}"#]);
+    check(r#"{"a":{"$not":{"$gt":1}}}"#, &[r#"{"a":1}"#, "{}"], &[r#"{"a":2}"#]);
+}
+
+#[test]
+fn what_is_no_selector() {
+    let error = |text: &str| Selector::new(&json(text)).err().map(|error| error.to_string());
+    assert_eq!(error("[]").as_deref(), Some("Selector must be a JSON object"));
+    assert_eq!(error(r#"{"$bad":2}"#).as_deref(), Some("Invalid operator: $bad"));
+    assert_eq!(error(r#"{"a":{"$size":"x"}}"#).as_deref(), Some(r#"Bad argument for operator $size: "x""#));
+    for bad in [
+        r#"{"a":{"$in":1}}"#,
+        r#"{"$and":{}}"#,
+        r#"{"$or":[1]}"#,
+        r#"{"$not":1}"#,
+        r#"{"a":{"$exists":1}}"#,
+        r#"{"a":{"$type":"x"}}"#,
+        r#"{"a":{"$mod":[0,1]}}"#,
+        r#"{"a":{"$mod":[1.5,1]}}"#,
+        r#"{"a":{"$regex":"("}}"#,
+        r#"{"a":{"$elemMatch":1}}"#,
+        r#"{"a":{"$regex":"(x{1000}){1000}"}}"#,
+    ] {
+        assert!(error(bad).is_some(), "{bad}");
+    }
+    let deep = format!("{}1{}", r#"{"$not":{"a":"#.repeat(80), "}}".repeat(80));
+    assert_eq!(Selector::new(&json(&deep)).err(), Some(InvalidSelector::TooDeep));
+}
+
+fn value() -> impl Strategy<Value = Value<'static>> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::Bool),
+        (-3i64..3).prop_map(|n| Value::Number(n.to_string().into())),
+        "[a-c]{0,2}".prop_map(|text| Value::String(text.into())),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::Array),
+            prop::collection::btree_map("[ab]", inner, 0..3)
+                .prop_map(|members| Value::Object(members.into_iter().map(|(k, v)| (k.into(), v)).collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_order_is_total(a in value(), b in value(), c in value()) {
+        prop_assert_eq!(compare(&a, &b), compare(&b, &a).reverse());
+        prop_assert!(compare(&a, &a).is_eq());
+        if compare(&a, &b).is_le() && compare(&b, &c).is_le() {
+            prop_assert!(compare(&a, &c).is_le());
+        }
+    }
+
+    #[test]
+    fn any_selector_is_compiled_or_refused_and_matches_or_not(selector in value(), document in value()) {
+        if let Ok(selector) = Selector::new(&selector) {
+            selector.matches(&document);
+        }
+    }
+}
