@@ -64,6 +64,35 @@ pub struct ChangesQuery {
     pub limit: Option<u64>,
     /// These documents only.
     pub doc_ids: Option<Arc<HashSet<String>>>,
+    /// Design documents only.
+    pub design_only: bool,
+    /// Documents only that this lets through as they stand now.
+    pub documents: Option<DocumentFilter>,
+}
+
+/// Looks at a document, winner or tombstone, and says whether a feed shows it.
+#[derive(Clone)]
+pub struct DocumentFilter(pub Arc<dyn Fn(&Document) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for DocumentFilter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DocumentFilter")
+    }
+}
+
+impl ChangesQuery {
+    fn passes(&self, id: &str) -> bool {
+        let is_wanted = self.doc_ids.as_ref().is_none_or(|ids| ids.contains(id));
+        is_wanted && (!self.design_only || id.starts_with("_design/"))
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.doc_ids.is_some() || self.design_only || self.documents.is_some()
+    }
+
+    fn reads_documents(&self) -> bool {
+        self.include_docs || self.documents.is_some()
+    }
 }
 
 /// A document's newest change.
@@ -214,9 +243,8 @@ impl Operation for Page<'_> {
         if self.limit == 0 || range.begin >= range.end {
             return done(Vec::new(), true, at);
         }
-        let most = if self.query.include_docs { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
-        let filtered = self.query.doc_ids.is_some();
-        let limit = if filtered { most } else { most.min(usize::try_from(self.limit).unwrap_or(most)) };
+        let most = if self.query.reads_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
+        let limit = if self.query.is_filtered() { most } else { most.min(usize::try_from(self.limit).unwrap_or(most)) };
         self.inner.metrics.by_seq_reads.add(1);
         let page = trx.get_range(&page_of(&range, limit, self.query.descending), 1, true).await?;
         self.inner.metrics.by_seq_rows.add(page.len() as u64);
@@ -227,9 +255,9 @@ impl Operation for Page<'_> {
         for entry in &page {
             last_read = instance.keys.by_seq_parse(entry.key())?;
             let row = change_row(last_read, entry.value())?;
-            if self.query.doc_ids.as_ref().is_none_or(|ids| ids.contains(&row.id)) {
+            if self.query.passes(&row.id) {
                 rows.push(row);
-                if rows.len() as u64 == self.limit {
+                if rows.len() as u64 == self.limit && self.query.documents.is_none() {
                     full = true;
                     break;
                 }
@@ -282,10 +310,23 @@ impl Page<'_> {
         } else {
             rows.iter_mut().for_each(|row| row.leaves.truncate(1));
         }
-        if self.query.include_docs && show_documents(trx, self.inner, instance, &mut rows, self.query.conflicts).await?
+        if self.query.reads_documents()
+            && show_documents(trx, self.inner, instance, &mut rows, self.query.conflicts).await?
         {
             at_end = false;
             last_seq = rows.last().map_or(last_seq, |row| row.seq);
+        }
+        if let Some(DocumentFilter(passes)) = &self.query.documents {
+            rows.retain(|row| row.doc.as_ref().is_some_and(|document| passes(document)));
+            let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+            if rows.len() >= limit {
+                rows.truncate(limit);
+                at_end = true;
+                last_seq = rows.last().map_or(last_seq, |row| row.seq);
+            }
+            if !self.query.include_docs {
+                rows.iter_mut().for_each(|row| row.doc = None);
+            }
         }
         Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }))
     }

@@ -19,17 +19,12 @@ pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Ordering {
             let (mut a, mut b): (Vec<_>, Vec<_>) = (a.iter().collect(), b.iter().collect());
             a.sort_by(|(a, _), (b, _)| a.cmp(b));
             b.sort_by(|(a, _), (b, _)| a.cmp(b));
-            let member =
-                |(a, b): (&&(_, Value<'_>), &&(_, Value<'_>))| names(&a.0, &b.0).then_with(|| compare(&a.1, &b.1));
+            let member = |(a, b): (&&(_, Value<'_>), &&(_, Value<'_>))| a.0.cmp(&b.0).then_with(|| compare(&a.1, &b.1));
             let first = a.iter().zip(&b).map(member).find(|order| order.is_ne());
             first.unwrap_or_else(|| a.len().cmp(&b.len()))
         }
         (a, b) => rank(a).cmp(&rank(b)),
     }
-}
-
-fn names(a: &std::borrow::Cow<'_, str>, b: &std::borrow::Cow<'_, str>) -> Ordering {
-    a.cmp(b)
 }
 
 fn numbers(a: &str, b: &str) -> Ordering {

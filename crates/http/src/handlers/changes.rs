@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_layer::json::Value;
-use flatbed_layer::{ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Since, Wait};
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Since, Wait};
+use flatbed_mango::Selector;
 use hyper::{Method, header};
 use tokio::time::Instant;
 
@@ -47,8 +48,8 @@ struct Follow {
 pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     // What the ids take is reckoned to the request for as long as the feed lasts.
     let mut memory = Memory::default();
-    let doc_ids = match request.method {
-        Method::GET | Method::HEAD => None,
+    let posted = match request.method {
+        Method::GET | Method::HEAD => Value::Null,
         Method::POST => {
             if let Err(failure) = request.require_json() {
                 request.skip_body().await;
@@ -56,9 +57,8 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
             }
             let body = request.read_body().await?;
             let value = if body.bytes.is_empty() { Value::Object(Vec::new()) } else { object(&body.bytes)? };
-            let ids = take(value, "doc_ids").map(Value::into_owned);
             memory = body.memory;
-            ids
+            value.into_owned()
         }
         _ => {
             request.skip_body().await;
@@ -76,7 +76,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
             return Err(Failure::bad_request(reason));
         }
     };
-    let doc_ids = filter(query, doc_ids)?;
+    let filter = filter(query, posted)?;
     let database = state.layer.database(name);
     let follow = Follow {
         feed,
@@ -94,7 +94,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         conflicts: query.flag("conflicts")?,
         all_leaves: all_leaves(query)?,
         limit: follow.limit,
-        doc_ids,
+        doc_ids: filter.doc_ids,
+        design_only: filter.design_only,
+        documents: filter.documents,
     };
     let mut etag = None;
     if feed == Feed::Normal {
@@ -162,32 +164,53 @@ fn all_leaves(query: &Query) -> Result<bool> {
     }
 }
 
-/// The documents that a filter lets through; other filters come with design documents.
-fn filter(query: &Query, posted: Option<Value<'static>>) -> Result<Option<Arc<HashSet<String>>>> {
-    let ids = match query.get("filter") {
-        None | Some("") => return Ok(None),
-        Some("_doc_ids") => match posted {
-            Some(ids) => Some(ids),
-            None => query.json(&["doc_ids"])?,
-        },
-        Some(filter @ ("_selector" | "_design" | "_view")) => {
-            return Err(Failure::not_implemented(&format!("filter={filter}")));
+/// What a filter lets through; functions of design documents come later.
+#[derive(Default)]
+struct Filter {
+    doc_ids: Option<Arc<HashSet<String>>>,
+    design_only: bool,
+    documents: Option<DocumentFilter>,
+}
+
+/// The filter that the query names, with its arguments from there or from the posted object.
+fn filter(query: &Query, posted: Value<'static>) -> Result<Filter> {
+    match query.get("filter") {
+        None | Some("") => Ok(Filter::default()),
+        Some("_doc_ids") => {
+            let ids = match take(posted, "doc_ids") {
+                Some(ids) => Some(ids),
+                None => query.json(&["doc_ids"])?,
+            };
+            Ok(Filter { doc_ids: Some(doc_ids(ids)?), ..Filter::default() })
         }
-        Some(other) => {
-            return Err(match other.split_once('/') {
-                // There are no functions to find in any design document yet.
-                Some(_) => Failure::not_found("missing"),
-                None => Failure::bad_request("`filter` must be of the form `designname/filtername`"),
-            });
+        Some("_design") => Ok(Filter { design_only: true, ..Filter::default() }),
+        Some("_selector") => {
+            let missing = || Failure::bad_request("Selector must be specified in POST payload");
+            let selector = take(posted, "selector").ok_or_else(missing)?;
+            let selector = Selector::new(&selector).map_err(|error| Failure::bad_request(error.to_string()))?;
+            let passes = move |document: &Document| {
+                let mut text = Vec::new();
+                json_out::document(document, &mut text);
+                json::parse(&text, &Limits::default()).is_ok_and(|document| selector.matches(&document))
+            };
+            Ok(Filter { documents: Some(DocumentFilter(Arc::new(passes))), ..Filter::default() })
         }
-    };
+        Some(filter @ "_view") => Err(Failure::not_implemented(&format!("filter={filter}"))),
+        Some(other) => Err(match other.split_once('/') {
+            // There are no functions to find in any design document yet.
+            Some(_) => Failure::not_found("missing"),
+            None => Failure::bad_request("`filter` must be of the form `designname/filtername`"),
+        }),
+    }
+}
+
+fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {
     let Some(Value::Array(ids)) = ids else {
         return Err(Failure::bad_request("`doc_ids` filter parameter is not a list."));
     };
-    let ids = ids.iter().map(|id| id.as_str().map(str::to_owned));
-    let ids: Option<HashSet<String>> = ids.collect();
+    let ids: Option<HashSet<String>> = ids.iter().map(|id| id.as_str().map(str::to_owned)).collect();
     let ids = ids.ok_or_else(|| Failure::bad_request("`doc_ids` filter parameter is not a list of doc ids."))?;
-    Ok(Some(Arc::new(ids)))
+    Ok(Arc::new(ids))
 }
 
 impl Follow {
