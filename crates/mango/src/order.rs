@@ -19,9 +19,9 @@ pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Ordering {
             let (mut a, mut b): (Vec<_>, Vec<_>) = (a.iter().collect(), b.iter().collect());
             a.sort_by(|(a, _), (b, _)| a.cmp(b));
             b.sort_by(|(a, _), (b, _)| a.cmp(b));
-            let member = |(a, b): (&&(_, Value<'_>), &&(_, Value<'_>))| a.0.cmp(&b.0).then_with(|| compare(&a.1, &b.1));
-            let first = a.iter().zip(&b).map(member).find(|order| order.is_ne());
-            first.unwrap_or_else(|| a.len().cmp(&b.len()))
+            let mut members =
+                a.iter().zip(&b).map(|((a_name, a), (b_name, b))| a_name.cmp(b_name).then_with(|| compare(a, b)));
+            members.find(|order| order.is_ne()).unwrap_or_else(|| a.len().cmp(&b.len()))
         }
         (a, b) => rank(a).cmp(&rank(b)),
     }
