@@ -132,5 +132,6 @@ pub fn describe(directory: &Path, cpus: usize) -> Vec<String> {
             microseconds(sync_cost(directory, 4_096)),
             microseconds(sync_cost(directory, 65_536)),
         ),
+        "what reads on one thread is measured by the CPU time of the process, all else by the clock".into(),
     ]
 }

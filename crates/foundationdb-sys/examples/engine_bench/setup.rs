@@ -251,3 +251,44 @@ pub fn rate(duration: Duration, mut work: impl FnMut() -> u64) -> f64 {
     }
     count as f64 / started.elapsed().as_secs_f64()
 }
+
+/// Measures how long work takes that waits for nothing.
+pub struct Stopwatch {
+    started: Instant,
+    cpu_time: Option<f64>,
+}
+
+impl Stopwatch {
+    /// For work of so many threads. One thread's is measured by the CPU time of the process, which says what one core does
+    /// even where other processes want it too; of several it is the time that passes, as they may wait for each other.
+    pub fn start(threads: usize) -> Stopwatch {
+        Stopwatch { started: Instant::now(), cpu_time: (threads == 1).then(cpu_time) }
+    }
+
+    /// Whether a round is over.
+    pub fn is_over(&self, round: Duration) -> bool {
+        self.started.elapsed() >= round
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.cpu_time.map_or_else(|| self.started.elapsed().as_secs_f64(), |before| cpu_time() - before)
+    }
+}
+
+/// Seconds of CPU time that the process used so far.
+fn cpu_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `time`, and knows the clock on every system that has it.
+    let answer = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(answer, 0, "the process has a clock");
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// [`rate`] by a stopwatch for `threads` threads.
+pub fn rate_without_waits(threads: usize, round: Duration, mut work: impl FnMut() -> u64) -> f64 {
+    let (watch, mut count) = (Stopwatch::start(threads), 0);
+    while !watch.is_over(round) {
+        count += work();
+    }
+    count as f64 / watch.seconds()
+}
