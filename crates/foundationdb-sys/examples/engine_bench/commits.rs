@@ -10,7 +10,7 @@ use futures::executor::block_on;
 
 use crate::machine::{BareCommit, written};
 use crate::report::{Row, at_least, at_most, microseconds, per_second};
-use crate::setup::{Bench, KEYS_PER_COMMIT, Random, Raw, key, rate, value};
+use crate::setup::{Bench, KEYS_PER_COMMIT, Random, Raw, cpu_time, key, rate, value};
 
 /// Where the ten keys of a commit lie.
 #[derive(Clone, Copy, PartialEq)]
@@ -98,16 +98,18 @@ fn many(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
     let batches = Cell::new((0, 0));
     // What the engine's last round reached is what plain LMDB gets.
     let batch = Cell::new(64);
+    let (own_cpu, raw_cpu) = (CpuTime::default(), CpuTime::default());
     let mut engine = |duration| {
         let before = bench.stats();
-        let rate = commits(bench, 64, place, keys.clone(), duration);
+        let rate = own_cpu.of(duration, |duration| commits(bench, 64, place, keys.clone(), duration));
         let after = bench.stats();
         let (commits, written) = (after.commits - before.commits, (after.batches - before.batches).max(1));
         batch.set((commits as f64 / written as f64).round().max(1.0) as u64);
         batches.set((batches.get().0 + commits, batches.get().1 + written));
         rate
     };
-    let mut sorted = |duration| raw_commits(&bench.raw, &keys, place, batch.get(), true, duration);
+    let raw_sorted = |duration| raw_commits(&bench.raw, &keys, place, batch.get(), true, duration);
+    let mut sorted = |duration| raw_cpu.of(duration, raw_sorted);
     let mut unsorted = |duration| raw_commits(&bench.raw, &keys, place, batch.get(), false, duration);
     let measured = bench.alternate(&mut [&mut engine, &mut sorted, &mut unsorted]);
     let reached = batches.get().0 as f64 / batches.get().1 as f64;
@@ -121,7 +123,34 @@ fn many(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
             .aim("60 %", at_least(measured.share, 0.6))
     };
     let what = format!("commits of 10 keys {name}, 64 in flight, {reached:.1} a batch");
-    vec![row(format!("{what}; raw sorted"), 1), row(format!("{what}; raw not sorted"), 2)]
+    vec![
+        row(format!("{what}; raw sorted"), 1),
+        row(format!("{what}; raw not sorted"), 2),
+        Row::new("CPU time of such a commit, clients and the writes to the file included; raw sorted")
+            .engine(microseconds(own_cpu.each()))
+            .raw(microseconds(raw_cpu.each()))
+            .share(raw_cpu.each() / own_cpu.each()),
+    ]
+}
+
+/// Adds up what several rounds used.
+#[derive(Default)]
+struct CpuTime(Cell<(f64, f64)>);
+
+impl CpuTime {
+    /// Runs a round, which answers how many commits it made a second.
+    fn of(&self, duration: Duration, round: impl FnOnce(Duration) -> f64) -> f64 {
+        let (started, before) = (Instant::now(), cpu_time());
+        let rate = round(duration);
+        let (seconds, commits) = self.0.get();
+        self.0.set((seconds + cpu_time() - before, commits + rate * started.elapsed().as_secs_f64()));
+        rate
+    }
+
+    /// Seconds of CPU time a commit.
+    fn each(&self) -> f64 {
+        self.0.get().0 / self.0.get().1
+    }
 }
 
 fn single(bench: &Bench, place: Place, name: &str) -> Vec<Row> {

@@ -276,7 +276,7 @@ impl Stopwatch {
 }
 
 /// Seconds of CPU time that the process used so far.
-fn cpu_time() -> f64 {
+pub fn cpu_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to `time`, and knows the clock on every system that has it.
     let answer = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
