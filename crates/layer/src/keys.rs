@@ -2,10 +2,19 @@
 //!
 //! Keys are FoundationDB tuples under one root. design/data-model.md draws them byte by byte.
 
-use flatbed_revtree::RevId;
+mod document;
+mod tuple;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::seq::{STAMP_BYTES, Seq};
+
+use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
+pub(crate) use document::{DocumentKeys, DocumentPart};
+use tuple::{
+    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, put_int, put_text, take_bytes_at, take_text, take_text_at,
+    under, with_int,
+};
+pub(crate) use tuple::{take_int, take_rev};
 
 /// The newest format of what lies under the root.
 pub(crate) const FORMAT_VERSION: u32 = 2;
@@ -39,20 +48,6 @@ const LAST_SEQ: u64 = 0;
 const NEXT_ID: u64 = 0;
 const IDS: u64 = 1;
 const NAMES: u64 = 2;
-
-// Under {NS}/DOC/{docid}.
-const INFO: u64 = 0;
-const BODY: u64 = 1;
-const LEAVES: u64 = 2;
-const REVISIONS: u64 = 3;
-const REVISION_BODIES: u64 = 4;
-const ANCESTORS: u64 = 5;
-const ATTACHMENTS: u64 = 6;
-
-const TUPLE_BYTES: u8 = 0x01;
-const TUPLE_STRING: u8 = 0x02;
-const TUPLE_INT_ZERO: u8 = 0x14;
-const TUPLE_VERSIONSTAMP: u8 = 0x33;
 
 /// A half-open range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -475,218 +470,10 @@ pub(crate) enum Subspace {
     Purge,
 }
 
-/// What a key under a document holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DocumentPart {
-    Info,
-    Body,
-    Leaf,
-    Revision,
-    RevisionBody,
-    Ancestors,
-    Attachments,
-}
-
-/// Keys of one document.
-#[derive(Debug, Clone)]
-pub(crate) struct DocumentKeys {
-    prefix: Vec<u8>,
-}
-
-impl DocumentKeys {
-    /// Everything under the document.
-    pub(crate) fn whole(&self) -> KeyRange {
-        under(&self.prefix)
-    }
-
-    pub(crate) fn info(&self) -> Vec<u8> {
-        with_int(&self.prefix, INFO)
-    }
-
-    /// Info and latest body: what a read of the latest revision needs, in one range.
-    pub(crate) fn latest(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, INFO), end: with_int(&self.prefix, LEAVES) }
-    }
-
-    /// Prefix of the latest body's rows; a row's path follows.
-    pub(crate) fn body(&self) -> Vec<u8> {
-        with_int(&self.prefix, BODY)
-    }
-
-    pub(crate) fn body_rows(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, BODY), end: with_int(&self.prefix, LEAVES) }
-    }
-
-    pub(crate) fn leaf(&self, deleted: bool, rev: &RevId) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, LEAVES);
-        put_int(&mut key, u64::from(!deleted));
-        put_rev(&mut key, rev);
-        key
-    }
-
-    pub(crate) fn leaves(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, LEAVES), end: with_int(&self.prefix, REVISIONS) }
-    }
-
-    pub(crate) fn revision(&self, rev: &RevId) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, REVISIONS);
-        put_rev(&mut key, rev);
-        key
-    }
-
-    pub(crate) fn revisions(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, REVISIONS), end: with_int(&self.prefix, REVISION_BODIES) }
-    }
-
-    /// Prefix of a superseded revision's rows; a row's path follows.
-    pub(crate) fn revision_body(&self, rev: &RevId) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, REVISION_BODIES);
-        put_rev(&mut key, rev);
-        key
-    }
-
-    pub(crate) fn revision_body_rows(&self, rev: &RevId) -> KeyRange {
-        under(&self.revision_body(rev))
-    }
-
-    /// The segment of ancestors that begins with `newest`.
-    pub(crate) fn ancestors(&self, newest: &RevId) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, ANCESTORS);
-        put_rev(&mut key, newest);
-        key
-    }
-
-    pub(crate) fn ancestor_segments(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, ANCESTORS), end: with_int(&self.prefix, ANCESTORS + 1) }
-    }
-
-    /// The list of a revision's attachments.
-    pub(crate) fn attachments(&self, rev: &RevId) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, ATTACHMENTS);
-        put_rev(&mut key, rev);
-        key
-    }
-
-    pub(crate) fn attachment_lists(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, ATTACHMENTS), end: with_int(&self.prefix, ATTACHMENTS + 1) }
-    }
-
-    /// Records, bodies and sealed segments of revisions whose generation is at most `generation`.
-    pub(crate) fn stemmed(&self, generation: u64) -> [KeyRange; 3] {
-        [REVISIONS, REVISION_BODIES, ANCESTORS].map(|part| {
-            let begin = with_int(&self.prefix, part);
-            let mut end = begin.clone();
-            put_int(&mut end, generation + 1);
-            KeyRange { begin, end }
-        })
-    }
-}
-
-/// The revision in what stands behind LEAVES/{not deleted}, REVISIONS or REVISION_BODIES, and the rest of the key.
-pub(crate) fn take_rev(key: &[u8]) -> Result<(RevId, &[u8])> {
-    let (generation, rest) = take_int(key)?;
-    let (&kind, _) = rest.split_first().ok_or_else(bad_key)?;
-    if kind == TUPLE_BYTES {
-        let (md5, used) = take_bytes_at(rest, TUPLE_BYTES)?;
-        let md5 = md5.try_into().map_err(|_| bad_key())?;
-        return Ok((RevId::new(generation, md5), &rest[used..]));
-    }
-    let (hash, used) = take_text_at(rest)?;
-    let rev = RevId::from_parts(generation, &hash).map_err(|_| bad_key())?;
-    Ok((rev, &rest[used..]))
-}
-
-/// A tuple integer and what follows it.
-pub(crate) fn take_int(key: &[u8]) -> Result<(u64, &[u8])> {
-    let (&code, rest) = key.split_first().ok_or_else(bad_key)?;
-    let len = usize::from(code.checked_sub(TUPLE_INT_ZERO).filter(|len| *len <= 8).ok_or_else(bad_key)?);
-    if rest.len() < len {
-        return Err(bad_key());
-    }
-    let value = rest[..len].iter().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
-    Ok((value, &rest[len..]))
-}
-
-// A hash of 16 bytes is a tuple byte string, any other a tuple string: bytes sort before strings, so ids of both kinds
-// with the same generation do not sort as the winner rule says; whoever needs the winner compares `RevId`s.
-fn put_rev(key: &mut Vec<u8>, rev: &RevId) {
-    put_int(key, rev.generation());
-    match rev.hash() {
-        flatbed_revtree::Hash::Md5(md5) => put_text(key, TUPLE_BYTES, md5),
-        flatbed_revtree::Hash::Text(text) => put_text(key, TUPLE_STRING, text.as_bytes()),
-    }
-}
-
-fn under(prefix: &[u8]) -> KeyRange {
-    let mut end = prefix.to_vec();
-    end.push(0xff);
-    KeyRange { begin: prefix.to_vec(), end }
-}
-
-fn with_int(prefix: &[u8], value: u64) -> Vec<u8> {
-    let mut key = Vec::with_capacity(prefix.len() + 64);
-    key.extend_from_slice(prefix);
-    put_int(&mut key, value);
-    key
-}
-
-fn put_int(key: &mut Vec<u8>, value: u64) {
-    let bytes = value.to_be_bytes();
-    let skip = (value.leading_zeros() / 8) as usize;
-    key.push(TUPLE_INT_ZERO + (8 - skip) as u8);
-    key.extend_from_slice(&bytes[skip..]);
-}
-
-fn put_text(key: &mut Vec<u8>, code: u8, text: &[u8]) {
-    key.push(code);
-    for &byte in text {
-        key.push(byte);
-        if byte == 0 {
-            key.push(0xff);
-        }
-    }
-    key.push(0);
-}
-
-fn take_bytes_at(key: &[u8], code: u8) -> Result<(Vec<u8>, usize)> {
-    if key.first() != Some(&code) {
-        return Err(bad_key());
-    }
-    let mut out = Vec::new();
-    let mut at = 1;
-    loop {
-        match (key.get(at), key.get(at + 1)) {
-            (Some(0), Some(0xff)) => {
-                out.push(0);
-                at += 2;
-            }
-            (Some(0), _) => return Ok((out, at + 1)),
-            (Some(&byte), _) => {
-                out.push(byte);
-                at += 1;
-            }
-            (None, _) => return Err(bad_key()),
-        }
-    }
-}
-
-fn take_text_at(key: &[u8]) -> Result<(String, usize)> {
-    let (bytes, used) = take_bytes_at(key, TUPLE_STRING)?;
-    Ok((String::from_utf8(bytes).map_err(|_| bad_key())?, used))
-}
-
-fn take_text(key: &[u8]) -> Result<String> {
-    let (text, used) = take_text_at(key)?;
-    if used == key.len() { Ok(text) } else { Err(bad_key()) }
-}
-
-fn bad_key() -> Error {
-    Error::Corrupt("a key is not of this layer's form".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flatbed_revtree::RevId;
     use foundationdb::tuple::{Bytes, Versionstamp, pack};
     use proptest::prelude::*;
 

@@ -1,0 +1,122 @@
+//! The keys of one document.
+
+use flatbed_revtree::RevId;
+
+use super::KeyRange;
+use super::tuple::{put_int, put_rev, under, with_int};
+
+// Under {NS}/DOC/{docid}.
+pub(super) const INFO: u64 = 0;
+pub(super) const BODY: u64 = 1;
+pub(super) const LEAVES: u64 = 2;
+pub(super) const REVISIONS: u64 = 3;
+pub(super) const REVISION_BODIES: u64 = 4;
+pub(super) const ANCESTORS: u64 = 5;
+pub(super) const ATTACHMENTS: u64 = 6;
+
+/// What a key under a document holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DocumentPart {
+    Info,
+    Body,
+    Leaf,
+    Revision,
+    RevisionBody,
+    Ancestors,
+    Attachments,
+}
+
+/// Keys of one document.
+#[derive(Debug, Clone)]
+pub(crate) struct DocumentKeys {
+    pub(super) prefix: Vec<u8>,
+}
+
+impl DocumentKeys {
+    /// Everything under the document.
+    pub(crate) fn whole(&self) -> KeyRange {
+        under(&self.prefix)
+    }
+
+    pub(crate) fn info(&self) -> Vec<u8> {
+        with_int(&self.prefix, INFO)
+    }
+
+    /// Info and latest body: what a read of the latest revision needs, in one range.
+    pub(crate) fn latest(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, INFO), end: with_int(&self.prefix, LEAVES) }
+    }
+
+    /// Prefix of the latest body's rows; a row's path follows.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        with_int(&self.prefix, BODY)
+    }
+
+    pub(crate) fn body_rows(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, BODY), end: with_int(&self.prefix, LEAVES) }
+    }
+
+    pub(crate) fn leaf(&self, deleted: bool, rev: &RevId) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, LEAVES);
+        put_int(&mut key, u64::from(!deleted));
+        put_rev(&mut key, rev);
+        key
+    }
+
+    pub(crate) fn leaves(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, LEAVES), end: with_int(&self.prefix, REVISIONS) }
+    }
+
+    pub(crate) fn revision(&self, rev: &RevId) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, REVISIONS);
+        put_rev(&mut key, rev);
+        key
+    }
+
+    pub(crate) fn revisions(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, REVISIONS), end: with_int(&self.prefix, REVISION_BODIES) }
+    }
+
+    /// Prefix of a superseded revision's rows; a row's path follows.
+    pub(crate) fn revision_body(&self, rev: &RevId) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, REVISION_BODIES);
+        put_rev(&mut key, rev);
+        key
+    }
+
+    pub(crate) fn revision_body_rows(&self, rev: &RevId) -> KeyRange {
+        under(&self.revision_body(rev))
+    }
+
+    /// The segment of ancestors that begins with `newest`.
+    pub(crate) fn ancestors(&self, newest: &RevId) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, ANCESTORS);
+        put_rev(&mut key, newest);
+        key
+    }
+
+    pub(crate) fn ancestor_segments(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, ANCESTORS), end: with_int(&self.prefix, ANCESTORS + 1) }
+    }
+
+    /// The list of a revision's attachments.
+    pub(crate) fn attachments(&self, rev: &RevId) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, ATTACHMENTS);
+        put_rev(&mut key, rev);
+        key
+    }
+
+    pub(crate) fn attachment_lists(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, ATTACHMENTS), end: with_int(&self.prefix, ATTACHMENTS + 1) }
+    }
+
+    /// Records, bodies and sealed segments of revisions whose generation is at most `generation`.
+    pub(crate) fn stemmed(&self, generation: u64) -> [KeyRange; 3] {
+        [REVISIONS, REVISION_BODIES, ANCESTORS].map(|part| {
+            let begin = with_int(&self.prefix, part);
+            let mut end = begin.clone();
+            put_int(&mut end, generation + 1);
+            KeyRange { begin, end }
+        })
+    }
+}
