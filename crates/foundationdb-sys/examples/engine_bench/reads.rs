@@ -166,27 +166,50 @@ pub fn points(bench: &Bench) -> Vec<Row> {
     rows
 }
 
+/// Range reads of plain LMDB that copy what they read, as an answer that outlives the transaction must.
+fn raw_copies(bench: &Bench, per_transaction: u64, duration: Duration) -> f64 {
+    let (mut random, keys) = (Random(3), bench.settings.keys);
+    rate_without_waits(1, duration, || {
+        let txn = bench.raw.env.read_txn().expect("a transaction");
+        for _ in 0..per_transaction {
+            let from = key(random.below(keys - RANGE_KEYS as u64));
+            let bounds = (std::ops::Bound::Included(&from[..]), std::ops::Bound::Unbounded);
+            let (mut bytes, mut ends) = (Vec::with_capacity(4_096), Vec::with_capacity(2 * RANGE_KEYS));
+            for pair in bench.raw.db.range(&txn, &bounds).expect("a read").take(RANGE_KEYS) {
+                let (key, value) = pair.expect("a pair");
+                bytes.extend_from_slice(key);
+                ends.push(bytes.len());
+                bytes.extend_from_slice(value);
+                ends.push(bytes.len());
+            }
+            std::hint::black_box((bytes, ends));
+        }
+        per_transaction
+    })
+}
+
 pub fn ranges(bench: &Bench) -> Vec<Row> {
-    let kinds = [
-        ("ranges.many", "100 in a transaction", Read::Range { per_transaction: 100 }),
-        ("ranges.one", "1 in a transaction", Read::Range { per_transaction: 1 }),
-    ];
-    let row = |what: String, measured: Vec<Measured>| {
-        Row::new(what)
-            .engine(per_second(measured[0].rate))
-            .raw(per_second(measured[1].rate))
-            .share(measured[1].share)
-            .aim("50 %", at_least(measured[1].share, 0.5))
+    let row = |what: String, rate: f64, raw: Measured| {
+        Row::new(what).engine(per_second(rate)).raw(per_second(raw.rate)).share(raw.share)
     };
+    let aimed = |row: Row, raw: Measured| row.aim("50 %", at_least(raw.share, 0.5));
     let mut rows = Vec::new();
-    for (_, what, read) in kinds.into_iter().filter(|(name, ..)| bench.settings.wants(name)) {
-        let what = format!("range reads of {RANGE_KEYS} keys, {what}");
-        let measured =
-            bench.alternate(&mut [&mut |time| alone(bench, read, time), &mut |time| raw_alone(bench, read, time)]);
-        rows.push(row(format!("{what}, 1 thread"), measured));
+    for (name, per_transaction) in [("ranges.many", 100), ("ranges.one", 1)] {
+        if !bench.settings.wants(name) {
+            continue;
+        }
+        let read = Read::Range { per_transaction };
+        let what = format!("range reads of {RANGE_KEYS} keys, {per_transaction} in a transaction");
+        let measured = bench.alternate(&mut [
+            &mut |time| alone(bench, read, time),
+            &mut |time| raw_alone(bench, read, time),
+            &mut |time| raw_copies(bench, per_transaction, time),
+        ]);
+        rows.push(aimed(row(format!("{what}, 1 thread"), measured[0].rate, measured[1]), measured[1]));
+        rows.push(row(format!("{what}, 1 thread; raw copies the pairs too"), measured[0].rate, measured[2]));
         let measured =
             bench.alternate(&mut [&mut |time| tasks(bench, read, time), &mut |time| raw_threads(bench, read, time)]);
-        rows.push(row(format!("{what}, {}", threads(bench)), measured));
+        rows.push(aimed(row(format!("{what}, {}", threads(bench)), measured[0].rate, measured[1]), measured[1]));
     }
     rows
 }
