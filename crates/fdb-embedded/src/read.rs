@@ -356,6 +356,8 @@ impl RangeRead<'_> {
             if self.reverse {
                 let mut items = view.descend(end, &from.key)?;
                 self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() >= from.key.as_slice())))?;
+            } else if view.writes.is_none_or(|writes| writes.is_empty()) {
+                self.fill_stored(view, &from.key, end, found)?;
             } else {
                 let mut items = view.ascend(&from.key, end)?;
                 self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() < end)))?;
@@ -410,11 +412,20 @@ impl RangeRead<'_> {
         let mut limits = self.limits;
         while let Some(item) = next()? {
             let Some(value) = item.value else { continue };
-            found.result.make_room(item.key.len() + value.len(), &limits);
-            found.result.push(&item.key, &value);
-            limits.take(&item.key, &value);
-            if limits.is_reached() || found.result.arena.len() >= RESULT_BYTES_MAX {
-                found.result.more = true;
+            if found.take(&item.key, &value, &mut limits) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pairs from `from` on where there are no writes to lay over them: most of what ranges read, and so without the way
+    /// through them.
+    fn fill_stored(&self, view: &View<'_>, from: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
+        let mut limits = self.limits;
+        let mut pairs = view.stored.ascend(from)?;
+        while let Some((key, value)) = pairs.next()? {
+            if key.as_ref() >= end || found.take(&key, value, &mut limits) {
                 break;
             }
         }
@@ -488,4 +499,15 @@ struct Found {
     result: RangeResult,
     read_to_begin: bool,
     read_through_end: bool,
+}
+
+impl Found {
+    /// Takes a pair over; whether it was the last that the limits let through.
+    fn take(&mut self, key: &[u8], value: &[u8], limits: &mut Limits) -> bool {
+        self.result.make_room(key.len() + value.len(), limits);
+        self.result.push(key, value);
+        limits.take(key, value);
+        self.result.more = limits.is_reached() || self.result.arena.len() >= RESULT_BYTES_MAX;
+        self.result.more
+    }
 }

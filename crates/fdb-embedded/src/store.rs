@@ -282,6 +282,8 @@ pub(crate) struct RecordsAscending<'t> {
 }
 
 impl<'t> RecordsAscending<'t> {
+    // Called for every pair that is read.
+    #[inline]
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
             if let Some((head, bucket)) = &mut self.bucket {

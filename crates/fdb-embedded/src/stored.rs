@@ -43,6 +43,8 @@ pub(crate) struct Ascend<'t> {
 }
 
 impl<'t> Ascend<'t> {
+    // Called for every pair that is read.
+    #[inline]
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
             let Some(pair) = self.records.next()? else { return Ok(None) };
