@@ -76,7 +76,7 @@ pub async fn begin_incarnations(db: &Fdb, root: &[u8], mut progress: impl FnMut(
         let namespace = keys.namespace(record.namespace);
         for mut range in around(&namespace, incarnation) {
             loop {
-                let mut page = MovePage { keys: &namespace, incarnation, range: &range };
+                let mut page = MovePage { keys: &namespace, incarnation, range: &range, attempted: None };
                 let Some((moved, last)) = transaction::write(db, &metrics, &mut page).await? else { break };
                 renewed.entries += moved;
                 progress(renewed.entries);
@@ -156,18 +156,33 @@ struct MovePage<'a> {
     keys: &'a Keys,
     incarnation: u64,
     range: &'a KeyRange,
+    /// What the last attempt would have moved.
+    attempted: Option<MovedPage>,
+}
+
+struct MovedPage {
+    /// The first key that was to go.
+    first: Vec<u8>,
+    moved: u64,
+    last: Vec<u8>,
 }
 
 impl Operation for MovePage<'_> {
     /// Entries moved, and the last key looked at; `None`: there was none.
     type Output = Option<(u64, Vec<u8>)>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
+        // An attempt that was committed after all has moved its page: it counts, and is not looked for again.
+        if let Some(MovedPage { first, moved, last }) = &self.attempted
+            && attempt.maybe_committed
+            && trx.get(first, false).await?.is_none()
+        {
+            return Ok(Some((*moved, last.clone())));
+        }
         let page = trx.get_range(&page_of(self.range, PAGE_ENTRIES, false), 1, false).await?;
         let quiet = Quiet(trx);
         let mut bytes = 0;
-        let mut moved = 0;
-        let mut last = None;
+        let (mut moved, mut first, mut last) = (0, None, None);
         for row in &page {
             // What is no entry stays, for the checker to tell of.
             if let Ok(seq) = self.keys.by_seq_parse(row.key()) {
@@ -176,12 +191,15 @@ impl Operation for MovePage<'_> {
                 quiet.clear(row.key())?;
                 bytes += 2 * key.len() + row.value().len();
                 moved += 1;
+                first = first.or(Some(row.key()));
             }
             last = Some(row.key());
             if bytes > PAGE_BYTES_MAX {
                 break;
             }
         }
+        self.attempted =
+            first.zip(last).map(|(first, last)| MovedPage { first: first.to_vec(), moved, last: last.to_vec() });
         Ok(last.map(|last| (moved, last.to_vec())))
     }
 }

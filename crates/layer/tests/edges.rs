@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, Layer, LayerOptions};
 use foundationdb::tuple::{Bytes, pack};
-use support::{Store, assert_clean, create, delete, get, put, soon};
+use support::{Store, assert_clean, change, create, delete, get, put, soon};
 
 fn names(range: std::ops::Range<usize>) -> String {
     let members: Vec<String> = range.map(|n| format!(r#""name{n}":{n}"#)).collect();
@@ -84,11 +84,7 @@ async fn newer_formats_are_refused() {
     let layer = store.layer().await;
     // `format_version` (field 1) is 99.
     let newer: &[u8] = &[0x08, 99];
-    let set = async |key: Vec<u8>| {
-        let trx = store.fdb.create_trx().unwrap();
-        trx.set(&key, newer);
-        trx.commit().await.map(|_| ()).unwrap();
-    };
+    let set = async |key: Vec<u8>| change(&store.fdb, |trx| trx.set(&key, newer)).await;
     set(pack(&(Bytes::from(store.root.clone()), 1, "future"))).await;
     assert!(matches!(layer.database("future").info().await, Err(Error::FormatTooNew { found: 99, .. })));
     assert!(matches!(put(&layer.database("future"), "d", None, "{}").await, Err(Error::FormatTooNew { .. })));

@@ -70,6 +70,18 @@ impl Drop for Store {
     }
 }
 
+/// Changes keys beside the layer, until it is committed.
+pub async fn change(fdb: &foundationdb::Database, change: impl Fn(&foundationdb::Transaction)) {
+    let mut trx = fdb.create_trx().expect("a transaction");
+    loop {
+        change(&trx);
+        match trx.commit().await {
+            Ok(_) => return,
+            Err(failed) => trx = failed.on_error().await.expect("an error that a retry mends"),
+        }
+    }
+}
+
 pub async fn create(layer: &Layer, name: &str, run_bytes: Option<u32>) -> Database {
     layer.create_database(name, &CreateOptions { run_bytes, ..CreateOptions::default() }).await.expect("created");
     layer.database(name)
