@@ -1,4 +1,4 @@
-//! Read versions, watches, retries, limits and faults, as FoundationDB's documentation has them.
+//! Read versions, watches, retries and limits, as FoundationDB's documentation has them.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use common::{commit, on_error, open, promise, range, set, wait};
-use fdb_embedded::{Buggify, Engine, Error, KeySelector, OpenOptions, RangeOptions};
+use fdb_embedded::{Error, KeySelector, RangeOptions};
 
 #[test]
 fn ten_thousand_transactions_each_see_their_own_version() {
@@ -420,44 +420,6 @@ fn every_callback_comes_once_whatever_threads_do_to_a_transaction() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(answered.load(Ordering::Relaxed), asked.load(Ordering::Relaxed));
-}
-
-#[test]
-fn faults_come_as_the_seed_says_and_break_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut options = OpenOptions::default();
-    options.buggify = Some(Buggify { probability: 0.3, seed: 42 });
-    let engine = Engine::open(dir.path(), options).unwrap();
-    let (mut errors, mut unknown) = (std::collections::BTreeSet::new(), 0u64);
-    for _ in 0..200 {
-        let transaction = engine.transaction();
-        let applied_before = unknown;
-        loop {
-            let result = transaction.get(b"x", false).and_then(|_| {
-                transaction.atomic_op(b"n", &1u64.to_le_bytes(), 2);
-                commit(&transaction)
-            });
-            let Err(error) = result else { break };
-            errors.insert(error.0);
-            unknown += u64::from(error == Error::COMMIT_UNKNOWN_RESULT);
-            on_error(&transaction, error.0).unwrap();
-        }
-        assert!(unknown - applied_before < 100);
-    }
-    assert_eq!(errors.into_iter().collect::<Vec<_>>(), [1007, 1009, 1020, 1021]);
-    let count = loop {
-        if let Ok(value) = engine.transaction().get(b"n", false) {
-            break u64::from_le_bytes(value.unwrap().try_into().unwrap());
-        }
-    };
-    assert!((200..200 + unknown).contains(&count), "{count} applied, {unknown} unknown");
-    let stats = engine.stats();
-    assert!(stats.faults_injected > 100, "{stats:?}");
-    assert_eq!(stats.faults.iter().map(|fault| fault.count).sum::<u64>(), stats.faults_injected);
-    let late = stats.faults.iter().find(|fault| fault.kind == "late_commit").unwrap();
-    assert!(late.count > 20, "{late:?}");
-    let status: serde_json::Value = serde_json::from_str(&engine.status_json()).unwrap();
-    assert_eq!(status["cluster"]["embedded"]["faults"]["late_commit"], late.count);
 }
 
 #[test]
