@@ -99,10 +99,9 @@ unsafe fn open(place: Result<Place, ClusterFileError>, out_database: *mut *mut F
     if let Err(error) = check_set_up() {
         return error.0;
     }
-    // A C function cannot say more.
-    let Ok(options) = open_options() else { return ENVIRONMENT_INVALID.0 };
-    let opened = place.map_err(|error| error.code()).and_then(|place| {
-        let engine = Engine::open(&place.directory, options).map_err(|error| error.code())?;
+    let opened = open_options().map_err(|error| told(&error, ENVIRONMENT_INVALID.0)).and_then(|options| {
+        let place = place.map_err(|error| told(&error, error.code()))?;
+        let engine = Engine::open(&place.directory, options).map_err(|error| told(&error, error.code()))?;
         Ok(engine.with_connection(place.connection))
     });
     match opened {
@@ -115,11 +114,17 @@ unsafe fn open(place: Result<Place, ClusterFileError>, out_database: *mut *mut F
     }
 }
 
+/// Says on stderr why no database could be opened: a code alone does not name the file, nor what to do about it.
+fn told(error: &dyn std::error::Error, code: fdb_error_t) -> fdb_error_t {
+    eprintln!("libfdb_c: {error}");
+    code
+}
+
 /// Opens the database of a cluster file ([`crate::cluster_file`]). A null or empty path: the file that
 /// `FLATBED_CLUSTER_FILE` or `FDB_CLUSTER_FILE` of the environment names, else the directory [`DEFAULT_DIRECTORY`].
 ///
 /// Errors: 2008 before `fdb_setup_network`, 2022 where `FLATBED_FDB_BUGGIFY` or `FLATBED_FDB_PENDING_READS` of the
-/// environment means nothing, the codes of [`ClusterFileError`] and of [`OpenError`].
+/// environment means nothing, the codes of [`ClusterFileError`] and of [`OpenError`]. One line on stderr says why.
 ///
 /// # Safety
 /// The path is null or ends with a zero byte; `out_database` may be written to.

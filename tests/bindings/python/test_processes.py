@@ -112,11 +112,14 @@ import subprocess, sys
 db = fdb.open(sys.argv[1])
 db[b"a"] = b"1"
 second = "import fdb; fdb.api_version({API_VERSION})" + sys.argv[2]
-print(subprocess.run([sys.executable, "-c", second, sys.argv[1]], capture_output=True, text=True, timeout=60).stdout)
+second = subprocess.run([sys.executable, "-c", second, sys.argv[1]], capture_output=True, text=True, timeout=60)
+print(second.stdout, second.stderr, sep="")
 db[b"a"] = b"2"
 """
+        output = self.run_python(program, path, CODE)
         # The lock of a file is held by someone else.
-        self.assertEqual(self.run_python(program, path, CODE), "1529")
+        self.assertEqual(output.splitlines()[0], "1529")
+        self.assertIn(f"{self.directory}/data is in use by another process", output)
         self.assertEqual(self.run_python(READ, path, "a"), "2")
 
     def test_what_cannot_be_opened(self):
@@ -125,20 +128,25 @@ db[b"a"] = b"2"
         (foreign / "data.mdb").write_bytes(b"not a database\n" * 1_000)
         (self.directory / "file").write_text("no directory")
         expected = {
-            "embedded:test@foreign\n": 1522,
-            "embedded:test@file\n": 1511,
-            "embedded:test@/dev/null/data\n": 1511,
-            "embedded:te st@data\n": 2104,
-            "embedded:test\n": 2104,
-            "": 2104,
-            "description:id@127.0.0.1:4500\n": 2104,
+            "embedded:test@foreign\n": (1522, "foreign"),
+            "embedded:test@file\n": (1511, "file"),
+            "embedded:test@/dev/null/data\n": (1511, "/dev/null"),
+            "embedded:te st@data\n": (2104, "the name must be letters"),
+            "embedded:test\n": (2104, "lacks an @"),
+            "": (2104, "empty"),
+            "description:id@127.0.0.1:4500\n": (2104, "FoundationDB's own library"),
         }
-        for text, code in expected.items():
-            path = self.cluster_file(text)
-            self.assertEqual((text, self.run_python(CODE, path)), (text, str(code)))
+        for text, (code, reason) in expected.items():
+            self.refused(self.cluster_file(text), code, reason)
         self.assertEqual((foreign / "data.mdb").read_bytes(), b"not a database\n" * 1_000)
-        self.assertEqual(self.run_python(CODE, self.directory / "none"), "1515")
-        self.assertEqual(self.run_python(CODE, self.directory), "1513")
+        self.refused(self.directory / "none", 1515, f"no cluster file {self.directory}/none")
+        self.refused(self.directory, 1513, "cannot read the cluster file")
+
+    def refused(self, cluster_file, code, reason):
+        """The cluster file's database cannot be opened: the error's code, and one line on stderr that says why."""
+        status, output, errors = python(CODE, cluster_file)
+        self.assertEqual((status, output, len(errors.splitlines())), (0, str(code), 1), errors)
+        self.assertIn(reason, errors)
 
     def test_a_directory_that_is_missing_is_made(self):
         path = self.cluster_file("embedded:test@new/inner\n")
