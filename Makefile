@@ -46,9 +46,10 @@ memcheck: bindings-library ## the C API's tests under valgrind
 	$(run-bindings) --library $(bindings)/lib memcheck
 
 # The standard library is not instrumented by the toolchain, which ThreadSanitizer needs: it is built where its source is.
-sanitize: need-rust $(bindings)/venv/installed ## the C API's tests under AddressSanitizer and ThreadSanitizer
+sanitize: need-rust $(bindings)/venv/installed ## the tests of the C API and the engine under AddressSanitizer and ThreadSanitizer
 	export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address; \
 	  cargo test --target $(host) --target-dir $(target)/address --package fdb-capi --lib --tests; \
+	  cargo test --target $(host) --target-dir $(target)/address --package fdb-embedded --lib --test behaviour --test model; \
 	  cargo build --target $(host) --target-dir $(target)/address --package fdb-c
 	$(run-bindings) --library $(target)/address/$(host)/debug --sanitizer address c
 	if [ ! -d "$$(rustc --print sysroot)/lib/rustlib/src" ]; then \
@@ -56,6 +57,7 @@ sanitize: need-rust $(bindings)/venv/installed ## the C API's tests under Addres
 	export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=thread CFLAGS=-fsanitize=thread; \
 	  export TSAN_OPTIONS='suppressions=$(CURDIR)/tests/bindings/c/lmdb.tsan'; \
 	  cargo test -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-capi --lib --tests; \
+	  cargo test -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-embedded --lib --test behaviour --test model; \
 	  cargo build -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-c; \
 	  $(run-bindings) --library $(target)/thread/$(host)/debug --sanitizer thread c
 

@@ -65,12 +65,28 @@ class Runner:
         command = [str(word) for word in command]
         return subprocess.run(command, env={**self.environment, **environment}).returncode == 0
 
+    def is_empty(self):
+        """Whether the given database holds nothing but what a replay left: ranges of the traces reach beyond its keys."""
+        program = """
+import sys, fdb
+fdb.api_version(730)
+tr = fdb.open(sys.argv[1]).create_transaction()
+sys.exit(any(list(tr.get_range(*ends, limit=1)) for ends in ((b"", b"oracle/"), (b"oracle0", b"\\xff"))))
+"""
+        return subprocess.run([sys.executable, "-c", program, self.given], env=self.environment).returncode == 0
+
     def replay(self, *options):
+        if self.given and not self.is_empty():
+            raise CannotRun(f"the traces can be replayed on an empty database alone, and that of {self.given} is not")
         command = [sys.executable, HERE / "oracle" / "oracle.py", "check", *sorted((HERE / "oracle").glob("*.jsonl"))]
         return self.run([*command, "--cluster-file", self.cluster_file("oracle"), *options])
 
     def oracle(self):
-        return self.replay("--first", ORACLE_FIRST)
+        try:
+            return self.replay("--first", ORACLE_FIRST)
+        except CannotRun as reason:
+            print(f"{reason}: left out")
+            return True
 
     def oracle_all(self):
         return self.replay()

@@ -452,7 +452,7 @@ int main(int argc, char **argv) {
     FDBFuture *waiting = watch(transaction, KEYS "end");
     OK(finish(fdb_transaction_commit(transaction)));
     fdb_transaction_reset(transaction);
-    set(transaction, KEYS "end", "", 0);
+    fdb_transaction_clear_range(transaction, bytes(KEYS), sizeof(KEYS) - 1, bytes(KEYS_END), sizeof(KEYS_END) - 1);
     FDBFuture *commit = fdb_transaction_commit(transaction);
     OK(fdb_future_set_callback(waiting, count_call, &calls));
     OK(fdb_future_set_callback(commit, count_call, &calls));
