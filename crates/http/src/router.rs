@@ -7,9 +7,10 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderName};
 use hyper::{Method, Response, StatusCode};
 
+use crate::auth::Principal;
 use crate::error::{Failure, Result};
 use crate::handlers::{
-    all_docs, attachment, bulk, bulk_get, changes, database, document, local, maintenance, revisions, server,
+    all_docs, attachment, bulk, bulk_get, changes, database, document, local, maintenance, replicate, revisions, server,
 };
 use crate::metrics::Route;
 use crate::query::{Query, decode};
@@ -25,7 +26,9 @@ const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-auth
 /// Answers one request.
 pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>) -> Response<ReplyBody> {
     let started = Instant::now();
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    // Nothing from outside has extensions.
+    let inside = parts.extensions.remove::<Principal>();
     let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
     let is_head = method == Method::HEAD;
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
@@ -36,7 +39,10 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
         None => {
             let handled = async {
                 let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-                let principal = state.admins.authenticate(authorization).await?;
+                let principal = match inside {
+                    Some(principal) => principal,
+                    None => state.admins.authenticate(authorization).await?,
+                };
                 let segments = segments(uri.path())?;
                 route = route_of(&segments);
                 let memory = state.memory.clone();
@@ -147,10 +153,13 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     match names[..] {
         ["_all_dbs"] => server::all_dbs(state, &request).await,
         ["_active_tasks"] => server::active_tasks(state, &request),
+        ["_replicate"] => replicate::replicate(state, request).await,
+        ["_scheduler", "jobs"] => replicate::jobs(state, &request, None),
+        ["_scheduler", "jobs", id] => replicate::jobs(state, &request, Some(id)),
         ["metrics"] => server::metrics(state, &request),
         [
-            path @ ("_replicate" | "_scheduler" | "_node" | "_cluster_setup" | "_membership" | "_dbs_info"
-            | "_db_updates" | "_reshard" | "_search_analyze" | "_nouveau_analyze" | "_utils"),
+            path @ ("_scheduler" | "_node" | "_cluster_setup" | "_membership" | "_dbs_info" | "_db_updates"
+            | "_reshard" | "_search_analyze" | "_nouveau_analyze" | "_utils"),
             ..,
         ] => later(&mut request, path).await,
         [name] => database::root(state, request, name).await,

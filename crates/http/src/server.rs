@@ -21,6 +21,7 @@ use crate::cors::Cors;
 use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
 use crate::metrics::{InjectedFaults, Requests};
+use crate::replicator::{Replicator, ReplicatorOptions};
 use crate::reply::ReplyMemory;
 use crate::request::BodyMemory;
 use crate::router;
@@ -59,6 +60,8 @@ pub struct ServerOptions {
     pub health: StorageHealth,
     /// Where faults that are injected on purpose are counted.
     pub faults: InjectedFaults,
+    /// How replications that this server runs are tried again and shared with others.
+    pub replicator: ReplicatorOptions,
 }
 
 impl Default for ServerOptions {
@@ -74,6 +77,7 @@ impl Default for ServerOptions {
             drain: Duration::from_secs(10),
             health: StorageHealth::default(),
             faults: InjectedFaults::default(),
+            replicator: ReplicatorOptions::default(),
         }
     }
 }
@@ -110,6 +114,7 @@ pub(crate) struct State {
     pub uuids: Uuids,
     pub health: StorageHealth,
     pub faults: InjectedFaults,
+    pub replicator: Arc<Replicator>,
 }
 
 /// A server that listens already.
@@ -137,7 +142,9 @@ impl Server {
             listeners.push(bound.map_err(|source| BindError::Listen { address, source })?);
         }
         let server_header = HeaderValue::from_str(&format!("Flatbed/{}", options.version));
-        let state = State {
+        // Replications reach this server's own databases through its handlers.
+        let state = Arc::new_cyclic(|state| State {
+            replicator: Replicator::new(layer.clone(), options.replicator, crate::replicator::local::connect(state)),
             layer,
             admins: Admins::new(options.admins),
             cors: options.cors,
@@ -150,9 +157,9 @@ impl Server {
             uuids: Uuids::default(),
             health: options.health,
             faults: options.faults,
-        };
+        });
         let connections = Arc::new(Semaphore::new(options.connections_max));
-        Ok(Server { listeners, state: Arc::new(state), connections, drain: options.drain })
+        Ok(Server { listeners, state, connections, drain: options.drain })
     }
 
     /// The addresses taken.
@@ -170,11 +177,13 @@ impl Server {
                 accept(listener, self.state.clone(), self.connections.clone(), graceful.clone(), accepting.subscribe());
             tasks.push(tokio::spawn(accept));
         }
+        let replicator = self.state.replicator.start();
         shutdown.await;
         accepting.send_replace(false);
         for task in tasks {
             let _ = task.await;
         }
+        self.state.replicator.stop(replicator).await;
         self.state.layer.shutdown();
         if let Some(graceful) = Arc::into_inner(graceful)
             && tokio::time::timeout(self.drain, graceful.shutdown()).await.is_err()

@@ -182,7 +182,6 @@ async fn what_is_not_there_yet_says_so() {
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     for (method, path, body) in [
-        ("POST", "/_replicate", "{}"),
         ("GET", "/_node/_local/_config", ""),
         ("POST", "/db/_find", r#"{"selector":{}}"#),
         ("GET", "/db/_design/x/_view/y", ""),

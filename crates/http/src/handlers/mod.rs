@@ -9,5 +9,6 @@ pub(crate) mod database;
 pub(crate) mod document;
 pub(crate) mod local;
 pub(crate) mod maintenance;
+pub(crate) mod replicate;
 pub(crate) mod revisions;
 pub(crate) mod server;

@@ -6,6 +6,7 @@ use flatbed_layer::NameRange;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
+use crate::handlers::replicate::NODE;
 use crate::ids;
 use crate::json_out;
 use crate::json_out::{comma, member, string, string_or_null};
@@ -144,6 +145,10 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
             task.updated_at_seconds
         );
         out.extend_from_slice(rest.as_bytes());
+    }
+    for job in state.replicator.all().iter().filter(|job| job.is_running()) {
+        json_out::comma(out.len() - 1, &mut out);
+        job.write_task(NODE, &mut out);
     }
     out.push(b']');
     Ok(Reply::json(StatusCode::OK, out))

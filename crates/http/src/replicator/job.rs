@@ -1,0 +1,240 @@
+//! One replication that this server runs: again after failures, with its history.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use flatbed_replicate::{Control, Error, Fence, Outcome, Progress, Spec, replicate, time};
+use tokio::sync::watch;
+
+use crate::json_out::{member, string_or_null};
+use crate::replicator::Replicator;
+
+/// Events that a job remembers, as in CouchDB.
+const HISTORY_MAX: usize = 20;
+
+/// No pause is longer, as in CouchDB.
+const PAUSE_MAX: Duration = Duration::from_secs(8 * 3_600);
+
+/// A job that runs this long is well again.
+const HEALTHY: Duration = Duration::from_secs(120);
+
+/// Something that happened to a job.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    at: u64,
+    kind: &'static str,
+    reason: Option<String>,
+}
+
+/// How a job stands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Standing {
+    /// Newest first.
+    pub history: VecDeque<Event>,
+    pub error_count: u32,
+    /// The last error, since when nothing went well.
+    pub error: Option<String>,
+    pub is_running: bool,
+    pub updated_at: u64,
+}
+
+impl Standing {
+    pub(crate) fn note(&mut self, kind: &'static str, reason: Option<String>) {
+        self.updated_at = time::now();
+        self.history.push_front(Event { at: self.updated_at, kind, reason });
+        self.history.truncate(HISTORY_MAX);
+    }
+}
+
+/// A document that asks for a replication.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub database: &'static str,
+    pub doc_id: String,
+}
+
+type Ended = Option<Result<Outcome, Error>>;
+
+/// A replication.
+pub(crate) struct Job {
+    pub id: String,
+    pub spec: Spec,
+    pub user: Option<String>,
+    pub origin: Option<Origin>,
+    pub started_at: u64,
+    standing: Mutex<Standing>,
+    progress: Mutex<Arc<Progress>>,
+    stop: watch::Sender<bool>,
+    ended: watch::Sender<Ended>,
+}
+
+impl Job {
+    pub(crate) fn new(id: String, spec: Spec, user: Option<String>, origin: Option<Origin>) -> Arc<Job> {
+        let mut standing = Standing::default();
+        standing.note("added", None);
+        Arc::new(Job {
+            id,
+            spec,
+            user,
+            origin,
+            started_at: time::now(),
+            standing: Mutex::new(standing),
+            progress: Mutex::default(),
+            stop: watch::Sender::new(false),
+            ended: watch::Sender::new(None),
+        })
+    }
+
+    pub(crate) fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.standing().is_running
+    }
+
+    /// What the present run has done.
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells the job to end.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    /// Waits for the end: what came of it. A job that was dropped in the middle counts as superseded.
+    pub(crate) async fn ended(&self) -> Result<Outcome, Error> {
+        let mut ended = self.ended.subscribe();
+        match ended.wait_for(Option::is_some).await {
+            Ok(ended) => ended.clone().unwrap_or(Err(Error::Superseded)),
+            Err(_) => Err(Error::Superseded),
+        }
+    }
+
+    /// Runs it: once, or for a continuous one until it is stopped.
+    pub(crate) async fn run(&self, replicator: &Replicator) {
+        loop {
+            let done = self.run_once(replicator, None).await;
+            let failed = done.is_err();
+            if !failed || !self.spec.continuous {
+                self.ended.send_replace(Some(done));
+                return;
+            }
+            if !self.pause(replicator).await {
+                self.ended.send_replace(Some(done));
+                return;
+            }
+        }
+    }
+
+    /// One run, with its events.
+    pub(crate) async fn run_once(&self, replicator: &Replicator, fence: Option<Fence>) -> Result<Outcome, Error> {
+        let progress = Arc::new(Progress::default());
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress.clone();
+        {
+            let mut standing = self.standing();
+            standing.is_running = true;
+            standing.note("started", None);
+        }
+        let started = Instant::now();
+        let control = Control { progress, stop: self.stop.subscribe(), fence };
+        let done = replicate(&self.spec, replicator.layer.uuid(), &replicator.local, control).await;
+        let mut standing = self.standing();
+        standing.is_running = false;
+        if started.elapsed() >= HEALTHY {
+            standing.error_count = 0;
+        }
+        match &done {
+            Ok(_) => {
+                standing.error_count = 0;
+                standing.error = None;
+                standing.note("stopped", None);
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                tracing::warn!(replication = self.id, error = reason, "a replication failed");
+                standing.error_count = standing.error_count.saturating_add(1);
+                standing.error = Some(reason.clone());
+                standing.note("crashed", Some(reason));
+            }
+        }
+        done
+    }
+
+    /// Waits before the next try; false: the job is stopped.
+    pub(crate) async fn pause(&self, replicator: &Replicator) -> bool {
+        let doublings = self.standing().error_count.saturating_sub(1).min(10);
+        let pause = (replicator.options.first_pause * 2_u32.pow(doublings)).min(PAUSE_MAX);
+        let mut stop = self.stop.subscribe();
+        let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
+        tokio::time::timeout(pause, stopped).await.is_err()
+    }
+
+    /// The job as `_scheduler/jobs` shows it.
+    pub(crate) fn write(&self, node: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"database\":");
+        string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
+        out.push(b',');
+        member("id", &self.id, out);
+        out.extend_from_slice(b",\"pid\":null,");
+        member("source", &self.spec.source.to_string(), out);
+        out.push(b',');
+        member("target", &self.spec.target.to_string(), out);
+        out.extend_from_slice(b",\"user\":");
+        string_or_null(self.user.as_deref(), out);
+        out.extend_from_slice(b",\"doc_id\":");
+        string_or_null(self.origin.as_ref().map(|origin| origin.doc_id.as_str()), out);
+        out.extend_from_slice(b",\"info\":{");
+        out.extend_from_slice(self.progress().info().as_bytes());
+        out.extend_from_slice(b"},\"history\":[");
+        for (at, event) in self.standing().history.iter().enumerate() {
+            out.extend_from_slice(if at > 0 { b",{" } else { b"{" });
+            member("timestamp", &time::iso(event.at), out);
+            out.push(b',');
+            member("type", event.kind, out);
+            if let Some(reason) = &event.reason {
+                out.push(b',');
+                member("reason", reason, out);
+            }
+            out.push(b'}');
+        }
+        out.extend_from_slice(b"],");
+        member("node", node, out);
+        out.push(b',');
+        member("start_time", &time::iso(self.started_at), out);
+        out.push(b'}');
+    }
+
+    /// The job as `_active_tasks` shows it.
+    pub(crate) fn write_task(&self, node: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"type\":\"replication\",");
+        member("node", node, out);
+        out.extend_from_slice(b",\"pid\":null,");
+        member("replication_id", &self.id, out);
+        out.push(b',');
+        member("source", &self.spec.source.to_string(), out);
+        out.push(b',');
+        member("target", &self.spec.target.to_string(), out);
+        out.extend_from_slice(b",\"database\":");
+        string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
+        out.extend_from_slice(b",\"doc_id\":");
+        string_or_null(self.origin.as_ref().map(|origin| origin.doc_id.as_str()), out);
+        out.extend_from_slice(b",\"user\":");
+        string_or_null(self.user.as_deref(), out);
+        let rest = format!(
+            ",\"continuous\":{},\"checkpoint_interval\":{},{},\"started_on\":{},\"updated_on\":{}}}",
+            self.spec.continuous,
+            self.spec.checkpoint_interval.as_millis(),
+            self.progress().info(),
+            self.started_at,
+            time::now()
+        );
+        out.extend_from_slice(rest.as_bytes());
+    }
+}

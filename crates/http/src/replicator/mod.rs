@@ -1,0 +1,117 @@
+//! The replications that this server runs.
+
+pub(crate) mod job;
+pub(crate) mod local;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flatbed_layer::Layer;
+use flatbed_replicate::{LocalConnect, Spec};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::replicator::job::Job;
+
+/// How long replications may take for their last checkpoint when the server stops.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// How replications are tried again and shared between servers.
+#[derive(Debug, Clone)]
+pub struct ReplicatorOptions {
+    /// After the first failure a replication waits this long; twice as long after each further one, up to 8 hours.
+    pub first_pause: Duration,
+    /// A server that has not renewed its hold on a replication for this long loses it to another.
+    pub lease: Duration,
+    /// Replications that run at once in this server.
+    pub jobs_max: usize,
+}
+
+impl Default for ReplicatorOptions {
+    fn default() -> Self {
+        ReplicatorOptions { first_pause: Duration::from_secs(30), lease: Duration::from_secs(15), jobs_max: 500 }
+    }
+}
+
+/// All replications of one server.
+pub(crate) struct Replicator {
+    pub(crate) layer: Layer,
+    pub(crate) options: ReplicatorOptions,
+    pub(crate) local: LocalConnect,
+    /// By their ids, those asked for by `POST /_replicate`.
+    jobs: Mutex<HashMap<String, Arc<Job>>>,
+    pub(crate) closing: watch::Sender<bool>,
+}
+
+impl Replicator {
+    pub(crate) fn new(layer: Layer, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
+        let closing = watch::Sender::new(false);
+        Arc::new(Replicator { layer, options, local, jobs: Mutex::default(), closing })
+    }
+
+    /// Begins to work off the `_replicator` database.
+    pub(crate) fn start(self: &Arc<Self>) -> JoinHandle<()> {
+        tokio::spawn(async {})
+    }
+
+    /// Ends all replications, each after a checkpoint.
+    pub(crate) async fn stop(&self, supervisor: JoinHandle<()>) {
+        self.closing.send_replace(true);
+        let jobs = self.all();
+        for job in &jobs {
+            job.stop();
+        }
+        let ended = async {
+            let _ = supervisor.await;
+            for job in &jobs {
+                let _ = job.ended().await;
+            }
+        };
+        if tokio::time::timeout(STOP_MAX, ended).await.is_err() {
+            tracing::warn!("replications did not end in time; they go on from their last checkpoints");
+        }
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Arc<Job>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The jobs of `POST /_replicate`, in the order of their ids.
+    pub(crate) fn all(&self) -> Vec<Arc<Job>> {
+        let mut jobs: Vec<_> = self.jobs().values().cloned().collect();
+        jobs.sort_by(|a, b| a.id.cmp(&b.id));
+        jobs
+    }
+
+    /// The job for a replication: the one that runs already, or a new one.
+    pub(crate) fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Arc<Job> {
+        let id = spec.job_id(self.layer.uuid());
+        let mut jobs = self.jobs();
+        if let Some(job) = jobs.get(&id).filter(|job| !job.has_ended()) {
+            return job.clone();
+        }
+        let job = Job::new(id.clone(), spec, user, None);
+        jobs.insert(id.clone(), job.clone());
+        drop(jobs);
+        let (replicator, running) = (self.clone(), job.clone());
+        tokio::spawn(async move {
+            running.run(&replicator).await;
+            let mut jobs = replicator.jobs();
+            // Its successor may have begun.
+            if jobs.get(&id).is_some_and(|job| Arc::ptr_eq(job, &running)) {
+                jobs.remove(&id);
+            }
+        });
+        job
+    }
+
+    /// Ends a job and tells its id; `None`: there is none. An id may be given without what CouchDB puts behind it.
+    pub(crate) async fn cancel(&self, id: &str) -> Option<String> {
+        let found = self.jobs().values().find(|job| job.id == id || job.id.split('+').next() == Some(id)).cloned();
+        let job = found?;
+        job.stop();
+        let _ = job.ended().await;
+        Some(job.id.clone())
+    }
+}

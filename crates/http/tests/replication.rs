@@ -1,0 +1,295 @@
+//! `POST /_replicate` between databases of one server, and of two.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flatbed_http::ServerOptions;
+use serde_json::{Value, json};
+use support::{Running, Store};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+async fn call(server: &Running, method: &str, path: &str, body: Value) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let answer = server.call(method, path, &body).await;
+    (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+}
+
+async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
+    let (status, answer) = call(server, method, path, body).await;
+    assert!(status < 300, "{method} {path}: {status} {answer}");
+    answer
+}
+
+fn url(server: &Running, database: &str) -> String {
+    format!("http://{}/{database}", server.address)
+}
+
+/// Every document with all its leaves, and their bodies.
+async fn leaves(server: &Running, database: &str) -> Vec<Value> {
+    let changes = ok(server, "GET", &format!("/{database}/_changes?style=all_docs"), Value::Null).await;
+    let mut found = Vec::new();
+    for row in changes["results"].as_array().unwrap() {
+        let id = row["id"].as_str().unwrap();
+        let mut revs: Vec<String> =
+            row["changes"].as_array().unwrap().iter().map(|leaf| leaf["rev"].as_str().unwrap().to_owned()).collect();
+        let winner = revs[0].clone();
+        revs.sort();
+        let list = serde_json::to_string(&revs).unwrap().replace('"', "%22");
+        let path = format!("/{database}/{id}?revs=true&attachments=true&open_revs={list}");
+        let bodies = ok(server, "GET", &path, Value::Null).await;
+        found.push(json!([id, winner, bodies]));
+    }
+    found.sort_by_key(|document| document[0].as_str().unwrap().to_owned());
+    found
+}
+
+/// Documents with conflicts, deletions and attachments.
+async fn fill(server: &Running, database: &str, count: usize) {
+    let (status, _) = call(server, "PUT", &format!("/{database}"), Value::Null).await;
+    assert!(status == 201 || status == 412);
+    let docs: Vec<Value> =
+        (0..count).map(|n| json!({"_id": format!("doc{n:05}"), "n": n, "text": "x".repeat(300)})).collect();
+    for docs in docs.chunks(1_000) {
+        ok(server, "POST", &format!("/{database}/_bulk_docs"), json!({"docs": docs})).await;
+    }
+    for n in 0..20 {
+        let id = format!("doc{n:05}");
+        let hash = |mark: char| mark.to_string().repeat(32);
+        let branch = |mark: char, deleted: bool| {
+            json!({"_id": id, "_rev": format!("2-{}", hash(mark)), "mark": mark.to_string(), "_deleted": deleted,
+                   "_revisions": {"start": 2, "ids": [hash(mark), hash('0')]}})
+        };
+        let docs = json!([branch('a', false), branch('b', n % 3 == 0), branch('c', true)]);
+        ok(server, "POST", &format!("/{database}/_bulk_docs"), json!({"docs": docs, "new_edits": false})).await;
+    }
+    for n in 20..40 {
+        let path = format!("/{database}/doc{n:05}");
+        let rev = ok(server, "GET", &path, Value::Null).await["_rev"].as_str().unwrap().to_owned();
+        if n % 2 == 0 {
+            ok(server, "DELETE", &format!("{path}?rev={rev}"), Value::Null).await;
+            continue;
+        }
+        // "aGVsbG8=" is "hello".
+        let attachments = json!({"a/b": {"content_type": "text/plain", "data": "aGVsbG8="},
+                                 "c": {"content_type": "application/octet-stream", "data": "AAEC"}});
+        ok(server, "PUT", &path, json!({"_rev": rev, "_attachments": attachments})).await;
+    }
+    ok(server, "PUT", &format!("/{database}/_design/d"), json!({"language": "javascript"})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_leaves_arrive_at_every_kind_of_peer() {
+    let store = Store::new();
+    let other_store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    let other = other_store.serve(ServerOptions::default()).await;
+    fill(&server, "a", 2_500).await;
+    let wanted = leaves(&server, "a").await;
+    assert_eq!(wanted.len(), 2_501);
+
+    // Within the server; out of it; into another; between two others' URLs.
+    let runs = [
+        (&server, json!("a"), json!("b"), &server, "b"),
+        (&server, json!("a"), json!(url(&other, "c")), &other, "c"),
+        (&other, json!(url(&server, "a")), json!("d"), &other, "d"),
+        (&other, json!({"url": url(&server, "a")}), json!({"url": url(&server, "e")}), &server, "e"),
+    ];
+    for (runner, source, target, at, database) in runs {
+        let spec = json!({"source": source, "target": target, "create_target": true});
+        let answer = ok(runner, "POST", "/_replicate", spec.clone()).await;
+        let entry = &answer["history"][0];
+        assert_eq!(answer["ok"], true);
+        assert_eq!(entry["docs_written"], entry["missing_found"], "{answer}");
+        assert_eq!(entry["doc_write_failures"], 0);
+        assert_eq!(entry["session_id"], answer["session_id"]);
+        assert!(leaves(at, database).await == wanted, "{database}");
+        let again = ok(runner, "POST", "/_replicate", spec).await;
+        assert_eq!(
+            (&again["no_changes"], &again["history"][0]["missing_checked"]),
+            (&json!(true), &json!(0)),
+            "{again}"
+        );
+    }
+
+    // A second one goes on where the first ended, and tells of both.
+    ok(&server, "PUT", "/a/new", json!({"n": 1})).await;
+    let answer = ok(&server, "POST", "/_replicate", json!({"source": "a", "target": "b"})).await;
+    assert_eq!(
+        (&answer["history"][0]["missing_checked"], &answer["history"][0]["docs_written"]),
+        (&json!(1), &json!(1))
+    );
+    assert!(answer["history"].as_array().unwrap().len() >= 2, "{answer}");
+    // A target that was made anew has no log: all is copied again.
+    ok(&server, "DELETE", "/b", Value::Null).await;
+    let answer = ok(&server, "POST", "/_replicate", json!({"source": "a", "target": "b", "create_target": true})).await;
+    assert!(answer["history"][0]["docs_written"].as_u64().unwrap() > 2_500, "{answer}");
+
+    server.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn some_documents_only() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    fill(&server, "a", 50).await;
+    let spec =
+        json!({"source": "a", "target": "b", "create_target": true, "doc_ids": ["doc00001", "doc00045", "none"]});
+    let answer = ok(&server, "POST", "/_replicate", spec).await;
+    assert_eq!(answer["ok"], true);
+    let ids: Vec<Value> = leaves(&server, "b").await.into_iter().map(|document| document[0].clone()).collect();
+    assert_eq!(ids, ["doc00001", "doc00045"]);
+
+    let since = ok(&server, "GET", "/a", Value::Null).await["update_seq"].clone();
+    ok(&server, "PUT", "/a/late", json!({})).await;
+    let spec = json!({"source": "a", "target": "c", "create_target": true, "since_seq": since});
+    ok(&server, "POST", "/_replicate", spec).await;
+    assert_eq!(ok(&server, "GET", "/c", Value::Null).await["doc_count"], 1);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_replicated_is_told_without_secrets() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    ok(&server, "PUT", "/a", Value::Null).await;
+    let cases = [
+        (json!({"source": "a", "target": "none"}), 404, "db_not_found"),
+        (json!({"source": "none", "target": "a"}), 404, "db_not_found"),
+        (json!({"source": format!("http://anna:s3cret@{}/none", server.address), "target": "a"}), 404, "db_not_found"),
+        (json!({"source": "https://anna:s3cret@example.org/x", "target": "a"}), 400, "bad_request"),
+        (json!({"source": "a"}), 400, "bad_request"),
+        (json!({"source": "a", "target": "b", "doc_ids": 1}), 400, "bad_request"),
+        (json!({"source": "a", "target": "b", "cancel": true}), 404, "not found"),
+    ];
+    for (spec, status, error) in cases {
+        let found = call(&server, "POST", "/_replicate", spec.clone()).await;
+        assert_eq!((found.0, &found.1["error"]), (status, &json!(error)), "{spec} {found:?}");
+        assert!(!found.1.to_string().contains("s3cret"), "{found:?}");
+    }
+    assert_eq!(server.call("GET", "/_replicate", "").await.status, 405);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn continuous_until_it_is_cancelled() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    ok(&server, "PUT", "/a", Value::Null).await;
+    let target = format!("http://anna:s3cret@{}/b", server.address);
+    let spec = json!({"source": "a", "target": target, "create_target": true, "continuous": true});
+    let (status, begun) = call(&server, "POST", "/_replicate", spec.clone()).await;
+    assert_eq!(status, 202, "{begun}");
+    for n in 0..20 {
+        ok(&server, "PUT", &format!("/a/doc{n}"), json!({"n": n})).await;
+        support::soon(async {
+            while call(&server, "GET", &format!("/b/doc{n}"), Value::Null).await.0 != 200 {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+    let jobs = ok(&server, "GET", "/_scheduler/jobs", Value::Null).await;
+    assert_eq!((&jobs["total_rows"], &jobs["jobs"][0]["id"]), (&json!(1), &begun["_local_id"]), "{jobs}");
+    assert_eq!(jobs["jobs"][0]["target"], format!("{}/", url(&server, "b")));
+    let tasks = ok(&server, "GET", "/_active_tasks", Value::Null).await;
+    assert_eq!((&tasks[0]["type"], &tasks[0]["docs_written"]), (&json!("replication"), &json!(20)), "{tasks}");
+    assert!(!format!("{jobs}{tasks}").contains("s3cret"));
+    let cancelled =
+        ok(&server, "POST", "/_replicate", json!({"cancel": true, "replication_id": begun["_local_id"]})).await;
+    assert_eq!(cancelled["_local_id"], begun["_local_id"]);
+    assert_eq!(ok(&server, "GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 0);
+    // It left a checkpoint.
+    let logs = ok(&server, "GET", "/a/_local_docs", Value::Null).await;
+    assert_eq!(logs["rows"].as_array().unwrap().len(), 1, "{logs}");
+    server.stop().await;
+}
+
+/// Passes connections on to `to`, and cuts each after some bytes, more with each connection.
+async fn cutting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let cuts = Arc::new(AtomicU64::new(0));
+    let counted = cuts.clone();
+    tokio::spawn(async move {
+        let mut random = 12_345_u64;
+        while let Ok((mut from, _)) = listener.accept().await {
+            let Ok(mut to) = TcpStream::connect(to).await else { return };
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let mut left = 20_000 + (random >> 33) % 400_000;
+            let cuts = counted.clone();
+            tokio::spawn(async move {
+                let (mut up, mut down) = ([0; 4_096], [0; 4_096]);
+                loop {
+                    let sent = tokio::select! {
+                        read = from.read(&mut up) => match read {
+                            Ok(length) if length > 0 && to.write_all(&up[..length]).await.is_ok() => length,
+                            _ => return,
+                        },
+                        read = to.read(&mut down) => match read {
+                            Ok(length) if length > 0 && from.write_all(&down[..length]).await.is_ok() => length,
+                            _ => return,
+                        },
+                    };
+                    left = left.saturating_sub(sent as u64);
+                    if left == 0 {
+                        cuts.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, cuts)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_break_lose_nothing() {
+    let store = Store::new();
+    let other_store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    let other = other_store.serve(ServerOptions::default()).await;
+    fill(&server, "a", 1_500).await;
+    let wanted = leaves(&server, "a").await;
+    let (source, source_cuts) = cutting_proxy(server.address).await;
+    let (target, target_cuts) = cutting_proxy(other.address).await;
+    let spec = json!({"source": format!("http://{source}/a"), "target": format!("http://{target}/b"),
+                      "create_target": true, "checkpoint_interval": 20});
+    let mut tries = 0;
+    while call(&other, "POST", "/_replicate", spec.clone()).await.0 != 200 {
+        tries += 1;
+        assert!(tries < 50);
+    }
+    assert!(source_cuts.load(Ordering::Relaxed) > 0 && target_cuts.load(Ordering::Relaxed) > 0);
+    assert!(leaves(&other, "b").await == wanted);
+    server.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_attachments_go_through_in_pieces() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    ok(&server, "PUT", "/a", Value::Null).await;
+    // Text, so that it is stored compressed, and bytes of every value, which are not.
+    let text = "replication ".repeat(400_000);
+    let mut connection = server.connect().await;
+    let sent = connection.call("PUT", "/a/doc/text", &[("content-type", "text/plain")], text.as_bytes()).await;
+    assert_eq!(sent.status, 201, "{sent:?}");
+    let rev = sent.json()["rev"].as_str().unwrap().to_owned();
+    let bytes: Vec<u8> = (0..5_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x7f).collect();
+    let path = format!("/a/doc/sub/bytes%20x?rev={rev}");
+    let sent = connection.call("PUT", &path, &[("content-type", "application/octet-stream")], &bytes).await;
+    assert_eq!(sent.status, 201, "{sent:?}");
+    let answer = ok(&server, "POST", "/_replicate", json!({"source": "a", "target": "b", "create_target": true})).await;
+    assert_eq!(answer["history"][0]["docs_written"], 1, "{answer}");
+    assert_eq!(server.call("GET", "/b/doc/text", "").await.body, text);
+    assert_eq!(server.call("GET", "/b/doc/sub/bytes%20x", "").await.body.into_bytes(), bytes);
+    let (one, two) = (ok(&server, "GET", "/a/doc", Value::Null).await, ok(&server, "GET", "/b/doc", Value::Null).await);
+    assert_eq!(one, two);
+    server.stop().await;
+}

@@ -1,0 +1,302 @@
+//! Revisions whose attachments are too large to be held in memory: their data goes from one peer to the other piece by
+//! piece, in `multipart/related`, or where the target does not take that as base64 made on the fly.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use flatbed_client::encode_segment;
+use flatbed_flatten::json::{Limits, Value, parse, write, write_string};
+use http_body_util::BodyExt;
+use hyper::{Method, header};
+use tokio::sync::mpsc;
+
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::pool::Pieces;
+use crate::raw;
+use crate::stats::add;
+use crate::transfer::{Transfer, Wanted, string_of};
+
+/// Attachments that are longer together are not held in memory.
+const LARGE_BYTES: u64 = 2 << 20;
+
+/// Pieces between the source and the target.
+const PIECES_WAITING_MAX: usize = 4;
+
+/// A revision that has attachments.
+pub(crate) struct Attached {
+    pub(crate) wanted: Wanted,
+    /// Their length.
+    pub(crate) bytes: u64,
+}
+
+impl Attached {
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes > LARGE_BYTES
+    }
+}
+
+/// Whether a revision's text has attachments. The outer `None`: it is not well-formed.
+pub(crate) fn of(doc: &[u8]) -> Option<Option<Attached>> {
+    let members = raw::members(doc)?;
+    let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
+    let Some(attachments) = find("_attachments") else { return Some(None) };
+    let attachments = raw::members(attachments)?;
+    if attachments.is_empty() {
+        return Some(None);
+    }
+    let length = |stub: &[u8]| std::str::from_utf8(raw::member(stub, "length")?).ok()?.parse::<u64>().ok();
+    let bytes = attachments.iter().map(|(_, stub)| length(stub).unwrap_or(0)).sum();
+    let wanted = (string_of(find("_id")?)?, string_of(find("_rev")?)?);
+    Some(Some(Attached { wanted, bytes }))
+}
+
+/// A revision as it is sent: text, then an attachment's data, then text again.
+struct Message {
+    kind: String,
+    /// Before each attachment's data; its path behind the document's, and its length as sent.
+    parts: Vec<(Vec<u8>, String, u64)>,
+    tail: Vec<u8>,
+    is_base64: bool,
+}
+
+impl Message {
+    fn length(&self) -> u64 {
+        let parts = self
+            .parts
+            .iter()
+            .map(|(text, _, length)| text.len() as u64 + if self.is_base64 { length.div_ceil(3) * 4 } else { *length });
+        parts.sum::<u64>() + self.tail.len() as u64
+    }
+}
+
+/// Copies one revision.
+pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted) -> Result<()> {
+    let document_path = Peer::document_path(id);
+    let path = format!("{document_path}?revs=true&att_encoding_info=true&rev={}", encode_segment(rev));
+    let answer = transfer.source.call(Method::GET, &path, None).await?;
+    match answer.status {
+        200 => {}
+        // Purged or compacted meanwhile.
+        404 => return Ok(()),
+        _ => return Err(transfer.source.refused("a document", &answer)),
+    }
+    let malformed = || transfer.source.protocol("a revision is not well-formed");
+    add(&transfer.progress.docs_read, 1);
+    for is_base64 in [false, true] {
+        if !is_base64 && transfer.lacks_multipart.load(Ordering::Relaxed) {
+            continue;
+        }
+        let message = message(&answer.body, is_base64)?.ok_or_else(malformed)?;
+        let status = send(transfer, &document_path, rev, message).await?;
+        match status {
+            200..=202 => {
+                if is_base64 {
+                    transfer.lacks_multipart.store(true, Ordering::Relaxed);
+                }
+                add(&transfer.progress.docs_written, 1);
+                return Ok(());
+            }
+            400 | 405 | 411 | 413 | 415 | 501 if !is_base64 => {}
+            _ => {
+                tracing::warn!(target = transfer.target.shown, status, "a revision with attachments was refused");
+                break;
+            }
+        }
+    }
+    add(&transfer.progress.doc_write_failures, 1);
+    Ok(())
+}
+
+/// `None`: the text is not well-formed.
+fn message(doc: &[u8], is_base64: bool) -> Result<Option<Message>> {
+    let mut random = [0_u8; 16];
+    getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
+    let boundary: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(message_with(doc, is_base64, &boundary))
+}
+
+fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> {
+    let mut text = b"{".to_vec();
+    let mut attachments = Vec::new();
+    for (name, value) in raw::members(doc)? {
+        if name == b"_attachments" {
+            attachments = raw::members(value)?;
+            continue;
+        }
+        text.push(b'"');
+        text.extend_from_slice(name);
+        text.extend_from_slice(b"\":");
+        text.extend_from_slice(value);
+        text.push(b',');
+    }
+    text.extend_from_slice(b"\"_attachments\":{");
+    let mut parts = Vec::new();
+    let mut heads = Vec::new();
+    for (at, (raw_name, stub)) in attachments.iter().enumerate() {
+        let mut quoted = b"\"".to_vec();
+        quoted.extend_from_slice(raw_name);
+        quoted.push(b'"');
+        let name = string_of(&quoted)?;
+        let stub = parse(stub, &Limits::default()).ok()?;
+        let length = match stub.get("length") {
+            Some(Value::Number(length)) => length.parse::<u64>().ok()?,
+            _ => return None,
+        };
+        let content_type = stub.get("content_type").and_then(Value::as_str).unwrap_or("application/octet-stream");
+        text.extend_from_slice(if at > 0 { b"," } else { b"" });
+        text.extend_from_slice(&quoted);
+        text.extend_from_slice(b":{\"content_type\":");
+        write_string(content_type, &mut text);
+        for member in ["revpos", "digest"] {
+            // The digest of what is stored compressed is not that of what is sent.
+            if let Some(value) = stub.get(member).filter(|_| member == "revpos" || stub.get("encoding").is_none()) {
+                text.extend_from_slice(format!(",\"{member}\":").as_bytes());
+                write(value, &mut text);
+            }
+        }
+        let path = name.split('/').map(encode_segment).collect::<Vec<_>>().join("/");
+        if is_base64 {
+            text.extend_from_slice(b",\"data\":\"");
+            parts.push((std::mem::take(&mut text), path, length));
+            text.extend_from_slice(b"\"}");
+        } else {
+            text.extend_from_slice(format!(",\"length\":{length},\"follows\":true}}").as_bytes());
+            let clean = |text: &str| text.replace(['"', '\\', '\r', '\n'], "_");
+            let head = format!(
+                "\r\n--{boundary}\r\nContent-Disposition: attachment; filename=\"{}\"\r\nContent-Type: {}\r\n\
+                 Content-Length: {length}\r\n\r\n",
+                clean(&name),
+                clean(content_type)
+            );
+            heads.push((head.into_bytes(), path, length));
+        }
+    }
+    text.extend_from_slice(b"}}");
+    if is_base64 {
+        return Some(Message { kind: "application/json".to_owned(), parts, tail: text, is_base64 });
+    }
+    let mut first = format!("--{boundary}\r\nContent-Type: application/json\r\n\r\n").into_bytes();
+    first.extend_from_slice(&text);
+    if let Some((head, _, _)) = heads.first_mut() {
+        first.extend_from_slice(head);
+        *head = first;
+    }
+    let tail = format!("\r\n--{boundary}--").into_bytes();
+    let kind = format!("multipart/related; boundary=\"{boundary}\"");
+    Some(Message { kind, parts: heads, tail, is_base64 })
+}
+
+/// Sends a revision; the target's status.
+async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Message) -> Result<u16> {
+    let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
+    let path = format!("{document_path}?new_edits=false");
+    let mut request = transfer.target.request(Method::PUT, &path, Some(&message.kind), Pieces(receiver).boxed())?;
+    request.headers_mut().insert(header::CONTENT_LENGTH, message.length().into());
+    let source = transfer.source.clone();
+    let (document_path, rev) = (document_path.to_owned(), encode_segment(rev));
+    let feeder = tokio::spawn(async move {
+        if let Err(error) = feed(&source, &document_path, &rev, message, &sender).await {
+            let _ = sender.send(Err(std::io::Error::other(error.to_string()))).await;
+        }
+    });
+    let sent = async {
+        let answer = transfer.target.send_pieces(request).await?;
+        transfer.target.whole(answer).await
+    };
+    let sent = sent.await;
+    feeder.abort();
+    let answer = sent?;
+    if answer.status >= 500 && answer.status != 501 || matches!(answer.status, 401 | 403 | 429) {
+        return Err(transfer.target.refused("a document with attachments", &answer));
+    }
+    Ok(answer.status)
+}
+
+type Sender = mpsc::Sender<std::io::Result<Bytes>>;
+
+async fn feed(source: &Arc<Peer>, document_path: &str, rev: &str, message: Message, sender: &Sender) -> Result<()> {
+    // The target may have answered already: then nobody reads, and all that is left is to end.
+    for (text, path, length) in message.parts {
+        if sender.send(Ok(text.into())).await.is_err() {
+            return Ok(());
+        }
+        let mut answer = source.send_once(Method::GET, &format!("{document_path}/{path}?rev={rev}"), None).await?;
+        if answer.status != 200 {
+            let answer = source.whole(answer).await?;
+            return Err(source.refused("an attachment", &answer));
+        }
+        let (mut sent, mut rest) = (0_u64, Vec::new());
+        while let Some(piece) = answer.piece().await.map_err(|reason| source.broken(reason))? {
+            sent += piece.len() as u64;
+            let piece = if message.is_base64 {
+                rest.extend_from_slice(&piece);
+                let whole = rest.len() - rest.len() % 3;
+                let text = BASE64.encode(rest.get(..whole).unwrap_or_default());
+                rest.drain(..whole);
+                text.into()
+            } else {
+                piece
+            };
+            if sent > length || sender.send(Ok(piece)).await.is_err() {
+                break;
+            }
+        }
+        if sent != length {
+            return Err(source.protocol("an attachment has not the length that its stub tells"));
+        }
+        if !rest.is_empty() && sender.send(Ok(BASE64.encode(&rest).into())).await.is_err() {
+            return Ok(());
+        }
+    }
+    let _ = sender.send(Ok(message.tail.into())).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOC: &[u8] = br#"{"_id":"x","_rev":"1-a","n":1,"_attachments":{"a b/c":{"content_type":"text/plain","revpos":1,
+        "digest":"md5-x","length":5,"stub":true},"\u00e9":{"content_type":"a/b","length":4,"digest":"md5-y","encoding":"gzip"}}}"#;
+
+    #[test]
+    fn attachments_are_seen() {
+        let found = of(DOC).unwrap().unwrap();
+        assert_eq!((found.wanted, found.bytes), (("x".to_owned(), "1-a".to_owned()), 9));
+        assert!(of(b"{\"_id\":\"x\",\"_attachments\":{}}").unwrap().is_none());
+        assert!(of(b"{\"_id\":\"x\",\"_attach").is_none());
+    }
+
+    #[test]
+    fn both_forms_have_the_length_that_is_told() {
+        let multipart = message_with(DOC, false, "B").unwrap();
+        let mut text = Vec::new();
+        for ((head, path, length), data) in multipart.parts.iter().zip(["hello", "data"]) {
+            assert_eq!(data.len() as u64, *length);
+            assert!(["a%20b/c", "%C3%A9"].contains(&path.as_str()));
+            text.extend_from_slice(head);
+            text.extend_from_slice(data.as_bytes());
+        }
+        text.extend_from_slice(&multipart.tail);
+        assert_eq!(text.len() as u64, multipart.length());
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("--B\r\nContent-Type: application/json\r\n\r\n{\"_id\":\"x\""), "{text}");
+        assert!(text.ends_with("\r\n\r\ndata\r\n--B--") && !text.contains("md5-y"), "{text}");
+
+        let json = message_with(DOC, true, "B").unwrap();
+        let mut text = Vec::new();
+        for ((head, ..), data) in json.parts.iter().zip(["hello", "data"]) {
+            text.extend_from_slice(head);
+            text.extend_from_slice(BASE64.encode(data).as_bytes());
+        }
+        text.extend_from_slice(&json.tail);
+        assert_eq!(text.len() as u64, json.length());
+        let value = parse(&text, &Limits::default()).unwrap();
+        let data = value.get("_attachments").and_then(|all| all.get("é")).and_then(|one| one.get("data"));
+        assert_eq!(data.and_then(Value::as_str), Some("ZGF0YQ=="));
+    }
+}

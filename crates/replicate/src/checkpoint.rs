@@ -1,0 +1,196 @@
+//! Replication logs: where a replication stands, kept on both sides in CouchDB's form.
+
+use flatbed_flatten::json::{Limits, Value, parse, write, write_string};
+
+use crate::error::{Error, Result};
+use crate::stats::Stats;
+use crate::time;
+
+/// Sessions that a log remembers, as in CouchDB.
+const HISTORY_MAX: usize = 50;
+
+/// The beginning of every source.
+const BEGINNING: &[u8] = b"0";
+
+/// The version of the replication's id that is told.
+pub(crate) const ID_VERSION: u32 = 4;
+
+/// A log as it was read.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Log {
+    pub(crate) rev: Option<String>,
+    session: Option<String>,
+    last_seq: Option<Vec<u8>>,
+    history: Vec<Value<'static>>,
+}
+
+impl Log {
+    /// From a document's text. What is not understood is as if it were not there: the replication then begins anew,
+    /// which costs time and loses nothing.
+    pub(crate) fn read(text: Option<&[u8]>) -> Log {
+        let Some(Ok(value)) = text.map(|text| parse(text, &Limits::default())) else { return Log::default() };
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let history = match value.get("history") {
+            Some(Value::Array(items)) => items.iter().cloned().map(Value::into_owned).collect(),
+            _ => Vec::new(),
+        };
+        // PouchDB calls it last_seq.
+        let last_seq = value.get("source_last_seq").or(value.get("last_seq")).map(json_text);
+        Log { rev: text("_rev"), session: text("session_id"), last_seq, history }
+    }
+
+    /// What the log says of a session: where the source stood.
+    fn recorded(&self, session: &str) -> Option<Vec<u8>> {
+        let of_session = |entry: &&Value<'_>| entry.get("session_id").and_then(Value::as_str) == Some(session);
+        let entry = self.history.iter().find(of_session)?;
+        entry.get("recorded_seq").or(entry.get("last_seq")).map(json_text)
+    }
+}
+
+fn json_text(value: &Value<'_>) -> Vec<u8> {
+    let mut text = Vec::new();
+    write(value, &mut text);
+    text
+}
+
+/// From where to go on, as JSON text: both logs must tell of the same session, the newest such counts.
+pub(crate) fn common(source: &Log, target: &Log) -> Vec<u8> {
+    if let (Some(session), Some(last_seq)) = (&source.session, &source.last_seq)
+        && target.session.as_ref() == Some(session)
+    {
+        return last_seq.clone();
+    }
+    for entry in &target.history {
+        let Some(session) = entry.get("session_id").and_then(Value::as_str) else { continue };
+        if let Some(seq) = source.recorded(session) {
+            return seq;
+        }
+    }
+    BEGINNING.to_vec()
+}
+
+/// One run of a replication, from its beginning to its last checkpoint.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    id: String,
+    start_time: u64,
+    start_seq: Vec<u8>,
+    /// Older sessions, of the source's log.
+    history: Vec<Value<'static>>,
+}
+
+impl Session {
+    pub(crate) fn new(start_seq: Vec<u8>, source: &Log, target: &Log) -> Result<Session> {
+        let mut random = [0_u8; 16];
+        getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
+        let id = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let shared = |entry: &&Value<'_>| {
+            let session = entry.get("session_id").and_then(Value::as_str);
+            session.is_some_and(|session| target.recorded(session).is_some())
+        };
+        let is_old = start_seq != BEGINNING;
+        let history = source.history.iter().filter(shared).take(if is_old { HISTORY_MAX - 1 } else { 0 }).cloned();
+        Ok(Session { id, start_time: time::now(), start_seq, history: history.collect() })
+    }
+
+    /// Where it began.
+    pub(crate) fn start(&self) -> &[u8] {
+        &self.start_seq
+    }
+
+    /// Members `session_id`, `source_last_seq`, `replication_id_version` and `history`, without braces: what logs and
+    /// answers have in common.
+    pub(crate) fn members(&self, through: &[u8], stats: &Stats) -> Vec<u8> {
+        let mut out = b"\"session_id\":".to_vec();
+        write_string(&self.id, &mut out);
+        out.extend_from_slice(b",\"source_last_seq\":");
+        out.extend_from_slice(through);
+        out.extend_from_slice(format!(",\"replication_id_version\":{ID_VERSION},\"history\":[").as_bytes());
+        self.write_entry(through, stats, &mut out);
+        for entry in &self.history {
+            out.push(b',');
+            write(entry, &mut out);
+        }
+        out.push(b']');
+        out
+    }
+
+    fn write_entry(&self, through: &[u8], stats: &Stats, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"session_id\":");
+        write_string(&self.id, out);
+        for (name, time) in [("start_time", self.start_time), ("end_time", time::now())] {
+            out.extend_from_slice(format!(",\"{name}\":\"{}\"", time::http(time)).as_bytes());
+        }
+        for (name, seq) in
+            [("start_last_seq", self.start_seq.as_slice()), ("end_last_seq", through), ("recorded_seq", through)]
+        {
+            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
+            out.extend_from_slice(seq);
+        }
+        let counts = format!(
+            ",\"missing_checked\":{},\"missing_found\":{},\"docs_read\":{},\"docs_written\":{},\
+             \"doc_write_failures\":{},\"bulk_get_docs\":{},\"bulk_get_attempts\":{}}}",
+            stats.missing_checked,
+            stats.missing_found,
+            stats.docs_read,
+            stats.docs_written,
+            stats.doc_write_failures,
+            stats.bulk_get_docs,
+            stats.bulk_get_attempts
+        );
+        out.extend_from_slice(counts.as_bytes());
+    }
+
+    /// The log to be written over the one of revision `rev`.
+    pub(crate) fn log(&self, id: &str, rev: Option<&str>, through: &[u8], stats: &Stats) -> Vec<u8> {
+        let mut out = b"{\"_id\":".to_vec();
+        write_string(&format!("_local/{id}"), &mut out);
+        if let Some(rev) = rev.filter(|rev| !rev.is_empty()) {
+            out.extend_from_slice(b",\"_rev\":");
+            write_string(rev, &mut out);
+        }
+        out.push(b',');
+        out.extend_from_slice(&self.members(through, stats));
+        out.push(b'}');
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(text: &str) -> Log {
+        Log::read(Some(text.as_bytes()))
+    }
+
+    #[test]
+    fn the_newest_common_session_counts() {
+        let source =
+            log(r#"{"session_id":"c","source_last_seq":"9-x","history":[{"session_id":"c","recorded_seq":"9-x"},
+               {"session_id":"b","recorded_seq":6},{"session_id":"a","recorded_seq":3}]}"#);
+        assert_eq!(common(&source, &source), b"\"9-x\"");
+        let behind = log(r#"{"session_id":"b","source_last_seq":6,"history":[{"session_id":"b","recorded_seq":6}]}"#);
+        assert_eq!(common(&source, &behind), b"6");
+        assert_eq!(common(&source, &Log::default()), b"0");
+        assert_eq!(common(&source, &log(r#"{"session_id":"z","history":[1,{}]}"#)), b"0");
+        // As PouchDB writes it.
+        let pouch = log(r#"{"session_id":"p","last_seq":7,"history":[{"session_id":"p","last_seq":7}]}"#);
+        assert_eq!(common(&pouch, &pouch), b"7");
+    }
+
+    #[test]
+    fn a_log_is_read_as_it_was_written() {
+        let session = Session::new(b"0".to_vec(), &Log::default(), &Log::default()).unwrap();
+        let text = session.log("id", None, b"\"5-y\"", &Stats { docs_read: 2, ..Stats::default() });
+        let first = log(std::str::from_utf8(&text).unwrap());
+        assert_eq!(common(&first, &first), b"\"5-y\"");
+        let next = Session::new(b"\"5-y\"".to_vec(), &first, &first).unwrap();
+        let text = next.log("id", Some("0-1"), b"\"8-z\"", &Stats::default());
+        let second = log(std::str::from_utf8(&text).unwrap());
+        assert_eq!(second.rev.as_deref(), Some("0-1"));
+        assert_eq!(second.history.len(), 2);
+        // The target missed the second checkpoint: the first is what both know.
+        assert_eq!(common(&second, &first), b"\"5-y\"");
+    }
+}

@@ -1,0 +1,74 @@
+//! Why a replication does not begin, or does not go on.
+
+use flatbed_client::UrlError;
+
+/// What went wrong. No message holds a password or a header's value.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The description of the replication makes no sense.
+    #[error("{0}")]
+    InvalidSpec(String),
+    /// An endpoint's address is none, or is `https`.
+    #[error("`{0}`: {1}")]
+    Url(&'static str, UrlError),
+    /// A database is not there.
+    #[error("could not open {0}")]
+    DatabaseNotFound(String),
+    /// A peer does not let us.
+    #[error("unauthorized to access or create database {0}")]
+    Unauthorized(String),
+    /// A peer cannot be reached, or a connection broke. Trying again may help.
+    #[error("{0}: {1}")]
+    Connection(String, String),
+    /// A peer answered with an error.
+    #[error("{what}: {status} {error}: {reason}")]
+    Status {
+        /// What was asked of whom.
+        what: String,
+        /// HTTP's.
+        status: u16,
+        /// `error` of the answer.
+        error: String,
+        /// `reason` of the answer.
+        reason: String,
+    },
+    /// A peer's answer is not what the protocol says, or larger than is taken.
+    #[error("{0}: {1}")]
+    Protocol(String, &'static str),
+    /// Another process runs this replication now.
+    #[error("another process has taken over this replication")]
+    Superseded,
+    /// The system gives no randomness.
+    #[error("the operating system gives no randomness")]
+    NoRandomness,
+}
+
+/// Result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Whether another attempt soon may go better.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::Connection(..) => true,
+            Error::Status { status, .. } => *status >= 500 && *status != 501 || matches!(status, 408 | 429),
+            _ => false,
+        }
+    }
+
+    /// Whether no attempt will ever go better: the description itself is wrong.
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Error::InvalidSpec(_) | Error::Url(..))
+    }
+
+    /// CouchDB's word for it in answers.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Error::InvalidSpec(_) | Error::Url(..) => "bad_request",
+            Error::DatabaseNotFound(_) => "db_not_found",
+            Error::Unauthorized(_) => "unauthorized",
+            Error::Connection(..) => "replication_connection_failed",
+            _ => "replication_failed",
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! CouchDB's replication protocol (version 3), as a client of two peers that speak its HTTP API.
+//!
+//! A [`Peer`] is a database behind `http://`, or one of the server that runs the replication: that one is spoken to
+//! through a pair of pipes in memory, so that there is one protocol and no second way into a database. What is read from
+//! the source is handed on as the JSON text that it is; nothing is gathered beyond fixed bounds (see `transfer`).
+//!
+//! This crate knows neither keys nor FoundationDB, nor who runs a replication: that is `flatbed-http`'s supervisor.
+#![forbid(unsafe_code)]
+
+mod attachments;
+mod checkpoint;
+mod endpoint;
+mod error;
+mod peer;
+mod pool;
+mod raw;
+mod run;
+mod spec;
+mod stats;
+pub mod time;
+mod transfer;
+
+pub use endpoint::{Endpoint, LocalConnect};
+pub use error::{Error, Result};
+pub use run::{Control, Fence, Outcome, replicate};
+pub use spec::{Filter, Spec};
+pub use stats::{Progress, Stats};

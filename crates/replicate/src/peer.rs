@@ -1,0 +1,185 @@
+//! One side of a replication: what the protocol asks of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatbed_client::encode_segment;
+use flatbed_flatten::json::{Limits, Value, parse};
+use hyper::header::{self, HeaderMap};
+use hyper::{Method, Request};
+
+use crate::endpoint::{Endpoint, LocalConnect, Place};
+use crate::error::{Error, Result};
+use crate::pool::{Answer, Outgoing, Pool, Server, whole};
+
+/// Answers that are read whole: pages of changes, `_revs_diff`, replication logs.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// How often a request that failed on the way is sent again.
+const TRIES: u32 = 5;
+
+/// Before the second try; twice as long before each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// A database that is spoken to.
+pub(crate) struct Peer {
+    pool: Arc<Pool>,
+    path: String,
+    headers: HeaderMap,
+    /// Without credentials.
+    pub(crate) shown: String,
+}
+
+/// An answer that is read whole.
+pub(crate) struct Whole {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Whole {
+    /// The body as JSON; what is none becomes `null`.
+    pub(crate) fn json(&self) -> Value<'_> {
+        parse(&self.body, &Limits::default()).unwrap_or(Value::Null)
+    }
+}
+
+impl Peer {
+    pub(crate) fn new(endpoint: &Endpoint, local: &LocalConnect) -> Peer {
+        let (server, host) = match &endpoint.place {
+            Place::Remote(url) => (Server::Remote(url.clone()), url.authority()),
+            Place::Local(_) => (Server::Local(local.clone()), "localhost".to_owned()),
+        };
+        let mut headers = HeaderMap::new();
+        if let Ok(host) = host.parse() {
+            headers.insert(header::HOST, host);
+        }
+        headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
+        headers.extend(endpoint.headers.iter().cloned());
+        Peer { pool: Pool::new(server), path: endpoint.path(), headers, shown: endpoint.to_string() }
+    }
+
+    pub(crate) fn broken(&self, reason: impl ToString) -> Error {
+        Error::Connection(self.shown.clone(), reason.to_string())
+    }
+
+    pub(crate) fn protocol(&self, what: &'static str) -> Error {
+        Error::Protocol(self.shown.clone(), what)
+    }
+
+    /// `path` stands behind the database's, with its slash or question mark.
+    pub(crate) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        kind: Option<&str>,
+        body: Outgoing,
+    ) -> Result<Request<Outgoing>> {
+        let mut builder = Request::builder().method(method).uri(format!("{}{path}", self.path));
+        if let Some(kind) = kind {
+            builder = builder.header(header::CONTENT_TYPE, kind);
+        }
+        let mut request = builder.body(body).map_err(|error| self.broken(error))?;
+        request.headers_mut().extend(self.headers.clone());
+        Ok(request)
+    }
+
+    /// Sends a request once.
+    pub(crate) async fn send_once(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer> {
+        let kind = body.is_some().then_some("application/json");
+        let request = self.request(method, path, kind, whole(body.unwrap_or_default()))?;
+        self.pool.send(request).await.map_err(|reason| self.broken(reason))
+    }
+
+    /// Sends a request whose body comes in pieces, once.
+    pub(crate) async fn send_pieces(&self, request: Request<Outgoing>) -> Result<Answer> {
+        self.pool.send_slowly(request).await.map_err(|reason| self.broken(reason))
+    }
+
+    /// Sends a request and reads the whole answer, again where the connection breaks or the server is overloaded: all
+    /// that is asked here may be asked twice.
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Whole> {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..TRIES {
+            match self.call_once(method.clone(), path, body.clone()).await {
+                Ok(answer) if (answer.status < 500 || answer.status == 501) && answer.status != 429 => {
+                    return Ok(answer);
+                }
+                Err(error) if !error.is_transient() => return Err(error),
+                _ => {}
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        self.call_once(method, path, body).await
+    }
+
+    async fn call_once(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Whole> {
+        let answer = self.send_once(method, path, body).await?;
+        self.whole(answer).await
+    }
+
+    pub(crate) async fn whole(&self, answer: Answer) -> Result<Whole> {
+        let status = answer.status.as_u16();
+        let body = answer.read(ANSWER_BYTES_MAX).await.map_err(|reason| self.broken(reason))?;
+        let body = body.ok_or_else(|| self.protocol("an answer is larger than 64 MB"))?;
+        Ok(Whole { status, body })
+    }
+
+    /// The error that an answer tells.
+    pub(crate) fn refused(&self, what: &str, answer: &Whole) -> Error {
+        let json = answer.json();
+        let text = |name: &str| json.get(name).and_then(Value::as_str).unwrap_or_default().chars().take(500).collect();
+        let what = format!("{what} of {}", self.shown);
+        Error::Status { what, status: answer.status, error: text("error"), reason: text("reason") }
+    }
+
+    /// Whether the database is there; `create`: makes it if it is not.
+    pub(crate) async fn open(&self, create: bool) -> Result<()> {
+        let mut answer = self.call(Method::GET, "", None).await?;
+        if answer.status == 404 && create {
+            let made = self.call(Method::PUT, "", None).await?;
+            // 412: another was faster.
+            if !matches!(made.status, 201 | 202 | 412) {
+                return Err(self.of_database("creation", &made));
+            }
+            answer = self.call(Method::GET, "", None).await?;
+        }
+        if answer.status == 200 { Ok(()) } else { Err(self.of_database("information", &answer)) }
+    }
+
+    fn of_database(&self, what: &str, answer: &Whole) -> Error {
+        match answer.status {
+            404 => Error::DatabaseNotFound(self.shown.clone()),
+            401 | 403 => Error::Unauthorized(self.shown.clone()),
+            _ => self.refused(what, answer),
+        }
+    }
+
+    /// A replication log as JSON text; `None`: there is none.
+    pub(crate) async fn log(&self, id: &str) -> Result<Option<Vec<u8>>> {
+        let answer = self.call(Method::GET, &format!("/_local/{id}"), None).await?;
+        match answer.status {
+            200 => Ok(Some(answer.body)),
+            404 => Ok(None),
+            _ => Err(self.refused("a replication log", &answer)),
+        }
+    }
+
+    /// Writes a replication log; its new revision.
+    pub(crate) async fn put_log(&self, id: &str, body: Vec<u8>) -> Result<String> {
+        let answer = self.call(Method::PUT, &format!("/_local/{id}"), Some(body.into())).await?;
+        if !matches!(answer.status, 200..=202) {
+            return Err(self.refused("writing a replication log", &answer));
+        }
+        Ok(answer.json().get("rev").and_then(Value::as_str).unwrap_or_default().to_owned())
+    }
+
+    /// A path to a document of the database.
+    pub(crate) fn document_path(id: &str) -> String {
+        match id.strip_prefix("_design/") {
+            Some(name) => format!("/_design/{}", encode_segment(name)),
+            None => format!("/{}", encode_segment(id)),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Connections to one server, used again and again.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatbed_client::Url;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use crate::endpoint::LocalConnect;
+
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// For the head of an answer, and between two pieces of it: heartbeats come more often.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// Connections kept for the next request.
+const IDLE_CONNECTIONS_MAX: usize = 16;
+
+/// The body of a request.
+pub(crate) type Outgoing = BoxBody<Bytes, std::io::Error>;
+
+pub(crate) fn whole(bytes: impl Into<Bytes>) -> Outgoing {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed()
+}
+
+/// A body that a task sends piece by piece, as fast as the peer takes it.
+pub(crate) struct Pieces(pub mpsc::Receiver<std::io::Result<Bytes>>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+pub(crate) enum Server {
+    Remote(Url),
+    Local(LocalConnect),
+}
+
+pub(crate) struct Pool {
+    server: Server,
+    idle: Mutex<Vec<SendRequest<Outgoing>>>,
+}
+
+impl Pool {
+    pub(crate) fn new(server: Server) -> Arc<Pool> {
+        Arc::new(Pool { server, idle: Mutex::default() })
+    }
+
+    async fn take(&self) -> Result<SendRequest<Outgoing>, String> {
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match idle {
+                // What the server has closed meanwhile is not used.
+                Some(mut sender) => {
+                    if sender.ready().await.is_ok() {
+                        return Ok(sender);
+                    }
+                }
+                None => return self.connect().await,
+            }
+        }
+    }
+
+    fn give_back(&self, sender: SendRequest<Outgoing>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sender.is_closed() && idle.len() < IDLE_CONNECTIONS_MAX {
+            idle.push(sender);
+        }
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Outgoing>, String> {
+        match &self.server {
+            Server::Local(connect) => handshake(connect()).await,
+            Server::Remote(url) => {
+                let connect = TcpStream::connect(url.authority());
+                let stream = match tokio::time::timeout(CONNECT_MAX, connect).await {
+                    Err(_) => return Err("no connection in time".to_owned()),
+                    Ok(connected) => connected.map_err(|error| error.to_string())?,
+                };
+                // Small requests wait for their answers: Nagle's algorithm would hold them back.
+                stream.set_nodelay(true).map_err(|error| error.to_string())?;
+                handshake(stream).await
+            }
+        }
+    }
+
+    /// Sends a request; its answer's body is still to be read.
+    pub(crate) async fn send(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, String> {
+        let mut sender = self.take().await?;
+        sender.ready().await.map_err(|error| error.to_string())?;
+        let sent = tokio::time::timeout(IDLE_MAX, sender.send_request(request)).await;
+        let response = sent.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
+        let (parts, body) = response.into_parts();
+        let connection = Some((self.clone(), sender));
+        Ok(Answer { status: parts.status, body, connection })
+    }
+
+    /// As [`Pool::send`], for a body that takes its time to be sent.
+    pub(crate) async fn send_slowly(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, String> {
+        let mut sender = self.take().await?;
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let (parts, body) = response.into_parts();
+        let connection = Some((self.clone(), sender));
+        Ok(Answer { status: parts.status, body, connection })
+    }
+}
+
+async fn handshake<S>(stream: S) -> Result<SendRequest<Outgoing>, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let shaken = http1::Builder::new().max_buf_size(1 << 20).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.map_err(|error| error.to_string())?;
+    tokio::spawn(async move {
+        // Its error reaches the caller through the request that it broke.
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+/// An answer whose body comes in pieces. Its connection goes back when the body has been read to its end.
+pub(crate) struct Answer {
+    pub status: StatusCode,
+    body: Incoming,
+    connection: Option<(Arc<Pool>, SendRequest<Outgoing>)>,
+}
+
+impl Answer {
+    /// The next piece; `None` at the end.
+    pub(crate) async fn piece(&mut self) -> Result<Option<Bytes>, String> {
+        loop {
+            match tokio::time::timeout(IDLE_MAX, self.body.frame()).await {
+                Err(_) => return Err("the answer does not go on".to_owned()),
+                Ok(Some(Err(error))) => return Err(error.to_string()),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+                Ok(None) => {
+                    if let Some((pool, sender)) = self.connection.take() {
+                        pool.give_back(sender);
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// All of the body; `None`: it is longer than `bytes_max`.
+    pub(crate) async fn read(mut self, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            if all.len() + piece.len() > bytes_max {
+                return Ok(None);
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(Some(all))
+    }
+}

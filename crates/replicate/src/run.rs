@@ -1,0 +1,326 @@
+//! A replication from its beginning to its end.
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_client::encode_segment;
+use flatbed_flatten::json::{Value, write};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use hyper::Method;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::checkpoint::{Log, Session, common};
+use crate::endpoint::LocalConnect;
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::spec::{Filter, Spec};
+use crate::stats::{Progress, Stats};
+use crate::transfer::{Change, Transfer};
+
+/// Changes asked for at once.
+const PAGE_ROWS: usize = 2_000;
+
+/// Changes of one batch.
+const BATCH_ROWS: usize = 500;
+
+/// Batches under way at once.
+const BATCHES_MAX: usize = 4;
+
+/// While the source has nothing new, it says so this often.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Asked before anything is recorded: whether this replication is still ours.
+pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
+
+/// How a replication is watched and ended.
+pub struct Control {
+    /// What it has done so far.
+    pub progress: Arc<Progress>,
+    /// Becomes true when it is to end, after a checkpoint.
+    pub stop: watch::Receiver<bool>,
+    /// For one that another process may take over.
+    pub fence: Option<Fence>,
+}
+
+/// A replication that has ended well.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The source had nothing new.
+    pub no_changes: bool,
+    /// What was done.
+    pub stats: Stats,
+    /// Members `session_id`, `source_last_seq`, `replication_id_version`, `history` of CouchDB's answer, without braces.
+    pub members: Vec<u8>,
+}
+
+/// Replicates: until the source's changes are all taken, or for a continuous one until it is stopped. `server` is this
+/// server's own id, which goes into the replication's; `local` connects to this server.
+///
+/// # Errors
+/// [`Error`]. What was done until then stays done, and another run goes on from the last checkpoint.
+pub async fn replicate(spec: &Spec, server: &str, local: &LocalConnect, control: Control) -> Result<Outcome> {
+    let id = spec.id(server);
+    let source = Arc::new(Peer::new(&spec.source, local));
+    let target = Arc::new(Peer::new(&spec.target, local));
+    source.open(false).await?;
+    target.open(spec.create_target).await?;
+    let (mut source_log, mut target_log) = (Log::default(), Log::default());
+    if spec.use_checkpoints {
+        source_log = Log::read(source.log(&id).await?.as_deref());
+        target_log = Log::read(target.log(&id).await?.as_deref());
+    }
+    let start = spec.since_seq.clone().unwrap_or_else(|| common(&source_log, &target_log));
+    let session = Session::new(start.clone(), &source_log, &target_log)?;
+    let mut checkpoints = Checkpoints {
+        id,
+        interval: spec.checkpoint_interval,
+        enabled: spec.use_checkpoints,
+        session,
+        source: source.clone(),
+        target: target.clone(),
+        source_rev: source_log.rev,
+        target_rev: target_log.rev,
+        through: start.clone(),
+        recorded: start.clone(),
+        last: Instant::now(),
+        control,
+    };
+    let transfer = Transfer::new(source.clone(), target, checkpoints.control.progress.clone());
+    checkpoints.show();
+
+    let (pages, mut incoming) = mpsc::channel(1);
+    let reader = Reader { source, spec: spec.clone(), progress: checkpoints.control.progress.clone() };
+    let reading = AbortOnDrop(tokio::spawn(reader.run(start, pages)));
+    let mut batches = FuturesOrdered::new();
+    let (mut stop, mut at_end) = (checkpoints.control.stop.clone(), false);
+    while !(at_end && batches.is_empty()) {
+        tokio::select! {
+            page = incoming.recv(), if !at_end && batches.len() < BATCHES_MAX => match page {
+                None => at_end = true,
+                Some(page) => {
+                    let Page { mut changes, last_seq } = page?;
+                    loop {
+                        let rest = changes.split_off(changes.len().min(BATCH_ROWS));
+                        let seq = if rest.is_empty() { Some(last_seq.clone()) } else { changes.last().map(|(_, seq)| seq.clone()) };
+                        let batch: Vec<Change> = changes.into_iter().map(|(change, _)| change).collect();
+                        let transfer = &transfer;
+                        batches.push_back(async move { transfer.batch(batch).await.map(|()| seq) });
+                        if rest.is_empty() {
+                            break;
+                        }
+                        changes = rest;
+                    }
+                }
+            },
+            Some(done) = batches.next(), if !batches.is_empty() => {
+                if let Some(seq) = done? {
+                    checkpoints.through = seq;
+                    checkpoints.show();
+                }
+            }
+            () = tokio::time::sleep_until(checkpoints.due()), if checkpoints.is_behind() => checkpoints.write().await?,
+            () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
+        }
+    }
+    drop(reading);
+    checkpoints.write().await?;
+    let stats = checkpoints.control.progress.stats();
+    let no_changes = checkpoints.through == checkpoints.session_start();
+    let members = checkpoints.session.members(&checkpoints.through, &stats);
+    Ok(Outcome { no_changes, stats, members })
+}
+
+/// A task that ends with what started it.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Where both sides' logs stand.
+struct Checkpoints {
+    id: String,
+    interval: Duration,
+    enabled: bool,
+    session: Session,
+    source: Arc<Peer>,
+    target: Arc<Peer>,
+    source_rev: Option<String>,
+    target_rev: Option<String>,
+    /// All changes up to here are at the target.
+    through: Vec<u8>,
+    /// Up to here it is written down.
+    recorded: Vec<u8>,
+    last: Instant,
+    control: Control,
+}
+
+impl Checkpoints {
+    fn session_start(&self) -> &[u8] {
+        self.session.start()
+    }
+
+    fn show(&self) {
+        let text = |seq: &[u8]| String::from_utf8_lossy(seq).into_owned();
+        self.control.progress.change_seqs(|seqs| {
+            seqs.through = text(&self.through);
+            seqs.checkpointed = text(&self.recorded);
+        });
+    }
+
+    fn is_behind(&self) -> bool {
+        self.enabled && self.through != self.recorded
+    }
+
+    fn due(&self) -> Instant {
+        self.last + self.interval
+    }
+
+    /// Writes both logs, the source's first: the target's alone says nothing.
+    async fn write(&mut self) -> Result<()> {
+        if !self.is_behind() {
+            return Ok(());
+        }
+        if let Some(fence) = &self.control.fence
+            && !fence().await
+        {
+            return Err(Error::Superseded);
+        }
+        let stats = self.control.progress.stats();
+        for (peer, rev) in [(&self.source, &mut self.source_rev), (&self.target, &mut self.target_rev)] {
+            let log = self.session.log(&self.id, rev.as_deref(), &self.through, &stats);
+            let written = match peer.put_log(&self.id, log).await {
+                // A try whose answer was lost has written already, or another run of the same replication has.
+                Err(Error::Status { status: 409, .. }) => {
+                    let current = Log::read(peer.log(&self.id).await?.as_deref()).rev;
+                    let log = self.session.log(&self.id, current.as_deref(), &self.through, &stats);
+                    peer.put_log(&self.id, log).await?
+                }
+                written => written?,
+            };
+            *rev = Some(written);
+        }
+        self.recorded.clone_from(&self.through);
+        self.last = Instant::now();
+        self.show();
+        Ok(())
+    }
+}
+
+/// Changes, each with its sequence, and where the source stands behind them, as JSON text.
+struct Page {
+    changes: Vec<(Change, Vec<u8>)>,
+    last_seq: Vec<u8>,
+}
+
+/// Reads the source's changes page by page.
+struct Reader {
+    source: Arc<Peer>,
+    spec: Spec,
+    progress: Arc<Progress>,
+}
+
+impl Reader {
+    async fn run(self, mut since: Vec<u8>, pages: mpsc::Sender<Result<Page>>) {
+        let mut wait = false;
+        loop {
+            let page = self.page(&since, wait).await;
+            let (failed, is_last) = match &page {
+                Err(_) => (true, true),
+                Ok((page, is_last)) => {
+                    since.clone_from(&page.last_seq);
+                    (false, *is_last)
+                }
+            };
+            if pages.send(page.map(|(page, _)| page)).await.is_err() || failed {
+                return;
+            }
+            if is_last && !self.spec.continuous {
+                return;
+            }
+            wait = is_last;
+        }
+    }
+
+    /// A page, and whether there is nothing behind it.
+    async fn page(&self, since: &[u8], wait: bool) -> Result<(Page, bool)> {
+        let style = if self.spec.winning_revs_only { "main_only" } else { "all_docs" };
+        let since = match string_or_text(since) {
+            Some(since) => encode_segment(&since),
+            None => return Err(self.source.protocol("a sequence is no text")),
+        };
+        let mut path = format!("/_changes?style={style}&since={since}&limit={PAGE_ROWS}");
+        if wait {
+            path.push_str(&format!("&feed=longpoll&heartbeat={}", HEARTBEAT.as_millis()));
+        }
+        let mut posted = None;
+        match &self.spec.filter {
+            None => {}
+            Some(Filter::Ids(ids)) => {
+                path.push_str("&filter=_doc_ids");
+                posted = Some([b"{\"doc_ids\":", ids.as_slice(), b"}"].concat());
+            }
+            Some(Filter::Selector(selector)) => {
+                path.push_str("&filter=_selector");
+                posted = Some([b"{\"selector\":", selector.as_slice(), b"}"].concat());
+            }
+            Some(Filter::Function(name, parameters)) => {
+                path.push_str(&format!("&filter={}", encode_segment(name)));
+                for (name, value) in parameters {
+                    path.push_str(&format!("&{}={}", encode_segment(name), encode_segment(value)));
+                }
+            }
+        }
+        let method = if posted.is_some() { Method::POST } else { Method::GET };
+        let answer = self.source.call(method, &path, posted.map(Into::into)).await?;
+        match answer.status {
+            200 => {}
+            404 if self.spec.filter.is_none() => return Err(Error::DatabaseNotFound(self.source.shown.clone())),
+            401 | 403 => return Err(Error::Unauthorized(self.source.shown.clone())),
+            _ => return Err(self.source.refused("_changes", &answer)),
+        }
+        let json = answer.json();
+        let malformed = || self.source.protocol("the answer to _changes is not well-formed");
+        let Some(Value::Array(rows)) = json.get("results") else { return Err(malformed()) };
+        let mut changes = Vec::with_capacity(rows.len());
+        let mut seen = HashSet::with_capacity(rows.len());
+        for row in rows {
+            let (Some(seq), Some(id)) = (row.get("seq"), row.get("id").and_then(Value::as_str)) else {
+                return Err(malformed());
+            };
+            let Some(Value::Array(leaves)) = row.get("changes") else { return Err(malformed()) };
+            let revs = leaves.iter().filter_map(|leaf| leaf.get("rev").and_then(Value::as_str)).map(str::to_owned);
+            let revs: Vec<String> = revs.collect();
+            // CouchDB's clusters may tell of a change twice.
+            if !seen.insert((id, revs.clone())) {
+                continue;
+            }
+            changes.push((Change { id: id.to_owned(), revs }, text_of(seq)));
+        }
+        let last_seq = json.get("last_seq").map(text_of).ok_or_else(malformed)?;
+        let pending = match json.get("pending") {
+            Some(Value::Number(pending)) => pending.parse().unwrap_or(0),
+            _ => 0,
+        };
+        self.progress.set_pending(pending);
+        self.progress.change_seqs(|seqs| seqs.source = String::from_utf8_lossy(&last_seq).into_owned());
+        Ok((Page { changes, last_seq }, rows.len() < PAGE_ROWS))
+    }
+}
+
+fn text_of(value: &Value<'_>) -> Vec<u8> {
+    let mut text = Vec::new();
+    write(value, &mut text);
+    text
+}
+
+/// A sequence as it is given back to its source: a string's text, or any other value as JSON.
+fn string_or_text(seq: &[u8]) -> Option<String> {
+    crate::transfer::string_of(seq).or_else(|| std::str::from_utf8(seq).ok().map(str::to_owned))
+}

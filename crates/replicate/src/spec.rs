@@ -1,0 +1,199 @@
+//! What is to be replicated, and how.
+
+use std::time::Duration;
+
+use flatbed_flatten::json::{Value, write, write_string};
+use md5::{Digest, Md5};
+
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+
+/// Time between checkpoints where nothing else is said, as in CouchDB.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Which documents.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Filter {
+    /// Those with these ids, as the text of a JSON array.
+    Ids(Vec<u8>),
+    /// Those that a Mango selector takes, as JSON text.
+    Selector(Vec<u8>),
+    /// Those that a function of a design document of the source takes, and the parameters for it.
+    Function(String, Vec<(String, String)>),
+}
+
+/// A replication.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// From where.
+    pub source: Endpoint,
+    /// To where.
+    pub target: Endpoint,
+    /// Whether it goes on for ever.
+    pub continuous: bool,
+    /// Whether the target is made if it is not there.
+    pub create_target: bool,
+    /// Not everything.
+    pub filter: Option<Filter>,
+    /// Where to begin instead of at the checkpoint, as JSON text.
+    pub since_seq: Option<Vec<u8>>,
+    /// Time between checkpoints.
+    pub checkpoint_interval: Duration,
+    /// Whether checkpoints are read and written.
+    pub use_checkpoints: bool,
+    /// Whether only winners are replicated.
+    pub winning_revs_only: bool,
+}
+
+fn text_of(value: &Value<'_>) -> Vec<u8> {
+    let mut text = Vec::new();
+    write(value, &mut text);
+    text
+}
+
+impl Spec {
+    /// From the body of `POST /_replicate` or a document of `_replicator`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSpec`], [`Error::Url`].
+    pub fn parse(value: &Value<'_>) -> Result<Spec> {
+        let flag = |name: &str, default: bool| match value.get(name) {
+            None | Some(Value::Null) => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(Error::InvalidSpec(format!("`{name}` must be a boolean"))),
+        };
+        let given = |name: &str| value.get(name).filter(|value| **value != Value::Null);
+        let mut filters = Vec::new();
+        if let Some(ids) = given("doc_ids") {
+            match ids {
+                Value::Array(items) if items.iter().all(|id| id.as_str().is_some()) => {
+                    // The same set is the same replication.
+                    let mut items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+                    items.sort_unstable();
+                    items.dedup();
+                    let items = items.into_iter().map(|id| Value::String(id.into())).collect();
+                    filters.push(Filter::Ids(text_of(&Value::Array(items))));
+                }
+                _ => return Err(Error::InvalidSpec("`doc_ids` must be an array of strings".to_owned())),
+            }
+        }
+        if let Some(selector) = given("selector") {
+            if !matches!(selector, Value::Object(_)) {
+                return Err(Error::InvalidSpec("`selector` must be an object".to_owned()));
+            }
+            filters.push(Filter::Selector(text_of(selector)));
+        }
+        if let Some(filter) = given("filter") {
+            let name = filter.as_str().filter(|name| !name.is_empty());
+            let name = name.ok_or_else(|| Error::InvalidSpec("`filter` must be a string".to_owned()))?;
+            let mut parameters = Vec::new();
+            if let Some(Value::Object(members)) = given("query_params") {
+                for (name, value) in members {
+                    let text = value
+                        .as_str()
+                        .map_or_else(|| String::from_utf8_lossy(&text_of(value)).into_owned(), str::to_owned);
+                    parameters.push((name.to_string(), text));
+                }
+            }
+            filters.push(Filter::Function(name.to_owned(), parameters));
+        }
+        if filters.len() > 1 {
+            let reason = "`doc_ids`, `filter`, `selector` are mutually exclusive options";
+            return Err(Error::InvalidSpec(reason.to_owned()));
+        }
+        let checkpoint_interval = match given("checkpoint_interval") {
+            None => CHECKPOINT_INTERVAL,
+            Some(Value::Number(text)) => match text.parse::<u64>() {
+                Ok(milliseconds) if milliseconds > 0 => Duration::from_millis(milliseconds),
+                _ => return Err(Error::InvalidSpec("`checkpoint_interval` must be milliseconds".to_owned())),
+            },
+            Some(_) => return Err(Error::InvalidSpec("`checkpoint_interval` must be milliseconds".to_owned())),
+        };
+        Ok(Spec {
+            source: Endpoint::parse(value.get("source"), "source")?,
+            target: Endpoint::parse(value.get("target"), "target")?,
+            continuous: flag("continuous", false)?,
+            create_target: flag("create_target", false)?,
+            filter: filters.pop(),
+            since_seq: given("since_seq").map(text_of),
+            checkpoint_interval,
+            use_checkpoints: flag("use_checkpoints", true)?,
+            winning_revs_only: flag("winning_revs_only", false)?,
+        })
+    }
+
+    /// The id under which both sides keep this replication's log: 32 hexadecimal digits that are the same whenever the
+    /// same server replicates the same from the same to the same. `server` is the server's own id.
+    pub fn id(&self, server: &str) -> String {
+        let mut text = Vec::new();
+        for part in [server, &self.source.identity(), &self.target.identity()] {
+            write_string(part, &mut text);
+        }
+        match &self.filter {
+            None => {}
+            Some(Filter::Ids(ids)) => text.extend_from_slice(ids),
+            Some(Filter::Selector(selector)) => text.extend_from_slice(selector),
+            Some(Filter::Function(name, parameters)) => {
+                write_string(name, &mut text);
+                for (name, value) in parameters {
+                    write_string(name, &mut text);
+                    write_string(value, &mut text);
+                }
+            }
+        }
+        if self.winning_revs_only {
+            text.extend_from_slice(b"winning_revs_only");
+        }
+        Md5::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The id of the job: CouchDB marks those that go on for ever, and those that make their target.
+    pub fn job_id(&self, server: &str) -> String {
+        let mut id = self.id(server);
+        if self.continuous {
+            id.push_str("+continuous");
+        }
+        if self.create_target {
+            id.push_str("+create_target");
+        }
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatbed_flatten::json::{Limits, parse};
+
+    fn spec(text: &str) -> Result<Spec> {
+        Spec::parse(&parse(text.as_bytes(), &Limits::default()).unwrap())
+    }
+
+    #[test]
+    fn ids_are_of_what_is_replicated() {
+        let id = |text: &str| spec(text).unwrap().id("server");
+        let plain = id(r#"{"source":"a","target":"http://anna:x@h/b"}"#);
+        assert_eq!(plain.len(), 32);
+        assert_eq!(plain, id(r#"{"target":"http://anna:y@h:80/b/","source":"a","continuous":true}"#));
+        assert_ne!(plain, id(r#"{"source":"a","target":"http://h/b"}"#));
+        assert_ne!(plain, id(r#"{"source":"a","target":"http://anna:x@h/b","doc_ids":["x"]}"#));
+        let ids = |ids: &str| id(&format!(r#"{{"source":"a","target":"b","doc_ids":{ids}}}"#));
+        assert_eq!(ids(r#"["x","y"]"#), ids(r#"["y","x","y"]"#));
+        let continuous = spec(r#"{"source":"a","target":"b","continuous":true}"#).unwrap();
+        assert!(continuous.job_id("s").ends_with("+continuous"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            r#"{"source":"a"}"#,
+            r#"{"source":"a","target":"b","continuous":1}"#,
+            r#"{"source":"a","target":"b","doc_ids":[1]}"#,
+            r#"{"source":"a","target":"b","selector":[]}"#,
+            r#"{"source":"a","target":"b","selector":{},"filter":"x/y"}"#,
+            r#"{"source":"a","target":"b","checkpoint_interval":0}"#,
+        ] {
+            assert!(matches!(spec(text), Err(Error::InvalidSpec(_))), "{text}");
+        }
+    }
+}

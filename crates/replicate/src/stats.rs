@@ -1,0 +1,96 @@
+//! What a replication has done, as CouchDB counts it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Counts of one session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Revisions that the target was asked about.
+    pub missing_checked: u64,
+    /// Of these, those that it had not.
+    pub missing_found: u64,
+    /// Revisions read from the source.
+    pub docs_read: u64,
+    /// Revisions that the target took.
+    pub docs_written: u64,
+    /// Revisions that the target refused.
+    pub doc_write_failures: u64,
+    /// Revisions asked for by `_bulk_get`.
+    pub bulk_get_attempts: u64,
+    /// Revisions that came by `_bulk_get`.
+    pub bulk_get_docs: u64,
+}
+
+/// The counts of a session under way, and where it stands. Read by others while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub(crate) missing_checked: AtomicU64,
+    pub(crate) missing_found: AtomicU64,
+    pub(crate) docs_read: AtomicU64,
+    pub(crate) docs_written: AtomicU64,
+    pub(crate) doc_write_failures: AtomicU64,
+    pub(crate) bulk_get_attempts: AtomicU64,
+    pub(crate) bulk_get_docs: AtomicU64,
+    pending: AtomicU64,
+    seqs: Mutex<Seqs>,
+}
+
+/// Sequences of the source as JSON text; empty: not known yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seqs {
+    pub source: String,
+    pub through: String,
+    pub checkpointed: String,
+}
+
+pub(crate) fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
+impl Progress {
+    /// The counts as they stand.
+    pub fn stats(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            missing_checked: read(&self.missing_checked),
+            missing_found: read(&self.missing_found),
+            docs_read: read(&self.docs_read),
+            docs_written: read(&self.docs_written),
+            doc_write_failures: read(&self.doc_write_failures),
+            bulk_get_attempts: read(&self.bulk_get_attempts),
+            bulk_get_docs: read(&self.bulk_get_docs),
+        }
+    }
+
+    pub(crate) fn set_pending(&self, pending: u64) {
+        self.pending.store(pending, Ordering::Relaxed);
+    }
+
+    pub(crate) fn change_seqs(&self, change: impl FnOnce(&mut Seqs)) {
+        change(&mut self.seqs.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The members of `info` in `_scheduler/jobs`, without braces.
+    pub fn info(&self) -> String {
+        let stats = self.stats();
+        let seqs = self.seqs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let or_null = |seq: &str| if seq.is_empty() { "null".to_owned() } else { seq.to_owned() };
+        format!(
+            "\"revisions_checked\":{},\"missing_revisions_found\":{},\"docs_read\":{},\"docs_written\":{},\
+             \"changes_pending\":{},\"doc_write_failures\":{},\"bulk_get_docs\":{},\"bulk_get_attempts\":{},\
+             \"checkpointed_source_seq\":{},\"source_seq\":{},\"through_seq\":{}",
+            stats.missing_checked,
+            stats.missing_found,
+            stats.docs_read,
+            stats.docs_written,
+            self.pending.load(Ordering::Relaxed),
+            stats.doc_write_failures,
+            stats.bulk_get_docs,
+            stats.bulk_get_attempts,
+            or_null(&seqs.checkpointed),
+            or_null(&seqs.source),
+            or_null(&seqs.through),
+        )
+    }
+}

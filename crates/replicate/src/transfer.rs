@@ -1,0 +1,359 @@
+//! One batch of changes: what the target has not is asked of the source and written to the target.
+//!
+//! What is held at once: the batch's ids and revisions, one revision being cut out of the source's answer
+//! ([`REVISION_BYTES_MAX`]), and the revisions that wait to be written ([`WRITE_BYTES`] and one more). The source's
+//! answer is not read any further while the target writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatbed_client::encode_segment;
+use flatbed_client::split::Splitter;
+use flatbed_flatten::json::{Limits, Value, parse, write_string};
+use hyper::Method;
+
+use crate::attachments::{self, Attached};
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::pool::Answer;
+use crate::raw;
+use crate::stats::{Progress, add};
+
+/// The longest revision in a source's answer, with small attachments.
+pub(crate) const REVISION_BYTES_MAX: usize = 96 << 20;
+
+/// Revisions are written when they are about this long together: servers have a bound for a request's body.
+const WRITE_BYTES: usize = 2 << 20;
+
+/// Or when there are this many.
+const WRITE_COUNT: usize = 500;
+
+/// Revisions with attachments are fetched with them until these are about this long together.
+const ATTACHED_BYTES: u64 = 8 << 20;
+
+/// How often a batch is tried.
+const TRIES: u32 = 5;
+
+/// After the first try; twice as long after each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A changed document and its leaves.
+pub(crate) struct Change {
+    pub(crate) id: String,
+    pub(crate) revs: Vec<String>,
+}
+
+/// A revision of a document.
+pub(crate) type Wanted = (String, String);
+
+/// What all batches of a replication share.
+pub(crate) struct Transfer {
+    pub(crate) source: Arc<Peer>,
+    pub(crate) target: Arc<Peer>,
+    pub(crate) progress: Arc<Progress>,
+    /// The source has no `_bulk_get`.
+    lacks_bulk_get: AtomicBool,
+    /// The target takes no multipart.
+    pub(crate) lacks_multipart: AtomicBool,
+}
+
+impl Transfer {
+    pub(crate) fn new(source: Arc<Peer>, target: Arc<Peer>, progress: Arc<Progress>) -> Transfer {
+        let (lacks_bulk_get, lacks_multipart) = Default::default();
+        Transfer { source, target, progress, lacks_bulk_get, lacks_multipart }
+    }
+
+    /// Copies what is missing of a batch. Revisions that the target refuses are counted, as in CouchDB.
+    pub(crate) async fn batch(&self, changes: Vec<Change>) -> Result<()> {
+        let mut pause = FIRST_PAUSE;
+        for at in 1.. {
+            let done = async {
+                let missing = self.missing(&changes, at == 1).await?;
+                self.copy(missing).await
+            };
+            match done.await {
+                Err(error) if error.is_transient() && at < TRIES => {
+                    tracing::debug!(%error, "a batch of a replication is tried again");
+                }
+                done => return done,
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        Ok(())
+    }
+
+    async fn missing(&self, changes: &[Change], count: bool) -> Result<Vec<Wanted>> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut body = b"{".to_vec();
+        let mut checked = 0;
+        for (at, change) in changes.iter().enumerate() {
+            if at > 0 {
+                body.push(b',');
+            }
+            write_string(&change.id, &mut body);
+            body.extend_from_slice(b":[");
+            for (at, rev) in change.revs.iter().enumerate() {
+                if at > 0 {
+                    body.push(b',');
+                }
+                write_string(rev, &mut body);
+            }
+            body.push(b']');
+            checked += change.revs.len();
+        }
+        body.push(b'}');
+        let answer = self.target.call(Method::POST, "/_revs_diff", Some(body.into())).await?;
+        if answer.status != 200 {
+            return Err(self.target.refused("_revs_diff", &answer));
+        }
+        let Value::Object(documents) = answer.json() else {
+            return Err(self.target.protocol("the answer to _revs_diff is no object"));
+        };
+        let mut wanted = Vec::new();
+        for (id, found) in &documents {
+            let Some(Value::Array(revs)) = found.get("missing") else { continue };
+            wanted.extend(revs.iter().filter_map(Value::as_str).map(|rev| (id.to_string(), rev.to_owned())));
+        }
+        if count {
+            add(&self.progress.missing_checked, checked);
+            add(&self.progress.missing_found, wanted.len());
+        }
+        Ok(wanted)
+    }
+
+    async fn copy(&self, wanted: Vec<Wanted>) -> Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut outbox = Outbox::default();
+        let mut later = Vec::new();
+        self.fetch(&wanted, false, &mut outbox, &mut later).await?;
+        let mut group = Vec::new();
+        let mut group_bytes = 0;
+        for attached in later {
+            if attached.is_large() {
+                // Revisions are independent of each other: their order is of no matter.
+                attachments::copy(self, &attached.wanted).await?;
+                continue;
+            }
+            group_bytes += attached.bytes;
+            group.push(attached.wanted);
+            if group_bytes >= ATTACHED_BYTES {
+                self.fetch(&group, true, &mut outbox, &mut Vec::new()).await?;
+                (group, group_bytes) = Default::default();
+            }
+        }
+        if !group.is_empty() {
+            self.fetch(&group, true, &mut outbox, &mut Vec::new()).await?;
+        }
+        self.write(&mut outbox).await
+    }
+
+    /// Fetches revisions; those with attachments are only noted in `later` unless these are asked for too.
+    async fn fetch(
+        &self,
+        wanted: &[Wanted],
+        with_attachments: bool,
+        outbox: &mut Outbox,
+        later: &mut Vec<Attached>,
+    ) -> Result<()> {
+        let mut take = Take { with_attachments, outbox, later };
+        if !self.lacks_bulk_get.load(Ordering::Relaxed) {
+            add(&self.progress.bulk_get_attempts, wanted.len());
+            if let Some(answer) = self.bulk_get(wanted, with_attachments).await? {
+                let count = self.read(answer, &mut take).await?;
+                add(&self.progress.bulk_get_docs, count);
+                return Ok(());
+            }
+            self.lacks_bulk_get.store(true, Ordering::Relaxed);
+        }
+        for (id, rev) in wanted {
+            let mut list = Vec::new();
+            write_string(rev, &mut list);
+            let list = encode_segment(&format!("[{}]", String::from_utf8_lossy(&list)));
+            let attachments = if with_attachments { "&attachments=true" } else { "" };
+            let path = format!("{}?revs=true&latest=true&open_revs={list}{attachments}", Peer::document_path(id));
+            let answer = self.source.send_once(Method::GET, &path, None).await?;
+            if answer.status == 404 {
+                continue;
+            }
+            if answer.status != 200 {
+                let answer = self.source.whole(answer).await?;
+                return Err(self.source.refused("a document", &answer));
+            }
+            self.read(answer, &mut take).await?;
+        }
+        Ok(())
+    }
+
+    /// `None`: the source does not know `_bulk_get`.
+    async fn bulk_get(&self, wanted: &[Wanted], with_attachments: bool) -> Result<Option<Answer>> {
+        let mut body = b"{\"docs\":[".to_vec();
+        for (at, (id, rev)) in wanted.iter().enumerate() {
+            body.extend_from_slice(if at > 0 { b",{\"id\":" } else { b"{\"id\":" });
+            write_string(id, &mut body);
+            body.extend_from_slice(b",\"rev\":");
+            write_string(rev, &mut body);
+            body.push(b'}');
+        }
+        body.extend_from_slice(b"]}");
+        let attachments = if with_attachments { "&attachments=true" } else { "" };
+        let path = format!("/_bulk_get?revs=true&latest=true{attachments}");
+        let answer = self.source.send_once(Method::POST, &path, Some(body.into())).await?;
+        match answer.status.as_u16() {
+            200 => Ok(Some(answer)),
+            400 | 404 | 405 | 501 => {
+                // The connection is to be used again.
+                self.source.whole(answer).await?;
+                Ok(None)
+            }
+            _ => {
+                let answer = self.source.whole(answer).await?;
+                Err(self.source.refused("_bulk_get", &answer))
+            }
+        }
+    }
+
+    /// Cuts an answer into revisions as it comes in: the rows of `{"results":[...]}`, or those of `[...]`.
+    async fn read(&self, mut answer: Answer, take: &mut Take<'_>) -> Result<usize> {
+        let mut splitter = Splitter::inside_array(REVISION_BYTES_MAX);
+        let (mut inside, mut count) = (false, 0);
+        let broken = |_| self.source.protocol("a list of revisions is not well-formed, or one is too large");
+        while let Some(mut piece) = answer.piece().await.map_err(|reason| self.source.broken(reason))? {
+            if !inside {
+                let Some(at) = piece.iter().position(|byte| *byte == b'[') else { continue };
+                piece = piece.split_off(at + 1);
+                inside = true;
+            }
+            splitter.push(&piece);
+            while let Some(row) = splitter.next_object().map_err(broken)? {
+                count += self.take(row.text, take)?;
+                if take.outbox.is_full() {
+                    self.write(take.outbox).await?;
+                }
+            }
+        }
+        // An answer without an end is one that broke off.
+        if !inside || splitter.finish().is_err() {
+            return Err(self.source.broken("a list of revisions broke off"));
+        }
+        Ok(count)
+    }
+
+    /// A row: `{"id":...,"docs":[{"ok":...}]}`, or what `docs` would hold.
+    fn take(&self, row: &[u8], take: &mut Take<'_>) -> Result<usize> {
+        let malformed = || self.source.protocol("a revision is not well-formed");
+        let members = raw::members(row).ok_or_else(malformed)?;
+        let mut count = 0;
+        for (name, value) in members {
+            match name {
+                b"docs" => {
+                    for item in raw::items(value).ok_or_else(malformed)? {
+                        count += self.take(item, take)?;
+                    }
+                }
+                b"ok" => {
+                    count += 1;
+                    match attachments::of(value).ok_or_else(malformed)? {
+                        Some(attached) if !take.with_attachments => take.later.push(attached),
+                        _ => {
+                            add(&self.progress.docs_read, 1);
+                            take.outbox.push(Bytes::copy_from_slice(value));
+                        }
+                    }
+                }
+                b"error" => {
+                    let error = raw::member(value, "error").unwrap_or_default();
+                    // What was purged or compacted meanwhile is no longer a leaf.
+                    if error != b"\"not_found\"" {
+                        return Err(Error::Status {
+                            what: format!("a revision of {}", self.source.shown),
+                            status: 500,
+                            error: String::from_utf8_lossy(error).trim_matches('"').to_owned(),
+                            reason: String::new(),
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(count)
+    }
+
+    async fn write(&self, outbox: &mut Outbox) -> Result<()> {
+        let docs = std::mem::take(outbox).docs;
+        // A body that is too long for the target goes in halves.
+        let mut parts = vec![&docs[..]];
+        while let Some(part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            let mut body = b"{\"new_edits\":false,\"docs\":[".to_vec();
+            for (at, doc) in part.iter().enumerate() {
+                if at > 0 {
+                    body.push(b',');
+                }
+                body.extend_from_slice(doc);
+            }
+            body.extend_from_slice(b"]}");
+            let answer = self.target.call(Method::POST, "/_bulk_docs", Some(body.into())).await?;
+            match answer.status {
+                200..=202 => {
+                    let failed = match answer.json() {
+                        Value::Array(rows) => rows.iter().filter(|row| row.get("error").is_some()).count(),
+                        _ => return Err(self.target.protocol("the answer to _bulk_docs is no array")),
+                    };
+                    add(&self.progress.docs_written, part.len().saturating_sub(failed));
+                    add(&self.progress.doc_write_failures, failed);
+                }
+                413 if part.len() > 1 => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                // A document that the target does not take at all.
+                400 | 412 | 413 if part.len() == 1 => add(&self.progress.doc_write_failures, 1),
+                400 | 412 => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                _ => return Err(self.target.refused("_bulk_docs", &answer)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where what is fetched goes.
+struct Take<'a> {
+    with_attachments: bool,
+    outbox: &'a mut Outbox,
+    later: &'a mut Vec<Attached>,
+}
+
+/// Revisions that wait to be written.
+#[derive(Default)]
+struct Outbox {
+    docs: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Outbox {
+    fn push(&mut self, doc: Bytes) {
+        self.bytes += doc.len();
+        self.docs.push(doc);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= WRITE_BYTES || self.docs.len() >= WRITE_COUNT
+    }
+}
+
+/// A JSON string's text.
+pub(crate) fn string_of(text: &[u8]) -> Option<String> {
+    parse(text, &Limits::default()).ok()?.as_str().map(str::to_owned)
+}
