@@ -319,7 +319,8 @@ fn play(engine: &Engine, scenario: &Value) -> Option<String> {
     None
 }
 
-fn replay(path: &Path, options: OpenOptions) {
+/// Replays the scenarios of a trace that `is_meant`, by their place in the file and their name.
+fn replay(path: &Path, options: OpenOptions, is_meant: impl Fn(usize, &str) -> bool) {
     let text = std::fs::read_to_string(path).expect("a trace");
     let dir = tempfile::tempdir().expect("a directory");
     let engine = Engine::open(dir.path(), options).expect("an engine");
@@ -327,8 +328,11 @@ fn replay(path: &Path, options: OpenOptions) {
     let started = Instant::now();
     let mut differences = Vec::new();
     let mut count = 0;
-    for line in text.lines() {
-        let scenario = serde_json::from_str(line).expect("JSON");
+    for (place, line) in text.lines().enumerate() {
+        let scenario: Value = serde_json::from_str(line).expect("JSON");
+        if !is_meant(place, scenario["name"].as_str().expect("a name")) {
+            continue;
+        }
         differences.extend(play(&engine, &scenario));
         count += 1;
     }
@@ -339,17 +343,22 @@ fn replay(path: &Path, options: OpenOptions) {
 }
 
 fn committed(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/bindings/oracle").join(name)
 }
 
 #[test]
 fn scripted_corners() {
-    replay(&committed("scripted.jsonl"), OpenOptions::default());
+    replay(&committed("scripted.jsonl"), OpenOptions::default(), |_, _| true);
+}
+
+/// Some seconds' worth, and what once differed. `make test-oracle` replays all.
+fn is_in_short_form(place: usize, name: &str) -> bool {
+    place < 341 || name == "random-1724"
 }
 
 #[test]
 fn random_transactions() {
-    replay(&committed("random.jsonl"), OpenOptions::default());
+    replay(&committed("random-1000.jsonl"), OpenOptions::default(), is_in_short_form);
 }
 
 /// Whatever a clear takes away stays on disk, hidden: no answer may tell.
@@ -358,12 +367,12 @@ fn random_transactions_over_pending_clears() {
     let mut options = OpenOptions::default();
     options.clear_records_max = Some(0);
     options.is_removal_paused = true;
-    replay(&committed("random.jsonl"), options);
+    replay(&committed("random-1000.jsonl"), options, is_in_short_form);
 }
 
 #[test]
 fn further_traces() {
     for path in std::env::var("FDB_ORACLE_TRACES").unwrap_or_default().split(':').filter(|path| !path.is_empty()) {
-        replay(Path::new(path), OpenOptions::default());
+        replay(Path::new(path), OpenOptions::default(), |_, _| true);
     }
 }
