@@ -122,13 +122,15 @@ pub(crate) struct Allocate<'a> {
     pub known_until: u64,
     /// No more ids than this for the database.
     pub ids_max: u64,
+    /// How many ids the last attempt gave.
+    pub attempted: u64,
 }
 
 impl Operation for Allocate<'_> {
     /// Names and how many ids are new; `None`: the database is another one now.
     type Output = Option<(Vec<String>, u64)>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         crate::transaction::conflict_with(trx, self.record_key)?;
         let record = trx.get(self.record_key, true).await?.ok_or(Error::DatabaseNotFound)?;
         if proto::DatabaseRecord::decode(&*record)? != *self.record {
@@ -161,6 +163,10 @@ impl Operation for Allocate<'_> {
         if id != next {
             trx.set(&next_key, &proto::FieldId { id }.encode_to_vec());
         }
-        Ok(Some((entered, id - next)))
+        // With none left to give, an earlier attempt was committed after all.
+        if id != next || !attempt.maybe_committed {
+            self.attempted = id - next;
+        }
+        Ok(Some((entered, self.attempted)))
     }
 }

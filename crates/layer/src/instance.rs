@@ -86,6 +86,7 @@ impl Instance {
                 names: &names,
                 known_until,
                 ids_max: u64::from(self.record.field_ids_max),
+                attempted: 0,
             };
             let done = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
             // Another instance: the transaction that writes the documents finds out too, and begins anew.

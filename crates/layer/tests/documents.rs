@@ -142,6 +142,22 @@ async fn names_beyond_the_limit_stand_literally() {
 }
 
 #[tokio::test]
+async fn what_an_unknown_commit_allocated_is_counted_once() {
+    if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
+        // Faults are the engine's own.
+        return;
+    }
+    for seed in 517..522 {
+        let store = Store::with_faults(0.5, seed);
+        let layer = store.layer().await;
+        let db = create(&layer, "db", None).await;
+        put(&db, "d", None, r#"{"a":1,"b":2,"c":3}"#).await.unwrap();
+        let allocated = layer.metrics().into_iter().find(|metric| metric.name == "field_ids_allocated").unwrap();
+        assert_eq!(allocated.value, 3, "seed {seed}");
+    }
+}
+
+#[tokio::test]
 async fn large_bodies_are_staged_and_broken_uploads_swept() {
     let store = Store::new();
     let layer = store.layer().await;
