@@ -129,7 +129,10 @@ impl Admins {
 
     /// Who stands behind an `authorization` header. Without administrators everyone is one.
     pub(crate) async fn authenticate(&self, authorization: Option<&str>) -> Result<Principal> {
-        let Some(credentials) = authorization else {
+        // Another scheme than Basic is no claim to be anybody here, as in CouchDB.
+        let is_basic =
+            |credentials: &&str| credentials.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic "));
+        let Some(credentials) = authorization.filter(is_basic) else {
             return Ok(Principal { name: None, is_admin: self.hashes.is_empty() });
         };
         if self.hashes.is_empty() {

@@ -17,8 +17,9 @@ use crate::records::BodyPlace;
 /// transaction stays below 1 MB.
 pub(crate) const STAGED_ABOVE_BYTES: u64 = 400_000;
 
-/// A packed path may take this much: with root, namespace, document id and revision the key stays below 9 kB.
-const PATH_BYTES_MAX: usize = 6_500;
+/// A packed path may take this much: with root, namespace, document id and revision, though every byte of these were a
+/// NUL, the key stays below 9.5 kB.
+const PATH_BYTES_MAX: usize = 4_000;
 
 /// What a row costs in a transaction beside its key and value: the mutation's frame, and what a superseded revision's key
 /// has more than the latest one's.

@@ -11,7 +11,7 @@ use crate::seq::Seq;
 
 /// The longest document id, in bytes of UTF-8. FoundationDB's keys hold 10,000 bytes; CouchDB has no limit of its own
 /// by default.
-pub const DOCUMENT_ID_BYTES_MAX: usize = 1024;
+pub const DOCUMENT_ID_BYTES_MAX: usize = 2048;
 
 /// A document as it is to be written.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,18 +75,16 @@ impl<'a> EditParts<'a> {
                 ("_deleted", Value::Bool(deleted)) => parts.deleted = deleted,
                 ("_revisions", value @ Value::Object(_)) => parts.revisions = Some(value),
                 ("_attachments", value @ Value::Object(_)) => parts.attachments = Some(value),
+                ("_revs_info" | "_conflicts" | "_deleted_conflicts" | "_local_seq", _) => {}
+                // A replicator's own, in its documents: part of the body.
                 (
-                    "_revs_info"
-                    | "_conflicts"
-                    | "_deleted_conflicts"
-                    | "_local_seq"
-                    | "_replication_id"
+                    "_replication_id"
                     | "_replication_state"
                     | "_replication_state_time"
                     | "_replication_state_reason"
                     | "_replication_stats",
-                    _,
-                ) => {}
+                    value,
+                ) => members.push((name, value)),
                 (other, _) => {
                     return Err(invalid("doc_validation", format!("Bad special document member: {other}")));
                 }

@@ -146,7 +146,7 @@ async fn prepare(
                 Err(error) => return Err(error),
             }
         }
-        let bytes = transaction_bytes(&body);
+        let bytes = transaction_bytes(&body, &edit.id);
         let item = Item { at, body, token: random_id()?, attempted: None, maybe_committed: false };
         match batches.last_mut() {
             Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
@@ -266,7 +266,7 @@ impl Operation for WriteBatch<'_, '_> {
                 results.push(Ok(Updated { rev }));
                 continue;
             }
-            bytes += transaction_bytes(&item.body) + info.as_ref().map_or(0, moved_bytes);
+            bytes += transaction_bytes(&item.body, &self.edits[item.at].id) + info.as_ref().map_or(0, moved_bytes);
             if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
                 break;
             }
@@ -285,9 +285,10 @@ impl Operation for WriteBatch<'_, '_> {
     }
 }
 
-fn transaction_bytes(body: &Prepared) -> u64 {
+/// What a document takes in a transaction, about. Its id stands in the keys and values of some ten records.
+fn transaction_bytes(body: &Prepared, id: &str) -> u64 {
     let rows = if body.rows.is_empty() { 0 } else { body.stored_bytes };
-    rows + ROW_OVERHEAD_OF_RECORDS
+    rows + ROW_OVERHEAD_OF_RECORDS + 10 * id.len() as u64
 }
 
 fn moved_bytes(info: &Info) -> u64 {

@@ -32,7 +32,7 @@ async fn a_long_id_with_many_rows() {
     let store = Store::new();
     let layer = store.layer().await;
     let db = create(&layer, "db", Some(0)).await;
-    let id = "i".repeat(1024);
+    let id = "i".repeat(2048);
     let body = format!(r#"{{"a":[{}1]}}"#, "1,".repeat(5_400));
     let first = put(&db, &id, None, &body).await.unwrap();
     let second = put(&db, &id, Some(&first), &body.replace("[1,", "[2,")).await.unwrap();

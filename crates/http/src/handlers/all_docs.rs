@@ -177,6 +177,10 @@ impl Selection {
         };
         let mut nothing = false;
         let (mut start, mut end) = (bound(value(&["startkey", "start_key"])?), bound(value(&["endkey", "end_key"])?));
+        let names_bounds = ["key", "startkey", "start_key", "endkey", "end_key"];
+        if keys.is_some() && names_bounds.iter().any(|name| find(&[name]).is_some() || query.get(name).is_some()) {
+            return Err(Failure::query("`keys` is incompatible with `key`, `start_key` and `end_key`"));
+        }
         if let Some(key) = value(&["key"])? {
             (start, end) = (bound(Some(key.clone())), bound(Some(key)));
             nothing = !matches!(start, Bound::At(_));
@@ -222,7 +226,9 @@ async fn write(
         Documents::Design => count_design_documents(database).await?,
     };
     let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
-    head(total, update_seq, &mut sender.buffer);
+    // What lies before a walk that begins somewhere would have to be counted.
+    let is_from_begin = selection.walk.start.is_none() && selection.keys.is_none() && !selection.nothing;
+    head(total, is_from_begin.then(|| skip.min(total)), update_seq, &mut sender.buffer);
     let mut rows = 0;
     if let Some(mut keys) = selection.keys {
         if descending {
@@ -289,10 +295,15 @@ async fn count_design_documents(database: &Database) -> std::result::Result<u64,
     Ok(count)
 }
 
-fn head(total: u64, update_seq: Option<Seq>, out: &mut Vec<u8>) {
+fn head(total: u64, offset: Option<u64>, update_seq: Option<Seq>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"total_rows\":");
     json_out::number(total, out);
-    out.extend_from_slice(b",\"offset\":null,");
+    out.extend_from_slice(b",\"offset\":");
+    match offset {
+        Some(offset) => json_out::number(offset, out),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.push(b',');
     if let Some(seq) = update_seq {
         json_out::member("update_seq", &seq.to_string(), out);
         out.push(b',');

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Since, Wait};
-use flatbed_mango::Selector;
+use flatbed_mango::{InvalidSelector, Selector};
 use hyper::{Method, header};
 use tokio::time::Instant;
 
@@ -187,7 +187,10 @@ fn filter(query: &Query, posted: Value<'static>) -> Result<Filter> {
         Some("_selector") => {
             let missing = || Failure::bad_request("Selector must be specified in POST payload");
             let selector = take(posted, "selector").ok_or_else(missing)?;
-            let selector = Selector::new(&selector).map_err(|error| Failure::bad_request(error.to_string()))?;
+            let selector = Selector::new(&selector).map_err(|error| match error {
+                InvalidSelector::NotAnObject => Failure::bad_request("Selector error: expected a JSON object"),
+                error => Failure::bad_request(error.to_string()),
+            })?;
             let passes = move |document: &Document| {
                 let mut text = Vec::new();
                 json_out::document(document, &mut text);
