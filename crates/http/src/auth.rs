@@ -233,9 +233,11 @@ mod tests {
             let found = admins.authenticate(Some(&encode("admin:pass:word"))).await.unwrap();
             assert_eq!(found, Principal { name: Some("admin".into()), is_admin: true });
         }
-        for wrong in [encode("admin:pass"), encode("other:pass:word"), encode("x"), "Basic !".into(), "Bearer x".into()]
-        {
+        for wrong in [encode("admin:pass"), encode("other:pass:word"), encode("x"), "Basic !".into()] {
             assert_eq!(admins.authenticate(Some(&wrong)).await.unwrap_err().status, 401);
+        }
+        for other in ["Bearer x", "Basic: x", "Basic", ""] {
+            assert!(!admins.authenticate(Some(other)).await.unwrap().is_admin, "{other}");
         }
         assert!(!admins.authenticate(None).await.unwrap().is_admin);
         assert!(Admins::new(HashMap::new()).authenticate(None).await.unwrap().is_admin);

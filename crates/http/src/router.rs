@@ -179,7 +179,11 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         [name, "_compact"] => maintenance::compact(state, request, name).await,
         [name, "_security"] => maintenance::security(state, request, name).await,
         [name, "_local_docs"] => local::list(state, request, name).await,
-        [name, "_local", ref id @ ..] if !id.is_empty() => local::document(state, request, name, &id.join("/")).await,
+        [name, "_local", id] => local::document(state, request, name, id).await,
+        [_, "_local", _, ..] => {
+            request.skip_body().await;
+            Err(Failure::bad_request("_local documents do not accept attachments."))
+        }
         [name, id] if id.starts_with("_local/") => {
             local::document(state, request, name, id.trim_start_matches("_local/")).await
         }
