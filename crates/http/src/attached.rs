@@ -3,7 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_layer::json::Value;
-use flatbed_layer::{Attachment, AttachmentEdit, Database, Document, RevId, Uploaded};
+use flatbed_layer::{Attachment, AttachmentEdit, Database, Document, RevId, Upload, Uploaded};
+use hyper::StatusCode;
 
 use crate::error::{Failure, Result, parse_rev};
 use crate::json_out;
@@ -90,30 +91,97 @@ pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>
     Ok(list)
 }
 
-/// Uploads what is inline, and makes the edit's list. What follows is uploaded by the caller: in order, or by name.
-pub(crate) async fn upload(
-    database: &Database,
-    written: Vec<Written<'_>>,
-    mut followed: impl FnMut(&str) -> Option<Uploaded>,
-) -> Result<Vec<(String, AttachmentEdit)>> {
-    let mut edits = Vec::with_capacity(written.len());
-    for Written { name, content_type, revpos, digest, length, is_gzip, source } in written {
-        let edit = match source {
-            Source::Stub => AttachmentEdit::Stub { revpos },
-            Source::Inline(text) => {
-                let data = inline(database, &name, &content_type, is_gzip, &text).await?;
-                AttachmentEdit::Data { content_type, revpos, data }
-            }
-            Source::Follows => {
-                let missing = || Failure::bad_request(format!("The data of attachment {name} does not follow"));
-                let data = followed(&name).ok_or_else(missing)?;
-                check(&name, &data, digest.as_deref(), length)?;
-                AttachmentEdit::Data { content_type, revpos, data }
-            }
-        };
-        edits.push((name, edit));
+/// Data that is uploaded for edits. When this is dropped, what no document has taken is removed.
+pub(crate) struct Uploads {
+    database: Database,
+    staged: Vec<Uploaded>,
+}
+
+impl Uploads {
+    pub(crate) fn new(database: &Database) -> Uploads {
+        Uploads { database: database.clone(), staged: Vec::new() }
     }
-    Ok(edits)
+
+    /// Begins an upload; [`Uploads::finish`] follows.
+    pub(crate) async fn begin(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
+        Ok(self.database.upload(content_type, is_gzip).await?)
+    }
+
+    /// The data of an upload is complete.
+    pub(crate) async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
+        let data = upload.finish().await?;
+        self.staged.push(data.clone());
+        Ok(data)
+    }
+
+    /// All of it is known to be in documents: there is nothing to look after.
+    pub(crate) fn taken(mut self) {
+        self.staged.clear();
+    }
+
+    /// Uploads what is inline, and makes the edit's list. What follows was uploaded by the caller.
+    pub(crate) async fn edits(
+        &mut self,
+        written: Vec<Written<'_>>,
+        mut followed: impl FnMut(&str) -> Option<Uploaded>,
+    ) -> Result<Vec<(String, AttachmentEdit)>> {
+        let mut edits = Vec::with_capacity(written.len());
+        for Written { name, content_type, revpos, digest, length, is_gzip, source } in written {
+            let edit = match source {
+                Source::Stub => AttachmentEdit::Stub { revpos },
+                Source::Inline(text) => {
+                    let data = self.inline(&name, &content_type, is_gzip, &text).await?;
+                    AttachmentEdit::Data { content_type, revpos, data }
+                }
+                Source::Follows => {
+                    let missing = || Failure::bad_request(format!("The data of attachment {name} does not follow"));
+                    let data = followed(&name).ok_or_else(missing)?;
+                    check(&name, &data, digest.as_deref(), length)?;
+                    AttachmentEdit::Data { content_type, revpos, data }
+                }
+            };
+            edits.push((name, edit));
+        }
+        Ok(edits)
+    }
+
+    async fn inline(&mut self, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
+        let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
+        // Some write base64 in lines.
+        let clean: String;
+        let text = if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
+            clean = text.split_ascii_whitespace().collect();
+            &clean
+        } else {
+            text
+        };
+        let mut upload = self.begin(kind, is_gzip).await?;
+        for piece in text.as_bytes().chunks(BASE64_PIECE) {
+            upload.write(&BASE64.decode(piece).map_err(|_| invalid())?).await?;
+        }
+        self.finish(upload).await
+    }
+}
+
+impl Drop for Uploads {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let staged = std::mem::take(&mut self.staged);
+        if staged.is_empty() {
+            return;
+        }
+        let database = self.database.clone();
+        runtime.spawn(async move {
+            for data in staged {
+                database.discard(&data).await;
+            }
+        });
+    }
+}
+
+/// CouchDB's answer to data that has another digest than was said.
+pub(crate) fn wrong_digest() -> Failure {
+    Failure::new(StatusCode::BAD_REQUEST, "content_md5_mismatch", "Possible message corruption.")
 }
 
 /// Whether data is what the client said.
@@ -121,8 +189,7 @@ fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>)
     if let Some(expected) = digest.and_then(|digest| digest.strip_prefix("md5-")) {
         let digests = [BASE64.encode(data.md5), BASE64.encode(data.sent_md5)];
         if !digests.iter().any(|digest| digest == expected) {
-            let reason = format!("The digest of attachment {name} is md5-{}, not what was said", digests[1]);
-            return Err(Failure::bad_request(reason));
+            return Err(wrong_digest());
         }
     }
     if let Some(expected) = length.filter(|length| ![data.length, data.sent_length()].contains(length)) {
@@ -130,23 +197,6 @@ fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>)
         return Err(Failure::bad_request(reason));
     }
     Ok(())
-}
-
-async fn inline(database: &Database, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
-    let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
-    // Some write base64 in lines.
-    let clean: String;
-    let text = if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
-        clean = text.split_ascii_whitespace().collect();
-        &clean
-    } else {
-        text
-    };
-    let mut upload = database.upload(kind, is_gzip).await?;
-    for piece in text.as_bytes().chunks(BASE64_PIECE) {
-        upload.write(&BASE64.decode(piece).map_err(|_| invalid())?).await?;
-    }
-    Ok(upload.finish().await?)
 }
 
 /// How attachments are shown in documents.
@@ -191,17 +241,24 @@ pub(crate) enum Part {
     Text(Vec<u8>),
     /// The data of the attachment at this place, as base64.
     Data(usize),
+    /// The data of the attachment at this place, as it is stored.
+    Stored(usize),
+}
+
+/// A document up to its attachments, left open. Its revisions may have been read for another reason than to be shown.
+pub(crate) fn open(document: &Document, with_revisions: bool, out: &mut Vec<u8>) {
+    if with_revisions || document.revisions.is_none() {
+        json_out::open_document(document, out);
+    } else {
+        json_out::open_document(&Document { revisions: None, ..document.clone() }, out);
+    }
 }
 
 /// A document's text with its attachments, whose data is read when it is sent.
 pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
     let known_to = show.known_to(document.revisions.as_deref());
     let mut out = Vec::new();
-    if with_revisions || document.revisions.is_none() {
-        json_out::open_document(document, &mut out);
-    } else {
-        json_out::open_document(&Document { revisions: None, ..document.clone() }, &mut out);
-    }
+    open(document, with_revisions, &mut out);
     let mut parts = Vec::new();
     if !document.attachments.is_empty() {
         out.extend_from_slice(b",\"_attachments\":{");
@@ -214,8 +271,7 @@ pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> V
                 parts.push(Part::Data(at));
                 out.extend_from_slice(b"\"}");
             } else {
-                json_out::attachment(attachment, show.encoding, &mut out);
-                out.extend_from_slice(b",\"stub\":true}");
+                json_out::attachment(attachment, "stub", show.encoding, &mut out);
             }
         }
         out.push(b'}');
@@ -227,9 +283,11 @@ pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> V
 
 /// How long the text is.
 pub(crate) fn length(document: &Document, parts: &[Part]) -> u64 {
+    let attachment = |at: &usize| document.attachments.get(*at);
     let of = |part: &Part| match part {
         Part::Text(text) => text.len() as u64,
-        Part::Data(at) => document.attachments.get(*at).map_or(0, |attachment| attachment.length.div_ceil(3) * 4),
+        Part::Data(at) => attachment(at).map_or(0, |attachment| attachment.length.div_ceil(3) * 4),
+        Part::Stored(at) => attachment(at).map_or(0, |attachment| attachment.stored_length),
     };
     parts.iter().map(of).sum()
 }
@@ -247,6 +305,11 @@ pub(crate) async fn send(
             Part::Data(at) => {
                 if let Some(attachment) = document.attachments.get(at) {
                     data(database, document, attachment, sender).await?;
+                }
+            }
+            Part::Stored(at) => {
+                if let Some(attachment) = document.attachments.get(at) {
+                    stored(database, document, attachment, sender).await?;
                 }
             }
         }
@@ -267,6 +330,21 @@ pub(crate) async fn send_or_null(
         Some(document) if document.attachments.is_empty() => json_out::document(document, &mut sender.buffer),
         Some(document) => send(database, document, parts(document, show, true), sender).await?,
         None => sender.buffer.extend_from_slice(b"null"),
+    }
+    Ok(())
+}
+
+/// An attachment's bytes as they are stored.
+async fn stored(
+    database: &Database,
+    document: &Document,
+    attachment: &Attachment,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
+    let mut reader = database.attachment(&document.id, Some(&document.rev), &attachment.name).await?;
+    while let Some(stored) = reader.next().await? {
+        sender.buffer.extend_from_slice(&stored);
+        sender.flush().await?;
     }
     Ok(())
 }

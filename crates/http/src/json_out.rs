@@ -57,26 +57,29 @@ pub(crate) fn document(document: &Document, out: &mut Vec<u8>) {
         out.extend_from_slice(b",\"_attachments\":{");
         for (at, found) in document.attachments.iter().enumerate() {
             comma(at, out);
-            attachment(found, false, out);
-            out.extend_from_slice(b",\"stub\":true}");
+            attachment(found, "stub", false, out);
         }
         out.push(b'}');
     }
     out.push(b'}');
 }
 
-/// `"name":{"content_type":...,"revpos":...,"digest":...,"length":...`, left open.
-pub(crate) fn attachment(attachment: &Attachment, with_encoding: bool, out: &mut Vec<u8>) {
+/// `"name":{"content_type":...,"revpos":...,"digest":...,"length":...,"stub":true}`; `place`: `stub` or `follows`.
+pub(crate) fn attachment(attachment: &Attachment, place: &str, with_encoding: bool, out: &mut Vec<u8>) {
     attachment_head(attachment, out);
     out.extend_from_slice(b",\"length\":");
     number(attachment.length, out);
+    out.push(b',');
+    string(place, out);
+    out.extend_from_slice(b":true");
     if with_encoding && attachment.gzip {
         out.extend_from_slice(b",\"encoding\":\"gzip\",\"encoded_length\":");
         number(attachment.stored_length, out);
     }
+    out.push(b'}');
 }
 
-/// As [`attachment`], without the length.
+/// An attachment's name and what is told of it up to its length, left open.
 pub(crate) fn attachment_head(attachment: &Attachment, out: &mut Vec<u8>) {
     string(&attachment.name, out);
     out.extend_from_slice(b":{");

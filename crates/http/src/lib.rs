@@ -14,6 +14,7 @@ mod health;
 mod ids;
 mod json_out;
 mod metrics;
+mod multipart;
 mod query;
 mod replicator;
 mod reply;

@@ -120,6 +120,45 @@ pub(crate) struct Body {
     pub memory: Memory,
 }
 
+/// A text on its way in, with the memory that it takes.
+pub(crate) struct Gathering {
+    of: BodyMemory,
+    memory: Memory,
+    reserved: usize,
+    bytes: BytesMut,
+}
+
+impl Gathering {
+    /// `expected`: how long it is, if that is known.
+    pub(crate) fn new(of: &BodyMemory, expected: Option<usize>) -> Gathering {
+        let bytes = BytesMut::with_capacity(expected.unwrap_or(0).min(FREE_BYTES));
+        Gathering { of: of.clone(), memory: Memory::default(), reserved: FREE_BYTES, bytes }
+    }
+
+    /// More of it.
+    ///
+    /// # Errors
+    /// 413 when it becomes too long, 503 when there is no memory for it.
+    pub(crate) fn push(&mut self, data: &[u8]) -> Result<()> {
+        if self.bytes.len() + data.len() > self.of.body_bytes_max {
+            return Err(too_large());
+        }
+        while self.bytes.len() + data.len() > self.reserved {
+            self.of.grow(&mut self.memory, STEP_BYTES)?;
+            self.reserved += STEP_BYTES;
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// It is complete: waits for the room that its tree may take.
+    pub(crate) async fn finish(mut self) -> Result<Body> {
+        let bytes = self.bytes.freeze();
+        self.memory.tree = self.of.reserve_tree(&bytes).await?;
+        Ok(Body { bytes, memory: self.memory })
+    }
+}
+
 /// A request.
 pub(crate) struct Request {
     pub method: Method,
@@ -184,24 +223,16 @@ impl Request {
         if known.is_some_and(|length| length > bytes_max) {
             return Err(too_large());
         }
-        let mut memory = Memory::default();
-        let mut reserved = FREE_BYTES;
-        let mut bytes = BytesMut::with_capacity(known.unwrap_or(0).min(FREE_BYTES));
+        let mut gathering = Gathering::new(&self.memory, known);
         let read = async {
             while let Some(frame) = next_frame(&mut self.body).await? {
                 let Ok(data) = frame.into_data() else { continue };
-                if bytes.len() + data.len() > bytes_max {
-                    return Err(too_large());
-                }
-                while bytes.len() + data.len() > reserved {
-                    self.memory.grow(&mut memory, STEP_BYTES)?;
-                    reserved += STEP_BYTES;
-                }
-                bytes.extend_from_slice(&data);
+                gathering.push(&data)?;
             }
-            Ok(())
+            Result::Ok(())
         };
         tokio::time::timeout(BODY_TOTAL_MAX, read).await.map_err(|_| slow())??;
+        let Gathering { mut memory, bytes, .. } = gathering;
         let mut bytes = bytes.freeze();
         match self.header(header::CONTENT_ENCODING).map(str::trim) {
             None | Some("" | "identity") => {}

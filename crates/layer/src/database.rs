@@ -17,7 +17,7 @@ use crate::purge::Purge;
 use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
 use crate::seq::Seq;
 use crate::transaction::{self, Attempt, Operation};
-use crate::upload::Upload;
+use crate::upload::{Upload, Uploaded};
 
 /// A database by its name. Cheap to clone; it may not exist.
 #[derive(Clone)]
@@ -198,6 +198,19 @@ impl Database {
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         let instance = crate::write::instance_of(&self.inner, &self.name).await?;
         Upload::new(Arc::clone(&self.inner), instance, content_type, is_gzip)
+    }
+
+    /// Takes away uploaded data that no document has taken; data that one has stays. What cannot be taken away now is swept
+    /// after a while.
+    pub async fn discard(&self, data: &Uploaded) {
+        match crate::write::instance_of(&self.inner, &self.name).await {
+            Ok(instance) if instance.record.namespace == data.namespace => {
+                crate::staging::discard(&self.inner, &instance, &data.blob_id).await;
+            }
+            // It went with its database.
+            Ok(_) | Err(Error::DatabaseNotFound) => {}
+            Err(error) => tracing::debug!(%error, "an upload is left to the sweeper"),
+        }
     }
 
     /// Finds an attachment of a revision (`None`: the winner), to read its data.

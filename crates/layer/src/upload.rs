@@ -11,7 +11,7 @@ use sha2::Sha256;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::{Inner, now_ms, random_id};
-use crate::staging::Stage;
+use crate::staging::{self, Stage};
 use crate::transaction;
 
 /// Bytes of one chunk, the value of one key.
@@ -78,7 +78,8 @@ impl Write for Count {
     }
 }
 
-/// An upload under way. What is not brought into a document is swept after a while.
+/// An upload under way. One that is dropped before it is complete takes away what it has staged; what a process leaves
+/// that ends meanwhile is swept after a while.
 pub struct Upload {
     inner: Arc<Inner>,
     instance: Arc<Instance>,
@@ -177,12 +178,14 @@ impl Upload {
             self.stage(self.pending.len().min(CHUNK_BYTES * CHUNKS_AT_ONCE)).await?;
         }
         self.inner.metrics.blobs_staged.add(1);
+        // The name goes on with the data: dropping this takes nothing away any more.
+        self.is_staged = false;
         Ok(Uploaded {
-            blob_id: self.blob_id,
+            blob_id: std::mem::take(&mut self.blob_id),
             namespace: self.instance.record.namespace,
-            digest: self.digest.finalize().into(),
-            md5: self.md5.finalize().into(),
-            sent_md5: self.sent_md5.finalize().into(),
+            digest: std::mem::take(&mut self.digest).finalize().into(),
+            md5: std::mem::take(&mut self.md5).finalize().into(),
+            sent_md5: std::mem::take(&mut self.sent_md5).finalize().into(),
             length,
             stored_length: self.stored,
             sent_length: self.sent,
@@ -217,5 +220,17 @@ impl Upload {
         }
         self.is_staged = true;
         Ok(())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.is_staged {
+            return;
+        }
+        let (inner, instance) = (Arc::clone(&self.inner), Arc::clone(&self.instance));
+        let blob_id = std::mem::take(&mut self.blob_id);
+        runtime.spawn(async move { staging::discard(&inner, &instance, &blob_id).await });
     }
 }

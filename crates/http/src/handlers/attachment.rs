@@ -4,7 +4,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AttachmentEdit, AttachmentReader, Database, Edit, Error as LayerError, GetOptions, RevId};
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::{DEFAULT_TYPE, Plain, check_name};
+use crate::attached::{DEFAULT_TYPE, Plain, Uploads, check_name, wrong_digest};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::document::named_rev;
 use crate::json_out;
@@ -169,18 +169,20 @@ async fn put(database: Database, mut request: Request, db: &str, id: &str, name:
         }
     };
     let expected_md5 = request.header(hyper::header::HeaderName::from_static("content-md5")).map(str::to_owned);
-    let mut upload = database.upload(&content_type, is_gzip).await?;
+    let mut uploads = Uploads::new(&database);
+    let mut upload = uploads.begin(&content_type, is_gzip).await?;
     while let Some(piece) = request.next_piece().await? {
         upload.write(&piece).await?;
     }
-    let data = upload.finish().await?;
+    let data = uploads.finish(upload).await?;
     if expected_md5.is_some_and(|expected| expected.trim() != crate::attached::base64(&data.sent_md5)) {
-        return Err(Failure::bad_request("Content-MD5 is not that of the data"));
+        return Err(wrong_digest());
     }
     let mut attachments = vec![(name.to_owned(), AttachmentEdit::Data { content_type, revpos: None, data })];
     let others = base.names.iter().filter(|other| *other != name);
     attachments.extend(others.map(|other| (other.clone(), AttachmentEdit::Stub { revpos: None })));
     let rev = write(&database, id, &base, attachments).await?;
+    uploads.taken();
     let mut reply = written(StatusCode::CREATED, id, &rev);
     reply.header(header::LOCATION, &format!("{}/{}/{}/{}", request.base(), encode(db), encode(id), encode(name)));
     Ok(reply)

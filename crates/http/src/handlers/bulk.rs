@@ -4,7 +4,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Database, Edit, Error as LayerError, Updated};
 use hyper::{Method, StatusCode};
 
-use crate::attached;
+use crate::attached::Uploads;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
 use crate::handlers::local::{self, LOCAL};
@@ -76,11 +76,12 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         Some(_) => return Err(Failure::bad_request("`docs` parameter must be an array.")),
     };
     let database = state.layer.database(name);
+    let mut uploads = Uploads::new(&database);
     let mut edits = Vec::with_capacity(docs.len());
     for doc in docs {
         let (mut edit, written): (Edit<'_>, _) = edit_from(doc, None, new_edits)?;
         if !written.is_empty() {
-            edit.attachments = attached::upload(&database, written, |_| None).await?;
+            edit.attachments = uploads.edits(written, |_| None).await?;
         }
         if edit.id.is_empty() {
             edit.id = state.uuids.next()?.into();
@@ -88,6 +89,10 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         edits.push(edit);
     }
     let results = write(&database, &edits).await?;
+    // What another replica sends may be known already, and its data with it.
+    if new_edits && results.iter().all(|result| result.is_ok()) {
+        uploads.taken();
+    }
     // CouchDB refuses the whole request for a stub that has nothing behind it.
     if let Some(Err(error)) = results.iter().find(|result| matches!(result, Err(LayerError::MissingStub { .. }))) {
         return Err(error.clone().into());

@@ -3,6 +3,7 @@
 use flatbed_layer::{CreateOptions, DatabaseInfo};
 use hyper::{Method, StatusCode, header};
 
+use crate::attached::Uploads;
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
 use crate::handlers::local::LOCAL;
@@ -118,7 +119,8 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     let batch = request.query.get("batch") == Some("ok");
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
-    edit.attachments = crate::attached::upload(&state.layer.database(name), written, |_| None).await?;
+    let mut uploads = Uploads::new(&state.layer.database(name));
+    edit.attachments = uploads.edits(written, |_| None).await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
     }
@@ -129,6 +131,9 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
         return Ok(Reply::json(StatusCode::CREATED, out));
     }
     let mut reply = write_one(state, name, &edit, batch).await?;
+    if edit.history.is_none() {
+        uploads.taken();
+    }
     if !batch {
         let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
         reply.header(header::LOCATION, &location);

@@ -2,16 +2,20 @@
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, OpenRevs, REVS_LIMIT_MAX, RevId,
+    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
 };
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::{self, Show, Written};
+use crate::attached::{self, Show, Uploads, Written};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::local::LOCAL;
+use crate::handlers::open_revs::{self, Form, Shown};
+use crate::handlers::put_related;
 use crate::json_out;
+use crate::multipart::write::{Related, related};
+use crate::multipart::{self, accepts, is_kind};
 use crate::query::{Query, encode};
-use crate::reply::{Interrupted, Pages, Reply, ReplyBody, Sender};
+use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
 use crate::server::State;
 
@@ -68,8 +72,10 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
     let with_revisions = options.revs;
     options.revs |= show.since.is_some();
     if let Some(open_revs) = query.get("open_revs") {
-        let shown = Shown { show, with_revisions };
-        return open_revisions(database, state.replies.pages(), id, open_revs, options, shown).await;
+        let form = if accepts(&request.headers, "multipart/mixed") { Form::mixed()? } else { Form::Json };
+        let wanted = open_revs::Wanted { id, revs: open_revs, options };
+        let shown = Shown { show, with_revisions, form };
+        return open_revs::open_revs(database, state.replies.pages(), wanted, shown).await;
     }
     if options.latest
         && let Some(rev) = options.rev.take()
@@ -94,14 +100,27 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
         json_out::document(&document, &mut out);
         Reply::json(StatusCode::OK, out)
     } else {
-        let parts = attached::parts(&document, &show, with_revisions);
-        let length = attached::length(&document, &parts) + 1;
+        let boundary = multipart::new_boundary()?;
+        let as_related = show.data && accepts(&request.headers, "multipart/related");
+        let related = as_related.then(|| related(&document, &show, with_revisions, &boundary));
         let (mut reply, mut sender) = Reply::stream();
+        let (parts, end) = match related {
+            Some(Related { parts, has_data }) => {
+                if has_data {
+                    let kind = format!("multipart/related; boundary=\"{boundary}\"");
+                    reply.header(header::CONTENT_TYPE, &kind);
+                    reply.headers.remove(header::CACHE_CONTROL);
+                }
+                (parts, None)
+            }
+            None => (attached::parts(&document, &show, with_revisions), Some(b'\n')),
+        };
+        let length = attached::length(&document, &parts) + u64::from(end.is_some());
         reply.header(header::CONTENT_LENGTH, &length.to_string());
         if request.method == Method::GET {
             tokio::spawn(async move {
                 if attached::send(&database, &document, parts, &mut sender).await.is_ok() {
-                    sender.buffer.push(b'\n');
+                    sender.buffer.extend(end);
                     let _ = sender.finish().await;
                 }
             });
@@ -112,12 +131,6 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
         reply.header(header::ETAG, &etag);
     }
     Ok(reply)
-}
-
-/// How documents of a list are shown.
-struct Shown {
-    show: Show,
-    with_revisions: bool,
 }
 
 /// What of a document a query asks for.
@@ -140,90 +153,6 @@ pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
 
 /// Ancestors that are read of a `_revisions` member; older ones are beyond any limit.
 const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
-
-/// Revisions that one `open_revs` may name.
-const OPEN_REVS_MAX: usize = 1_000;
-
-async fn open_revisions(
-    database: flatbed_layer::Database,
-    pages: Pages,
-    id: &str,
-    wanted: &str,
-    options: GetOptions,
-    shown: Shown,
-) -> Result<Reply> {
-    let mut options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, ..options };
-    options.rev = None;
-    let revs = if wanted == "all" {
-        OpenRevs::All
-    } else {
-        let list = json::parse(wanted.as_bytes(), &Limits::default()).map_err(|_| Failure::invalid_json())?;
-        let Value::Array(list) = list else { return Err(Failure::invalid_json()) };
-        if list.len() > OPEN_REVS_MAX {
-            return Err(Failure::bad_request(format!("at most {OPEN_REVS_MAX} revisions")));
-        }
-        let rev = |rev: &Value<'_>| parse_rev(rev.as_str().ok_or_else(|| Failure::bad_request("Invalid rev format"))?);
-        OpenRevs::Some(list.iter().map(rev).collect::<Result<_>>()?)
-    };
-    let room = pages.room().await;
-    let (mut found, mut count) = database.open_revs(id, &revs, 0, false, &options).await?;
-    if count == 0 && revs == OpenRevs::All {
-        return Err(LayerError::DocumentNotFound(NotFound::Missing).into());
-    }
-    let (reply, mut sender) = Reply::stream();
-    let id = id.to_owned();
-    tokio::spawn(async move {
-        let mut room = room;
-        sender.buffer.push(b'[');
-        let mut written = 0;
-        loop {
-            for revision in &found {
-                json_out::comma(written, &mut sender.buffer);
-                if open_revision(&database, revision, &shown, &mut sender).await.is_err() {
-                    return;
-                }
-                written += 1;
-            }
-            if written >= count || found.is_empty() {
-                break;
-            }
-            drop(room);
-            room = pages.room().await;
-            (found, count) = match database.open_revs(&id, &revs, written, false, &options).await {
-                Ok(more) => more,
-                Err(error) => {
-                    tracing::warn!(%error, "a list of revisions broke off");
-                    return;
-                }
-            };
-        }
-        sender.buffer.extend_from_slice(b"]\n");
-        let _ = sender.finish().await;
-    });
-    Ok(reply)
-}
-
-/// `{"ok":{...}}` or `{"missing":"..."}`
-async fn open_revision(
-    database: &flatbed_layer::Database,
-    revision: &std::result::Result<flatbed_layer::Document, RevId>,
-    shown: &Shown,
-    sender: &mut Sender,
-) -> std::result::Result<(), Interrupted> {
-    match revision {
-        Ok(document) => {
-            sender.buffer.extend_from_slice(b"{\"ok\":");
-            let parts = attached::parts(document, &shown.show, shown.with_revisions);
-            attached::send(database, document, parts, sender).await?;
-        }
-        Err(rev) => {
-            sender.buffer.extend_from_slice(b"{\"missing\":");
-            json_out::rev(rev, &mut sender.buffer);
-        }
-    }
-    sender.buffer.push(b'}');
-    Ok(sender.send_if_full().await?)
-}
 
 /// An edit from a JSON text; `id`: from the path. Its attachments are still to be uploaded.
 pub(crate) fn edit_of<'b>(bytes: &'b [u8], id: Option<&str>, query: &Query) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
@@ -309,11 +238,24 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
         request.skip_body().await;
         return Err(error.into());
     }
-    let batch = request.query.get("batch") == Some("ok");
+    if is_kind(request.header(header::CONTENT_TYPE).unwrap_or_default(), "multipart/related") {
+        return put_related::put(state, request, name, id).await;
+    }
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
-    edit.attachments = attached::upload(&state.layer.database(name), written, |_| None).await?;
-    match (named_rev(&request)?, &edit.parent) {
+    name_parent(&request, &mut edit)?;
+    let mut uploads = Uploads::new(&state.layer.database(name));
+    edit.attachments = uploads.edits(written, |_| None).await?;
+    let reply = write_put(state, &request, name, &edit).await?;
+    if edit.history.is_none() {
+        uploads.taken();
+    }
+    Ok(reply)
+}
+
+/// Brings the revision that the request's line and headers name into an edit.
+pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> {
+    match (named_rev(request)?, &edit.parent) {
         _ if edit.history.is_some() => {}
         (Some(named), Some(parent)) if named != *parent => {
             return Err(Failure::bad_request("Document rev from request body and query string have different values"));
@@ -321,9 +263,15 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
         (Some(named), _) => edit.parent = Some(named),
         (None, _) => {}
     }
-    let mut reply = write_one(state, name, &edit, batch).await?;
+    Ok(())
+}
+
+/// Writes what was put: as [`write_one`], with the document's place.
+pub(crate) async fn write_put(state: &State, request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
+    let batch = request.query.get("batch") == Some("ok");
+    let mut reply = write_one(state, name, edit, batch).await?;
     if !batch {
-        let location = format!("{}/{}/{}", request.base(), encode(name), encode(id));
+        let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
         reply.header(header::LOCATION, &location);
     }
     Ok(reply)

@@ -9,6 +9,8 @@ pub(crate) mod database;
 pub(crate) mod document;
 pub(crate) mod local;
 pub(crate) mod maintenance;
+pub(crate) mod open_revs;
+pub(crate) mod put_related;
 pub(crate) mod replicate;
 pub(crate) mod revisions;
 pub(crate) mod server;

@@ -1,0 +1,358 @@
+//! Reads a multipart body piece by piece: what is kept of it is a part's headers, or a piece of its data.
+//!
+//! The rules are RFC 2046's, 5.1.1. A boundary counts at the beginning of a line if nothing but blanks follows it, or two
+//! hyphens; anything else that looks like one is data. What comes before the first part is passed over, and what comes
+//! behind the last boundary is nobody's.
+
+use bytes::{Buf, Bytes, BytesMut};
+use memchr::memmem::Finder;
+
+use crate::multipart::parameter;
+
+/// The headers of a part take at most this many bytes.
+const HEADERS_BYTES_MAX: usize = 16 * 1024;
+
+/// What comes before the first part, at most.
+const PREAMBLE_BYTES_MAX: usize = 16 * 1024;
+
+/// Blanks behind a boundary, at most.
+const PADDING_BYTES_MAX: usize = 128;
+
+/// What is wrong with a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MultipartError {
+    #[error("The multipart body has no boundary where one must be")]
+    NoBoundary,
+    #[error("The headers of a part of the multipart body are too long or cannot be read")]
+    Headers,
+    #[error("The multipart body ends before its last boundary")]
+    BrokenOff,
+}
+
+/// What a body has next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A part begins.
+    Part(PartHeaders),
+    /// More of its data; never empty.
+    Data(Bytes),
+    /// It is complete.
+    PartEnd,
+    /// So is the body.
+    End,
+}
+
+/// The headers of a part, names in lower case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PartHeaders(Vec<(String, String)>);
+
+impl PartHeaders {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A parameter of `Content-Disposition`, such as `filename`.
+    pub(crate) fn disposition(&self, name: &str) -> Option<&str> {
+        let (_, parameters) = self.get("content-disposition")?.split_once(';')?;
+        parameter(parameters, name)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<PartHeaders, MultipartError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| MultipartError::Headers)?;
+        let mut headers: Vec<(String, String)> = Vec::new();
+        for line in text.split("\r\n").filter(|line| !line.is_empty()) {
+            match (line.strip_prefix([' ', '\t']), headers.last_mut(), line.split_once(':')) {
+                // A line that goes on.
+                (Some(rest), Some((_, value)), _) => {
+                    value.push(' ');
+                    value.push_str(rest.trim());
+                }
+                (None, _, Some((name, value))) => {
+                    headers.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+                }
+                _ => return Err(MultipartError::Headers),
+            }
+        }
+        Ok(PartHeaders(headers))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Preamble,
+    Headers,
+    Data,
+    /// The last boundary has come and is not told yet.
+    Ending,
+    End,
+}
+
+/// What the bytes up to a boundary give.
+enum Step {
+    Data(Bytes),
+    Boundary,
+    /// More must come first.
+    Wait,
+}
+
+/// What follows a boundary.
+enum Behind {
+    /// Another part, after this many bytes.
+    Part(usize),
+    /// Nothing: it is the last one.
+    End,
+    /// Something that makes it data.
+    Data,
+    /// Not enough to tell.
+    Wait,
+}
+
+/// Takes a body apart, however it is cut into pieces: [`Parser::next`] until it has nothing, then [`Parser::push`]. It
+/// keeps what was pushed and not told yet, and beyond that no more than the headers of a part.
+#[derive(Debug)]
+pub(crate) struct Parser {
+    /// A line's end, two hyphens, the boundary.
+    delimiter: Finder<'static>,
+    buffer: BytesMut,
+    state: State,
+    /// Bytes passed over before the first part.
+    passed: usize,
+}
+
+impl Parser {
+    pub(crate) fn new(boundary: &str) -> Parser {
+        // So the first boundary too is at the beginning of a line.
+        let buffer = BytesMut::from(&b"\r\n"[..]);
+        let delimiter = Finder::new(&format!("\r\n--{boundary}")).into_owned();
+        Parser { delimiter, buffer, state: State::Preamble, passed: 0 }
+    }
+
+    /// More of the body.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if !matches!(self.state, State::Ending | State::End) {
+            self.buffer.extend_from_slice(bytes);
+        }
+    }
+
+    /// What comes next; `None`: nothing before more is pushed, or behind the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Event>, MultipartError> {
+        loop {
+            match self.state {
+                State::Preamble => match self.step() {
+                    Step::Wait => return Ok(None),
+                    Step::Boundary => {}
+                    Step::Data(bytes) => {
+                        self.passed += bytes.len();
+                        if self.passed > PREAMBLE_BYTES_MAX {
+                            return Err(MultipartError::NoBoundary);
+                        }
+                    }
+                },
+                State::Headers => return Ok(self.headers()?.map(Event::Part)),
+                State::Data => {
+                    return Ok(match self.step() {
+                        Step::Wait => None,
+                        Step::Boundary => Some(Event::PartEnd),
+                        Step::Data(bytes) => Some(Event::Data(bytes)),
+                    });
+                }
+                State::Ending => {
+                    self.state = State::End;
+                    return Ok(Some(Event::End));
+                }
+                State::End => return Ok(None),
+            }
+        }
+    }
+
+    /// Data up to a boundary, or the boundary.
+    fn step(&mut self) -> Step {
+        let delimiter_bytes = self.delimiter.needle().len();
+        let data_bytes = match self.delimiter.find(&self.buffer) {
+            Some(0) => match self.behind(delimiter_bytes) {
+                Behind::Wait => 0,
+                // It cannot overlap with another one: no boundary has a line's end in it.
+                Behind::Data => delimiter_bytes,
+                Behind::Part(behind) => {
+                    self.buffer.advance(delimiter_bytes + behind);
+                    self.state = State::Headers;
+                    return Step::Boundary;
+                }
+                Behind::End => {
+                    self.buffer.clear();
+                    self.state = State::Ending;
+                    return Step::Boundary;
+                }
+            },
+            Some(at) => at,
+            // The rest may be the beginning of one.
+            None => (self.buffer.len() + 1).saturating_sub(delimiter_bytes),
+        };
+        match data_bytes {
+            0 => Step::Wait,
+            bytes => Step::Data(self.buffer.split_to(bytes).freeze()),
+        }
+    }
+
+    fn behind(&self, delimiter_bytes: usize) -> Behind {
+        let behind = self.buffer.get(delimiter_bytes..).unwrap_or_default();
+        let blanks = behind.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let rest = behind.get(blanks..).unwrap_or_default();
+        match rest {
+            _ if blanks > PADDING_BYTES_MAX => Behind::Data,
+            [b'\r', b'\n', ..] => Behind::Part(blanks + 2),
+            [b'-', b'-', ..] if blanks == 0 => Behind::End,
+            [] | [b'\r'] => Behind::Wait,
+            [b'-'] if blanks == 0 => Behind::Wait,
+            _ => Behind::Data,
+        }
+    }
+
+    fn headers(&mut self) -> Result<Option<PartHeaders>, MultipartError> {
+        const END: &[u8] = b"\r\n\r\n";
+        let (headers, bytes) = if self.buffer.starts_with(b"\r\n") {
+            (PartHeaders::default(), 2)
+        } else {
+            match memchr::memmem::find(&self.buffer, END) {
+                Some(at) if at <= HEADERS_BYTES_MAX => {
+                    (PartHeaders::parse(self.buffer.get(..at).unwrap_or_default())?, at + END.len())
+                }
+                None if self.buffer.len() < HEADERS_BYTES_MAX + END.len() => return Ok(None),
+                _ => return Err(MultipartError::Headers),
+            }
+        };
+        // The line's end before the data is part of a boundary that follows at once.
+        self.buffer.advance(bytes);
+        self.state = State::Data;
+        Ok(Some(headers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The parts of a body that comes in pieces that end where `cuts` say, or what is wrong with it.
+    fn parts(boundary: &str, body: &[u8], cuts: &[usize]) -> Result<Vec<(PartHeaders, Vec<u8>)>, MultipartError> {
+        let mut parser = Parser::new(boundary);
+        let mut parts = Vec::new();
+        let (mut from, mut is_ended) = (0, false);
+        for to in cuts.iter().copied().chain([body.len()]) {
+            let to = to.clamp(from, body.len());
+            parser.push(&body[from..to]);
+            let pushed = to - from;
+            from = to;
+            while let Some(event) = parser.next()? {
+                match event {
+                    Event::Part(headers) => parts.push((headers, Vec::new())),
+                    Event::Data(bytes) => {
+                        assert!(!bytes.is_empty());
+                        parts.last_mut().expect("data is in a part").1.extend_from_slice(&bytes);
+                    }
+                    Event::PartEnd => {}
+                    Event::End => is_ended = true,
+                }
+            }
+            let kept_max = pushed.max(HEADERS_BYTES_MAX + PADDING_BYTES_MAX + 100);
+            assert!(parser.buffer.len() <= kept_max, "{} bytes are kept", parser.buffer.len());
+        }
+        if is_ended { Ok(parts) } else { Err(MultipartError::BrokenOff) }
+    }
+
+    fn headers(list: &[(&str, &str)]) -> PartHeaders {
+        PartHeaders(list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn what_counts_as_a_boundary() {
+        let body = b"before\r\n--b \t\r\nContent-Type: x;\r\n y\r\nA:1\r\n\r\none\r\n--bb\r\n--b-\r\n --b\r\n--b\r\n\r\n\r\n--b--behind";
+        let expected = vec![
+            (headers(&[("content-type", "x; y"), ("a", "1")]), b"one\r\n--bb\r\n--b-\r\n --b".to_vec()),
+            (headers(&[]), Vec::new()),
+        ];
+        assert_eq!(parts("b", body, &[]), Ok(expected.clone()));
+        assert_eq!(parts("b", body, &(0..body.len()).collect::<Vec<_>>()), Ok(expected));
+        assert_eq!(parts("b", b"--b--", &[]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn hostile_bodies() {
+        use MultipartError::{BrokenOff, Headers, NoBoundary};
+        let long = |begin: &str, middle: &str, end: &str| format!("{begin}{}{end}", middle.repeat(20_000)).into_bytes();
+        for (body, error) in [
+            (b"".to_vec(), BrokenOff),
+            (b"{}".to_vec(), BrokenOff),
+            (b"--b\r\n\r\ndata\r\n--b-".to_vec(), BrokenOff),
+            (b"--b\r\nno colon\r\n\r\n\r\n--b--".to_vec(), Headers),
+            (b"--b\r\n goes on: x\r\n\r\n\r\n--b--".to_vec(), Headers),
+            (b"--b\r\nx: \xff\r\n\r\n\r\n--b--".to_vec(), Headers),
+            (long("--b\r\nx: ", "y", "\r\n\r\n\r\n--b--"), Headers),
+            (long("--b\r\n", "x: y\r\n", "\r\n\r\n--b--"), Headers),
+            (long("", "x", "\r\n--b--"), NoBoundary),
+            (long("--b", " ", "\r\n\r\n\r\n--b--"), NoBoundary),
+        ] {
+            for cut in [1, 7, 5_000, usize::MAX] {
+                let cuts: Vec<usize> =
+                    (1..).map(|n: usize| n.saturating_mul(cut)).take_while(|at| *at < body.len()).collect();
+                assert_eq!(
+                    parts("b", &body, &cuts),
+                    Err(error),
+                    "{}",
+                    String::from_utf8_lossy(&body[..body.len().min(40)])
+                );
+            }
+        }
+    }
+
+    /// Texts out of which boundaries can come about.
+    fn soup() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop::sample::select(vec![
+            "\r",
+            "\n",
+            "\r\n",
+            "-",
+            "--",
+            "b",
+            "bb",
+            " ",
+            ":",
+            "\r\n--bb",
+            "\r\n--bb\r\n",
+            "\0",
+            "é",
+        ]);
+        prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat().into_bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn any_cuts_give_the_same(body in soup(), mut cuts in prop::collection::vec(0..200usize, 0..20)) {
+            cuts.sort_unstable();
+            let body = [b"--bb\r\n\r\n", body.as_slice(), b"\r\n--bb--"].concat();
+            let whole = parts("bb", &body, &[]);
+            prop_assert_eq!(parts("bb", &body, &cuts), whole.clone());
+            prop_assert_eq!(parts("bb", &body, &(0..body.len()).collect::<Vec<_>>()), whole);
+        }
+
+        #[test]
+        fn what_was_written_is_read(
+            datas in prop::collection::vec(soup().prop_filter("has no boundary", |data| {
+                !memchr::memmem::find_iter(&[b"\r\n", data.as_slice()].concat(), "\r\n--a").any(|_| true)
+            }), 1..5),
+            mut cuts in prop::collection::vec(0..500usize, 0..20),
+        ) {
+            cuts.sort_unstable();
+            let mut body = Vec::new();
+            for data in &datas {
+                body.extend_from_slice(b"--a\r\nContent-Type: text/plain\r\n\r\n");
+                body.extend_from_slice(data);
+                body.extend_from_slice(b"\r\n");
+            }
+            body.extend_from_slice(b"--a--");
+            let expected = datas.into_iter().map(|data| (headers(&[("content-type", "text/plain")]), data)).collect();
+            prop_assert_eq!(parts("a", &body, &cuts), Ok(expected));
+        }
+    }
+}

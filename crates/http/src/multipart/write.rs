@@ -1,0 +1,78 @@
+//! Documents as `multipart/related`: their JSON first, then the data of each attachment as it is stored.
+
+use flatbed_layer::Document;
+
+use crate::attached::{Part, Show, open};
+use crate::json_out;
+
+/// A document with what of its attachments goes with it.
+pub(crate) struct Related {
+    /// What is to be sent, in order. Only the JSON, with no boundary around it, if no data goes with it.
+    pub parts: Vec<Part>,
+    /// Whether there is data, and the whole is `multipart/related`.
+    pub has_data: bool,
+}
+
+/// Puts a document into CouchDB's form: `boundary` parts it, and attachments that `show` leaves out are stubs in its JSON.
+/// Whether `show` wants data at all is not asked.
+pub(crate) fn related(document: &Document, show: &Show, with_revisions: bool, boundary: &str) -> Related {
+    let known_to = show.known_to(document.revisions.as_deref());
+    let goes = |attachment: &&flatbed_layer::Attachment| attachment.revpos > known_to;
+    let has_data = document.attachments.iter().any(|attachment| goes(&attachment));
+    let mut out = Vec::new();
+    if has_data {
+        out.extend_from_slice(format!("--{boundary}\r\nContent-Type: application/json\r\n\r\n").as_bytes());
+    }
+    open(document, with_revisions, &mut out);
+    if !document.attachments.is_empty() {
+        out.extend_from_slice(b",\"_attachments\":{");
+        for (at, attachment) in document.attachments.iter().enumerate() {
+            json_out::comma(at, &mut out);
+            let place = if goes(&attachment) { "follows" } else { "stub" };
+            json_out::attachment(attachment, place, true, &mut out);
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+    let mut parts = Vec::new();
+    if has_data {
+        out.extend_from_slice(format!("\r\n--{boundary}").as_bytes());
+        for (at, attachment) in document.attachments.iter().enumerate().filter(|(_, attachment)| goes(attachment)) {
+            let head = format!(
+                "\r\nContent-Disposition: attachment; filename=\"{}\"\r\nContent-Type: {}\r\nContent-Length: {}{}\r\n\r\n",
+                header_text(&attachment.name),
+                header_text(&attachment.content_type),
+                attachment.stored_length,
+                if attachment.gzip { "\r\nContent-Encoding: gzip" } else { "" },
+            );
+            out.extend_from_slice(head.as_bytes());
+            parts.push(Part::Text(std::mem::take(&mut out)));
+            parts.push(Part::Stored(at));
+            out.extend_from_slice(format!("\r\n--{boundary}").as_bytes());
+        }
+        out.extend_from_slice(b"--");
+    }
+    parts.push(Part::Text(out));
+    Related { parts, has_data }
+}
+
+/// Text that cannot end a header or a quoted parameter before its time; as browsers write file names in forms.
+pub(crate) fn header_text(text: &str) -> String {
+    text.chars()
+        .map(|char| match char {
+            '"' => "%22".to_owned(),
+            char if char.is_ascii_control() => format!("%{:02X}", u32::from(char)),
+            char => char.into(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_ends_its_header() {
+        assert_eq!(header_text("a\"\r\nX: y\0/ü"), "a%22%0D%0AX: y%00/ü");
+    }
+}

@@ -1,0 +1,189 @@
+//! Documents with attachments as multipart bodies, both ways: what the recorded answers of CouchDB do not show.
+
+mod support;
+
+use flatbed_http::ServerOptions;
+use flatbed_layer::check::check_database;
+use support::{Answer, Client, Store, soon};
+use tokio::io::AsyncWriteExt;
+
+const RELATED: (&str, &str) = ("content-type", "multipart/related; boundary=\"abc\"");
+
+/// A body of a JSON part and others, each with the headers given, `|` for a line's end.
+fn body(json: &str, parts: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = format!("--abc\r\nContent-Type: application/json\r\n\r\n{json}");
+    for (headers, data) in parts {
+        let headers = headers.split('|').filter(|line| !line.is_empty()).map(|line| format!("{line}\r\n"));
+        text.push_str(&format!("\r\n--abc\r\n{}\r\n{data}", headers.collect::<String>()));
+    }
+    text.push_str("\r\n--abc--");
+    text.into_bytes()
+}
+
+/// The JSON of a document with attachments that follow.
+fn follows(names: &[&str]) -> String {
+    let one = |name: &&str| format!("\"{name}\":{{\"content_type\":\"a/b\",\"follows\":true}}");
+    format!("{{\"_attachments\":{{{}}}}}", names.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+async fn put(client: &mut Client, path: &str, body: &[u8]) -> Answer {
+    client.call("PUT", path, &[RELATED], body).await
+}
+
+async fn data(client: &mut Client, path: &str) -> String {
+    client.call("GET", path, &[], b"").await.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_follows() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let mut client = server.connect().await;
+    // By order, without a header; by name, in another order; a name that is written otherwise; equal data.
+    let order = body(&follows(&["a", "b/c"]), &[("", "one"), ("", "two")]);
+    let made = put(&mut client, "/db/order", &order).await;
+    assert_eq!((made.status, made.header("location")), (201, Some("http://test/db/order")), "{made:?}");
+    let file = |name: &str| format!("Content-Disposition: attachment; filename=\"{name}\"");
+    let (a, bc) = (file("a"), file("b/c"));
+    let names = body(&follows(&["a", "b/c"]), &[(&bc, "two"), (&a, "one")]);
+    assert_eq!(put(&mut client, "/db/names", &names).await.status, 201);
+    let odd = body(&follows(&["a", "b/c"]), &[(&file("=?x?="), "one"), (&bc, "two")]);
+    assert_eq!(put(&mut client, "/db/odd", &odd).await.status, 201);
+    for id in ["order", "names", "odd"] {
+        assert_eq!(data(&mut client, &format!("/db/{id}/a")).await, "one");
+        assert_eq!(data(&mut client, &format!("/db/{id}/b/c")).await, "two");
+        assert_eq!(data(&mut client, &format!("/db/{id}/b%2Fc")).await, "two");
+    }
+    // Inline, stub and following together, from another replica.
+    let json = r#"{"_revisions":{"start":5,"ids":["y","x"]},"_attachments":{"i":{"data":"b25l"},
+        "f":{"content_type":"a/b","follows":true,"revpos":4,"length":3,"digest":"md5-uKnBYkS0N4wuxAq5rP2PbQ=="}}}"#;
+    let digest = json.replace("uKnBYkS0N4wuxAq5rP2PbQ==", &md5_of(&mut client, "/db/order", "b/c").await);
+    let foreign = put(&mut client, "/db/foreign?new_edits=false", &body(&digest, &[("", "two")])).await;
+    assert_eq!((foreign.status, foreign.text("rev").as_str()), (201, "5-y"));
+    let again = put(&mut client, "/db/foreign?new_edits=false", &body(&digest, &[("", "two")])).await;
+    assert_eq!((again.status, again.text("rev").as_str()), (201, "5-y"));
+    let shown = client.call("GET", "/db/foreign?attachments=true&revs=true", &[("accept", "multipart/*")], b"").await;
+    let boundary = shown.header("content-type").and_then(|kind| kind.strip_prefix("multipart/related; boundary=\""));
+    let boundary = boundary.expect("multipart").trim_end_matches('"').to_owned();
+    assert_eq!(shown.body.matches("\"follows\":true").count(), 2);
+    assert!(shown.body.contains("\"revpos\":4"), "{shown:?}");
+    // What came out goes in again.
+    let kind = format!("multipart/related; boundary={boundary}");
+    let copied =
+        client.call("PUT", "/db/copied?new_edits=false", &[("content-type", &kind)], shown.body.as_bytes()).await;
+    assert_eq!((copied.status, copied.text("rev").as_str()), (201, "5-y"));
+    assert_eq!(data(&mut client, "/db/copied/f").await, "two");
+    let report = check_database(&store.layer().await.database("db"), |_| {}).await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    server.stop().await;
+}
+
+/// An attachment's digest, without `md5-`.
+async fn md5_of(client: &mut Client, path: &str, name: &str) -> String {
+    let document = client.call("GET", path, &[("accept", "application/json")], b"").await.json();
+    document["_attachments"][name]["digest"].as_str().expect("a digest").replace("md5-", "")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_what_is_refused_nothing_stays() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let rev = server.call("PUT", "/db/there", r#"{"_attachments":{"i":{"data":"b25l"}}}"#).await.text("rev");
+    let layer = store.layer().await;
+    let database = layer.database("db");
+    let before = check_database(&database, |_| {}).await.unwrap().keys;
+    let one = follows(&["a"]);
+    let with = |member: &str| one.replace("\"follows\"", &format!("{member},\"follows\""));
+    let cut = |body: &[u8]| body[..body.len() - 2].to_vec();
+    for (path, sent, status, error) in [
+        ("/db/d", body(&one, &[]), 400, "bad_request"),
+        ("/db/d", body(&one, &[("", "x"), ("", "y")]), 400, "bad_request"),
+        ("/db/d", body("{}", &[("", "x")]), 400, "bad_request"),
+        ("/db/d", body(&with("\"length\":2"), &[("", "x")]), 400, "bad_request"),
+        (
+            "/db/d",
+            body(&with("\"digest\":\"md5-xxxxxxxxxxxxxxxxxxxxxx==\""), &[("", "x")]),
+            400,
+            "content_md5_mismatch",
+        ),
+        ("/db/d", body(&with("\"encoding\":\"gzip\""), &[("", "no gzip")]), 400, "bad_request"),
+        ("/db/d", body("{", &[]), 400, "bad_request"),
+        ("/db/d", cut(&body(&one, &[("", "x")])), 400, "bad_request"),
+        (
+            "/db/d",
+            String::from_utf8(body(&one, &[("", "x")])).unwrap().replace("--abc", "--ab").into(),
+            400,
+            "bad_request",
+        ),
+        ("/db/d", body(&one, &[("no header", "x")]), 400, "bad_request"),
+        ("/db/d", b"--abc--".to_vec(), 400, "bad_request"),
+        ("/db/d", b"--abc\r\nContent-Type: text/plain\r\n\r\n{}\r\n--abc--".to_vec(), 415, "bad_ctype"),
+        ("/db/_d", body(&one, &[("", "x")]), 400, "illegal_docid"),
+        ("/db/there", body(&one, &[("", "x")]), 409, "conflict"),
+        ("/db/there?rev=1-x", body(&one, &[("", "x")]), 409, "conflict"),
+        (
+            "/db/d",
+            body(r#"{"_attachments":{"s":{"stub":true},"a":{"follows":true}}}"#, &[("", "x")]),
+            412,
+            "missing_stub",
+        ),
+        ("/none/d", body(&one, &[("", "x")]), 404, "not_found"),
+    ] {
+        // All on one connection each: what is refused is read to its end.
+        let mut client = server.connect().await;
+        let answer = put(&mut client, path, &sent).await;
+        let sent = String::from_utf8_lossy(&sent);
+        assert_eq!((answer.status, answer.text("error").as_str()), (status, error), "{sent} {answer:?}");
+        assert_eq!(client.call("GET", "/db/d", &[], b"").await.status, 404, "{sent}");
+    }
+    for kind in ["multipart/related", "multipart/related; boundary=\"\""] {
+        let answer =
+            server.connect().await.call("PUT", "/db/d", &[("content-type", kind)], &body(&one, &[("", "x")])).await;
+        assert_eq!(answer.status, 400);
+    }
+    // A client that goes away in the middle of its data.
+    let mut client = server.connect().await;
+    let large = body(&one, &[("", &"x".repeat(1_000_000))]);
+    let length = large.len().to_string();
+    client.send("PUT", "/db/d", &[RELATED, ("content-length", &length)], b"").await;
+    client.stream.write_all(&large[..900_000]).await.unwrap();
+    drop(client);
+    // Uploads that were refused are taken away at once, not only by the sweeper an hour later.
+    let gone = async {
+        while check_database(&database, |_| {}).await.unwrap().keys != before {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    soon(gone).await;
+    let there = server.call("GET", "/db/there", "").await;
+    assert_eq!(there.text("_rev"), rev);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_of_revisions() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let mut client = server.connect().await;
+    put(&mut client, "/db/d", &body(&follows(&["a"]), &[("", "data")])).await;
+    client.call("PUT", "/db/plain", &[], b"{}").await;
+    let mixed = [("accept", "multipart/mixed")];
+    let shown = client.call("GET", "/db/plain?open_revs=%5B%221-x%22%5D", &mixed, b"").await;
+    let text = "\r\nContent-Type: application/json; error=\"true\"\r\n\r\n{\"missing\":\"1-x\"}\r\n--";
+    assert!(shown.body.contains(text), "{shown:?}");
+    let shown = client.call("GET", "/db/plain?open_revs=all", &mixed, b"").await;
+    assert!(shown.body.contains("\r\nContent-Type: application/json\r\n\r\n{\"_id\":\"plain\""), "{shown:?}");
+    assert!(shown.body.ends_with("--"), "{shown:?}");
+    let json = client.call("GET", "/db/d?open_revs=all", &[("accept", "application/json")], b"").await;
+    assert_eq!(json.json()[0]["ok"]["_attachments"]["a"]["stub"], true);
+    // Nothing to send with it: plain JSON.
+    let rev = json.json()[0]["ok"]["_rev"].as_str().unwrap().to_owned();
+    let path = format!("/db/d?atts_since=%5B%22{rev}%22%5D");
+    let known = client.call("GET", &path, &[("accept", "multipart/related")], b"").await;
+    assert_eq!(known.header("content-type"), Some("application/json"));
+    assert_eq!(known.json()["_attachments"]["a"]["stub"], true);
+    server.stop().await;
+}
