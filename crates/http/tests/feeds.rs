@@ -74,7 +74,7 @@ async fn lines_are_couchdbs() {
     let seq = none.text("last_seq");
     assert_eq!(none.body, format!("{{\"results\":[\n\n],\n\"last_seq\":\"{seq}\",\"pending\":0}}\n"));
     let none = server.call("GET", "/db/_all_docs", "").await;
-    assert_eq!(none.body, "{\"total_rows\":0,\"offset\":null,\"rows\":[\r\n\r\n]}\n");
+    assert_eq!(none.body, "{\"total_rows\":0,\"offset\":0,\"rows\":[\r\n\r\n]}\n");
     for id in ["a", "b", "c"] {
         server.call("PUT", &format!("/db/{id}"), "{}").await;
     }
