@@ -155,6 +155,8 @@ impl Client {
                 head.push_str(&format!("{name}: {value}\r\n"));
             }
         };
+        // Without it some answers are multipart, as CouchDB's are.
+        give("accept", "application/json");
         if !body.is_empty() {
             give("content-type", "application/json");
             give("content-length", &body.len().to_string());
