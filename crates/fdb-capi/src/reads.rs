@@ -149,11 +149,11 @@ pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDB
     unsafe { &*tr }.answer(|tr| tr.get_approximate_size().map(|_| 0.0), Outcome::Double)
 }
 
-/// What the transaction costs for throttling, in bytes: nothing, as nothing is throttled.
+/// What the transaction costs for throttling, in bytes of whole pages, although nothing is throttled.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_total_cost(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(|tr| tr.get_approximate_size().map(|_| 0), Outcome::Int64)
+    unsafe { &*tr }.answer(Transaction::get_total_cost, Outcome::Int64)
 }

@@ -27,7 +27,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     state.outgoing.take_all(writes);
     let error = if state.writes_tenants { Some(Error::TENANTS_DISABLED) } else { state.failed_read };
     if let Some(error) = error {
-        state.read = None;
+        state.end_reads();
         fail_commit(state, core, error);
         return Started::Answered(done, Err(error));
     }
@@ -39,9 +39,10 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         let watches = state.waiting();
         state.watches.clear();
         state.committed_version = NO_VERSION;
-        state.read = None;
+        state.end_reads();
         return Started::ReadOnly(done, watches);
     }
+    state.cost.add_writes(&state.outgoing.mutations);
     let bytes = state.outgoing.bytes(&state.read_conflicts);
     let error = match i64::try_from(bytes) {
         _ if state.options.is_read_only => Some(Error::TRANSACTION_READ_ONLY),
@@ -55,7 +56,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         (_, Some(error)) => Err(error),
     };
     // The state lets go of the snapshot, so that LMDB can reuse its pages once the commit was checked.
-    state.read = None;
+    state.end_reads();
     let read = match read {
         Ok(read) => read,
         Err(error) => {

@@ -37,6 +37,7 @@ mod committer;
 mod conflict;
 mod connection;
 mod copy;
+mod cost;
 mod data_file;
 mod directory;
 mod engine;

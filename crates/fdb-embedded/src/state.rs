@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::batch::Mutation;
 use crate::committer::Committed;
 use crate::conflict::KeyRange;
+use crate::cost::Cost;
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::late::LateAnswer;
@@ -171,7 +172,10 @@ pub(crate) struct State {
     /// it wrote nothing.
     pub(crate) committed_version: i64,
     pub(crate) requested_version: Option<i64>,
+    /// The read version of the commit that ended the reads, which the transaction goes on to tell.
+    pub(crate) ended_version: Option<i64>,
     pub(crate) read: Option<ReadPoint>,
+    pub(crate) cost: Cost,
     pub(crate) writes: WriteMap,
     pub(crate) outgoing: Outgoing,
     pub(crate) read_conflicts: RangeSet,
@@ -213,6 +217,8 @@ impl State {
             committed: None,
             committed_version: NO_VERSION,
             requested_version: None,
+            ended_version: None,
+            cost: Cost::default(),
             read: None,
             writes: WriteMap::default(),
             outgoing: Outgoing::default(),
@@ -368,6 +374,13 @@ impl State {
         self.read.as_ref().ok_or(Error::INTERNAL_ERROR)
     }
 
+    /// Lets go of the snapshot.
+    pub(crate) fn end_reads(&mut self) {
+        if let Some(point) = self.read.take() {
+            self.ended_version = Some(point.version);
+        }
+    }
+
     /// The read version, if it was taken or set; else 0.
     pub(crate) fn known_read_version(&self) -> i64 {
         let taken = self.read.as_ref().map(|point| point.version);
@@ -435,6 +448,8 @@ impl State {
     pub(crate) fn forget(&mut self, core: &Arc<Core>) {
         self.fail_watches(core, Error::TRANSACTION_CANCELLED);
         self.requested_version = None;
+        self.ended_version = None;
+        self.cost = Cost::default();
         self.read = None;
         self.writes = WriteMap::default();
         self.outgoing = Outgoing::default();

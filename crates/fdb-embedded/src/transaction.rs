@@ -129,6 +129,7 @@ impl Transaction {
             }
             let value = view(state, core, snapshot, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
             core.counters.bytes_read.add(value.as_ref().map_or(0, |value| key.len() + value.len()) as u64);
+            state.cost.add_read(key.len() + value.as_ref().map_or(0, Vec::len));
             if !snapshot {
                 state.add_read_conflict_of(key);
             }
@@ -187,6 +188,7 @@ impl Transaction {
             let outcome = view(state, core, options.snapshot, |view| read.run(view))?;
             core.counters.keys_read.add(outcome.answer.pairs.len() as u64);
             core.counters.bytes_read.add(outcome.answer.arena.len() as u64);
+            state.cost.add_read(outcome.answer.arena.len());
             Ok(settle(state, outcome, options.snapshot))
         })
     }
@@ -251,7 +253,7 @@ impl Transaction {
             state.check_deadline();
             state.ended.map_or(Ok(()), Err)?;
             // One that was set is known: whether it can be read at is the first read's to find out.
-            if let (None, Some(version)) = (&state.read, state.requested_version) {
+            if let (None, Some(version)) = (&state.read, state.requested_version.or(state.ended_version)) {
                 return Ok(version);
             }
             if state.read.is_none() && core.faults.on_read_version() {

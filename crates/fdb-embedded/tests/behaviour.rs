@@ -48,6 +48,38 @@ fn ten_thousand_transactions_each_see_their_own_version() {
 }
 
 #[test]
+fn a_commit_keeps_the_read_version_and_the_cost() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    let (writer, loser) = (engine.transaction(), engine.transaction());
+    let versions = [&writer, &loser].map(|transaction| transaction.get_read_version().unwrap());
+    assert_eq!(writer.get(b"k", false), Ok(None));
+    assert_eq!(
+        writer
+            .get_range(
+                KeySelector::first_greater_or_equal(b"a"),
+                KeySelector::first_greater_or_equal(b"z"),
+                &RangeOptions::default()
+            )
+            .unwrap()
+            .pairs
+            .len(),
+        0
+    );
+    loser.get(b"k", false).unwrap();
+    assert_eq!(writer.get_total_cost(), Ok(2 * 4_096));
+    writer.set(b"k", &[0; 4_096]);
+    writer.clear(b"l");
+    loser.set(b"k", b"");
+    assert_eq!((commit(&writer), commit(&loser)), (Ok(()), Err(Error::NOT_COMMITTED)));
+    assert_eq!([&writer, &loser].map(|transaction| transaction.get_read_version()), versions.map(Ok));
+    assert_eq!(writer.get_total_cost(), Ok((2 + 4 * 2 + 1) * 4_096));
+    writer.reset();
+    assert_eq!(writer.get_total_cost(), Ok(0));
+    assert!(writer.get_read_version().unwrap() > versions[0]);
+}
+
+#[test]
 fn a_read_version_lives_five_seconds_and_is_shared() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());
