@@ -187,3 +187,41 @@ async fn lists_of_revisions() {
     assert_eq!(known.json()["_attachments"]["a"]["stub"], true);
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_documents() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let mut client = server.connect().await;
+    let rev = put(&mut client, "/db/d", &body(&follows(&["a"]), &[("", "data")])).await.text("rev");
+    client.call("PUT", "/db/plain", &[], b"{}").await;
+    let wanted = br#"{"docs":[{"id":"d"},{"id":"plain"},{"id":"none"},{"id":"d","rev":"1-x"},{"id":"d","rev":1}]}"#;
+    let mixed = [("accept", "multipart/mixed")];
+    let shown = client.call("POST", "/db/_bulk_get", &mixed, wanted).await;
+    let outer = shown.header("content-type").and_then(|kind| kind.strip_prefix("multipart/mixed; boundary=\""));
+    let outer = outer.expect("multipart").trim_end_matches('"').to_owned();
+    let parts: Vec<&str> = shown.body.split(&format!("\r\n--{outer}")).collect();
+    assert_eq!(parts.len(), 7, "{shown:?}");
+    assert_eq!((parts[0], parts[6]), ("", "--\r\n"));
+    let head = format!("\r\nX-Doc-Id: d\r\nX-Rev-Id: {rev}\r\nContent-Type: multipart/related; boundary=--");
+    assert!(parts[1].starts_with(&head) && parts[1].contains("\r\n\r\ndata\r\n--"), "{shown:?}");
+    assert!(parts[2].starts_with("\r\nContent-Type: application/json\r\n\r\n{\"_id\":\"plain\""), "{shown:?}");
+    for (part, reason) in [(parts[3], "missing"), (parts[4], "missing"), (parts[5], "Invalid rev format")] {
+        assert!(part.starts_with("\r\nContent-Type: application/json; error=\"true\"\r\n\r\n{\"id\":"), "{part}");
+        assert!(part.contains(reason), "{part}");
+    }
+    let none = client.call("POST", "/db/_bulk_get", &mixed, b"{\"docs\":[]}").await;
+    assert_eq!((none.status, none.body.as_str()), (200, ""));
+    let json = client.call("POST", "/db/_bulk_get", &[("accept", "multipart/mixed, application/json")], wanted).await;
+    assert_eq!(json.json()["results"].as_array().unwrap().len(), 5);
+    // Entries tell what the client has.
+    for (since, member, value) in [(rev.as_str(), "stub", "true"), ("1-x", "data", "\"ZGF0YQ==\"")] {
+        let wanted = format!(r#"{{"docs":[{{"id":"d","rev":"{rev}","atts_since":["{since}"]}}]}}"#);
+        let shown = client.call("POST", "/db/_bulk_get", &[], wanted.as_bytes()).await.json();
+        let document = &shown["results"][0]["docs"][0]["ok"];
+        assert_eq!(document["_attachments"]["a"][member].to_string(), value, "{shown}");
+        assert!(document["_revisions"].is_null(), "{shown}");
+    }
+    server.stop().await;
+}

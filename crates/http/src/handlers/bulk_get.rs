@@ -2,12 +2,14 @@
 
 use flatbed_layer::json::Value;
 use flatbed_layer::{Database, Document, GetOptions, Got, NotFound, OpenRevs, RevId};
-use hyper::StatusCode;
+use hyper::{StatusCode, header};
 
 use crate::attached::{self, Part, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
 use crate::json_out;
+use crate::multipart::write::{header_text, related};
+use crate::multipart::{accepts, new_boundary};
 use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Body, Request};
 use crate::server::State;
@@ -23,28 +25,46 @@ enum Wanted {
     Document {
         id: String,
         options: GetOptions,
+        /// What the entry itself says of attachments.
+        show: Option<Show>,
     },
     /// The id and revision as far as there are any, and what is wrong.
-    Nonsense {
-        id: Option<String>,
-        rev: Option<String>,
-        reason: &'static str,
-    },
+    Nonsense { id: Option<String>, rev: Option<String>, reason: &'static str },
 }
 
 impl Wanted {
-    fn new(doc: &Value<'_>, revs: bool, latest: bool) -> Wanted {
+    fn new(doc: &Value<'_>, revs: bool, latest: bool, show: &Show) -> Wanted {
         let Some(id) = doc.get("id").and_then(Value::as_str) else {
             return Wanted::Nonsense { id: None, rev: None, reason: "document must be a JSON object" };
         };
         let id = id.to_owned();
+        let since = match doc.get("atts_since") {
+            None => Some(Vec::new()),
+            Some(Value::Array(revs)) => {
+                revs.iter().map(|rev| rev.as_str()?.parse().ok()).collect::<Option<Vec<RevId>>>()
+            }
+            Some(_) => {
+                let reason = "att_since value must be array of revs.";
+                return Wanted::Nonsense { id: Some(id), rev: None, reason };
+            }
+        };
+        let Some(since) = since else {
+            return Wanted::Nonsense { id: Some(id), rev: None, reason: "Invalid rev format" };
+        };
+        let own = Some(since).filter(|since| !since.is_empty());
+        let own = own.map(|since| Show { data: true, since: Some(since), encoding: show.encoding });
+        // They tell which of the revisions that the client has is an ancestor.
+        let revs = revs || own.is_some();
         match doc.get("rev").map(Value::as_str) {
             // Without a revision the leaves are meant, be they tombstones.
-            None => Wanted::Document { id, options: GetOptions { revs, tombstone: true, ..GetOptions::default() } },
+            None => {
+                let options = GetOptions { revs, tombstone: true, ..GetOptions::default() };
+                Wanted::Document { id, options, show: own }
+            }
             Some(rev) => match rev.map(str::parse) {
                 Some(Ok(rev)) => {
                     let options = GetOptions { rev: Some(rev), revs, latest, ..GetOptions::default() };
-                    Wanted::Document { id, options }
+                    Wanted::Document { id, options, show: own }
                 }
                 _ => Wanted::Nonsense { id: Some(id), rev: rev.map(str::to_owned), reason: "Invalid rev format" },
             },
@@ -59,21 +79,23 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     };
     let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
     let show = Show::new(&request.query)?;
-    let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs, latest)).collect();
+    let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs, latest, &show)).collect();
     drop(docs);
-    let mut walk = BulkGet { database: state.layer.database(name), wanted, at: 0, leaves: None, show };
+    let form = Form::of(&request)?;
+    let database = state.layer.database(name);
+    let mut walk = BulkGet { database, wanted, at: 0, leaves: None, show, with_revisions: revs, form };
     walk.database.exists().await?;
     let pages = state.replies.pages();
-    let mut out = b"{\"results\":[".to_vec();
+    let mut out = if walk.form.is_json() { b"{\"results\":[".to_vec() } else { Vec::new() };
     let room = pages.room().await;
     let mut waiting = Vec::new();
     while waiting.is_empty() && out.len() < WHOLE_BYTES_MAX {
         let (texts, is_more) = walk.next().await?;
         // Attachments are not gathered in memory.
-        if walk.show.data && texts.iter().any(Text::has_attachments) {
+        if !walk.form.is_json() || texts.iter().any(|text| text.has_data(&walk.show)) {
             waiting = texts;
         } else {
-            texts.into_iter().for_each(|text| text.write(&walk.show, &mut out));
+            texts.into_iter().for_each(|text| text.write(&walk, &mut out));
         }
         if !is_more {
             break;
@@ -83,7 +105,11 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
         out.extend_from_slice(b"]}");
         return Ok(Reply::json(StatusCode::OK, out));
     }
-    let (reply, mut sender) = Reply::stream();
+    let (mut reply, mut sender) = Reply::stream();
+    if let Form::Multipart { kind, outer } = &walk.form {
+        reply.header(header::CONTENT_TYPE, &format!("{kind}; boundary=\"{outer}\""));
+        reply.headers.remove(header::CACHE_CONTROL);
+    }
     sender.buffer = out;
     tokio::spawn(async move {
         let _memory = memory;
@@ -115,7 +141,12 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
             }
         }
         drop(room);
-        sender.buffer.extend_from_slice(b"]}\n");
+        match &walk.form {
+            Form::Json => sender.buffer.extend_from_slice(b"]}\n"),
+            // CouchDB closes only what it has opened.
+            Form::Multipart { .. } if walk.wanted.is_empty() => {}
+            Form::Multipart { outer, .. } => sender.buffer.extend_from_slice(format!("\r\n--{outer}--\r\n").as_bytes()),
+        }
         let _ = sender.finish().await;
     });
     Ok(reply)
@@ -127,22 +158,100 @@ async fn another(pages: &Pages, room: PagePermit) -> PagePermit {
     pages.room().await
 }
 
+/// The form of the answer.
+enum Form {
+    Json,
+    /// Each revision is a part, `multipart/related` itself if it has attachments.
+    Multipart {
+        kind: &'static str,
+        outer: String,
+    },
+}
+
+impl Form {
+    /// JSON wins over the others, as in CouchDB.
+    fn of(request: &Request) -> Result<Form> {
+        let takes = |kind: &str| accepts(&request.headers, kind);
+        let kinds = ["multipart/mixed", "multipart/related"];
+        match kinds.into_iter().find(|kind| takes(kind)) {
+            Some(kind) if !takes("application/json") => {
+                Ok(Form::Multipart { kind, outer: format!("--{}", new_boundary()?) })
+            }
+            _ => Ok(Form::Json),
+        }
+    }
+
+    fn is_json(&self) -> bool {
+        matches!(self, Form::Json)
+    }
+
+    /// What opens an entry.
+    fn begin(&self, at: usize, id: Option<&str>, out: &mut Vec<u8>) {
+        if self.is_json() {
+            json_out::comma(at, out);
+            out.extend_from_slice(b"{\"id\":");
+            json_out::string_or_null(id, out);
+            out.extend_from_slice(b",\"docs\":[");
+        }
+    }
+
+    /// What closes it.
+    fn end(&self, out: &mut Vec<u8>) {
+        if self.is_json() {
+            out.extend_from_slice(b"]}");
+        }
+    }
+
+    fn failed(&self, id: Option<&str>, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
+        match self {
+            Form::Json => out.extend_from_slice(b"{\"error\":"),
+            Form::Multipart { outer, .. } => {
+                let head = format!("\r\n--{outer}\r\nContent-Type: application/json; error=\"true\"\r\n\r\n");
+                out.extend_from_slice(head.as_bytes());
+            }
+        }
+        out.extend_from_slice(b"{\"id\":");
+        json_out::string_or_null(id, out);
+        out.extend_from_slice(b",\"rev\":");
+        json_out::string_or_null(rev, out);
+        out.push(b',');
+        json_out::member("error", error, out);
+        out.push(b',');
+        json_out::member("reason", reason, out);
+        out.push(b'}');
+        if self.is_json() {
+            out.push(b'}');
+        }
+    }
+
+    fn missing(&self, id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {
+        let failure = Failure::from(flatbed_layer::Error::DocumentNotFound(reason));
+        let rev = rev.map_or("undefined".to_owned(), ToString::to_string);
+        self.failed(Some(id), Some(&rev), failure.error, &failure.reason, out);
+    }
+}
+
 /// A piece of the answer.
 enum Text {
     Bytes(Vec<u8>),
-    Document(Box<Document>),
+    Document(Box<Document>, Option<Show>),
 }
 
 impl Text {
-    fn has_attachments(&self) -> bool {
-        matches!(self, Text::Document(document) if !document.attachments.is_empty())
+    /// Whether data of attachments may go with it, which is not gathered in memory.
+    fn has_data(&self, show: &Show) -> bool {
+        match self {
+            Text::Bytes(_) => false,
+            Text::Document(document, own) => own.as_ref().unwrap_or(show).data && !document.attachments.is_empty(),
+        }
     }
 
-    fn write(&self, show: &Show, out: &mut Vec<u8>) {
+    /// Writes what has no data of attachments.
+    fn write(&self, walk: &BulkGet, out: &mut Vec<u8>) {
         match self {
             Text::Bytes(bytes) => out.extend_from_slice(bytes),
-            Text::Document(document) => {
-                for part in attached::parts(document, show, true) {
+            Text::Document(document, own) => {
+                for part in attached::parts(document, own.as_ref().unwrap_or(&walk.show), walk.with_revisions) {
                     if let Part::Text(text) = part {
                         out.extend_from_slice(&text);
                     }
@@ -152,11 +261,25 @@ impl Text {
     }
 
     async fn send(self, walk: &BulkGet, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
-        match self {
-            Text::Bytes(bytes) => sender.buffer.extend_from_slice(&bytes),
-            Text::Document(document) => {
-                let parts = attached::parts(&document, &walk.show, true);
+        match (self, &walk.form) {
+            (Text::Bytes(bytes), _) => sender.buffer.extend_from_slice(&bytes),
+            (Text::Document(document, own), Form::Json) => {
+                let parts = attached::parts(&document, own.as_ref().unwrap_or(&walk.show), walk.with_revisions);
                 attached::send(&walk.database, &document, parts, sender).await?;
+            }
+            (Text::Document(document, own), Form::Multipart { outer, .. }) => {
+                let inner = format!("--{}", new_boundary().map_err(|_| Interrupted)?);
+                let related = related(&document, own.as_ref().unwrap_or(&walk.show), walk.with_revisions, &inner);
+                let head = match related.has_data {
+                    true => format!(
+                        "\r\n--{outer}\r\nX-Doc-Id: {}\r\nX-Rev-Id: {}\r\nContent-Type: multipart/related; boundary={inner}\r\n\r\n",
+                        header_text(&document.id),
+                        header_text(&document.rev.to_string()),
+                    ),
+                    false => format!("\r\n--{outer}\r\nContent-Type: application/json\r\n\r\n"),
+                };
+                sender.buffer.extend_from_slice(head.as_bytes());
+                attached::send(&walk.database, &document, related.parts, sender).await?;
             }
         }
         Ok(sender.send_if_full().await?)
@@ -172,9 +295,9 @@ struct Texts {
 }
 
 impl Texts {
-    fn document(&mut self, document: Box<Document>) {
+    fn document(&mut self, document: Box<Document>, show: Option<&Show>) {
         self.pieces.push(Text::Bytes(std::mem::take(&mut self.out)));
-        self.pieces.push(Text::Document(document));
+        self.pieces.push(Text::Document(document, show.cloned()));
     }
 
     fn finish(mut self) -> Vec<Text> {
@@ -182,10 +305,14 @@ impl Texts {
         self.pieces
     }
 
-    fn ok(&mut self, document: Box<Document>) {
-        self.out.extend_from_slice(b"{\"ok\":");
-        self.document(document);
-        self.out.push(b'}');
+    fn ok(&mut self, form: &Form, document: Box<Document>, show: Option<&Show>) {
+        if form.is_json() {
+            self.out.extend_from_slice(b"{\"ok\":");
+            self.document(document, show);
+            self.out.push(b'}');
+        } else {
+            self.document(document, show);
+        }
     }
 }
 
@@ -197,6 +324,8 @@ struct BulkGet {
     /// Of an entry that means several leaves, how many are written.
     leaves: Option<usize>,
     show: Show,
+    with_revisions: bool,
+    form: Form,
 }
 
 impl BulkGet {
@@ -221,7 +350,7 @@ impl BulkGet {
         let requests: Vec<(String, GetOptions)> = chunk
             .iter()
             .filter_map(|wanted| match wanted {
-                Wanted::Document { id, options } => Some((id.clone(), options.clone())),
+                Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
                 Wanted::Nonsense { .. } => None,
             })
             .collect();
@@ -231,26 +360,24 @@ impl BulkGet {
             let out = &mut texts.out;
             match wanted {
                 Wanted::Nonsense { id, rev, reason } => {
-                    json_out::comma(self.at, out);
-                    begin(id.as_deref(), out);
-                    failed(id.as_deref(), rev.as_deref(), "bad_request", reason, out);
-                    out.extend_from_slice(b"]}");
+                    self.form.begin(self.at, id.as_deref(), out);
+                    self.form.failed(id.as_deref(), rev.as_deref(), "bad_request", reason, out);
+                    self.form.end(out);
                 }
-                Wanted::Document { id, options } => match found.next() {
+                Wanted::Document { id, options, show } => match found.next() {
                     // What was too much for one read is asked for again.
                     None => break,
                     Some(got) => {
-                        json_out::comma(self.at, out);
-                        begin(Some(id), out);
+                        self.form.begin(self.at, Some(id), out);
                         match got {
                             Got::Several => {
                                 self.leaves = Some(0);
                                 break;
                             }
-                            Got::Document(document) => texts.ok(document),
-                            Got::Missing(reason) => missing(id, options.rev.as_ref(), reason, out),
+                            Got::Document(document) => texts.ok(&self.form, document, show.as_ref()),
+                            Got::Missing(reason) => self.form.missing(id, options.rev.as_ref(), reason, out),
                         }
-                        texts.out.extend_from_slice(b"]}");
+                        self.form.end(&mut texts.out);
                     }
                 },
             }
@@ -261,49 +388,27 @@ impl BulkGet {
 
     /// Some leaves of the entry at hand.
     async fn next_leaves(&mut self, from: usize, texts: &mut Texts) -> flatbed_layer::Result<()> {
-        let Some(Wanted::Document { id, options }) = self.wanted.get(self.at) else { return Ok(()) };
+        let Some(Wanted::Document { id, options, show }) = self.wanted.get(self.at) else { return Ok(()) };
         let revs = options.rev.clone().map_or(OpenRevs::All, |rev| OpenRevs::Some(vec![rev]));
         let (found, count) = self.database.open_revs(id, &revs, from, true, options).await?;
         let is_empty = found.is_empty();
         let mut written = from;
         for revision in found {
-            json_out::comma(written, &mut texts.out);
+            if self.form.is_json() {
+                json_out::comma(written, &mut texts.out);
+            }
             match revision {
-                Ok(document) => texts.ok(Box::new(document)),
-                Err(rev) => missing(id, Some(&rev), NotFound::Missing, &mut texts.out),
+                Ok(document) => texts.ok(&self.form, Box::new(document), show.as_ref()),
+                Err(rev) => self.form.missing(id, Some(&rev), NotFound::Missing, &mut texts.out),
             }
             written += 1;
         }
         let is_done = written >= count || is_empty;
         self.leaves = Some(written).filter(|_| !is_done);
         if is_done {
-            texts.out.extend_from_slice(b"]}");
+            self.form.end(&mut texts.out);
             self.at += 1;
         }
         Ok(())
     }
-}
-
-fn begin(id: Option<&str>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"id\":");
-    json_out::string_or_null(id, out);
-    out.extend_from_slice(b",\"docs\":[");
-}
-
-fn missing(id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {
-    let failure = Failure::from(flatbed_layer::Error::DocumentNotFound(reason));
-    let rev = rev.map_or("undefined".to_owned(), ToString::to_string);
-    failed(Some(id), Some(&rev), failure.error, &failure.reason, out);
-}
-
-fn failed(id: Option<&str>, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"error\":{\"id\":");
-    json_out::string_or_null(id, out);
-    out.extend_from_slice(b",\"rev\":");
-    json_out::string_or_null(rev, out);
-    out.push(b',');
-    json_out::member("error", error, out);
-    out.push(b',');
-    json_out::member("reason", reason, out);
-    out.extend_from_slice(b"}}");
 }
