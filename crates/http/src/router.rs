@@ -10,10 +10,12 @@ use hyper::{Method, Response, StatusCode};
 use crate::auth::Principal;
 use crate::error::{Failure, Result};
 use crate::handlers::{
-    all_docs, attachment, bulk, bulk_get, changes, database, document, local, maintenance, replicate, revisions, server,
+    all_docs, attachment, bulk, bulk_get, changes, database, document, local, maintenance, replicate, revisions,
+    scheduler, server,
 };
 use crate::metrics::Route;
 use crate::query::{Query, decode};
+use crate::replicator::REPLICATOR;
 use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
 use crate::server::State;
@@ -154,12 +156,16 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         ["_all_dbs"] => server::all_dbs(state, &request).await,
         ["_active_tasks"] => server::active_tasks(state, &request),
         ["_replicate"] => replicate::replicate(state, request).await,
-        ["_scheduler", "jobs"] => replicate::jobs(state, &request, None),
-        ["_scheduler", "jobs", id] => replicate::jobs(state, &request, Some(id)),
+        ["_scheduler", "jobs"] => scheduler::jobs(state, &request, None).await,
+        ["_scheduler", "jobs", id] => scheduler::jobs(state, &request, Some(id)).await,
+        ["_scheduler", "docs"] => scheduler::docs(state, &request, None).await,
+        ["_scheduler", "docs", REPLICATOR] => scheduler::docs(state, &request, None).await,
+        ["_scheduler", "docs", REPLICATOR, id] => scheduler::docs(state, &request, Some(id)).await,
+        ["_scheduler", ..] => Err(Failure::not_found("missing")),
         ["metrics"] => server::metrics(state, &request),
         [
-            path @ ("_scheduler" | "_node" | "_cluster_setup" | "_membership" | "_dbs_info" | "_db_updates"
-            | "_reshard" | "_search_analyze" | "_nouveau_analyze" | "_utils"),
+            path @ ("_node" | "_cluster_setup" | "_membership" | "_dbs_info" | "_db_updates" | "_reshard"
+            | "_search_analyze" | "_nouveau_analyze" | "_utils"),
             ..,
         ] => later(&mut request, path).await,
         [name] => database::root(state, request, name).await,

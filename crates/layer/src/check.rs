@@ -385,7 +385,7 @@ async fn check_strays(inner: &Inner, instance: &Instance, report: &mut Report) -
             Ok(match instance.keys.subspace(key) {
                 Some(Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId) => None,
                 Some(Subspace::FieldId | Subspace::FieldName | Subspace::Local) => None,
-                Some(Subspace::AttachmentData | Subspace::AttachmentUse | Subspace::Purge) => None,
+                Some(Subspace::AttachmentData | Subspace::AttachmentUse | Subspace::Purge | Subspace::Lease) => None,
                 _ => Some(hex(key)),
             })
         });

@@ -27,7 +27,8 @@ pub struct Edit<'a> {
     pub deleted: bool,
     /// All attachments that the revision has, by distinct names, in the order written.
     pub attachments: Vec<(String, AttachmentEdit)>,
-    /// The body: an object without the special members (names beginning with `_`), in the order written.
+    /// The body: an object without the special members (names beginning with `_`, but for `_replication_...`), in the
+    /// order written.
     pub body: Value<'a>,
 }
 

@@ -40,6 +40,7 @@ const LOCAL: u64 = 7;
 const ATTACHMENT_DATA: u64 = 8;
 const ATTACHMENT_USES: u64 = 9;
 const PURGES: u64 = 10;
+const LEASES: u64 = 11;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -384,6 +385,21 @@ impl Keys {
     }
 
     /// A part of a local document's record.
+    pub(crate) fn lease(&self, id: &str) -> Vec<u8> {
+        let mut key = self.one(LEASES);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    pub(crate) fn leases(&self) -> KeyRange {
+        KeyRange { begin: self.one(LEASES), end: self.one(LEASES + 1) }
+    }
+
+    /// The id in a key of [`Keys::leases`].
+    pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
+        take_text(&key[self.one(LEASES).len().min(key.len())..])
+    }
+
     pub(crate) fn local(&self, id: &str, part: u64) -> Vec<u8> {
         let mut key = self.one(LOCAL);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -436,6 +452,7 @@ impl Keys {
             ATTACHMENT_DATA => Subspace::AttachmentData,
             ATTACHMENT_USES => Subspace::AttachmentUse,
             PURGES => Subspace::Purge,
+            LEASES => Subspace::Lease,
             _ => return None,
         })
     }
@@ -468,6 +485,7 @@ pub(crate) enum Subspace {
     AttachmentData,
     AttachmentUse,
     Purge,
+    Lease,
 }
 
 #[cfg(test)]

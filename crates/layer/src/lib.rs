@@ -27,6 +27,7 @@ mod index;
 mod instance;
 mod keys;
 mod layer;
+mod lease;
 mod local;
 mod metrics;
 #[rustfmt::skip]
@@ -52,6 +53,7 @@ pub use error::{Error, NotFound, Result};
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
+pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, TakenLease};
 pub use local::{LOCAL_BYTES_MAX, LocalDocument};
 pub use metrics::Metric;
 pub use read::{Got, OpenRevs};

@@ -221,3 +221,16 @@ pub struct PurgeInfo {
     #[prost(message, repeated, tag = "2")]
     pub revisions: ::prost::alloc::vec::Vec<Revision>,
 }
+/// {NS}/LEASES/{id}: who does something that one process at a time may do.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lease {
+    /// 16 bytes; none: nobody
+    #[prost(bytes = "vec", tag = "1")]
+    pub owner: ::prost::alloc::vec::Vec<u8>,
+    /// changes whenever the owner says that it is there
+    #[prost(uint64, tag = "2")]
+    pub beats: u64,
+    /// what the owner tells the others
+    #[prost(bytes = "vec", tag = "3")]
+    pub state: ::prost::alloc::vec::Vec<u8>,
+}

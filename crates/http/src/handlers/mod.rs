@@ -13,4 +13,5 @@ pub(crate) mod open_revs;
 pub(crate) mod put_related;
 pub(crate) mod replicate;
 pub(crate) mod revisions;
+pub(crate) mod scheduler;
 pub(crate) mod server;

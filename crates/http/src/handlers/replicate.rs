@@ -1,8 +1,8 @@
-//! `POST /_replicate` and `_scheduler`.
+//! `POST /_replicate`.
 
 use flatbed_layer::json::{Limits, Value, parse};
 use flatbed_replicate::{Error, Spec};
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::json_body;
@@ -13,9 +13,6 @@ use crate::server::State;
 
 /// Where CouchDB names a node of its cluster.
 pub(crate) const NODE: &str = "flatbed@localhost";
-
-/// Rows of a list where no limit is given, as in CouchDB.
-const ROWS_DEFAULT: u64 = 100;
 
 fn failure(error: &Error) -> Failure {
     let reason = error.to_string();
@@ -70,37 +67,4 @@ fn local_id(status: StatusCode, id: &str) -> Reply {
     json_out::member("_local_id", id, &mut out);
     out.push(b'}');
     Reply::json(status, out)
-}
-
-/// `_scheduler/jobs` and `_scheduler/jobs/{id}`.
-pub(crate) fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
-    only_get(request)?;
-    let jobs = state.replicator.all();
-    let mut out = Vec::new();
-    if let Some(id) = id {
-        let job = jobs.iter().find(|job| job.id == id).ok_or_else(|| Failure::not_found("missing"))?;
-        job.write(NODE, &mut out);
-        return Ok(Reply::json(StatusCode::OK, out));
-    }
-    let (skip, limit) = window(request)?;
-    let offset = skip.min(jobs.len());
-    out.extend_from_slice(format!("{{\"total_rows\":{},\"offset\":{offset},\"jobs\":[", jobs.len()).as_bytes());
-    for (at, job) in jobs.iter().skip(skip).take(limit).enumerate() {
-        json_out::comma(at, &mut out);
-        job.write(NODE, &mut out);
-    }
-    out.extend_from_slice(b"]}");
-    Ok(Reply::json(StatusCode::OK, out))
-}
-
-fn only_get(request: &Request) -> Result<()> {
-    if matches!(request.method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Failure::method("GET,HEAD")) }
-}
-
-/// `skip` and `limit` of a list.
-fn window(request: &Request) -> Result<(usize, usize)> {
-    let number = |name: &str, default: u64| -> Result<usize> {
-        Ok(usize::try_from(request.query.number(name)?.unwrap_or(default)).unwrap_or(usize::MAX))
-    };
-    Ok((number("skip", 0)?, number("limit", ROWS_DEFAULT)?))
 }

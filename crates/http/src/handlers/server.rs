@@ -146,7 +146,7 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         );
         out.extend_from_slice(rest.as_bytes());
     }
-    for job in state.replicator.all().iter().filter(|job| job.is_running()) {
+    for job in state.replicator.here().iter().filter(|job| job.is_running()) {
         json_out::comma(out.len() - 1, &mut out);
         job.write_task(NODE, &mut out);
     }

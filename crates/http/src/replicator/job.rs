@@ -13,6 +13,9 @@ use crate::replicator::Replicator;
 /// Events that a job remembers, as in CouchDB.
 const HISTORY_MAX: usize = 20;
 
+/// Errors are told up to this length: they stand in a lease's state.
+const REASON_CHARACTERS_MAX: usize = 500;
+
 /// No pause is longer, as in CouchDB.
 const PAUSE_MAX: Duration = Duration::from_secs(8 * 3_600);
 
@@ -99,6 +102,27 @@ impl Job {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(crate) fn stopped(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// Failures that were counted elsewhere.
+    pub(crate) fn restore(&self, error_count: u32) {
+        let mut standing = self.standing();
+        standing.error_count = standing.error_count.max(error_count);
+    }
+
+    /// Nothing more comes of this job here.
+    pub(crate) fn end(&self) {
+        self.ended.send_if_modified(|ended| {
+            let is_first = ended.is_none();
+            if is_first {
+                *ended = Some(Err(Error::Superseded));
+            }
+            is_first
+        });
+    }
+
     /// Tells the job to end.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
@@ -157,7 +181,7 @@ impl Job {
                 standing.note("stopped", None);
             }
             Err(error) => {
-                let reason = error.to_string();
+                let reason: String = error.to_string().chars().take(REASON_CHARACTERS_MAX).collect();
                 tracing::warn!(replication = self.id, error = reason, "a replication failed");
                 standing.error_count = standing.error_count.saturating_add(1);
                 standing.error = Some(reason.clone());
@@ -236,5 +260,39 @@ impl Job {
             time::now()
         );
         out.extend_from_slice(rest.as_bytes());
+    }
+
+    /// The job as `_scheduler/docs` shows it.
+    pub(crate) fn write_doc(&self, node: &str, out: &mut Vec<u8>) {
+        let standing = self.standing().clone();
+        let state = match (&standing.error, standing.is_running) {
+            (_, true) => "running",
+            (Some(_), false) => "crashing",
+            (None, false) => "pending",
+        };
+        out.extend_from_slice(b"{\"database\":");
+        string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
+        out.extend_from_slice(b",\"doc_id\":");
+        string_or_null(self.origin.as_ref().map(|origin| origin.doc_id.as_str()), out);
+        out.push(b',');
+        member("id", &self.id, out);
+        out.push(b',');
+        member("node", node, out);
+        out.push(b',');
+        member("source", &self.spec.source.to_string(), out);
+        out.push(b',');
+        member("target", &self.spec.target.to_string(), out);
+        out.push(b',');
+        member("state", state, out);
+        out.extend_from_slice(b",\"info\":{");
+        match standing.error.filter(|_| !standing.is_running) {
+            Some(error) => member("error", &error, out),
+            None => out.extend_from_slice(self.progress().info().as_bytes()),
+        }
+        out.extend_from_slice(format!("}},\"error_count\":{},", standing.error_count).as_bytes());
+        member("last_updated", &time::iso(standing.updated_at), out);
+        out.push(b',');
+        member("start_time", &time::iso(self.started_at), out);
+        out.extend_from_slice(b",\"source_proxy\":null,\"target_proxy\":null}");
     }
 }

@@ -1,18 +1,25 @@
 //! The replications that this server runs.
 
+pub(crate) mod description;
+pub(crate) mod follow;
 pub(crate) mod job;
 pub(crate) mod local;
+mod supervisor;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flatbed_layer::Layer;
+use flatbed_layer::{Database, Layer, Owner};
 use flatbed_replicate::{LocalConnect, Spec};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
+use crate::replicator::follow::Followed;
 use crate::replicator::job::Job;
+
+/// The database whose documents ask for replications.
+pub(crate) const REPLICATOR: &str = "_replicator";
 
 /// How long replications may take for their last checkpoint when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -41,18 +48,78 @@ pub(crate) struct Replicator {
     pub(crate) local: LocalConnect,
     /// By their ids, those asked for by `POST /_replicate`.
     jobs: Mutex<HashMap<String, Arc<Job>>>,
+    /// By their documents' ids, those that `_replicator` asks for, whichever server runs them.
+    followed: Mutex<HashMap<String, Arc<Followed>>>,
+    /// This process, for leases.
+    pub(crate) owner: Owner,
+    pub(crate) running: Semaphore,
     pub(crate) closing: watch::Sender<bool>,
 }
 
 impl Replicator {
     pub(crate) fn new(layer: Layer, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
         let closing = watch::Sender::new(false);
-        Arc::new(Replicator { layer, options, local, jobs: Mutex::default(), closing })
+        let mut owner = [0; 16];
+        if getrandom::fill(&mut owner).is_err() {
+            // Without randomness nothing else of the server works either; leases must differ all the same.
+            owner = u128::from(std::process::id()).to_le_bytes();
+        }
+        let running = Semaphore::new(options.jobs_max);
+        let (jobs, followed) = Default::default();
+        Arc::new(Replicator { layer, options, local, jobs, followed, owner, running, closing })
     }
 
     /// Begins to work off the `_replicator` database.
     pub(crate) fn start(self: &Arc<Self>) -> JoinHandle<()> {
-        tokio::spawn(async {})
+        tokio::spawn(supervisor::run(self.clone()))
+    }
+
+    pub(crate) fn database(&self) -> Database {
+        self.layer.database(REPLICATOR)
+    }
+
+    fn followed_map(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn followed(&self) -> Vec<Arc<Followed>> {
+        self.followed_map().values().cloned().collect()
+    }
+
+    pub(crate) fn followed_by(&self, id: &str) -> Option<Arc<Followed>> {
+        self.followed_map().get(id).cloned()
+    }
+
+    /// Begins to work on a document.
+    fn follow(self: &Arc<Self>, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
+        self.followed_map().insert(followed.description.id.clone(), followed.clone());
+        let replicator = self.clone();
+        tokio::spawn(async move { followed.run(&replicator, before).await });
+    }
+
+    fn unfollow(&self, id: &str) {
+        if let Some(followed) = self.followed_map().remove(id) {
+            followed.job.stop();
+        }
+    }
+
+    /// Follows no other documents than these any more.
+    fn keep(&self, ids: &HashSet<String>) {
+        self.followed_map().retain(|id, followed| {
+            let is_kept = ids.contains(id);
+            if !is_kept {
+                followed.job.stop();
+            }
+            is_kept
+        });
+    }
+
+    /// All jobs that run here or are tried again here.
+    pub(crate) fn here(&self) -> Vec<Arc<Job>> {
+        let of_documents = self.followed().into_iter().filter(|followed| *followed.is_ours.borrow());
+        let mut jobs: Vec<_> = of_documents.map(|followed| followed.job.clone()).chain(self.all()).collect();
+        jobs.sort_by(|a, b| a.id.cmp(&b.id));
+        jobs
     }
 
     /// Ends all replications, each after a checkpoint.

@@ -1,0 +1,94 @@
+//! Documents of `_replicator`: what they ask for, and what is written into them when it has ended.
+
+use std::borrow::Cow;
+
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{Database, Document, Edit, Error as LayerError, RevId};
+use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
+
+/// Names that replicators write.
+const OURS: &str = "_replication_";
+
+/// A document of `_replicator`.
+#[derive(Debug, Clone)]
+pub(crate) struct Description {
+    pub id: String,
+    pub rev: RevId,
+    /// The members of its body.
+    members: Vec<(Cow<'static, str>, Value<'static>)>,
+}
+
+impl Description {
+    /// `None`: a document that asks for nothing, such as a design document.
+    pub(crate) fn read(document: &Document) -> Option<Description> {
+        if document.deleted || document.id.starts_with('_') {
+            return None;
+        }
+        let text = [b"{", document.body.as_slice(), b"}"].concat();
+        let Ok(Value::Object(members)) = json::parse(&text, &Limits::default()).map(Value::into_owned) else {
+            return None;
+        };
+        Some(Description { id: document.id.clone(), rev: document.rev.clone(), members })
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.members.iter().find(|(found, _)| found == name).and_then(|(_, value)| value.as_str())
+    }
+
+    /// `completed` or `failed`, if it has come to an end.
+    pub(crate) fn end(&self) -> Option<&str> {
+        self.text("_replication_state").filter(|state| matches!(*state, "completed" | "failed"))
+    }
+
+    pub(crate) fn spec(&self) -> Result<Spec, Error> {
+        Spec::parse(&Value::Object(self.members.clone()))
+    }
+
+    /// What was written into it: `_replication_id`, `..._state_time`, `..._state_reason`, and the statistics as JSON.
+    pub(crate) fn noted(&self, name: &str) -> Option<Vec<u8>> {
+        let (_, value) = self.members.iter().find(|(found, _)| *found == format!("{OURS}{name}"))?;
+        let mut text = Vec::new();
+        json::write(value, &mut text);
+        Some(text)
+    }
+
+    /// Notes the end in the document. One that was changed meanwhile stays as it is: it asks anew.
+    pub(crate) async fn note(
+        &self,
+        database: &Database,
+        id: Option<&str>,
+        started_at: u64,
+        progress: &Progress,
+        done: &Result<Outcome, Error>,
+    ) -> Result<(), LayerError> {
+        let mut members: Vec<_> = self.members.iter().filter(|(name, _)| !name.starts_with(OURS)).cloned().collect();
+        let mut push = |name: &str, value: Value<'static>| members.push((format!("{OURS}{name}").into(), value));
+        let text = |text: String| Value::String(text.into());
+        push("state", text(if done.is_ok() { "completed" } else { "failed" }.to_owned()));
+        push("state_time", text(time::iso(time::now())));
+        if let Some(id) = id {
+            push("id", text(id.to_owned()));
+        }
+        match done {
+            Err(error) => push("state_reason", text(error.to_string())),
+            Ok(_) => {
+                let stats = format!("{{{},\"start_time\":\"{}\"}}", progress.info(), time::iso(started_at));
+                if let Ok(stats) = json::parse(stats.as_bytes(), &Limits::default()) {
+                    push("stats", stats.into_owned());
+                }
+            }
+        }
+        let edit = Edit {
+            id: self.id.as_str().into(),
+            parent: Some(self.rev.clone()),
+            history: None,
+            deleted: false,
+            attachments: Vec::new(),
+            body: Value::Object(members),
+        };
+        match database.update(&edit).await {
+            Ok(_) | Err(LayerError::Conflict) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

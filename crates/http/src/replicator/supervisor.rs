@@ -1,0 +1,111 @@
+//! Follows `_replicator`: every server works off the same documents, and the leases say which one.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Wait};
+use flatbed_replicate::Progress;
+use tokio::sync::watch;
+
+use crate::replicator::description::Description;
+use crate::replicator::follow::Followed;
+use crate::replicator::job::{Job, Origin};
+use crate::replicator::{REPLICATOR, Replicator};
+
+/// While there is no `_replicator`, it is looked for this often.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+
+/// Runs until the server stops.
+pub(crate) async fn run(replicator: Arc<Replicator>) {
+    let mut closing = replicator.closing.subscribe();
+    loop {
+        tokio::select! {
+            () = follow(&replicator) => {}
+            () = async { drop(closing.wait_for(|closing| *closing).await) } => break,
+        }
+        let closed = async { drop(closing.wait_for(|closing| *closing).await) };
+        if tokio::time::timeout(LOOK_PAUSE, closed).await.is_ok() {
+            break;
+        }
+    }
+    for followed in replicator.followed() {
+        followed.job.stop();
+        let _ = followed.job.ended().await;
+    }
+}
+
+/// Follows the database until it is gone or cannot be read.
+async fn follow(replicator: &Arc<Replicator>) {
+    let query = ChangesQuery { include_docs: true, ..ChangesQuery::default() };
+    let mut changes = replicator.database().changes(query);
+    let mut seen = Some(HashSet::new());
+    loop {
+        let page = match changes.next_page().await {
+            Ok(page) => page,
+            Err(LayerError::DatabaseNotFound) => {
+                replicator.keep(&HashSet::new());
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "_replicator cannot be followed; it is read again");
+                return;
+            }
+        };
+        for row in &page.rows {
+            if let Some(seen) = &mut seen {
+                seen.insert(row.id.clone());
+            }
+            take(replicator, row).await;
+        }
+        if !page.at_end {
+            continue;
+        }
+        // All is read once: what was followed from before and is not there any more was in another database.
+        if let Some(seen) = seen.take() {
+            replicator.keep(&seen);
+        }
+        match changes.wait().await {
+            Wait::MayHaveChanged => {}
+            Wait::Shutdown => return,
+        }
+    }
+}
+
+/// Acts on a document's change.
+async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
+    let description = row.doc.as_ref().filter(|_| !row.deleted).and_then(Description::read);
+    let before = replicator.followed_by(&row.id);
+    if let (Some(before), Some(description)) = (&before, &description)
+        && before.description.rev == description.rev
+    {
+        return;
+    }
+    if before.is_some() {
+        replicator.unfollow(&row.id);
+    }
+    let database = replicator.database();
+    let ended = description.as_ref().is_none_or(|description| description.end().is_some());
+    if let Some(description) = description.filter(|_| !ended) {
+        match description.spec() {
+            Ok(spec) => {
+                let origin = Origin { database: REPLICATOR, doc_id: row.id.clone() };
+                let job = Job::new(spec.job_id(replicator.layer.uuid()), spec, None, Some(origin));
+                let followed = Arc::new(Followed { description, job, is_ours: watch::Sender::new(false) });
+                replicator.follow(followed, before);
+            }
+            Err(error) => {
+                let noted = description.note(&database, None, 0, &Progress::default(), &Err(error)).await;
+                if let Err(error) = noted {
+                    tracing::warn!(%error, "a document of _replicator could not be refused");
+                }
+            }
+        }
+        return;
+    }
+    if before.is_some()
+        && let Err(error) = database.drop_lease(&row.id).await
+    {
+        tracing::debug!(%error, "a replication's lease could not be removed");
+    }
+}

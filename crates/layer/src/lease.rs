@@ -1,0 +1,183 @@
+//! Leases: something that one process at a time may do, and that another takes over when that one is gone.
+//!
+//! No clock is compared with another's. An owner changes its record from time to time; whoever has seen a record
+//! unchanged for the time agreed on, by its own clock, may take it over, and does so only if it still is unchanged. An
+//! owner that could not change its record for less than that time knows that it may be superseded, and stops.
+
+use foundationdb::Transaction;
+use prost::Message;
+
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::keys::KeyRange;
+use crate::layer::Inner;
+use crate::proto;
+use crate::read::page_of;
+use crate::transaction::{self, Attempt, Operation};
+
+/// Identifies one process, made anew whenever it starts.
+pub type Owner = [u8; 16];
+
+/// The longest state of a lease: it is written together with others.
+pub const LEASE_STATE_BYTES_MAX: usize = 50_000;
+
+/// Leases of a page.
+const PAGE_LEASES_MAX: usize = 200;
+
+/// A lease as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lease {
+    owner: Vec<u8>,
+    beats: u64,
+    /// What its last owner told.
+    pub state: Vec<u8>,
+}
+
+impl Lease {
+    fn read(bytes: &[u8]) -> Result<Lease> {
+        let proto::Lease { owner, beats, state } = proto::Lease::decode(bytes)?;
+        Ok(Lease { owner, beats, state })
+    }
+
+    /// Whether somebody has it.
+    pub fn is_owned(&self) -> bool {
+        !self.owner.is_empty()
+    }
+}
+
+/// What became of an attempt to take a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TakenLease {
+    /// It is ours; the state is what the last owner told.
+    Ours(Lease),
+    /// Another has it.
+    Others(Lease),
+}
+
+impl Database {
+    /// Takes a lease that nobody has, that is `owner`'s already, or that still is as it was in `stale`, seen so for
+    /// longer than its owner may be silent.
+    pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
+        let mut take = Take { inner: &self.inner, name: &self.name, id, owner, stale };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut take).await
+    }
+
+    /// Says that `owner` is still there, and what it has to tell (at most [`LEASE_STATE_BYTES_MAX`] bytes). False: the
+    /// lease is no longer its. With `release` the lease is given up, and its state stays.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for a longer state.
+    pub async fn hold_lease(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
+        if state.len() > LEASE_STATE_BYTES_MAX {
+            return Err(Error::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")));
+        }
+        let mut hold = Hold { inner: &self.inner, name: &self.name, id, owner, state, release, released: false };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut hold).await
+    }
+
+    /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
+    pub async fn drop_lease(&self, id: &str) -> Result<()> {
+        let mut drop = Remove { inner: &self.inner, name: &self.name, id };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await
+    }
+
+    /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end.
+    pub async fn leases(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>> {
+        self.read(&mut List { inner: &self.inner, name: &self.name, after }).await
+    }
+}
+
+struct Take<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    owner: &'a Owner,
+    stale: Option<&'a Lease>,
+}
+
+impl Operation for Take<'_> {
+    type Output = TakenLease;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<TakenLease> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let key = instance.keys.lease(self.id);
+        let found = trx.get(&key, false).await?;
+        let found = found.map(|bytes| Lease::read(&bytes)).transpose()?.unwrap_or_default();
+        // An own earlier attempt's commit is seen as ours.
+        let is_free = !found.is_owned() || found.owner == self.owner || self.stale == Some(&found);
+        if !is_free {
+            return Ok(TakenLease::Others(found));
+        }
+        let (owner, beats) = (self.owner.to_vec(), found.beats.wrapping_add(1));
+        trx.set(&key, &proto::Lease { owner, beats, state: found.state.clone() }.encode_to_vec());
+        Ok(TakenLease::Ours(found))
+    }
+}
+
+struct Hold<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    owner: &'a Owner,
+    state: &'a [u8],
+    release: bool,
+    /// An attempt has released it, and its commit may have happened.
+    released: bool,
+}
+
+impl Operation for Hold<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let key = instance.keys.lease(self.id);
+        let found = trx.get(&key, false).await?;
+        let found = found.map(|bytes| Lease::read(&bytes)).transpose()?.unwrap_or_default();
+        if found.owner != self.owner {
+            return Ok(attempt.maybe_committed && self.released);
+        }
+        self.released |= self.release;
+        let owner = if self.release { Vec::new() } else { self.owner.to_vec() };
+        let record = proto::Lease { owner, beats: found.beats.wrapping_add(1), state: self.state.to_vec() };
+        trx.set(&key, &record.encode_to_vec());
+        Ok(true)
+    }
+}
+
+struct Remove<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+}
+
+impl Operation for Remove<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        trx.clear(&instance.keys.lease(self.id));
+        Ok(())
+    }
+}
+
+struct List<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    after: Option<&'a str>,
+}
+
+impl Operation for List<'_> {
+    type Output = Vec<(String, Lease)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let KeyRange { mut begin, end } = instance.keys.leases();
+        if let Some(after) = self.after {
+            begin = instance.keys.lease(after);
+            begin.push(0);
+        }
+        let range = KeyRange { begin, end };
+        let rows = trx.get_range(&page_of(&range, PAGE_LEASES_MAX, false), 1, true).await?;
+        rows.iter().map(|row| Ok((instance.keys.lease_id(row.key())?, Lease::read(row.value())?))).collect()
+    }
+}
