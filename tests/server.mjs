@@ -15,7 +15,7 @@ const repository = resolve(import.meta.dirname, '..');
 const targetDirectory = resolve(repository, process.env.CARGO_TARGET_DIR ?? 'target');
 export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 'flatbed');
 
-/** Starts a server: `{ url, stop }`. Its storage is new, and gone after `stop`. */
+/** Starts a server: `{ url, stop, pid }`. Its storage is new, and gone after `stop`. */
 export async function startServer() {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
   const directory = mkdtempSync(join(tmpdir(), 'flatbed-test-'));
@@ -41,7 +41,7 @@ export async function startServer() {
   };
   for await (const line of createInterface(server.stdout)) {
     const url = line.match(/http:\/\/\S+/)?.[0];
-    if (url) return { url, stop };
+    if (url) return { url, stop, pid: server.pid };
   }
   rmSync(directory, { recursive: true, force: true });
   throw new Error('the server did not start');
