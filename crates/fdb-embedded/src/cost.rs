@@ -1,4 +1,5 @@
-//! What a transaction costs a cluster, for its throttling: whole pages read, and four times as much for pages written.
+//! How large a transaction is, and what it costs a cluster for its throttling: whole pages read, and four times as much
+//! for pages written.
 //!
 //! Nothing is throttled here; programs look at the figure to see what they would cost.
 
@@ -38,6 +39,17 @@ impl Cost {
 }
 
 impl Transaction {
+    /// Bytes of the transaction so far, nearly as a commit would count them. A transaction that is over answers, too.
+    ///
+    /// # Errors
+    /// A kept one.
+    pub fn get_approximate_size(&self) -> Result<i64> {
+        self.with(|state, _| {
+            state.deferred.map_or(Ok(()), Err)?;
+            Ok(i64::try_from(state.approximate_bytes).unwrap_or(i64::MAX))
+        })
+    }
+
     /// What was read, and written by a commit, since the transaction began or was reset, in bytes of whole pages.
     ///
     /// # Errors

@@ -255,6 +255,10 @@ impl State {
         if self.deferred.is_some() {
             return;
         }
+        if code == 500 {
+            // A timeout that ran out cannot be taken back.
+            self.check_deadline();
+        }
         let disables_reads = code == 51 && (self.has_read || !self.writes.is_empty());
         let was_disabled = self.options.read_your_writes_disabled;
         match self.options.set(code, value) {

@@ -560,17 +560,6 @@ impl Transaction {
         }
     }
 
-    /// Bytes of the transaction so far, nearly as a commit would count them. A transaction that is over answers, too.
-    ///
-    /// # Errors
-    /// A kept one.
-    pub fn get_approximate_size(&self) -> Result<i64> {
-        self.with(|state, _| {
-            state.deferred.map_or(Ok(()), Err)?;
-            Ok(i64::try_from(state.approximate_bytes).unwrap_or(i64::MAX))
-        })
-    }
-
     /// Bytes of keys and values in `[begin, end)`, system keys included: exact up to 100,000 keys, else an estimate. Makes
     /// no conflict, and does not see what the transaction wrote.
     ///
@@ -622,7 +611,10 @@ impl Transaction {
 
     /// Ends the transaction: every later call but `reset` answers 1025. A commit in flight may land all the same.
     pub fn cancel(&self) {
-        self.with(|state, _| state.end(Error::TRANSACTION_CANCELLED));
+        self.with(|state, core| {
+            state.end(Error::TRANSACTION_CANCELLED);
+            state.fail_watches(core, Error::TRANSACTION_CANCELLED);
+        });
     }
 }
 

@@ -57,6 +57,12 @@ class Watches(DatabaseTest):
         tr.reset()
         self.assertEqual(ready(watch), 1025)
 
+    def test_a_watch_of_a_cancelled_transaction_is_cancelled(self):
+        tr = self.db.create_transaction()
+        watch = tr.watch(self.space["w"].key())
+        tr.cancel()
+        self.assertEqual(ready(watch), 1025)
+
     def test_many_threads_wait_for_one_watch(self):
         watch = self.watch()
         waiters = [lambda: ready(watch)] * 5

@@ -298,6 +298,8 @@ class Options(DatabaseTest):
         tr = self.db.create_transaction()
         tr.options.set_timeout(1)
         time.sleep(0.1)
+        # One that ran out cannot be taken back.
+        tr.options.set_timeout(0)
         self.assert_error(1031, tr.get, self.space["a"])
         self.assert_error(1031, tr.commit)
         self.assert_error(1031, tr.on_error, 1020)
