@@ -13,8 +13,9 @@ use crate::delivery::busyness;
 use crate::error::{
     CONNECTION_STRING_INVALID, ENVIRONMENT_INVALID, SNAP_INVALID_UID_STRING, SNAP_PATH_NOT_WHITELISTED, code,
 };
-use crate::future::{FDBFuture, Outcome};
+use crate::future::FDBFuture;
 use crate::network::{PROTOCOL_VERSION, RELEASE, check_set_up, open_options};
+use crate::outcome::Outcome;
 use crate::transaction::FDBTransaction;
 use crate::types::{bytes, fdb_bool_t, fdb_error_t, option_value};
 

@@ -10,85 +10,16 @@
 //! callback is back.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use fdb_embedded::{Done, Engine, Error, RangeResult, WatchId, Withheld};
+use fdb_embedded::{Done, Engine, Error, WatchId, Withheld};
 
 use crate::delivery::{answer_soon, deliver, is_network_thread};
 use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
-use crate::mapped::MappedAnswer;
+use crate::outcome::Outcome;
 use crate::types::{FDBCallback, FDBKey, FDBKeyValue, FDBMappedKeyValue, c_len, fdb_bool_t, fdb_error_t};
-
-/// What a future was answered with. Pointers in it point into the memory that stands beside them.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// Not known yet, or its memory was released.
-    Nothing,
-    Error(Error),
-    Void,
-    Int64(i64),
-    UInt64(u64),
-    Double(f64),
-    Key(Vec<u8>),
-    Value(Option<Vec<u8>>),
-    KeyValues {
-        array: Vec<FDBKeyValue>,
-        is_more: bool,
-        _arena: Vec<u8>,
-    },
-    MappedKeyValues(MappedAnswer),
-    Keys {
-        array: Vec<FDBKey>,
-        _keys: Vec<Vec<u8>>,
-    },
-    Strings {
-        array: Vec<*const c_char>,
-        _strings: Vec<CString>,
-    },
-}
-
-impl Outcome {
-    pub(crate) fn range(result: RangeResult) -> Outcome {
-        let arena = result.arena;
-        let at = |start: u32, length: u32| {
-            let (start, length) = (start as usize, length as usize);
-            // An engine that broke its promise shows as an empty string, not as foreign memory.
-            arena.get(start..start + length).unwrap_or_default()
-        };
-        let pair = |pair: &fdb_embedded::PairAt| {
-            let (key, value) = (at(pair.key_start, pair.key_len), at(pair.value_start, pair.value_len));
-            FDBKeyValue {
-                key: key.as_ptr(),
-                key_length: c_len(key.len()),
-                value: value.as_ptr(),
-                value_length: c_len(value.len()),
-            }
-        };
-        Outcome::KeyValues { array: result.pairs.iter().map(pair).collect(), is_more: result.more, _arena: arena }
-    }
-
-    pub(crate) fn keys(keys: Vec<Vec<u8>>) -> Outcome {
-        let array = keys.iter().map(|key| FDBKey { key: key.as_ptr(), key_length: c_len(key.len()) }).collect();
-        Outcome::Keys { array, _keys: keys }
-    }
-
-    /// Strings as C has them; one with a zero byte inside would not be one, and is left out.
-    pub(crate) fn strings(strings: Vec<String>) -> Outcome {
-        let strings: Vec<CString> = strings.into_iter().filter_map(|string| CString::new(string).ok()).collect();
-        Outcome::Strings { array: strings.iter().map(|string| string.as_ptr()).collect(), _strings: strings }
-    }
-
-    /// The error's code, 0 for any other outcome.
-    fn code(&self) -> fdb_error_t {
-        if let Outcome::Error(error) = self { error.0 } else { 0 }
-    }
-
-    pub(crate) fn of<T>(result: fdb_embedded::Result<T>, ok: impl FnOnce(T) -> Outcome) -> Outcome {
-        result.map_or_else(Outcome::Error, ok)
-    }
-}
 
 /// Not answered yet.
 const PENDING: u32 = 0;

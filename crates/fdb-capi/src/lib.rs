@@ -17,6 +17,7 @@ mod future;
 mod mapped;
 mod network;
 mod network_options;
+mod outcome;
 mod reads;
 mod tenant;
 mod transaction;

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use fdb_embedded::{KeySelector, MappedRange, RangeOptions, RangeResult};
 
-use crate::future::{FDBFuture, Outcome};
+use crate::future::FDBFuture;
+use crate::outcome::Outcome;
 use crate::transaction::FDBTransaction;
 use crate::types::{
     FDBGetRangeReqAndResult, FDBKey, FDBKeySelector, FDBKeyValue, FDBMappedKeyValue, bytes, c_len, fdb_bool_t,

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use fdb_embedded::{KeySelector, RangeOptions, Transaction};
 
-use crate::future::{FDBFuture, Outcome};
+use crate::future::FDBFuture;
+use crate::outcome::Outcome;
 use crate::transaction::FDBTransaction;
 use crate::types::{bytes, fdb_bool_t};
 

@@ -7,7 +7,8 @@ use fdb_embedded::{Delivery, Done, Engine, Error, Result, Transaction};
 
 use crate::defaults::Defaults;
 use crate::error::code;
-use crate::future::{FDBFuture, Outcome};
+use crate::future::FDBFuture;
+use crate::outcome::Outcome;
 use crate::types::{bytes, fdb_error_t, option_value};
 
 /// `FDBTransaction` of the C API.

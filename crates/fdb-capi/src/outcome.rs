@@ -1,0 +1,77 @@
+//! What futures are answered with, in the form in which C takes it.
+
+use std::ffi::{CString, c_char};
+
+use fdb_embedded::{Error, RangeResult};
+
+use crate::mapped::MappedAnswer;
+use crate::types::{FDBKey, FDBKeyValue, c_len, fdb_error_t};
+
+/// What a future was answered with. Pointers in it point into the memory that stands beside them.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Not known yet, or its memory was released.
+    Nothing,
+    Error(Error),
+    Void,
+    Int64(i64),
+    UInt64(u64),
+    Double(f64),
+    Key(Vec<u8>),
+    Value(Option<Vec<u8>>),
+    KeyValues {
+        array: Vec<FDBKeyValue>,
+        is_more: bool,
+        _arena: Vec<u8>,
+    },
+    MappedKeyValues(MappedAnswer),
+    Keys {
+        array: Vec<FDBKey>,
+        _keys: Vec<Vec<u8>>,
+    },
+    Strings {
+        array: Vec<*const c_char>,
+        _strings: Vec<CString>,
+    },
+}
+
+impl Outcome {
+    pub(crate) fn range(result: RangeResult) -> Outcome {
+        let arena = result.arena;
+        let at = |start: u32, length: u32| {
+            let (start, length) = (start as usize, length as usize);
+            // An engine that broke its promise shows as an empty string, not as foreign memory.
+            arena.get(start..start + length).unwrap_or_default()
+        };
+        let pair = |pair: &fdb_embedded::PairAt| {
+            let (key, value) = (at(pair.key_start, pair.key_len), at(pair.value_start, pair.value_len));
+            FDBKeyValue {
+                key: key.as_ptr(),
+                key_length: c_len(key.len()),
+                value: value.as_ptr(),
+                value_length: c_len(value.len()),
+            }
+        };
+        Outcome::KeyValues { array: result.pairs.iter().map(pair).collect(), is_more: result.more, _arena: arena }
+    }
+
+    pub(crate) fn keys(keys: Vec<Vec<u8>>) -> Outcome {
+        let array = keys.iter().map(|key| FDBKey { key: key.as_ptr(), key_length: c_len(key.len()) }).collect();
+        Outcome::Keys { array, _keys: keys }
+    }
+
+    /// Strings as C has them; one with a zero byte inside would not be one, and is left out.
+    pub(crate) fn strings(strings: Vec<String>) -> Outcome {
+        let strings: Vec<CString> = strings.into_iter().filter_map(|string| CString::new(string).ok()).collect();
+        Outcome::Strings { array: strings.iter().map(|string| string.as_ptr()).collect(), _strings: strings }
+    }
+
+    /// The error's code, 0 for any other outcome.
+    pub(crate) fn code(&self) -> fdb_error_t {
+        if let Outcome::Error(error) = self { error.0 } else { 0 }
+    }
+
+    pub(crate) fn of<T>(result: fdb_embedded::Result<T>, ok: impl FnOnce(T) -> Outcome) -> Outcome {
+        result.map_or_else(Outcome::Error, ok)
+    }
+}
