@@ -15,12 +15,17 @@ const repository = resolve(import.meta.dirname, '..');
 const targetDirectory = resolve(repository, process.env.CARGO_TARGET_DIR ?? 'target');
 export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 'flatbed');
 
-/** Starts a server: `{ url, stop, pid }`. Its storage is new, and gone after `stop`. */
-export async function startServer() {
+/**
+ * Starts a server: `{ url, pid, stop, kill, restart }`. Its storage is new, and gone after `stop`; after `kill`, which gives it no
+ * time to end, `restart` gives a server on the same storage and port.
+ */
+export async function startServer(again) {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
-  const directory = mkdtempSync(join(tmpdir(), 'flatbed-test-'));
+  const directory = again?.directory ?? mkdtempSync(join(tmpdir(), 'flatbed-test-'));
+  const port = again?.port ?? 0;
+  const root = again?.root ?? `test-${randomBytes(6).toString('hex')}`;
   const storage = process.env.FLATBED_CLUSTER_FILE
-    ? ['--cluster-file', process.env.FLATBED_CLUSTER_FILE, '--root', `test-${randomBytes(6).toString('hex')}`]
+    ? ['--cluster-file', process.env.FLATBED_CLUSTER_FILE, '--root', root]
     : ['--data-dir', join(directory, 'data')];
   const env = { ...process.env };
   if (process.env.FLATBED_TEST_FAULTS) {
@@ -28,7 +33,7 @@ export async function startServer() {
     env.FLATBED_FDB_BUGGIFY = `${probability},${seed}`;
     console.error(`FLATBED_TEST_FAULTS=${env.FLATBED_FDB_BUGGIFY}`);
   }
-  const server = spawn(binary, ['serve', '--listen', '127.0.0.1:0', '--log-level', 'warn', ...storage], {
+  const server = spawn(binary, ['serve', '--listen', `127.0.0.1:${port}`, '--log-level', 'warn', ...storage], {
     env,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
@@ -39,9 +44,16 @@ export async function startServer() {
     rmSync(directory, { recursive: true, force: true });
     if (code !== 0) throw new Error(`the server ended with ${code}`);
   };
+  const kill = async () => {
+    server.kill('SIGKILL');
+    await exited;
+  };
   for await (const line of createInterface(server.stdout)) {
     const url = line.match(/http:\/\/\S+/)?.[0];
-    if (url) return { url, stop, pid: server.pid };
+    if (url) {
+      const restart = () => startServer({ directory, root, port: new URL(url).port });
+      return { url, pid: server.pid, stop, kill, restart };
+    }
   }
   rmSync(directory, { recursive: true, force: true });
   throw new Error('the server did not start');

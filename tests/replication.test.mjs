@@ -1,0 +1,125 @@
+// PouchDB on LevelDB and the server, both ways; and couchbackup.
+//   FLATBED_TEST_DOCUMENTS  how many documents are synchronized [1000]; one in twenty has a conflict
+import assert from 'node:assert/strict';
+import { createReadStream, createWriteStream, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import couchbackup from '@cloudant/couchbackup';
+import PouchDB from 'pouchdb';
+import { newName, startServer } from './server.mjs';
+
+const count = Number(process.env.FLATBED_TEST_DOCUMENTS ?? 1000);
+const sample = readFileSync(join(import.meta.dirname, 'data', 'browser-compat-data.jsonl'), 'utf8')
+  .trim().split('\n').map((line) => JSON.parse(line));
+
+let server;
+let directory;
+before(async () => {
+  server = await startServer();
+  directory = mkdtempSync(join(tmpdir(), 'flatbed-pouch-'));
+});
+after(async () => {
+  await server.stop();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+const local = () => new PouchDB(join(directory, newName('local')));
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/** Every document's leaves, and its winner where that is not deleted. */
+async function leaves(db) {
+  const [{ results }, { rows }] = await Promise.all([db.changes({ since: 0, style: 'all_docs' }), db.allDocs()]);
+  const winners = new Map(rows.map(({ id, value }) => [id, value.rev]));
+  const found = results.map(({ id, changes }) => [id, [winners.get(id), ...changes.map(({ rev }) => rev).sort()]]);
+  return Object.fromEntries(found.sort(([a], [b]) => (a < b ? -1 : 1)));
+}
+
+/** Both sides have the same leaves and winners, within the time that a test has. */
+async function untilEqual(one, other, least) {
+  for (;;) {
+    const [a, b] = await Promise.all([leaves(one), leaves(other)]);
+    const size = Object.keys(a).length;
+    if (size >= least && JSON.stringify(a) === JSON.stringify(b)) return a;
+    await pause(200);
+  }
+}
+
+const numbered = (prefix, from, to, more = {}) =>
+  Array.from({ length: to - from }, (_, i) => ({ _id: `${prefix}${String(from + i).padStart(6, '0')}`, i, ...more }));
+
+test('live sync both ways with conflicts, while the server is killed', { timeout: 55_000 }, async () => {
+  const [here, name] = [local(), newName('remote')];
+  let there = new PouchDB(`${server.url}/${name}`);
+  const conflicts = Math.floor(count / 20);
+  const half = Math.floor((count - conflicts) / 2);
+  await here.bulkDocs([...numbered('here', 0, half), ...numbered('both', 0, conflicts, { at: 'here' }), ...sample]);
+  await there.bulkDocs([...numbered('there', 0, half), ...numbered('both', 0, conflicts, { at: 'there' })]);
+
+  const sync = here.sync(there, { live: true, retry: true, batch_size: 100 });
+  const failed = new Promise((_, reject) => sync.on('error', reject));
+  await pause(300);
+  if (server.kill) {
+    // In the middle; what is written here meanwhile goes over when the server is there again.
+    await server.kill();
+    await here.bulkDocs(numbered('while-away', 0, 50));
+    await pause(500);
+    server = await server.restart();
+    there = new PouchDB(`${server.url}/${name}`);
+  }
+  // Conflicts are resolved at one side, and made anew at the other.
+  await there.bulkDocs(numbered('late', 0, 50));
+  const least = 2 * half + conflicts + sample.length + 50 + (server.kill ? 50 : 0);
+  const all = await Promise.race([untilEqual(here, there, least), failed]);
+  assert.equal(Object.values(all).filter((revs) => revs.length > 2).length, conflicts);
+  for (let n = 0; n < conflicts; n += 2) {
+    const id = `both${String(n).padStart(6, '0')}`;
+    const { _conflicts } = await here.get(id, { conflicts: true });
+    for (const rev of _conflicts) await here.remove(id, rev);
+  }
+  const resolved = async () => {
+    const { rows } = await there.allDocs({ include_docs: true, conflicts: true });
+    return rows.filter(({ doc }) => doc._conflicts).length === conflicts - Math.ceil(conflicts / 2);
+  };
+  while (!await resolved()) await pause(200);
+  await untilEqual(here, there, least);
+  for (const { _id } of sample.slice(0, 10)) assert.deepEqual(await there.get(_id), await here.get(_id));
+  sync.cancel();
+  await here.destroy();
+});
+
+test('attachments and filters, once and once more', async () => {
+  const [here, there, back] = [local(), new PouchDB(`${server.url}/${newName('remote')}`), local()];
+  const data = Buffer.alloc(300_000, 'flatbed ');
+  await here.bulkDocs(numbered('doc', 0, 30));
+  for (const n of [3, 4]) {
+    const { _id, _rev } = await here.get(`doc00000${n}`);
+    await here.putAttachment(_id, 'a/b.bin', _rev, data, 'application/octet-stream');
+  }
+  const out = await here.replicate.to(there, { doc_ids: ['doc000003', 'doc000005'] });
+  assert.equal(out.docs_written, 2);
+  assert.equal((await here.replicate.to(there)).docs_written, 28);
+  // A checkpoint: there is nothing to be read again.
+  assert.equal((await here.replicate.to(there)).docs_read, 0);
+  const picked = await back.replicate.from(there, { selector: { i: { $lt: 10 } } });
+  assert.equal(picked.docs_written, 10);
+  assert.ok(data.equals(await back.getAttachment('doc000004', 'a/b.bin')));
+  assert.equal((await back.replicate.from(there)).ok, true);
+  assert.deepEqual(await leaves(back), await leaves(here));
+});
+
+test('couchbackup backs up and restores', async () => {
+  const [from, to] = [new PouchDB(`${server.url}/${newName('from')}`), new PouchDB(`${server.url}/${newName('to')}`)];
+  await from.bulkDocs([...sample, ...numbered('doc', 0, 500)]);
+  const { _rev } = await from.get('doc000001');
+  await from.remove('doc000001', _rev);
+  await to.info();
+  const file = join(directory, 'backup.txt');
+  const done = (run) => new Promise((resolve, reject) => {
+    run((error, data) => (error ? reject(error) : resolve(data)));
+  });
+  await done((next) => couchbackup.backup(from.name, createWriteStream(file), { parallelism: 2 }, next));
+  await done((next) => couchbackup.restore(createReadStream(file), to.name, { parallelism: 2 }, next));
+  const all = async (db) => (await db.allDocs({ include_docs: true })).rows.map(({ doc }) => doc);
+  assert.deepEqual(await all(to), await all(from));
+});
