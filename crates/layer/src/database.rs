@@ -78,6 +78,11 @@ impl Database {
         self.update_seq().await.map(|_| ())
     }
 
+    /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
+    pub async fn wait_until_there(&self) -> Result<()> {
+        crate::hub::wait_until_there(&self.inner, &self.name).await
+    }
+
     /// The newest sequence.
     pub async fn update_seq(&self) -> Result<Seq> {
         struct LastSeq<'a>(&'a Inner, &'a str);

@@ -57,7 +57,7 @@ async fn run(inner: Weak<Inner>, instance: Weak<Instance>, sender: Arc<watch::Se
         }
         let mut closing = inner.closing.subscribe();
         let waited = async {
-            let (value, fired) = bounded(arm(&inner, &instance)).await?;
+            let (value, fired) = bounded(arm(&inner, &instance.keys.last_seq())).await?;
             sender.send_if_modified(|published| {
                 let news = *published != Some(value.clone());
                 *published = Some(value);
@@ -84,20 +84,36 @@ async fn run(inner: Weak<Inner>, instance: Weak<Instance>, sender: Arc<watch::Se
     }
 }
 
-/// Reads `last_seq` and sets the watch on it in the same transaction.
+/// Waits until a database is there, on a watch, or until the server stops.
+pub(crate) async fn wait_until_there(inner: &Inner, name: &str) -> Result<()> {
+    let key = inner.keys.database(name);
+    let mut closing = inner.closing.subscribe();
+    loop {
+        let (value, fired) = bounded(arm(inner, &key)).await?;
+        if !value.is_empty() || inner.is_closing() {
+            return Ok(());
+        }
+        tokio::select! {
+            fired = fired => fired?,
+            () = tokio::time::sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+            _ = closing.wait_for(|closing| *closing) => return Ok(()),
+        }
+    }
+}
+
+/// Reads a key and sets the watch on it in the same transaction. What is not there reads as empty.
 async fn arm(
     inner: &Inner,
-    instance: &Instance,
+    key: &[u8],
 ) -> Result<(Vec<u8>, impl Future<Output = foundationdb::FdbResult<()>> + use<>)> {
-    let key = instance.keys.last_seq();
     let mut trx = inner.db.create_trx()?;
     loop {
         inner.metrics.transactions.add(1);
-        let read = trx.get(&key, true).await;
+        let read = trx.get(key, true).await;
         let error = match read {
             Ok(value) => {
                 let value = value.as_deref().map(<[u8]>::to_vec).unwrap_or_default();
-                let fired = trx.watch(&key);
+                let fired = trx.watch(key);
                 match trx.commit().await {
                     Ok(_) => {
                         inner.metrics.watches_set.add(1);

@@ -13,8 +13,8 @@ use crate::replicator::follow::Followed;
 use crate::replicator::job::{Job, Origin};
 use crate::replicator::{REPLICATOR, Replicator};
 
-/// While there is no `_replicator`, it is looked for this often.
-const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// After an error, and before a database is read that was deleted and made again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs until the server stops.
 pub(crate) async fn run(replicator: Arc<Replicator>) {
@@ -25,7 +25,7 @@ pub(crate) async fn run(replicator: Arc<Replicator>) {
             () = async { drop(closing.wait_for(|closing| *closing).await) } => break,
         }
         let closed = async { drop(closing.wait_for(|closing| *closing).await) };
-        if tokio::time::timeout(LOOK_PAUSE, closed).await.is_ok() {
+        if tokio::time::timeout(PAUSE, closed).await.is_ok() {
             break;
         }
     }
@@ -37,6 +37,10 @@ pub(crate) async fn run(replicator: Arc<Replicator>) {
 
 /// Follows the database until it is gone or cannot be read.
 async fn follow(replicator: &Arc<Replicator>) {
+    if let Err(error) = replicator.database().wait_until_there().await {
+        tracing::debug!(%error, "whether there is a _replicator could not be read");
+        return;
+    }
     let query = ChangesQuery { include_docs: true, ..ChangesQuery::default() };
     let mut changes = replicator.database().changes(query);
     let mut seen = Some(HashSet::new());
