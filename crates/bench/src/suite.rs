@@ -77,6 +77,7 @@ const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
     ("file_mb", "resident memory, mapped files (MB)", None, None),
     ("disk_mb", "disk (MB)", Some(147.0), Some(220.0)),
     ("documents", "documents at the reads, memory and disk", Some(100_000.0), None),
+    ("replication", "10,000 documents to another Flatbed (s)", None, Some(3.0)),
     ("idle_transactions", "transactions of an idle feed in 35 s", None, Some(2.0)),
 ];
 
@@ -98,6 +99,13 @@ pub async fn run(options: &Options) -> Result<(), SuiteError> {
     if let Some(transactions) = idle_transactions(&server).await {
         flatbed.insert("idle_transactions", transactions);
     }
+    let other_data = options.directory.join("flatbed-other-data");
+    remove(&other_data)?;
+    let other = Server::flatbed(&options.flatbed, &other_data).await?;
+    let seconds = replication(&server, &other, &mut log).await?;
+    flatbed.insert("replication", seconds);
+    other.stop().await?;
+    remove(&other_data)?;
     server.stop().await?;
 
     let raw = raw_engine(options, &data, &mut log)?;
@@ -209,6 +217,26 @@ async fn the_rest(
     figures.insert("latency_p50", record("latency", latency, "/acknowledged_to_row_ms/p50")?);
     figures.insert("latency_p99", p99.unwrap_or(f64::NAN));
     Ok(())
+}
+
+/// Seconds for one replication of 10,000 documents that the server pushes into an empty database of another.
+async fn replication(server: &Server, other: &Server, log: &mut fs::File) -> Result<f64, SuiteError> {
+    const DOCUMENTS: u64 = 10_000;
+    let failed = |source| SuiteError::Load { server: "flatbed", name: "replication", source };
+    let source = target(server, "replicated");
+    fresh("flatbed", "replication", &source).await?;
+    load::bulk(&source, 1000, DOCUMENTS, 600).await.map_err(failed)?;
+    let spec = json!({"source": "replicated", "target": format!("{}/replica", other.url), "create_target": true});
+    let mut connection = Connection::open(&server.url).await.map_err(|error| failed(error.into()))?;
+    let started = Instant::now();
+    let answer = connection.call(Method::POST, "/_replicate", spec.to_string()).await;
+    let seconds = rounded(started.elapsed().as_secs_f64(), 100.0);
+    let answer: Value = serde_json::from_slice(&answer.map_err(|error| failed(error.into()))?.body).unwrap_or_default();
+    let written = answer.pointer("/history/0/docs_written").and_then(Value::as_u64);
+    let result = json!({"load": "replication", "documents": written, "seconds": seconds});
+    line(log, "flatbed", &result)?;
+    // One that did not write all has no figure.
+    Ok(if written == Some(DOCUMENTS) { seconds } else { f64::NAN })
 }
 
 /// What the disk takes to make one more page of a file durable, the median of 50 times in milliseconds: single writes
