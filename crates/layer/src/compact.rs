@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_revtree::RevId;
 use foundationdb::Transaction;
-use foundationdb::options::MutationType;
+use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
 use crate::attachments;
@@ -237,7 +237,7 @@ impl Compact<'_> {
         let leaves: HashSet<RevId> = Leaves::read(trx, &keys).await?.0.into_iter().map(|leaf| leaf.rev).collect();
         let records = keys.revisions();
         let prefix_bytes = records.begin.len();
-        let (mut dropped, mut listed) = (0, HashSet::new());
+        let (mut dropped, mut listed, mut is_changed) = (0, HashSet::new(), false);
         for page in begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await? {
             for row in &page {
                 let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
@@ -247,6 +247,7 @@ impl Compact<'_> {
                 }
                 dropped += drop_body(trx, self.instance, &keys, &rev, &record)?;
                 record.body_dropped = true;
+                is_changed = true;
                 Quiet(trx).set(row.key(), &record.encode())?;
                 if record.has_attachments {
                     listed.insert(rev);
@@ -257,6 +258,13 @@ impl Compact<'_> {
             true => 0,
             false => attachments::drop_lists(trx, self.instance, &keys, id, |rev| listed.contains(rev)).await?,
         };
+        if is_changed {
+            // What went is taken off the counters. Another server's compaction, or an edit that trims the same
+            // revisions, has read them as they were and must begin anew, or they are taken off twice.
+            let info_key = keys.info();
+            let end = [&info_key[..], &[0]].concat();
+            trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
+        }
         Ok((dropped, attached))
     }
 }

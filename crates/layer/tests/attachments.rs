@@ -141,3 +141,16 @@ async fn documents_come_and_go_under_faults() {
     // What refused edits had staged waits for the sweeper.
     assert_clean(&layer, &db).await;
 }
+
+#[tokio::test]
+async fn one_upload_under_two_names_stays() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let upload = data(&db, "x/y", &[7; 200_000]).await;
+    put_with(&db, "one", None, vec![("a", upload.clone()), ("b", upload)]).await.unwrap();
+    for name in ["a", "b"] {
+        assert_eq!(stored(&db, "one", None, name).await.unwrap(), [7; 200_000]);
+    }
+    assert_clean(&layer, &db).await;
+}

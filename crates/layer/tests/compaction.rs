@@ -124,3 +124,22 @@ async fn purged_leaves_and_documents_are_gone() {
     put(&db, "small", None, "{}").await.unwrap();
     assert_clean(&layer, &db).await;
 }
+
+/// What two servers compact at the same time comes off the counters once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn compactions_of_two_servers_count_what_goes_once() {
+    let store = Store::new();
+    let layers = [store.layer().await, store.layer().await];
+    let db = create(&layers[0], "db", None).await;
+    let other = layers[1].database("db");
+    for round in 0..6 {
+        for number in 0..40 {
+            let id = format!("r{round}d{number:02}");
+            let first = put(&db, &id, None, &fill(2_000)).await.unwrap();
+            put(&db, &id, Some(&first), &fill(2_000)).await.unwrap();
+        }
+        tokio::join!(compact(&db), compact(&other));
+        assert_clean(&layers[0], &db).await;
+        assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    }
+}
