@@ -106,42 +106,38 @@ impl Tree {
         let Some((leaf, ancestors)) = path.split_first() else { return Merged::Known };
         let merged = if self.contains(leaf) { Merged::Known } else { Merged::New };
         if merged == Merged::New {
-            let branch = Branch { leaf: leaf.clone(), deleted, ancestors: ancestors.to_vec() };
+            let branch = Branch { leaf: leaf.clone(), deleted, ancestors: Vec::new() };
             self.branches.insert(leaf.clone(), branch);
         }
-        for ancestor in ancestors {
-            self.branches.remove(ancestor);
-        }
         self.lengthen(path);
+        for ancestor in ancestors {
+            if self.branches_over(ancestor).any(|branch| branch.leaf != *ancestor) {
+                self.branches.remove(ancestor);
+            }
+        }
         merged
     }
 
     /// Lets every branch reach as far down as the path and the other branches know.
+    ///
+    /// Honest histories agree on each revision's parent. Where a path contradicts what is known, what is known stays: no
+    /// revision that was in the tree goes out of it.
     fn lengthen(&mut self, path: &[RevId]) {
         let mut parents: HashMap<RevId, RevId> = HashMap::new();
-        {
-            let lines = self.branches.values().map(|branch| branch.line().collect::<Vec<_>>());
-            for line in lines.chain([path.iter().collect()]) {
-                for (child, parent) in line.iter().zip(line.iter().skip(1)) {
-                    // Honest histories agree. Where they do not, every replica shall choose alike.
-                    let known = parents.entry((*child).clone()).or_insert_with(|| (*parent).clone());
-                    if *known < **parent {
-                        known.clone_from(parent);
-                    }
-                }
+        for branch in self.branches.values() {
+            parents.extend(branch.line().zip(&branch.ancestors).map(|(child, parent)| (child.clone(), parent.clone())));
+        }
+        for (child, parent) in path.iter().zip(path.iter().skip(1)) {
+            if parent.generation() < child.generation() {
+                parents.entry(child.clone()).or_insert_with(|| parent.clone());
             }
         }
         for branch in self.branches.values_mut() {
-            let oldest = branch.ancestors.last().unwrap_or(&branch.leaf);
-            if !parents.contains_key(oldest) && !path.contains(&branch.leaf) {
-                continue;
+            let mut oldest = branch.ancestors.last().unwrap_or(&branch.leaf);
+            while let Some(parent) = parents.get(oldest) {
+                branch.ancestors.push(parent.clone());
+                oldest = parent;
             }
-            let (mut line, mut at) = (Vec::with_capacity(branch.ancestors.len()), &branch.leaf);
-            while let Some(parent) = parents.get(at).filter(|parent| parent.generation() < at.generation()) {
-                line.push(parent.clone());
-                at = parent;
-            }
-            branch.ancestors = line;
         }
     }
 

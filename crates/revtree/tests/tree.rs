@@ -40,6 +40,12 @@ fn paths_make_trees() {
     check(&["2-b", "4-d 3-c 2-b 1-a"], &["4-d 3-c 2-b 1-a"]);
     check(&["1-a*", "2-b 1-a"], &["2-b 1-a"]);
     check(&["9-z*", "1-a"], &["1-a", "9-z*"]);
+    // A cut path does not shorten what is known.
+    check(&["2-b 1-a", "3-c 2-b"], &["3-c 2-b 1-a"]);
+    check(&["3-c", "2-b 1-a", "3-c 2-b"], &["3-c 2-b 1-a"]);
+    // Histories that contradict each other.
+    check(&["7-0 6-3 5-1", "7-1 6-3 5-2", "5-1 4-0"], &["7-1 6-3 5-1 4-0", "7-0 6-3 5-1 4-0"]);
+    check(&["3-c 2-b 1-a", "2-x", "3-c 2-x"], &["3-c 2-b 1-a", "2-x"]);
 }
 
 #[test]
@@ -123,10 +129,12 @@ proptest! {
     ) {
         let mut tree = Tree::default();
         for (hashes, start, deleted) in paths {
+            let before = tree.clone();
             let revs = hashes.iter().zip((1..=start).rev());
             let path: Vec<_> = revs.map(|(h, g)| RevId::from_parts(g, &h.to_string()).unwrap()).collect();
             tree.merge(&path, deleted);
             prop_assert!(tree.contains(&path[0]) && !tree.is_empty());
+            prop_assert!(before.revisions().into_iter().all(|rev| tree.contains(rev)), "a revision was lost");
             for branch in tree.branches() {
                 let generations: Vec<_> = branch.line().map(RevId::generation).collect();
                 prop_assert!(generations.windows(2).all(|two| two[0] == two[1] + 1));
