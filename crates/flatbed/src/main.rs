@@ -7,6 +7,7 @@ mod config_file;
 mod dump;
 mod load;
 mod logging;
+mod process;
 mod progress;
 mod restore;
 mod serve;

@@ -13,6 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     config_file::{ConfigError, ConfigFile},
+    process,
     settings::Settings,
     storage::{Storage, StorageError},
 };
@@ -75,9 +76,9 @@ pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Optio
     };
     let layer = Layer::open(storage.database(), settings.layer_options()).await?;
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let (health, faults) = (storage.health(), storage.faults());
+    let (health, figures) = (storage.health(), storage.figures().and(process::figures));
     let options =
-        ServerOptions { listen, admins, cors, version, drain: DRAIN, health, faults, ..ServerOptions::default() };
+        ServerOptions { listen, admins, cors, version, drain: DRAIN, health, figures, ..ServerOptions::default() };
     let server = Server::bind(options, layer.clone()).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.

@@ -9,8 +9,9 @@ use std::{
 };
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
-use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions};
-use flatbed_http::{InjectedFaults, StorageHealth};
+use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions, Stats};
+use flatbed_http::{FiguresElsewhere, StorageHealth};
+use flatbed_metrics::{Family, Kind, Value};
 use foundationdb::{
     Database, FdbError,
     api::{FdbApiBuilder, NetworkAutoStop},
@@ -63,7 +64,7 @@ pub struct Storage {
     network: NetworkAutoStop,
     description: String,
     health: StorageHealth,
-    faults: InjectedFaults,
+    figures: FiguresElsewhere,
 }
 
 impl Storage {
@@ -108,17 +109,14 @@ impl Storage {
                 health.fail(reason);
             }
         });
-        let faults = match has_faults {
-            true => InjectedFaults::new({
-                let engine = engine.clone();
-                move || engine.stats().faults.iter().map(|fault| (fault.kind, fault.count)).collect()
-            }),
-            false => InjectedFaults::default(),
-        };
+        let figures = FiguresElsewhere::default().and({
+            let engine = engine.clone();
+            move || engine_figures(&engine.stats(), has_faults)
+        });
         // SAFETY: the pointer was just made by the backend that answers in this process, and has this one owner.
         let database = unsafe { Database::new_from_pointer(pointer) };
         let description = format!("the embedded engine in {}", directory.display());
-        Ok(Storage { database: Arc::new(database), network, description, health, faults })
+        Ok(Storage { database: Arc::new(database), network, description, health, figures })
     }
 
     async fn cluster(path: &Path, library: Option<PathBuf>) -> Result<Storage, StorageError> {
@@ -136,8 +134,8 @@ impl Storage {
         drop(transaction);
         let description = format!("the cluster of {}", path.display());
         // A cluster mends itself; whether it answers is seen by asking.
-        let (health, faults) = Default::default();
-        Ok(Storage { database: Arc::new(database), network, description, health, faults })
+        let (health, figures) = Default::default();
+        Ok(Storage { database: Arc::new(database), network, description, health, figures })
     }
 
     /// The database; to be dropped everywhere before [`Storage::close`].
@@ -150,14 +148,14 @@ impl Storage {
         self.health.clone()
     }
 
-    /// Where the engine counts the faults that it injects; to be dropped as the database is.
-    pub fn faults(&self) -> InjectedFaults {
-        self.faults.clone()
+    /// What the engine counts; to be dropped as the database is.
+    pub fn figures(&self) -> FiguresElsewhere {
+        self.figures.clone()
     }
 
     /// Closes the database and stops the network thread.
     pub fn close(self) {
-        drop((self.database, self.faults));
+        drop((self.database, self.figures));
         drop(self.network);
     }
 }
@@ -166,6 +164,60 @@ impl fmt::Display for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.description)
     }
+}
+
+/// The embedded engine's figures; a cluster has its own (`fdbcli --exec status`).
+fn engine_figures(stats: &Stats, has_faults: bool) -> Vec<Family> {
+    let mut families: Vec<Family> = vec![
+        Family::gauge("flatbed_engine_map_bytes", "Address space that the data file has.", stats.map_bytes as f64),
+        Family::gauge("flatbed_engine_data_bytes", "Bytes of the data file in use.", stats.data_bytes as f64),
+        Family::gauge(
+            "flatbed_engine_snapshots",
+            "States of the database that can be read now.",
+            stats.open_snapshots as f64,
+        ),
+        Family::gauge("flatbed_engine_watches", "Watches that wait.", stats.open_watches as f64),
+        Family::gauge(
+            "flatbed_engine_conflict_ranges",
+            "Writes of recent commits kept for the conflicts of others.",
+            stats.conflict_ranges as f64,
+        ),
+        Family::gauge(
+            "flatbed_engine_pending_clears",
+            "Cleared ranges whose records are still being removed.",
+            stats.pending_clears as f64,
+        ),
+        Family::counter("flatbed_engine_commits", "Commits that wrote and succeeded.", stats.commits),
+        Family::counter(
+            "flatbed_engine_batches",
+            "Transactions of the data file that commits were written in, each with a sync.",
+            stats.batches,
+        ),
+        Family::counter("flatbed_engine_mutations", "Mutations in commits.", stats.mutations),
+        Family::counter(
+            "flatbed_engine_mutation_bytes",
+            "Bytes of keys and values in mutations.",
+            stats.mutation_bytes,
+        ),
+        Family::counter("flatbed_engine_reads", "Reads of single keys.", stats.reads),
+        Family::counter("flatbed_engine_range_reads", "Range reads.", stats.range_reads),
+        Family::counter("flatbed_engine_keys_read", "Pairs that range reads returned.", stats.keys_read),
+        Family::counter("flatbed_engine_read_bytes", "Bytes of keys and values that reads returned.", stats.bytes_read),
+        Family::counter(
+            "flatbed_engine_snapshots_opened",
+            "Read transactions of the data file opened.",
+            stats.snapshots_opened,
+        ),
+    ];
+    if has_faults {
+        let help = "Faults that FLATBED_FDB_BUGGIFY injected, by kind.";
+        let mut faults = Family::new("flatbed_faults_injected", help, Kind::Counter);
+        for fault in &stats.faults {
+            faults.push(&[("kind", fault.kind.into())], Value::Count(fault.count));
+        }
+        families.push(faults);
+    }
+    families
 }
 
 fn boot() -> Result<NetworkAutoStop, FdbError> {

@@ -19,14 +19,16 @@ mod query;
 mod replicator;
 mod reply;
 mod request;
+mod route;
 mod router;
 mod server;
 mod stall;
+mod tracked;
 
 pub use auth::{InvalidHash, PasswordHash, Principal};
 pub use cors::Cors;
 pub use error::Failure;
 pub use health::StorageHealth;
-pub use metrics::InjectedFaults;
+pub use metrics::FiguresElsewhere;
 pub use replicator::ReplicatorOptions;
 pub use server::{BindError, Server, ServerOptions};

@@ -1,103 +1,152 @@
-//! Counting requests, and all figures in Prometheus' text form.
+//! What the server counts, and all figures in Prometheus' text form.
 
-use std::fmt::Write;
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use flatbed_layer::Metric;
+use flatbed_metrics::{Counter, Family, Gauge, Held, Histogram, Key, Keyed, Kind, Labelled, Value};
 
-/// What a request was for, as far as it is counted apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Route {
-    Server,
-    Database,
-    Document,
-    BulkDocs,
-    BulkGet,
-    AllDocs,
-    Changes,
-    Other,
+use crate::route::{Route, Verb};
+use crate::server::State;
+
+/// An answer's status.
+#[derive(Debug)]
+pub(crate) struct Status;
+
+impl Key for Status {
+    const NAME: &'static str = "status";
+    const COUNT_MAX: usize = 20;
 }
 
-const ROUTES: [(Route, &str); 8] = [
-    (Route::Server, "server"),
-    (Route::Database, "database"),
-    (Route::Document, "document"),
-    (Route::BulkDocs, "bulk_docs"),
-    (Route::BulkGet, "bulk_get"),
-    (Route::AllDocs, "all_docs"),
-    (Route::Changes, "changes"),
-    (Route::Other, "other"),
-];
+flatbed_metrics::labels! {
+    /// How a feed is followed. `_db_updates` is one kind in all its forms.
+    pub(crate) enum FeedKind: "feed" {
+        Normal = "normal",
+        Longpoll = "longpoll",
+        Continuous = "continuous",
+        EventSource = "eventsource",
+        WebSocket = "websocket",
+        DbUpdates = "db_updates",
+    }
+}
 
-type Counts = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
+flatbed_metrics::metrics! {
+    /// What one server has counted since it was bound.
+    pub(crate) struct Metrics {
+        requests: Labelled<Route, Labelled<Verb, Keyed<Status>>> = "Requests answered, by route, method and status.",
+        request_duration_seconds: Labelled<Route, Labelled<Verb, Histogram>> = "From the head of a request to the head of its answer; the body of a feed or stream comes after it.",
+        requests_in_flight: Gauge = "Requests whose answer is not yet sent to its end, feeds among them.",
+        answers_broken_off: Counter = "Answers that began and were not sent to their end, because the client went away or the storage failed.",
+        connections: Gauge = "Connections open.",
+        connections_accepted: Counter = "Connections accepted.",
+        received_bytes: Counter = "Bytes received on all connections.",
+        sent_bytes: Counter = "Bytes sent on all connections.",
+        followers: Labelled<FeedKind, Gauge> = "Feeds being answered, by kind.",
+        feed_rows: Labelled<FeedKind, Counter> = "Rows sent on feeds, by kind.",
+        feed_bytes: Labelled<FeedKind, Counter> = "Bytes of feeds' bodies handed to their connections, heartbeats among them, by kind.",
+    }
+}
 
-/// Where `/metrics` asks how many faults the storage injected on purpose; by default it has nobody to ask.
+impl Metrics {
+    /// A request is answered: its head took so long.
+    pub(crate) fn answered(&self, route: Route, verb: Verb, status: u16, duration: Duration) {
+        self.requests.of(route).of(verb).count(i32::from(status));
+        self.request_duration_seconds.of(route).of(verb).observe(duration);
+    }
+
+    /// A feed begins. It is counted among the followers until the answer is dropped.
+    pub(crate) fn follow(self: &Arc<Self>, kind: FeedKind) -> Follower {
+        Follower { kind, _held: self.followers.of(kind).hold(), metrics: self.clone() }
+    }
+}
+
+/// A feed that is being answered.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    kind: FeedKind,
+    metrics: Arc<Metrics>,
+    _held: Held,
+}
+
+impl Follower {
+    /// Rows have been written to it.
+    pub(crate) fn rows(&self, count: u64) {
+        self.metrics.feed_rows.of(self.kind).add(count);
+    }
+
+    /// Bytes have been handed to its connection.
+    pub(crate) fn bytes(&self, count: usize) {
+        self.metrics.feed_bytes.of(self.kind).add(count as u64);
+    }
+}
+
+/// What a [`FiguresElsewhere`] asks.
+type Asked = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
+
+/// Figures that `/metrics` tells and somebody else keeps, such as those of the storage and of the process; by default
+/// there are none.
 #[derive(Clone, Default)]
-pub struct InjectedFaults(Option<Counts>);
+pub struct FiguresElsewhere(Vec<Asked>);
 
-impl InjectedFaults {
-    /// `counts` answers each kind's name, in snake case, and how often it happened. It must not block.
-    pub fn new(counts: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static) -> InjectedFaults {
-        InjectedFaults(Some(Arc::new(counts)))
-    }
-
-    pub(crate) fn prometheus(&self, out: &mut String) {
-        let Some(counts) = &self.0 else { return };
-        out.push_str("# HELP flatbed_faults_injected_total Faults that FLATBED_FDB_BUGGIFY injected, by kind.\n");
-        out.push_str("# TYPE flatbed_faults_injected_total counter\n");
-        for (kind, count) in counts() {
-            // Writing to a String does not fail.
-            let _ = writeln!(out, "flatbed_faults_injected_total{{kind=\"{kind}\"}} {count}");
-        }
+impl FiguresElsewhere {
+    /// Asks `families` too, each time. It must not block.
+    #[must_use]
+    pub fn and(mut self, families: impl Fn() -> Vec<Family> + Send + Sync + 'static) -> FiguresElsewhere {
+        self.0.push(Arc::new(families));
+        self
     }
 }
 
-impl std::fmt::Debug for InjectedFaults {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("InjectedFaults").field(&self.0.is_some()).finish()
+impl fmt::Debug for FiguresElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FiguresElsewhere").field(&self.0.len()).finish()
     }
 }
 
-/// Requests answered, by route and class of status.
-#[derive(Debug, Default)]
-pub(crate) struct Requests([[AtomicU64; 5]; ROUTES.len()]);
+/// All figures of a server.
+pub(crate) fn exposition(state: &State) -> String {
+    let mut families = state.metrics.families();
+    families.extend(memory(state));
+    families.push(replications(state));
+    let is_failed = f64::from(u8::from(state.health.failure().is_some()));
+    let help = "Whether the storage takes no more writes before a restart.";
+    families.push(Family::gauge("flatbed_storage_failed", help, is_failed));
+    families.extend(state.layer.metrics());
+    families.extend(state.figures.0.iter().flat_map(|families| families()));
+    flatbed_metrics::text(&families)
+}
 
-impl Requests {
-    pub(crate) fn count(&self, route: Route, status: u16) {
-        let class = usize::from(status / 100).clamp(1, 5) - 1;
-        if let Some(count) = self.0.get(route as usize).and_then(|classes| classes.get(class)) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+fn memory(state: &State) -> [Family; 4] {
+    let ([texts, trees], answers, pages) =
+        (state.memory.usage(), state.replies.whole_usage(), state.replies.page_usage());
+    let parts = [("request_text", texts), ("request_tree", trees), ("answer", answers)];
+    let mut used =
+        Family::new("flatbed_memory_used_bytes", "Memory that requests' bodies and large answers hold.", Kind::Gauge);
+    let mut limit = Family::new("flatbed_memory_limit_bytes", "What they may hold at most together.", Kind::Gauge);
+    for (part, usage) in parts {
+        used.push(&[("part", part.into())], Value::Count(usage.used as u64));
+        limit.push(&[("part", part.into())], Value::Count(usage.limit as u64));
     }
+    let help = "Pages of streams that are read and not yet written out, of about 1 MB at most.";
+    let pages_used = Family::gauge("flatbed_stream_pages", help, pages.used as f64);
+    let pages_limit = Family::gauge("flatbed_stream_pages_limit", "Such pages at most.", pages.limit as f64);
+    [used, limit, pages_used, pages_limit]
+}
 
-    /// All of it as text.
-    pub(crate) fn prometheus(&self, layer: &[Metric], is_storage_failed: bool) -> String {
-        let mut out = String::new();
-        out.push_str("# HELP flatbed_requests_total Requests answered, by route and class of status.\n");
-        out.push_str("# TYPE flatbed_requests_total counter\n");
-        for ((_, name), classes) in ROUTES.iter().zip(&self.0) {
-            for (class, count) in classes.iter().enumerate() {
-                let count = count.load(Ordering::Relaxed);
-                if count > 0 {
-                    // Writing to a String does not fail.
-                    let _ =
-                        writeln!(out, "flatbed_requests_total{{route=\"{name}\",status=\"{}xx\"}} {count}", class + 1);
-                }
-            }
-        }
-        let _ = writeln!(
-            out,
-            "# HELP flatbed_storage_failed Whether the storage takes no more writes before a restart.\n\
-             # TYPE flatbed_storage_failed gauge\nflatbed_storage_failed {}",
-            u8::from(is_storage_failed)
-        );
-        for Metric { name, help, value } in layer {
-            let _ = writeln!(
-                out,
-                "# HELP flatbed_{name}_total {help}\n# TYPE flatbed_{name}_total counter\nflatbed_{name}_total {value}"
-            );
-        }
-        out
+/// How much there is of something bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub used: usize,
+    pub limit: usize,
+}
+
+/// Replications that this server runs or tries again, by their state.
+fn replications(state: &State) -> Family {
+    let mut family = Family::new("flatbed_replications", "Replications of this server, by state.", Kind::Gauge);
+    let jobs = state.replicator.here();
+    for name in ["running", "pending", "crashing"] {
+        let count = jobs.iter().filter(|job| job.standing().state() == name).count();
+        family.push(&[("state", name.into())], Value::Count(count as u64));
     }
+    family
 }

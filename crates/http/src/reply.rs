@@ -12,6 +12,7 @@ use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::error::Failure;
+use crate::metrics::{Follower, Usage};
 
 /// Pieces of a streamed answer are about this large.
 pub(crate) const CHUNK_BYTES: usize = 48 * 1024;
@@ -36,6 +37,7 @@ const PAGES_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct ReplyMemory {
     whole: Arc<Semaphore>,
+    whole_bytes_max: usize,
     pages: Arc<Semaphore>,
 }
 
@@ -45,7 +47,19 @@ pub(crate) type PagePermit = Option<OwnedSemaphorePermit>;
 impl ReplyMemory {
     pub(crate) fn new(whole_bytes: usize) -> Self {
         let whole = (whole_bytes / PERMIT_BYTES).min(u32::MAX as usize);
-        ReplyMemory { whole: Arc::new(Semaphore::new(whole)), pages: Arc::new(Semaphore::new(PAGES_MAX)) }
+        let (whole, pages) = (Arc::new(Semaphore::new(whole)), Arc::new(Semaphore::new(PAGES_MAX)));
+        ReplyMemory { whole, whole_bytes_max: whole_bytes, pages }
+    }
+
+    /// Bytes of whole answers that go out in pieces.
+    pub(crate) fn whole_usage(&self) -> Usage {
+        let free = self.whole.available_permits() * PERMIT_BYTES;
+        Usage { used: self.whole_bytes_max.saturating_sub(free), limit: self.whole_bytes_max }
+    }
+
+    /// Pages of streams.
+    pub(crate) fn page_usage(&self) -> Usage {
+        Usage { used: PAGES_MAX.saturating_sub(self.pages.available_permits()), limit: PAGES_MAX }
     }
 
     /// Where streams wait before they read a page.
@@ -69,7 +83,7 @@ impl ReplyMemory {
         reply.header(header::CONTENT_LENGTH, &rest.len().to_string());
         let (pieces, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
         reply.body = ReplyBody::Stream(receiver);
-        let sender = Sender { pieces, buffer: Vec::new() };
+        let sender = Sender { pieces, buffer: Vec::new(), follower: None };
         tokio::spawn(async move {
             let _permit = permit;
             while !rest.is_empty() {
@@ -160,6 +174,8 @@ pub(crate) struct Sender {
     pieces: mpsc::Sender<Piece>,
     /// What is not sent yet.
     pub buffer: Vec<u8>,
+    /// Where a feed's bytes are counted.
+    follower: Option<Follower>,
 }
 
 /// The client is gone or does not read: the task ends.
@@ -208,12 +224,28 @@ impl Sender {
         self.send(Piece::End).await
     }
 
+    /// Counts what is sent as `follower`'s, for as long as there is this sender.
+    pub(crate) fn counted_as(mut self, follower: Follower) -> Sender {
+        self.follower = Some(follower);
+        self
+    }
+
+    /// A row of a feed is in the buffer.
+    pub(crate) fn count_row(&self) {
+        if let Some(follower) = &self.follower {
+            follower.rows(1);
+        }
+    }
+
     /// Resolves when the client is gone.
     pub(crate) async fn closed(&self) {
         self.pieces.closed().await;
     }
 
     async fn send(&self, piece: Piece) -> Result<(), Gone> {
+        if let (Some(follower), Piece::Data(data)) = (&self.follower, &piece) {
+            follower.bytes(data.len());
+        }
         match tokio::time::timeout(STALL_MAX, self.pieces.send(piece)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Gone),
@@ -259,7 +291,7 @@ impl Reply {
         let (sender, pieces) = mpsc::channel(CHUNKS_WAITING_MAX);
         let mut reply = Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces) };
         reply.json_headers();
-        (reply, Sender { pieces: sender, buffer: Vec::with_capacity(CHUNK_BYTES + 4_096) })
+        (reply, Sender { pieces: sender, buffer: Vec::with_capacity(CHUNK_BYTES + 4_096), follower: None })
     }
 
     fn json_headers(&mut self) {

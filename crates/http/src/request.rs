@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Principal;
 use crate::error::{Failure, Result};
+use crate::metrics::Usage;
 use crate::query::Query;
 
 /// Between two pieces of a body.
@@ -41,6 +42,7 @@ const STEP_BYTES: usize = 256 * 1024;
 pub(crate) struct BodyMemory {
     texts: Arc<Semaphore>,
     trees: Arc<Semaphore>,
+    text_bytes_max: usize,
     tree_bytes_max: usize,
     body_bytes_max: usize,
 }
@@ -49,9 +51,19 @@ impl BodyMemory {
     pub(crate) fn new(total_bytes: usize, body_bytes_max: usize) -> Self {
         let semaphore = |bytes: usize| Arc::new(Semaphore::new((bytes / PERMIT_BYTES).min(u32::MAX as usize)));
         // At least one greatest body, beside what it is inflated to in a vector with up to twice the room.
-        let text_bytes = (total_bytes / 3).max(3 * body_bytes_max + 2 * STEP_BYTES);
-        let tree_bytes_max = total_bytes.saturating_sub(text_bytes).max(FREE_TREE_BYTES);
-        BodyMemory { texts: semaphore(text_bytes), trees: semaphore(tree_bytes_max), tree_bytes_max, body_bytes_max }
+        let text_bytes_max = (total_bytes / 3).max(3 * body_bytes_max + 2 * STEP_BYTES);
+        let tree_bytes_max = total_bytes.saturating_sub(text_bytes_max).max(FREE_TREE_BYTES);
+        let (texts, trees) = (semaphore(text_bytes_max), semaphore(tree_bytes_max));
+        BodyMemory { texts, trees, text_bytes_max, tree_bytes_max, body_bytes_max }
+    }
+
+    /// Bytes of texts and of trees that requests hold now.
+    pub(crate) fn usage(&self) -> [Usage; 2] {
+        let of = |semaphore: &Semaphore, limit: usize| Usage {
+            used: limit.saturating_sub(semaphore.available_permits() * PERMIT_BYTES),
+            limit,
+        };
+        [of(&self.texts, self.text_bytes_max), of(&self.trees, self.tree_bytes_max)]
     }
 
     fn permits(bytes: usize) -> u32 {

@@ -9,16 +9,18 @@ use hyper::{Method, Response, StatusCode};
 
 use crate::auth::Principal;
 use crate::error::{Failure, Result};
+use crate::handlers::replicate::NODE;
 use crate::handlers::{
     all_docs, attachment, bulk, bulk_get, changes, database, document, local, maintenance, replicate, revisions,
     scheduler, server,
 };
-use crate::metrics::Route;
 use crate::query::{Query, decode};
 use crate::replicator::REPLICATOR;
 use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
+use crate::route::{DATABASES_OF_THE_SYSTEM, Route, Verb};
 use crate::server::State;
+use crate::tracked::Tracked;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 
@@ -26,8 +28,9 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
 
 /// Answers one request.
-pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>) -> Response<ReplyBody> {
+pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>) -> Response<Tracked> {
     let started = Instant::now();
+    let in_flight = state.metrics.requests_in_flight.hold();
     let (mut parts, body) = request.into_parts();
     // Nothing from outside has extensions.
     let inside = parts.extensions.remove::<Principal>();
@@ -35,18 +38,20 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
     let is_head = method == Method::HEAD;
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
     let challenge = headers.get(WANTED_CHALLENGE).cloned();
-    let mut route = Route::Other;
+    let is_inside = inside.is_some();
+    let mut route = Route::Preflight;
     let mut reply = match state.cors.preflight(&method, &headers) {
         Some(reply) => reply,
         None => {
+            let segments = segments(uri.path());
+            route = segments.as_ref().map_or(Route::Invalid, |segments| Route::of(segments));
             let handled = async {
                 let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
                 let principal = match inside {
                     Some(principal) => principal,
                     None => state.admins.authenticate(authorization).await?,
                 };
-                let segments = segments(uri.path())?;
-                route = route_of(&segments);
+                let segments = segments?;
                 let memory = state.memory.clone();
                 let query = Query::parse(uri.query())?;
                 let (method, uri) = (method.clone(), uri.clone());
@@ -71,7 +76,10 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
     let id = state.request_ids.next();
     reply.header(REQUEST_ID, &id);
     reply.headers.insert(header::SERVER, state.server_header.clone());
-    state.requests.count(route, reply.status.as_u16());
+    // What replications ask this server itself is no client's request.
+    if !is_inside {
+        state.metrics.answered(route, Verb::from(&method), reply.status.as_u16(), started.elapsed());
+    }
     tracing::debug!(
         request = id,
         %method,
@@ -80,10 +88,7 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
         microseconds = started.elapsed().as_micros() as u64,
         "request"
     );
-    let mut response = Response::new(reply.body);
-    *response.status_mut() = reply.status;
-    *response.headers_mut() = reply.headers;
-    response
+    Tracked::respond(reply, &state.metrics, in_flight)
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
@@ -102,24 +107,6 @@ async fn run(state: Arc<State>, request: Request) -> Result<Reply> {
 fn segments(path: &str) -> Result<Vec<String>> {
     path.split('/').filter(|segment| !segment.is_empty()).map(decode).collect()
 }
-
-fn route_of(segments: &[String]) -> Route {
-    let names: Vec<&str> = segments.iter().take(2).map(String::as_str).collect();
-    match names[..] {
-        [] => Route::Server,
-        [name] if name.starts_with('_') => Route::Server,
-        [_] => Route::Database,
-        [_, "_bulk_docs"] => Route::BulkDocs,
-        [_, "_bulk_get"] => Route::BulkGet,
-        [_, "_all_docs" | "_design_docs"] => Route::AllDocs,
-        [_, "_changes"] => Route::Changes,
-        [_, name, ..] if name.starts_with('_') && !name.starts_with("_design") => Route::Other,
-        _ => Route::Document,
-    }
-}
-
-/// Names that begin with an underscore and are databases all the same.
-const DATABASES_OF_THE_SYSTEM: [&str; 3] = ["_users", "_replicator", "_global_changes"];
 
 async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     let segments = std::mem::take(&mut request.segments);
@@ -162,7 +149,7 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         ["_scheduler", "docs", REPLICATOR] => scheduler::docs(state, &request, None).await,
         ["_scheduler", "docs", REPLICATOR, id] => scheduler::docs(state, &request, Some(id)).await,
         ["_scheduler", ..] => Err(Failure::not_found("missing")),
-        ["metrics"] => server::metrics(state, &request),
+        ["metrics"] | ["_node", "_local" | NODE, "_prometheus"] => server::metrics(state, &request),
         [
             path @ ("_node" | "_cluster_setup" | "_membership" | "_dbs_info" | "_db_updates" | "_reshard"
             | "_search_analyze" | "_nouveau_analyze" | "_utils"),

@@ -20,7 +20,7 @@ use crate::auth::{Admins, PasswordHash};
 use crate::cors::Cors;
 use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
-use crate::metrics::{InjectedFaults, Requests};
+use crate::metrics::{FiguresElsewhere, Metrics};
 use crate::replicator::{Replicator, ReplicatorOptions};
 use crate::reply::ReplyMemory;
 use crate::request::BodyMemory;
@@ -58,8 +58,8 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// Where a failure of the storage is told.
     pub health: StorageHealth,
-    /// Where faults that are injected on purpose are counted.
-    pub faults: InjectedFaults,
+    /// What `/metrics` tells besides this server's and its layer's figures.
+    pub figures: FiguresElsewhere,
     /// How replications that this server runs are tried again and shared with others.
     pub replicator: ReplicatorOptions,
 }
@@ -76,7 +76,7 @@ impl Default for ServerOptions {
             connections_max: 20_000,
             drain: Duration::from_secs(10),
             health: StorageHealth::default(),
-            faults: InjectedFaults::default(),
+            figures: FiguresElsewhere::default(),
             replicator: ReplicatorOptions::default(),
         }
     }
@@ -109,11 +109,11 @@ pub(crate) struct State {
     pub server_header: HeaderValue,
     pub memory: BodyMemory,
     pub replies: ReplyMemory,
-    pub requests: Requests,
+    pub metrics: Arc<Metrics>,
     pub request_ids: RequestIds,
     pub uuids: Uuids,
     pub health: StorageHealth,
-    pub faults: InjectedFaults,
+    pub figures: FiguresElsewhere,
     pub replicator: Arc<Replicator>,
 }
 
@@ -152,11 +152,11 @@ impl Server {
             server_header: server_header.unwrap_or(HeaderValue::from_static("Flatbed")),
             memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
             replies: ReplyMemory::new(options.body_memory_bytes / 2),
-            requests: Requests::default(),
+            metrics: Arc::default(),
             request_ids: RequestIds::default(),
             uuids: Uuids::default(),
             health: options.health,
-            faults: options.faults,
+            figures: options.figures,
         });
         let connections = Arc::new(Semaphore::new(options.connections_max));
         Ok(Server { listeners, state, connections, drain: options.drain })
@@ -219,6 +219,7 @@ async fn accept(
             }
         };
         let _ = stream.set_nodelay(true);
+        let stream = StallGuard::new(stream, state.metrics.clone());
         let state = state.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let state = state.clone();
@@ -237,7 +238,7 @@ async fn accept(
             .max_concurrent_streams(250)
             .max_header_list_size(HEAD_BYTES_MAX as u32)
             .keep_alive_interval(Duration::from_secs(30));
-        let connection = builder.serve_connection(TokioIo::new(StallGuard::new(stream)), service).into_owned();
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = connection.await {

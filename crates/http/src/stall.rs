@@ -2,12 +2,15 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use flatbed_metrics::Held;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::metrics::Metrics;
 use crate::reply::STALL_MAX;
 
 /// A TCP stream whose writes fail once none has got through for [`STALL_MAX`]: else a client that stops reading would
@@ -16,11 +19,24 @@ pub(crate) struct StallGuard {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
+    metrics: Arc<Metrics>,
+    _open: Held,
 }
 
 impl StallGuard {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        StallGuard { stream, deadline: Box::pin(sleep_until(Instant::now())), waiting: false }
+    /// Counts the connection, and what goes over it.
+    pub(crate) fn new(stream: TcpStream, metrics: Arc<Metrics>) -> Self {
+        let deadline = Box::pin(sleep_until(Instant::now()));
+        metrics.connections_accepted.add(1);
+        let open = metrics.connections.hold();
+        StallGuard { stream, deadline, waiting: false, metrics, _open: open }
+    }
+
+    fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.metrics.sent_bytes.add(*bytes as u64);
+        }
+        written
     }
 
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -41,13 +57,17 @@ impl StallGuard {
 
 impl AsyncRead for StallGuard {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, into);
+        self.metrics.received_bytes.add(into.filled().len().saturating_sub(before) as u64);
+        read
     }
 }
 
 impl AsyncWrite for StallGuard {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, from);
+        let written = self.count(written);
         self.watch(context, written)
     }
 
@@ -57,6 +77,7 @@ impl AsyncWrite for StallGuard {
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, from);
+        let written = self.count(written);
         self.watch(context, written)
     }
 

@@ -116,6 +116,8 @@ pub(crate) fn start(inner: &Arc<Inner>, instance: Arc<Instance>) {
             std::collections::hash_map::Entry::Occupied(_) => return,
             std::collections::hash_map::Entry::Vacant(place) => place.insert(Arc::clone(&running)),
         };
+        inner.metrics.compactions.add(1);
+        let _running = inner.metrics.compactions_running.hold();
         tracing::info!(database = instance.name, "compaction begins");
         match run(&inner, &instance, &running).await {
             Ok(freed) => tracing::info!(database = instance.name, freed_bytes = freed, "compaction has ended"),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
+use flatbed_metrics::Family;
 use foundationdb::options::StreamingMode;
 use foundationdb::{Database as Fdb, RangeOption, Transaction};
 use prost::Message;
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::hub::Hub;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
-use crate::metrics::{Metric, Metrics};
+use crate::metrics::Metrics;
 use crate::proto;
 use crate::records::check_format;
 use crate::transaction::{self, Attempt, Operation};
@@ -184,9 +185,9 @@ impl Layer {
         crate::staging::sweep(&self.inner, broken_after).await
     }
 
-    /// All counters.
-    pub fn metrics(&self) -> Vec<Metric> {
-        self.inner.metrics.snapshot()
+    /// All that is counted; cheap enough to be asked for every second.
+    pub fn metrics(&self) -> Vec<Family> {
+        self.inner.metrics.families()
     }
 
     /// Wakes every waiting feed, which then says that the server is going away.

@@ -55,7 +55,6 @@ pub use flatbed_revtree::{Hash, RevId};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, TakenLease};
 pub use local::{LOCAL_BYTES_MAX, LocalDocument};
-pub use metrics::Metric;
 pub use read::{Got, OpenRevs};
 pub use seq::Seq;
 pub use upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};

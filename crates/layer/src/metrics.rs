@@ -1,64 +1,40 @@
 //! What the layer counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use flatbed_metrics::{Counter, Gauge, Histogram, Key, Keyed};
 
-/// One counter.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+/// An error code of FoundationDB's. There are some 300; those that a transaction meets are few.
+#[derive(Debug)]
+pub(crate) struct ErrorCode;
 
-impl Count {
-    pub(crate) fn add(&self, by: u64) {
-        self.0.fetch_add(by, Ordering::Relaxed);
+impl Key for ErrorCode {
+    const NAME: &'static str = "code";
+    const COUNT_MAX: usize = 32;
+}
+
+flatbed_metrics::metrics! {
+    /// What one [`Layer`](crate::Layer) has counted since it was opened.
+    pub(crate) struct Metrics {
+        transactions: Counter = "Transactions begun.",
+        commits: Counter = "Transactions committed.",
+        commit_duration_seconds: Histogram = "How long commits that succeeded took.",
+        retries: Keyed<ErrorCode> = "Attempts of a transaction that an error of FoundationDB's ended, by its code; nearly all are tried again.",
+        conflicts: Counter = "Commits refused for a conflict (1020).",
+        unknown_results: Counter = "Commits whose result was unknown (1021).",
+        documents_written: Counter = "Document revisions committed.",
+        documents_read: Counter = "Documents read.",
+        document_conflicts: Counter = "Edits refused because their parent was not the current leaf.",
+        mapping_hits: Counter = "Documents whose field names were all cached.",
+        mapping_misses: Counter = "Documents with field names to look up or allocate.",
+        field_ids_allocated: Counter = "Field ids allocated.",
+        by_seq_reads: Counter = "Range reads of by-seq.",
+        by_seq_rows: Counter = "Rows read from by-seq.",
+        watches_set: Counter = "FoundationDB watches set by feeds.",
+        watches_fired: Counter = "FoundationDB watches that fired.",
+        safety_rereads: Counter = "Times that a feed read again without a watch having fired.",
+        blobs_staged: Counter = "Large bodies and attachments written ahead.",
+        blobs_swept: Counter = "Broken uploads removed.",
+        sweeps: Counter = "Looks for broken uploads in all databases.",
+        compactions: Counter = "Compactions begun.",
+        compactions_running: Gauge = "Compactions under way in this process.",
     }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-macro_rules! metrics {
-    ($($name:ident: $help:literal,)*) => {
-        /// Counters of one [`Layer`](crate::Layer), since it was opened.
-        #[derive(Debug, Default)]
-        pub(crate) struct Metrics { $(pub(crate) $name: Count,)* }
-
-        impl Metrics {
-            pub(crate) fn snapshot(&self) -> Vec<Metric> {
-                vec![$(Metric { name: stringify!($name), help: $help, value: self.$name.get() },)*]
-            }
-        }
-    };
-}
-
-metrics! {
-    transactions: "Transactions begun.",
-    commits: "Transactions committed.",
-    commit_microseconds: "Time spent in commits that succeeded, in microseconds.",
-    retries: "Attempts that FoundationDB had tried again.",
-    conflicts: "Commits refused for a conflict (1020).",
-    unknown_results: "Commits whose result was unknown (1021).",
-    documents_written: "Document revisions committed.",
-    documents_read: "Documents read.",
-    document_conflicts: "Edits refused because their parent was not the current leaf.",
-    mapping_hits: "Documents whose field names were all cached.",
-    mapping_misses: "Documents with field names to look up or allocate.",
-    field_ids_allocated: "Field ids allocated.",
-    by_seq_reads: "Range reads of by-seq.",
-    by_seq_rows: "Rows read from by-seq.",
-    watches_set: "FoundationDB watches set by feeds.",
-    watches_fired: "FoundationDB watches that fired.",
-    safety_rereads: "Times that a feed read again without a watch having fired.",
-    blobs_staged: "Large bodies written ahead.",
-    blobs_swept: "Broken uploads removed.",
-}
-
-/// A counter's name, what it counts, and its value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Metric {
-    /// In snake case, without a prefix.
-    pub name: &'static str,
-    /// One sentence.
-    pub help: &'static str,
-    /// Since the layer was opened.
-    pub value: u64,
 }

@@ -191,6 +191,7 @@ pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<
         }
     }
     inner.metrics.blobs_swept.add(swept);
+    inner.metrics.sweeps.add(1);
     Ok(swept)
 }
 

@@ -52,7 +52,7 @@ pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Metrics, operat
                 match trx.commit().await {
                     Ok(_) => {
                         metrics.commits.add(1);
-                        metrics.commit_microseconds.add(commit_started.elapsed().as_micros() as u64);
+                        metrics.commit_duration_seconds.observe(commit_started.elapsed());
                         return Ok(output);
                     }
                     Err(failed) => {
@@ -150,7 +150,7 @@ pub(crate) fn conflict_with(trx: &Transaction, key: &[u8]) -> Result<()> {
 }
 
 fn note(metrics: &Metrics, error: FdbError) {
-    metrics.retries.add(1);
+    metrics.retries.count(error.code());
     match error.code() {
         NOT_COMMITTED => metrics.conflicts.add(1),
         COMMIT_UNKNOWN_RESULT | CLUSTER_VERSION_CHANGED => metrics.unknown_results.add(1),

@@ -204,10 +204,10 @@ async fn random_work_under_faults() {
         let store = Store::with_faults(probability, seed);
         let layers = [store.layer().await, store.layer().await];
         work(&layers, if seed % 2 == 0 { None } else { Some(0) }, 8, 30, 10).await;
-        let metrics = layers.each_ref().map(Layer::metrics).into_iter().flatten();
-        let count = |name| metrics.clone().filter(|metric| metric.name == name).map(|metric| metric.value).sum::<u64>();
-        assert!(count("retries") > 0, "no faults were injected");
-        assert!(count("unknown_results") > 0 || probability < 0.1, "no faults were injected into commits");
+        let metrics = layers.each_ref().map(Layer::metrics).concat();
+        let count = |name| flatbed_metrics::total(&metrics, name);
+        assert!(count("flatbed_retries") > 0, "no faults were injected");
+        assert!(count("flatbed_unknown_results") > 0 || probability < 0.1, "no faults were injected into commits");
     }
 }
 

@@ -88,7 +88,7 @@ async fn a_follower_at_one_server_sees_writes_at_the_other() {
         seen.iter().map(|row| &row.1).collect::<Vec<_>>(),
         (0..200).map(|n| format!("d{n}")).collect::<Vec<_>>().iter().collect::<Vec<_>>()
     );
-    let fired = two.metrics().into_iter().find(|metric| metric.name == "watches_fired").unwrap().value;
+    let fired = flatbed_metrics::total(&two.metrics(), "flatbed_watches_fired");
     assert!(fired > 0);
     // The end of the server ends the wait.
     two.shutdown();

@@ -14,6 +14,7 @@ use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
+use crate::metrics::FeedKind;
 use crate::query::{Query, number};
 use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Memory, Request};
@@ -32,6 +33,17 @@ enum Feed {
     Longpoll,
     Continuous,
     EventSource,
+}
+
+impl Feed {
+    fn kind(self) -> FeedKind {
+        match self {
+            Feed::Normal => FeedKind::Normal,
+            Feed::Longpoll => FeedKind::Longpoll,
+            Feed::Continuous => FeedKind::Continuous,
+            Feed::EventSource => FeedKind::EventSource,
+        }
+    }
 }
 
 /// What a feed was asked for, beyond what the layer is asked.
@@ -112,6 +124,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let room = pages.room().await;
     let first = changes.next_page().await?;
     let (mut reply, sender) = Reply::stream();
+    let sender = sender.counted_as(state.metrics.follow(feed.kind()));
     if let Some(etag) = etag {
         reply.header(header::ETAG, &etag);
     }
@@ -393,5 +406,6 @@ async fn write_row(database: &Database, row: &ChangeRow, show: Option<&Show>, se
         attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
     }
     sender.buffer.push(b'}');
+    sender.count_row();
     Ok(())
 }

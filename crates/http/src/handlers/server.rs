@@ -10,7 +10,7 @@ use crate::handlers::replicate::NODE;
 use crate::ids;
 use crate::json_out;
 use crate::json_out::{comma, member, string, string_or_null};
-use crate::reply::Reply;
+use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
 use crate::server::State;
 
@@ -156,10 +156,10 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
 
 pub(crate) fn metrics(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    let mut text = state.requests.prometheus(&state.layer.metrics(), state.health.failure().is_some());
-    state.faults.prometheus(&mut text);
-    let mut reply = Reply::json(StatusCode::OK, text.into_bytes());
-    reply.header(header::CONTENT_TYPE, "text/plain; version=0.0.4");
+    let text = crate::metrics::exposition(state);
+    let mut reply = Reply::json(StatusCode::OK, Vec::new());
+    reply.body = ReplyBody::Full(Some(text.into()));
+    reply.header(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
     reply.header(header::CACHE_CONTROL, "no-store");
     Ok(reply)
 }

@@ -43,6 +43,15 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// CouchDB's word for it.
+    pub(crate) fn state(&self) -> &'static str {
+        match (&self.error, self.is_running) {
+            (_, true) => "running",
+            (Some(_), false) => "crashing",
+            (None, false) => "pending",
+        }
+    }
+
     pub(crate) fn note(&mut self, kind: &'static str, reason: Option<String>) {
         self.updated_at = time::now();
         self.history.push_front(Event { at: self.updated_at, kind, reason });
@@ -265,11 +274,7 @@ impl Job {
     /// The job as `_scheduler/docs` shows it.
     pub(crate) fn write_doc(&self, node: &str, out: &mut Vec<u8>) {
         let standing = self.standing().clone();
-        let state = match (&standing.error, standing.is_running) {
-            (_, true) => "running",
-            (Some(_), false) => "crashing",
-            (None, false) => "pending",
-        };
+        let state = standing.state();
         out.extend_from_slice(b"{\"database\":");
         string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
         out.extend_from_slice(b",\"doc_id\":");

@@ -1,6 +1,5 @@
 //! This server's own databases as one side of a replication: its handlers, behind a pipe in memory.
 
-use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 
 use flatbed_replicate::LocalConnect;
@@ -15,6 +14,11 @@ use crate::server::State;
 /// Bytes in the pipe, each way.
 const PIPE_BYTES: usize = 256 * 1024;
 
+/// The server has ended: so does the connection.
+#[derive(Debug, thiserror::Error)]
+#[error("the server is gone")]
+struct ServerGone;
+
 /// Makes connections to the server. Whoever may begin a replication is an administrator, and so is what speaks here.
 pub(crate) fn connect(state: &Weak<State>) -> LocalConnect {
     let state = state.clone();
@@ -26,9 +30,8 @@ pub(crate) fn connect(state: &Weak<State>) -> LocalConnect {
             request.extensions_mut().insert(Principal { name: None, is_admin: true });
             async move {
                 match state {
-                    Some(state) => Ok::<_, Infallible>(router::answer(state, request).await),
-                    // The server is gone; nobody reads this.
-                    None => Ok(hyper::Response::new(crate::reply::ReplyBody::Ended)),
+                    Some(state) => Ok(router::answer(state, request).await),
+                    None => Err(ServerGone),
                 }
             }
         });
