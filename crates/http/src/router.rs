@@ -11,8 +11,8 @@ use crate::auth::Principal;
 use crate::error::{Failure, Result};
 use crate::handlers::replicate::NODE;
 use crate::handlers::{
-    all_docs, attachment, bulk, bulk_get, changes, database, document, local, maintenance, replicate, revisions,
-    scheduler, server,
+    all_docs, attachment, bulk, bulk_get, changes, database, db_updates, document, local, maintenance, replicate,
+    revisions, scheduler, server,
 };
 use crate::query::{Query, decode};
 use crate::replicator::REPLICATOR;
@@ -142,6 +142,7 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     match names[..] {
         ["_all_dbs"] => server::all_dbs(state, &request).await,
         ["_active_tasks"] => server::active_tasks(state, &request),
+        ["_db_updates"] => db_updates::db_updates(state, request).await,
         ["_replicate"] => replicate::replicate(state, request).await,
         ["_scheduler", "jobs"] => scheduler::jobs(state, &request, None).await,
         ["_scheduler", "jobs", id] => scheduler::jobs(state, &request, Some(id)).await,
@@ -151,8 +152,8 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
         ["_scheduler", ..] => Err(Failure::not_found("missing")),
         ["metrics"] | ["_node", "_local" | NODE, "_prometheus"] => server::metrics(state, &request),
         [
-            path @ ("_node" | "_cluster_setup" | "_membership" | "_dbs_info" | "_db_updates" | "_reshard"
-            | "_search_analyze" | "_nouveau_analyze" | "_utils"),
+            path @ ("_node" | "_cluster_setup" | "_membership" | "_dbs_info" | "_reshard" | "_search_analyze"
+            | "_nouveau_analyze" | "_utils"),
             ..,
         ] => later(&mut request, path).await,
         [name] => database::root(state, request, name).await,

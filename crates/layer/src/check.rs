@@ -5,6 +5,7 @@
 
 mod attachments;
 mod document;
+mod updates;
 
 use std::collections::HashSet;
 
@@ -131,7 +132,7 @@ pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) +
     Ok(report)
 }
 
-/// Looks for data that belongs to no database: what a deletion left behind.
+/// Looks for data that belongs to no database (what a deletion left behind), and for what `_db_updates` tells wrongly.
 ///
 /// # Errors
 /// As [`check_database`].
@@ -154,6 +155,7 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
         }
         from = namespace + 1;
     }
+    updates::check(inner, &mut report).await?;
     Ok(report)
 }
 

@@ -102,7 +102,7 @@ pub(crate) async fn wait_until_there(inner: &Inner, name: &str) -> Result<()> {
 }
 
 /// Reads a key and sets the watch on it in the same transaction. What is not there reads as empty.
-async fn arm(
+pub(crate) async fn arm(
     inner: &Inner,
     key: &[u8],
 ) -> Result<(Vec<u8>, impl Future<Output = foundationdb::FdbResult<()>> + use<>)> {

@@ -69,7 +69,7 @@ pub(crate) fn maintainers() -> Vec<Box<dyn IndexMaintainer>> {
     vec![Box::new(BySeq::default()), Box::new(AllDocs), Box::new(Counters::default())]
 }
 
-/// Exactly one entry a document; `last_seq` for the watches.
+/// Exactly one entry a document; `last_seq` for the watches; that the database has changed.
 #[derive(Default)]
 struct BySeq {
     greatest_user_version: Option<u16>,
@@ -108,7 +108,9 @@ impl IndexMaintainer for BySeq {
     }
 
     fn finish(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
-        self.greatest_user_version.map_or(Ok(()), |last| touch_last_seq(trx, &instance.keys, last))
+        let Some(last) = self.greatest_user_version else { return Ok(()) };
+        touch_last_seq(trx, &instance.keys, last)?;
+        instance.updated.touch(trx)
     }
 }
 

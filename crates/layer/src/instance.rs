@@ -12,6 +12,7 @@ use crate::keys::Keys;
 use crate::layer::{Inner, REVS_LIMIT};
 use crate::proto::DatabaseRecord;
 use crate::transaction;
+use crate::updates::UpdatedKeys;
 
 /// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
@@ -26,6 +27,7 @@ pub(crate) struct Instance {
     pub record: DatabaseRecord,
     pub record_key: Vec<u8>,
     pub keys: Keys,
+    pub updated: UpdatedKeys,
     pub fields: Fields,
     pub hub: Hub,
 }

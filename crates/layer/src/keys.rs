@@ -4,6 +4,7 @@
 
 mod document;
 mod tuple;
+mod updates;
 
 use crate::error::Result;
 use crate::seq::{STAMP_BYTES, Seq};
@@ -27,6 +28,7 @@ const INSTANCE: u64 = 0;
 const DBS: u64 = 1;
 const NEXT_NAMESPACE: u64 = 2;
 const DATA: u64 = 3;
+// 4 to 6: `updates`.
 
 // Under {NS}.
 const META: u64 = 0;

@@ -20,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::proto;
 use crate::records::check_format;
 use crate::transaction::{self, Attempt, Operation};
+use crate::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
 const NAME_BYTES_MAX: usize = 238;
@@ -94,6 +95,8 @@ pub(crate) struct Inner {
     pub compactions: Compactions,
     /// Becomes true when the server stops.
     pub closing: watch::Sender<bool>,
+    /// Followers of `_db_updates`.
+    pub updates: UpdatesHub,
     uuid: String,
     databases: DashMap<String, Cached>,
 }
@@ -114,7 +117,17 @@ impl Layer {
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
         let compactions = Compactions::default();
-        let inner = Arc::new(Inner { db, keys, options, metrics, compactions, closing, uuid, databases });
+        let inner = Arc::new(Inner {
+            db,
+            keys,
+            options,
+            metrics,
+            compactions,
+            closing,
+            updates: UpdatesHub::default(),
+            uuid,
+            databases,
+        });
         crate::staging::start_sweeper(&inner);
         crate::compact::start_watching(&inner);
         Ok(Layer { inner })
@@ -185,6 +198,29 @@ impl Layer {
         crate::staging::sweep(&self.inner, broken_after).await
     }
 
+    /// Creations, deletions and changes of all databases, in the order of commits: each creation and deletion, and of
+    /// each database its newest change.
+    pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
+        DatabaseUpdates::new(self.inner.clone(), query)
+    }
+
+    /// The newest update of any database.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], [`Error::Corrupt`].
+    pub async fn newest_database_update(&self) -> Result<crate::Seq> {
+        updates::newest(&self.inner).await
+    }
+
+    /// Forgets creations and deletions older than `kept_for` that later ones of the same name supersede. The layer does
+    /// so itself from time to time; returns how many there were.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], [`Error::Corrupt`].
+    pub async fn sweep_database_updates(&self, kept_for: Duration) -> Result<u64> {
+        updates::sweep(&self.inner, kept_for).await
+    }
+
     /// All that is counted; cheap enough to be asked for every second.
     pub fn metrics(&self) -> Vec<Family> {
         self.inner.metrics.families()
@@ -220,6 +256,7 @@ impl Inner {
             _ => Arc::new(Instance {
                 name: name.to_owned(),
                 keys: self.keys.namespace(record.namespace),
+                updated: UpdatedKeys::new(&self.keys, name),
                 record,
                 record_key,
                 fields: Default::default(),
@@ -283,7 +320,7 @@ impl Operation for OpenRoot<'_> {
             check_format("the store", record.format_version)?;
             return Ok(record.uuid);
         }
-        let record = proto::Instance { format_version: FORMAT_VERSION, uuid: self.uuid.to_vec() };
+        let record = proto::Instance { format_version: FORMAT_VERSION, uuid: self.uuid.to_vec(), incarnation: 0 };
         trx.set(&key, &record.encode_to_vec());
         Ok(record.uuid)
     }
@@ -345,6 +382,7 @@ impl Operation for Create<'_> {
         trx.set(&key, &record);
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
         crate::index::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
+        updates::note_event(trx, &self.inner.keys, self.name, false)?;
         trx.update_metadata_version();
         self.made = Some(record);
         Ok(())
@@ -398,6 +436,7 @@ impl Operation for Delete<'_> {
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);
+        updates::note_event(trx, &self.inner.keys, self.name, true)?;
         trx.update_metadata_version();
         self.deleted = Some(bytes.to_vec());
         Ok(())

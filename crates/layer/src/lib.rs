@@ -40,6 +40,7 @@ mod seq;
 mod staging;
 mod transaction;
 mod tree;
+mod updates;
 mod upload;
 mod write;
 
@@ -57,4 +58,5 @@ pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, TakenLease};
 pub use local::{LOCAL_BYTES_MAX, LocalDocument};
 pub use read::{Got, OpenRevs};
 pub use seq::Seq;
+pub use updates::{DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery};
 pub use upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};

@@ -19,6 +19,21 @@ pub struct Instance {
     /// 16 bytes
     #[prost(bytes = "vec", tag = "2")]
     pub uuid: ::prost::alloc::vec::Vec<u8>,
+    /// of what _db_updates tells; a restore gives another one
+    #[prost(fixed64, tag = "3")]
+    pub incarnation: u64,
+}
+/// {root}/DATABASE_EVENTS/{versionstamp}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DatabaseEvent {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// else it was created
+    #[prost(bool, tag = "2")]
+    pub deleted: bool,
+    /// Unix time
+    #[prost(uint64, tag = "3")]
+    pub at_ms: u64,
 }
 /// {root}/DBS/{name}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -88,6 +88,7 @@ pub async fn begin_incarnations(db: &Fdb, root: &[u8], mut progress: impl FnMut(
         renewed.databases += 1;
         records.begin = [key.as_slice(), &[0]].concat();
     }
+    transaction::write(db, &metrics, &mut RenewUpdates { keys: &keys, incarnation: tag()? }).await?;
     Ok(renewed)
 }
 
@@ -149,6 +150,24 @@ impl Operation for FirstRecord<'_> {
         let record = proto::DatabaseRecord::decode(row.value())?;
         check_format("the database", record.format_version)?;
         Ok(Some((row.key().to_vec(), record)))
+    }
+}
+
+/// Sequences of `_db_updates` must mean nothing in the copy either.
+struct RenewUpdates<'a> {
+    keys: &'a RootKeys,
+    incarnation: u64,
+}
+
+impl Operation for RenewUpdates<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let key = self.keys.instance();
+        let Some(bytes) = trx.get(&key, false).await? else { return Ok(()) };
+        let record = proto::Instance { incarnation: self.incarnation, ..proto::Instance::decode(&*bytes)? };
+        trx.set(&key, &record.encode_to_vec());
+        Ok(())
     }
 }
 

@@ -208,6 +208,9 @@ pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
             if let Err(error) = sweep(&inner, BROKEN_AFTER).await {
                 tracing::warn!(%error, "broken uploads could not be swept");
             }
+            if let Err(error) = crate::updates::sweep(&inner, BROKEN_AFTER).await {
+                tracing::warn!(%error, "creations and deletions of databases could not be swept");
+            }
         }
     });
 }

@@ -1,0 +1,149 @@
+//! What `_db_updates` tells must agree with the databases that are there.
+
+use std::collections::HashSet;
+
+use foundationdb::Transaction;
+use prost::Message;
+
+use super::{PAGE_KEYS, Report, hex, run};
+use crate::error::Result;
+use crate::keys::KeyRange;
+use crate::layer::Inner;
+use crate::proto;
+use crate::read::page_of;
+use crate::transaction::{Attempt, Operation};
+use crate::updates::stamp_of;
+
+/// Databases looked at in one transaction, each with two reads.
+const PAGE_DATABASES: usize = 100;
+
+pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
+    let mut rest = Some(inner.keys.databases_updated());
+    while let Some(range) = rest {
+        rest = page(inner, report, UpdatedPage { inner, range: &range }).await?;
+    }
+    // The log from its end: of each name the newest entry says whether the database is there. One that comes meanwhile
+    // makes what is read of the names useless.
+    let before = run(inner, &mut LastEvent { inner }).await?;
+    let mut found = Report::default();
+    let mut seen = HashSet::new();
+    let mut rest = Some(inner.keys.database_events());
+    while let Some(range) = rest {
+        rest = page(inner, &mut found, EventsPage { inner, range: &range, seen: &mut seen }).await?;
+    }
+    report.keys += found.keys;
+    if run(inner, &mut LastEvent { inner }).await? == before {
+        found.violations.into_iter().for_each(|violation| report.violation(violation));
+    }
+    Ok(())
+}
+
+/// Keys looked at, what is wrong with them, and what is left.
+type Page = (usize, Vec<String>, Option<KeyRange>);
+
+async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Output = Page>) -> Result<Option<KeyRange>> {
+    let (keys, violations, next) = run(inner, &mut page).await?;
+    report.keys += keys as u64;
+    violations.into_iter().for_each(|violation| report.violation(violation));
+    Ok(next)
+}
+
+/// The stamp of a database's newest change is the one of its own `last_seq`.
+struct UpdatedPage<'a> {
+    inner: &'a Inner,
+    range: &'a KeyRange,
+}
+
+impl Operation for UpdatedPage<'_> {
+    type Output = Page;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
+        let keys = &self.inner.keys;
+        let newest = trx.get(&keys.newest_update(), true).await?;
+        let newest = newest.as_deref().unwrap_or_default().to_vec();
+        let page = trx.get_range(&page_of(self.range, PAGE_DATABASES, false), 1, true).await?;
+        let rows: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+        let more = page.more() || page.len() == PAGE_DATABASES;
+        let mut violations = Vec::new();
+        for (key, value) in &rows {
+            let (Ok(name), Ok(stamp)) = (keys.database_updated_name(key), stamp_of(value)) else {
+                violations.push(format!("key {} is no database's newest change", hex(key)));
+                continue;
+            };
+            let Some(record) = trx.get(&keys.database(&name), true).await? else {
+                violations.push(format!("{name:?} is told to have changed, and there is no such database"));
+                continue;
+            };
+            let namespace = proto::DatabaseRecord::decode(&*record)?.namespace;
+            let last_seq = trx.get(&keys.namespace(namespace).last_seq(), true).await?;
+            let last_seq = last_seq.as_deref().unwrap_or_default();
+            if last_seq.get(..10) != stamp.get(..10) {
+                violations.push(format!(
+                    "{name:?} is told to have changed at {}, not at {}",
+                    hex(value),
+                    hex(last_seq)
+                ));
+            }
+            if value.as_slice() > newest.as_slice() {
+                violations.push(format!("{name:?} is told to have changed after the newest change of all"));
+            }
+        }
+        let next = rows.last().filter(|_| more);
+        let next =
+            next.map(|(last, _)| KeyRange { begin: [last.as_slice(), &[0]].concat(), end: self.range.end.clone() });
+        Ok((rows.len(), violations, next))
+    }
+}
+
+struct EventsPage<'a> {
+    inner: &'a Inner,
+    range: &'a KeyRange,
+    seen: &'a mut HashSet<String>,
+}
+
+impl Operation for EventsPage<'_> {
+    type Output = Page;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
+        let keys = &self.inner.keys;
+        let page = trx.get_range(&page_of(self.range, PAGE_KEYS, true), 1, true).await?;
+        let rows: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+        let more = page.more() || page.len() == PAGE_KEYS;
+        let mut violations = Vec::new();
+        let mut new = HashSet::new();
+        for (key, value) in &rows {
+            let (Ok(_), Ok(event)) = (keys.database_event_stamp(key), proto::DatabaseEvent::decode(value.as_slice()))
+            else {
+                violations.push(format!("key {} is no creation or deletion", hex(key)));
+                continue;
+            };
+            if self.seen.contains(&event.name) || !new.insert(event.name.clone()) {
+                continue;
+            }
+            let is_there = trx.get(&keys.database(&event.name), true).await?.is_some();
+            if is_there == event.deleted {
+                let told = if event.deleted { "deleted" } else { "created" };
+                violations.push(format!("{:?} is told to be {told}, and that it is not", event.name));
+            }
+        }
+        // Only now: an attempt may be made again.
+        self.seen.extend(new);
+        let next = rows.last().filter(|_| more);
+        let next = next.map(|(last, _)| KeyRange { begin: self.range.begin.clone(), end: last.clone() });
+        Ok((rows.len(), violations, next))
+    }
+}
+
+struct LastEvent<'a> {
+    inner: &'a Inner,
+}
+
+impl Operation for LastEvent<'_> {
+    type Output = Option<Vec<u8>>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let range = self.inner.keys.database_events();
+        let page = trx.get_range(&page_of(&range, 1, true), 1, true).await?;
+        Ok(page.first().map(|row| row.key().to_vec()))
+    }
+}

@@ -1,0 +1,265 @@
+//! What is told of all databases: creations, deletions, changes, in the order of commits.
+
+mod support;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use flatbed_layer::restore::begin_incarnations;
+use flatbed_layer::{
+    CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Layer, Seq, Since, Wait,
+};
+use futures_util::future::join_all;
+use support::{Store, assert_clean, create, put, soon};
+
+use DatabaseUpdateKind::{Created, Deleted, Updated};
+
+fn follow(layer: &Layer, since: Since) -> DatabaseUpdates {
+    layer.database_updates(DatabaseUpdatesQuery { since, ..DatabaseUpdatesQuery::default() })
+}
+
+/// All that is there, and where that ends.
+async fn all(layer: &Layer, since: Since) -> (Vec<DatabaseUpdate>, Seq) {
+    let mut updates = follow(layer, since);
+    let mut rows = Vec::new();
+    loop {
+        let page = updates.next_page().await.expect("a page");
+        rows.extend(page.rows);
+        if page.at_end {
+            return (rows, page.last_seq);
+        }
+    }
+}
+
+fn told(rows: &[DatabaseUpdate]) -> Vec<(&str, DatabaseUpdateKind)> {
+    rows.iter().map(|row| (&*row.name, row.kind)).collect()
+}
+
+/// Rows until one is found that satisfies.
+async fn until(
+    updates: &mut DatabaseUpdates,
+    rows: &mut Vec<DatabaseUpdate>,
+    enough: impl Fn(&[DatabaseUpdate]) -> bool,
+) {
+    loop {
+        let page = soon(updates.next_page()).await.expect("a page");
+        rows.extend(page.rows);
+        if enough(rows) {
+            return;
+        }
+        if page.at_end {
+            assert_eq!(soon(updates.wait()).await, Wait::MayHaveChanged);
+        }
+    }
+}
+
+#[tokio::test]
+async fn changes_of_a_database_are_one_row() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    assert_eq!(all(&layer, Since::Beginning).await.0, []);
+    let (a, b) = (create(&layer, "a", None).await, create(&layer, "b", None).await);
+    for n in 0..20 {
+        put(&a, &n.to_string(), None, "{}").await.unwrap();
+    }
+    put(&b, "x", None, "{}").await.unwrap();
+    let (rows, last) = all(&layer, Since::Beginning).await;
+    assert_eq!(told(&rows), [("a", Created), ("b", Created), ("a", Updated), ("b", Updated)]);
+    assert_eq!(rows.last().map(|row| row.seq), Some(last));
+    assert_eq!(layer.newest_database_update().await.unwrap(), last);
+    // From each row on, there is what follows it.
+    for (at, row) in rows.iter().enumerate() {
+        assert_eq!(all(&layer, Since::After(row.seq)).await, (rows[at + 1..].to_vec(), last));
+    }
+    assert_eq!(all(&layer, Since::Now).await, (Vec::new(), last));
+    put(&a, "again", None, "{}").await.unwrap();
+    let (after, end) = all(&layer, Since::After(last)).await;
+    assert_eq!(told(&after), [("a", Updated)]);
+    assert!(end > last);
+    layer.delete_database("a").await.unwrap();
+    let (rows, _) = all(&layer, Since::Beginning).await;
+    assert_eq!(told(&rows), [("a", Created), ("b", Created), ("b", Updated), ("a", Deleted)]);
+    assert_clean(&layer, &b).await;
+}
+
+#[tokio::test]
+async fn pages_and_the_other_direction() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    // More than a page of both kinds together.
+    let names: Vec<_> = (0..550).map(|n| format!("db{n}")).collect();
+    for some in names.chunks(110) {
+        let created = join_all(some.iter().map(|name| async {
+            let options = CreateOptions::default();
+            layer.create_database(name, &options).await.expect("created");
+            put(&layer.database(name), "x", None, "{}").await.expect("written");
+        }));
+        created.await;
+    }
+    let (rows, last) = all(&layer, Since::Beginning).await;
+    assert_eq!(rows.len(), 1_100);
+    assert!(rows.is_sorted_by(|a, b| a.seq < b.seq));
+    for since in [Since::Beginning, Since::After(rows[99].seq)] {
+        let query = DatabaseUpdatesQuery { since, descending: true, limit: None };
+        let mut updates = layer.database_updates(query);
+        let mut down = Vec::new();
+        loop {
+            let page = updates.next_page().await.unwrap();
+            down.extend(page.rows);
+            if page.at_end {
+                break;
+            }
+        }
+        down.reverse();
+        assert_eq!(down, rows[if since == Since::Beginning { 0 } else { 100 }..]);
+    }
+    let limited = |since, descending, limit| {
+        let mut updates = layer.database_updates(DatabaseUpdatesQuery { since, descending, limit: Some(limit) });
+        async move { updates.next_page().await.expect("a page") }
+    };
+    let page = limited(Since::Beginning, false, 7).await;
+    assert_eq!((page.rows.as_slice(), page.at_end, page.last_seq), (&rows[..7], true, rows[6].seq));
+    let page = limited(Since::After(page.last_seq), false, 2_000).await;
+    assert_eq!(page.rows.as_slice(), &rows[7..1_007]);
+    let page = limited(Since::Beginning, true, 2).await;
+    assert_eq!(page.rows, [rows[1_099].clone(), rows[1_098].clone()]);
+    let page = limited(Since::After(rows[3].seq), false, 0).await;
+    assert_eq!((page.rows.len(), page.at_end, page.last_seq), (0, true, rows[3].seq));
+    assert_eq!(limited(Since::Now, true, 5).await.last_seq, last);
+}
+
+/// What two layers do to four databases at random, and what followers at both see of it.
+async fn random_work(store: &Store, steps: usize) {
+    let (here, there) = (store.layer().await, store.layer().await);
+    let mut followers = Vec::new();
+    for layer in [&here, &there, &there] {
+        let mut updates = follow(layer, Since::Beginning);
+        followers.push(tokio::spawn(async move {
+            let mut rows = Vec::new();
+            let last = |rows: &[DatabaseUpdate]| rows.iter().any(|row| &*row.name == "end" && row.kind == Deleted);
+            until(&mut updates, &mut rows, last).await;
+            rows
+        }));
+    }
+    let workers = (0..4).map(|worker| {
+        let (here, there, name) = (here.clone(), there.clone(), format!("db{worker}"));
+        tokio::spawn(async move {
+            let (mut done, mut is_there, mut state) = (Vec::new(), false, worker as u64 + 1);
+            for step in 0..steps {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let layer = if state >> 40 & 1 == 0 { &here } else { &there };
+                if !is_there {
+                    layer.create_database(&name, &CreateOptions::default()).await.expect("created");
+                    done.push(Created);
+                } else if (state >> 33).is_multiple_of(5) {
+                    layer.delete_database(&name).await.expect("deleted");
+                    done.push(Deleted);
+                } else {
+                    put(&layer.database(&name), &step.to_string(), None, "{}").await.expect("written");
+                    done.push(Updated);
+                    continue;
+                }
+                is_there = !is_there;
+            }
+            (name, done)
+        })
+    });
+    let mut done = HashMap::new();
+    for worker in workers.collect::<Vec<_>>() {
+        let (name, what) = worker.await.expect("a worker");
+        done.insert(name, what);
+    }
+    create(&here, "end", None).await;
+    there.delete_database("end").await.unwrap();
+    for follower in followers {
+        let rows = soon(follower).await.expect("a follower");
+        assert!(rows.is_sorted_by(|a, b| a.seq < b.seq), "{rows:?}");
+        for (name, done) in &done {
+            let seen: Vec<_> = rows.iter().filter(|row| *row.name == **name).map(|row| row.kind).collect();
+            let without_updates =
+                |kinds: &[DatabaseUpdateKind]| kinds.iter().copied().filter(|k| *k != Updated).collect::<Vec<_>>();
+            assert_eq!(without_updates(&seen), without_updates(done), "{name}");
+            // Changes are told together, and none before its database's creation or after the last change.
+            let tail =
+                |kinds: &[DatabaseUpdateKind]| kinds.rsplit(|kind| *kind != Updated).next().map_or(0, <[_]>::len);
+            assert_eq!(tail(&seen) > 0, tail(done) > 0, "{name}: {seen:?}");
+            assert!(seen.len() <= done.len());
+        }
+    }
+    let db = create(&here, "checked", None).await;
+    assert_clean(&there, &db).await;
+    // Nothing is left of what was superseded, and two that sweep do no harm.
+    let (one, two) = tokio::join!(
+        here.sweep_database_updates(Duration::from_secs(3_600)),
+        there.sweep_database_updates(Duration::from_secs(3_600))
+    );
+    assert_eq!((one.unwrap(), two.unwrap()), (0, 0), "followers may not have seen them yet");
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let (one, two) =
+        tokio::join!(here.sweep_database_updates(Duration::ZERO), there.sweep_database_updates(Duration::ZERO));
+    assert!(one.unwrap() + two.unwrap() > 0);
+    let (rows, _) = all(&here, Since::Beginning).await;
+    for (name, done) in &done {
+        let seen: Vec<_> = rows.iter().filter(|row| *row.name == **name).map(|row| row.kind).collect();
+        let last = done.iter().rfind(|kind| **kind != Updated).copied();
+        let has_changed = done.last() == Some(&Updated);
+        let expected: Vec<_> = last.into_iter().chain(has_changed.then_some(Updated)).collect();
+        assert_eq!(seen, expected, "{name}");
+    }
+    assert_clean(&here, &db).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_at_two_servers_see_everything_in_order() {
+    random_work(&Store::new(), 60).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_so_they_do_under_faults() {
+    if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
+        // Faults are the embedded engine's.
+        return;
+    }
+    for seed in [3, 17] {
+        random_work(&Store::with_faults(0.05, seed), 25).await;
+    }
+}
+
+#[tokio::test]
+async fn a_follower_that_falls_behind_reads_for_itself() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let (mut slow, mut fast) = (follow(&layer, Since::Now), follow(&layer, Since::Now));
+    for updates in [&mut slow, &mut fast] {
+        assert_eq!(updates.next_page().await.unwrap().rows, []);
+        assert_eq!(updates.wait().await, Wait::MayHaveChanged);
+    }
+    let mut rows = Vec::new();
+    for n in 0..100 {
+        put(&db, &n.to_string(), None, "{}").await.unwrap();
+        let seen = rows.len();
+        until(&mut fast, &mut rows, |rows| rows.len() > seen).await;
+    }
+    assert_eq!(rows.len(), 100);
+    let mut late = Vec::new();
+    until(&mut slow, &mut late, |rows| !rows.is_empty()).await;
+    assert_eq!(late, rows[99..]);
+    put(&db, "last", None, "{}").await.unwrap();
+    until(&mut slow, &mut late, |rows| rows.len() > 1).await;
+    assert_eq!(told(&late), [("db", Updated), ("db", Updated)]);
+}
+
+#[tokio::test]
+async fn a_restored_copy_has_other_sequences() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    put(&db, "x", None, "{}").await.unwrap();
+    let (before, seen) = all(&layer, Since::Beginning).await;
+    begin_incarnations(&store.fdb, &store.root, |_| ()).await.unwrap();
+    let (after, last) = all(&layer, Since::After(seen)).await;
+    assert_eq!(told(&after), told(&before), "an old sequence means the beginning");
+    assert_eq!(all(&layer, Since::After(last)).await.0, []);
+    assert_clean(&layer, &layer.database("db")).await;
+}
