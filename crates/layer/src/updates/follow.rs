@@ -150,3 +150,35 @@ async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seq::STAMP_BYTES;
+    use crate::updates::DatabaseUpdateKind::Updated;
+
+    fn stamp(n: u8) -> Stamp {
+        let mut stamp = [0; STAMP_BYTES];
+        stamp[STAMP_BYTES - 1] = n;
+        stamp
+    }
+
+    #[test]
+    fn a_follower_takes_what_continues_from_where_it_stands() {
+        let seq = |n| Seq::new(7, stamp(n));
+        let rows = [5, 8].map(|n| DatabaseUpdate { seq: seq(n), name: "db".into(), kind: Updated }).to_vec();
+        let batch = Batch { incarnation: 7, after: stamp(4), until: stamp(9), rows };
+        assert!(!batch.continues(seq(3)), "between 3 and 4 something may be missing");
+        for (cursor, rows) in [(4, 2), (5, 1), (7, 1), (8, 0), (9, 0), (12, 0)] {
+            assert!(batch.continues(seq(cursor)), "{cursor}");
+            let page = batch.page_after(seq(cursor));
+            assert_eq!((page.rows.len(), page.last_seq), (rows, seq(cursor.max(9))), "{cursor}");
+        }
+        assert!(batch.is_behind(seq(9)) && !batch.is_behind(seq(8)));
+        // After a restore nothing compares.
+        assert!(!batch.continues(Seq::new(8, stamp(9))) && !batch.is_behind(Seq::new(8, stamp(12))));
+        // What the reader begins with has no rows, and leaves a gap for who stands before it.
+        let first = Batch { incarnation: 7, after: stamp(9), until: stamp(9), rows: Vec::new() };
+        assert!(!first.continues(seq(8)) && !first.is_behind(seq(8)) && first.is_behind(seq(9)));
+    }
+}
