@@ -289,7 +289,11 @@ impl DocumentWrite<'_, '_> {
             let between = parent.into_iter().collect();
             return Ok(Ok((Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached)));
         };
-        if leaves.find(&rev).is_some() {
+        let is_known = match leaves.holds(&rev) {
+            Some(is_known) => is_known,
+            None => leaves.whole(self.trx, self.keys).await?.contains(&rev),
+        };
+        if is_known {
             // The same edit came by replication before, under the same name.
             return Ok(Err(Error::Conflict));
         }
@@ -326,9 +330,12 @@ impl DocumentWrite<'_, '_> {
             Some((leaf, at))
         });
         if let (Some((parent, at)), None) = (below.next(), below.next()) {
+            let between = ancestors.get(..at).unwrap_or_default();
             let is_all_known = (ancestors.len() - at - 1) as u64 <= parent.ancestry.len();
-            if is_all_known {
-                let (parent, between) = (parent.clone(), ancestors.get(..at).unwrap_or_default().to_vec());
+            // A branch that was cut off above the parent may hold them already.
+            let mut new = std::iter::once(rev).chain(between);
+            if is_all_known && new.all(|rev| leaves.holds(rev) == Some(false)) {
+                let (parent, between) = (parent.clone(), between.to_vec());
                 let plan = Plan::grow(rev.clone(), parent, leaves, between);
                 return Ok(self.attached_to(path).await?.map(|attached| (plan, attached)));
             }

@@ -22,6 +22,21 @@ pub(crate) struct Leaf {
     pub ancestry: Ancestry,
 }
 
+impl Leaf {
+    /// Whether a revision is the leaf or one of its ancestors; `None`: only the sealed segments tell.
+    fn holds(&self, rev: &RevId) -> Option<bool> {
+        let Some(depth) = self.rev.generation().checked_sub(rev.generation()) else { return Some(false) };
+        if depth == 0 {
+            return Some(self.rev == *rev);
+        }
+        match usize::try_from(depth - 1).ok().and_then(|at| self.ancestry.recent.get(at)) {
+            Some(ancestor) => Some(ancestor == rev),
+            None if depth <= self.ancestry.len() => None,
+            None => Some(false),
+        }
+    }
+}
+
 /// All leaves of a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leaves(pub Vec<Leaf>);
@@ -48,6 +63,19 @@ impl Leaves {
 
     pub(crate) fn find(&self, rev: &RevId) -> Option<&Leaf> {
         self.0.iter().find(|leaf| leaf.rev == *rev)
+    }
+
+    /// Whether a revision is a leaf or an ancestor of one; `None`: only the sealed segments tell.
+    pub(crate) fn holds(&self, rev: &RevId) -> Option<bool> {
+        let mut is_unsure = false;
+        for leaf in &self.0 {
+            match leaf.holds(rev) {
+                Some(true) => return Some(true),
+                Some(false) => {}
+                None => is_unsure = true,
+            }
+        }
+        if is_unsure { None } else { Some(false) }
     }
 
     /// The leaves with all that is known of their ancestors.

@@ -9,19 +9,13 @@ use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     ChangesQuery, Database, Edit, EditParts, Error, GetOptions, Layer, RevId, Seq, Since, Updated, Wait,
 };
-use support::{Store, all_changes, assert_clean, create, get, put, soon};
+use support::{Random, Store, all_changes, assert_clean, create, get, put, soon};
 
-struct Random(u64);
+trait Bodies {
+    fn body(&mut self) -> String;
+}
 
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
+impl Bodies for Random {
     fn body(&mut self) -> String {
         let deleted = self.below(6) == 0;
         let mut members: Vec<String> = if deleted { vec![r#""_deleted":true"#.into()] } else { Vec::new() };

@@ -213,3 +213,33 @@ async fn replicas_agree_leaf_for_leaf() {
     assert_clean(&layer, &one).await;
     assert_clean(&layer, &two).await;
 }
+
+/// A branch that was cut off above a leaf may hold, unknown to that leaf, what is built on it now.
+#[tokio::test]
+async fn what_lies_on_a_cut_branch_comes_once() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    for (id, cut) in [("leaf", "3-c"), ("inner", "4-d 3-c"), ("deep", "70-z")] {
+        let mut cut = path(cut);
+        if id == "deep" {
+            // So long that the revision lies in a sealed segment.
+            cut.extend((3..70).rev().map(|generation| format!("{generation}-c").parse::<RevId>().unwrap()));
+        }
+        replicate(&db, id, &cut, &body(&cut[0], 10, false)).await.unwrap();
+        replicate(&db, id, &path("2-b 1-a"), &body(&path("2-b")[0], 10, false)).await.unwrap();
+        assert_eq!(leaves(&db, id).await.len(), 2);
+        replicate(&db, id, &path("3-c 2-b 1-a"), &body(&path("3-c")[0], 10, false)).await.unwrap();
+        cut.extend(path("2-b 1-a"));
+        assert_eq!(leaves(&db, id).await, [(cut, false)], "{id}");
+        assert_clean(&layer, &db).await;
+    }
+    // An edit whose name is there already, on a branch that says nothing of its parent.
+    let first = put(&db, "edit", None, r#"{"v":1}"#).await.unwrap();
+    let other = create(&layer, "other", None).await;
+    assert_eq!(put(&other, "edit", None, r#"{"v":1}"#).await.unwrap(), first);
+    let second = put(&other, "edit", Some(&first), r#"{"v":2}"#).await.unwrap();
+    replicate(&db, "edit", &[path("3-x")[0].clone(), second], &body(&path("3-x")[0], 10, false)).await.unwrap();
+    assert!(matches!(put(&db, "edit", Some(&first), r#"{"v":2}"#).await, Err(Error::Conflict)));
+    assert_clean(&layer, &db).await;
+}

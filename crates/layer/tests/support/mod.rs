@@ -15,6 +15,21 @@ use foundationdb::api::NetworkAutoStop;
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
+/// Numbers that a seed decides (splitmix64).
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next one, from 0 up to and without `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
 /// A store of its own for one test; removed with it.
 pub struct Store {
     pub fdb: Arc<foundationdb::Database>,

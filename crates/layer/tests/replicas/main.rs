@@ -1,0 +1,124 @@
+//! Many clients edit and delete leaves of the same documents while replication brings conflicts, under faults; then the
+//! raw keys are checked, nothing acknowledged is missing, and a replica is equal, leaf for leaf.
+
+mod model;
+mod replica;
+#[path = "../support/mod.rs"]
+mod support;
+mod work;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flatbed_layer::{CreateOptions, Database, Layer};
+use model::Model;
+use replica::{assert_equal, copy, everything};
+use support::{Random, Store, assert_clean};
+use work::Worker;
+
+/// Clients at once.
+const WORKERS: u64 = 64;
+
+struct Scenario {
+    seed: u64,
+    probability: f64,
+    /// What each client does.
+    operations: u64,
+}
+
+async fn quiet(layers: &[Layer], db: &Database) {
+    // A compaction shows only once it has begun, in a task of its own.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        for layer in layers {
+            while layer.database(db.name()).info().await.expect("info").is_compacting {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+}
+
+impl Scenario {
+    async fn run(&self, store: &Store) {
+        let mut random = Random(self.seed);
+        let run_bytes = [None, Some(0), Some(300)][random.below(3) as usize];
+        let revs_limits = match random.below(3) {
+            0 => vec![1_000],
+            1 => vec![1_000, 30, 200],
+            _ => vec![1_000, 8, 3],
+        };
+        let leaves_only = random.below(4) == 0;
+        let (seed, probability) = (self.seed, self.probability);
+        println!(
+            "probability {probability:.3}, seed {seed}: run_bytes {run_bytes:?}, limits {revs_limits:?}, {leaves_only}"
+        );
+        let layers = [store.layer().await, store.layer().await];
+        let options = CreateOptions { run_bytes, leaves_only, ..CreateOptions::default() };
+        layers[0].create_database("db", &options).await.expect("created");
+        let db = layers[0].database("db");
+        let model = Model::default();
+        let next = Arc::default();
+        let began = Instant::now();
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|number| {
+                let layer = layers[number as usize % 2].clone();
+                let worker = Worker {
+                    db: layer.database("db"),
+                    layer,
+                    random: Random(seed.wrapping_mul(1_000).wrapping_add(number)),
+                    model: model.clone(),
+                    revs_limits: revs_limits.clone(),
+                    next: Arc::clone(&next),
+                };
+                tokio::spawn(worker.run(self.operations))
+            })
+            .collect();
+        for worker in workers {
+            worker.await.expect("a client");
+        }
+        quiet(&layers, &db).await;
+        let worked = began.elapsed();
+        assert_clean(&layers[0], &db).await;
+        let limit = db.revs_limit().await.expect("read");
+        let found = everything(&db).await;
+        for (id, known) in model.lock().iter_mut() {
+            let leaves = found.get(id).map(Vec::as_slice).unwrap_or_default();
+            leaves.iter().for_each(|leaf| known.look_at(id, leaf));
+            known.account(id, leaves, revs_limits.iter().copied().min().expect("one"));
+        }
+        let options = CreateOptions { leaves_only: random.below(2) == 0, ..CreateOptions::default() };
+        layers[0].create_database("copy", &options).await.expect("created");
+        let targets = layers.each_ref().map(|layer| layer.database("copy"));
+        targets[0].set_revs_limit(limit).await.expect("set");
+        copy(&found, &targets, seed).await;
+        assert_clean(&layers[0], &targets[0]).await;
+        let copied = everything(&targets[1]).await;
+        assert_equal(&found, &copied, revs_limits.len() == 1);
+        let leaves: usize = found.values().map(Vec::len).sum();
+        println!("  {} documents, {leaves} leaves; worked {worked:?} of {:?}", found.len(), began.elapsed());
+    }
+}
+
+/// `FLATBED_TEST_SECONDS=N` goes on for so long; `FLATBED_TEST_FAULTS=PROBABILITY,SEED` begins elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replicas_of_what_many_clients_wrote_are_equal() {
+    if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
+        // Faults are the engine's own.
+        return Scenario { seed: 1, probability: 0.0, operations: 6 }.run(&Store::new()).await;
+    }
+    let faults = std::env::var("FLATBED_TEST_FAULTS").ok();
+    let faults = faults.map(|text| fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED"));
+    let seconds: Option<u64> = std::env::var("FLATBED_TEST_SECONDS").ok().map(|text| text.parse().expect("a number"));
+    let (began, mut done) = (Instant::now(), 0);
+    let first = faults.as_ref().map_or(1, |faults| faults.seed);
+    loop {
+        let seed = first + done;
+        let probability = faults.as_ref().map_or([0.1, 0.03, 0.2][seed as usize % 3], |faults| faults.probability);
+        let operations = if seconds.is_some() { 10 + 10 * (seed % 4) } else { 6 };
+        Scenario { seed, probability, operations }.run(&Store::with_faults(probability, seed)).await;
+        done += 1;
+        if seconds.map_or(done >= 2, |seconds| began.elapsed() > Duration::from_secs(seconds)) {
+            return;
+        }
+    }
+}
