@@ -210,6 +210,7 @@ impl Settings {
             root: self.root.as_ref().map_or(defaults.root, |root| root.as_bytes().to_vec()),
             document_bytes_max: self.document_bytes_max.unwrap_or(defaults.document_bytes_max),
             default_run_bytes: self.run_bytes.unwrap_or(defaults.default_run_bytes),
+            ..defaults
         }
     }
 }

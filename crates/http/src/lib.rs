@@ -22,6 +22,7 @@ mod request;
 mod route;
 mod router;
 mod server;
+mod shared_row;
 mod stall;
 mod tracked;
 

@@ -218,6 +218,20 @@ impl Sender {
         self.send(Piece::Data(data)).await
     }
 
+    /// Sends what is in many answers, after what is in the buffer.
+    pub(crate) async fn send_shared(&mut self, bytes: Bytes) -> Result<(), Gone> {
+        self.flush().await?;
+        self.send(Piece::Data(bytes)).await
+    }
+
+    /// Waits until a piece can be sent without waiting.
+    pub(crate) async fn ready(&self) -> Result<(), Gone> {
+        match tokio::time::timeout(STALL_MAX, self.pieces.reserve()).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Gone),
+        }
+    }
+
     /// Sends the rest and the end.
     pub(crate) async fn finish(mut self) -> Result<(), Gone> {
         self.flush().await?;

@@ -120,6 +120,13 @@ pub(crate) fn begin_reading(trx: &Transaction, range: KeyRange) -> Reading {
 }
 
 impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
+    /// The range's only page of at most `bytes_max` bytes of values; `None` if there is more.
+    pub(crate) async fn only_page(self, bytes_max: usize) -> Result<Option<FdbValues>> {
+        let page = self.first.await?;
+        let bytes: usize = page.iter().map(|row| row.value().len()).sum();
+        Ok((!page.more() && bytes <= bytes_max).then_some(page))
+    }
+
     /// All pages of the range; at most `bytes_max` bytes, beyond it the data is not what this layer writes.
     pub(crate) async fn finish(self, trx: &Transaction, bytes_max: u64) -> Result<Vec<FdbValues>> {
         let mut pages = Vec::with_capacity(1);

@@ -12,7 +12,7 @@ use crate::all_docs::count_keys;
 use crate::database::{Database, decode_counter};
 use crate::document::Document;
 use crate::error::{Error, Result};
-use crate::hub::Hub;
+use crate::hub::{Following, Taken};
 use crate::instance::Instance;
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
@@ -20,7 +20,8 @@ use crate::proto;
 use crate::read::{ShowsDocument, last_seq, page_of, show_documents};
 use crate::records::revision;
 use crate::seq::Seq;
-use crate::transaction::{Attempt, Operation};
+use crate::tail::{Part, TailDocument, TailRow};
+use crate::transaction::{Attempt, Operation, bounded};
 use crate::tree::Leaves;
 
 /// Rows of a page without documents.
@@ -90,8 +91,42 @@ impl ChangesQuery {
         self.doc_ids.is_some() || self.design_only || self.documents.is_some()
     }
 
-    fn reads_documents(&self) -> bool {
+    pub(crate) fn reads_documents(&self) -> bool {
         self.include_docs || self.documents.is_some()
+    }
+}
+
+impl ChangesQuery {
+    /// Whether a feed shows a shared row; `None`: what it needs for that is not in it.
+    fn takes(&self, row: &TailRow) -> Option<bool> {
+        if !self.passes(&row.row.id) {
+            return Some(false);
+        }
+        if self.all_leaves && row.row.lacks_leaves() {
+            return None;
+        }
+        if !self.reads_documents() {
+            return Some(true);
+        }
+        let TailDocument::Read { document, with_conflicts } = &row.document else { return None };
+        if self.include_docs && self.conflicts && !with_conflicts {
+            return None;
+        }
+        Some(self.documents.as_ref().is_none_or(|DocumentFilter(passes)| passes(document)))
+    }
+
+    /// The row as this feed shows it.
+    fn shown(&self, row: &TailRow) -> ChangeRow {
+        let mut shown = row.row.clone();
+        if !self.all_leaves {
+            shown.leaves.truncate(1);
+        }
+        if let (true, TailDocument::Read { document, .. }) = (self.include_docs, &row.document) {
+            let mut document = document.clone();
+            document.conflicts = document.conflicts.filter(|_| self.conflicts);
+            shown.doc = Some(*document);
+        }
+        shown
     }
 }
 
@@ -114,6 +149,21 @@ pub struct ChangeRow {
     pub doc: Option<Document>,
 }
 
+impl ChangeRow {
+    /// Whether there are more leaves than the by-seq entry names.
+    pub(crate) fn lacks_leaves(&self) -> bool {
+        self.leaf_count > self.leaves.len()
+    }
+
+    pub(crate) async fn read_leaves(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
+        let leaves = Leaves::read(trx, &instance.keys.document(&self.id)).await?.0;
+        let mut leaves: Vec<_> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
+        leaves.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
+        self.leaves = leaves.into_iter().map(|(_, rev)| rev).collect();
+        Ok(())
+    }
+}
+
 /// Part of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangesPage {
@@ -134,6 +184,18 @@ pub enum Wait {
     Shutdown,
 }
 
+/// What following gave.
+#[derive(Debug)]
+pub enum Followed {
+    /// What came next, in order, at least one row, as all followers of the database share it. Its leaves are all leaves,
+    /// and it has the document if the feed shows documents.
+    Rows(Vec<Arc<TailRow>>),
+    /// There is something that is not shared: it comes with [`Changes::next_page`].
+    ReadOn,
+    /// The server is stopping.
+    Shutdown,
+}
+
 /// A feed under way.
 pub struct Changes {
     database: Database,
@@ -145,22 +207,18 @@ pub struct Changes {
     instance: Option<Arc<Instance>>,
 }
 
-struct Following {
-    namespace: u64,
-    published: watch::Receiver<Option<Vec<u8>>>,
-}
-
 impl Changes {
     pub(crate) fn new(database: Database, query: ChangesQuery) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
         Changes { database, query, cursor: None, limit, following: None, instance: None }
     }
 
-    /// What is there after the cursor, one bounded page of it, read in one transaction.
+    /// What is there after the cursor, one bounded page of it, of one read version.
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
-        if let Some(following) = &mut self.following {
-            // Noted before the read version is taken: see the hub.
-            following.published.borrow_and_update();
+        if self.cursor.is_none()
+            && let Some(page) = self.first_shared_page().await
+        {
+            return Ok(page);
         }
         let mut page = Page {
             inner: &self.database.inner,
@@ -176,34 +234,133 @@ impl Changes {
         Ok(page)
     }
 
-    /// Waits until there may be something after the cursor, on the watch that all followers of the database share. It
-    /// may be dropped and called again at any time.
-    pub async fn wait(&mut self) -> Wait {
-        let inner = &self.database.inner;
-        let mut closing = inner.closing.subscribe();
-        if *closing.borrow_and_update() {
-            return Wait::Shutdown;
+    /// A feed that begins near the end is answered from what followers share, once that is complete as of a read version
+    /// that is taken now. `None`: nobody follows, or the feed begins further back.
+    async fn first_shared_page(&mut self) -> Option<ChangesPage> {
+        if self.query.descending || self.limit == 0 || self.query.since == Since::Beginning {
+            return None;
         }
-        let Some(instance) = &self.instance else { return Wait::MayHaveChanged };
-        let namespace = instance.record.namespace;
-        let following = match &mut self.following {
-            Some(following) if following.namespace == namespace => following,
-            following => {
-                // What was committed since the last page may be published already: read once more.
-                let published = Hub::subscribe(inner, instance);
-                *following = Some(Following { namespace, published });
-                return Wait::MayHaveChanged;
-            }
+        let inner = &self.database.inner;
+        let instance = inner.cached(&self.database.name)?;
+        let following = Following::at_running(inner, &instance, &self.query)?;
+        let version = async { Ok(inner.db.create_trx()?.get_read_version().await?) };
+        let version = bounded(version).await.ok()?;
+        if !bounded(async { Ok(following.fresh(version).await) }).await.ok()? {
+            return None;
+        }
+        self.cursor = Some(match self.query.since {
+            Since::After(seq) => seq,
+            _ => following.drained()?,
+        });
+        (self.following, self.instance) = (Some(following), Some(instance));
+        let (rows, at_end) = match self.take() {
+            Step::Rows(rows, at_end) => (rows, at_end),
+            Step::Filtered => (Vec::new(), false),
+            Step::Nothing => (Vec::new(), true),
+            Step::NotRead | Step::ReadOn => return None,
         };
-        tokio::select! {
-            changed = following.published.changed() => {
-                if changed.is_err() {
-                    // The hub's task has ended with the server.
-                    self.following = None;
-                }
-                Wait::MayHaveChanged
+        let rows = rows.iter().map(|row| self.query.shown(row)).collect();
+        Some(ChangesPage { rows, at_end, last_seq: self.cursor? })
+    }
+
+    /// Waits for what comes after the cursor, on what all followers of the database share, and takes it. It may be dropped
+    /// and called again at any time.
+    pub async fn follow(&mut self) -> Followed {
+        let mut closing = self.database.inner.closing.subscribe();
+        loop {
+            if *closing.borrow_and_update() {
+                return Followed::Shutdown;
             }
-            _ = closing.wait_for(|closing| *closing) => Wait::Shutdown,
+            match self.take() {
+                Step::Rows(rows, _) => return Followed::Rows(rows),
+                Step::ReadOn => return Followed::ReadOn,
+                Step::Filtered => {}
+                Step::Nothing | Step::NotRead => self.changed(&mut closing).await,
+            }
+        }
+    }
+
+    /// Waits as [`Changes::follow`] does until there is something after the cursor, and takes nothing.
+    pub async fn wait(&mut self) -> Wait {
+        let mut closing = self.database.inner.closing.subscribe();
+        loop {
+            if *closing.borrow_and_update() {
+                return Wait::Shutdown;
+            }
+            match self.look() {
+                Some(Taken::Part(part)) if part.rows.is_empty() => {}
+                Some(_) => return Wait::MayHaveChanged,
+                None => {}
+            }
+            self.changed(&mut closing).await;
+        }
+    }
+
+    async fn changed(&mut self, closing: &mut watch::Receiver<bool>) {
+        let Some(following) = &mut self.following else { return };
+        tokio::select! {
+            () = following.changed() => {}
+            _ = closing.wait_for(|closing| *closing) => {}
+        }
+    }
+
+    /// What is shared behind the cursor; `None`: it is being read for the first time.
+    fn look(&mut self) -> Option<Taken> {
+        // Nothing was read yet.
+        let (Some(instance), Some(cursor)) = (&self.instance, self.cursor) else { return Some(Taken::ReadBySeq) };
+        let following = match self.following.take() {
+            Some(following) if following.is_at(instance) => following,
+            _ => Following::new(&self.database.inner, instance, &self.query),
+        };
+        let taken = self.following.insert(following).take(cursor);
+        if let Some(Taken::Ended) = taken {
+            self.following = None;
+        }
+        taken
+    }
+
+    fn take(&mut self) -> Step {
+        let step = match self.look() {
+            None => Step::NotRead,
+            Some(Taken::Part(part)) => self.take_part(part),
+            Some(Taken::ReadBySeq | Taken::Ended) => Step::ReadOn,
+        };
+        let is_behind = matches!(step, Step::ReadOn);
+        let metrics = &self.database.inner.metrics;
+        if let Some(following) = &self.following {
+            following.stands_at(self.cursor.filter(|_| !is_behind));
+            metrics.tail_misses.add(u64::from(is_behind));
+        }
+        if let Step::Rows(rows, _) = &step {
+            metrics.tail_rows.add(rows.len() as u64);
+        }
+        step
+    }
+
+    fn take_part(&mut self, part: Part) -> Step {
+        let mut rows = Vec::with_capacity(part.rows.len());
+        let was_empty = part.rows.is_empty();
+        for row in part.rows {
+            let seq = row.row.seq;
+            match self.query.takes(&row) {
+                None if rows.is_empty() => return Step::ReadOn,
+                None => return Step::Rows(rows, false),
+                Some(false) => {}
+                Some(true) => {
+                    self.limit = self.limit.saturating_sub(1);
+                    rows.push(row);
+                }
+            }
+            self.cursor = Some(seq);
+            if self.limit == 0 {
+                return Step::Rows(rows, true);
+            }
+        }
+        self.cursor = part.last_seq.or(self.cursor);
+        match (rows.is_empty(), was_empty) {
+            (false, _) => Step::Rows(rows, part.is_all),
+            (true, false) => Step::Filtered,
+            (true, true) => Step::Nothing,
         }
     }
 
@@ -214,10 +371,29 @@ impl Changes {
         self.database.read(&mut pending).await
     }
 
+    /// A shared row as this feed shows it.
+    pub fn shown(&self, row: &TailRow) -> ChangeRow {
+        self.query.shown(row)
+    }
+
     /// Where the feed stands; `None` before the first page.
     pub fn last_seq(&self) -> Option<Seq> {
         self.cursor
     }
+}
+
+/// What a feed took from what is shared.
+enum Step {
+    /// Rows; whether that was all.
+    Rows(Vec<Arc<TailRow>>, bool),
+    /// The filter passed nothing of what was there.
+    Filtered,
+    /// There was nothing.
+    Nothing,
+    /// Nothing is shared yet.
+    NotRead,
+    /// What is needed is not shared.
+    ReadOn,
 }
 
 struct Page<'a> {
@@ -301,11 +477,8 @@ impl Page<'_> {
         mut last_seq: Seq,
     ) -> Result<(Arc<Instance>, ChangesPage)> {
         if self.query.all_leaves {
-            for row in rows.iter_mut().filter(|row| row.leaf_count > row.leaves.len()) {
-                let leaves = Leaves::read(trx, &instance.keys.document(&row.id)).await?.0;
-                let mut leaves: Vec<_> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
-                leaves.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
-                row.leaves = leaves.into_iter().map(|(_, rev)| rev).collect();
+            for row in rows.iter_mut().filter(|row| row.lacks_leaves()) {
+                row.read_leaves(trx, instance).await?;
             }
         } else {
             rows.iter_mut().for_each(|row| row.leaves.truncate(1));
@@ -342,7 +515,7 @@ impl ShowsDocument for ChangeRow {
     }
 }
 
-fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
+pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
     let entry = proto::SequenceEntry::decode(value)?;
     let rev = revision(entry.winner.as_ref())?;
     let mut leaves = vec![rev.clone()];

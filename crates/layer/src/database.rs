@@ -80,7 +80,7 @@ impl Database {
 
     /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
     pub async fn wait_until_there(&self) -> Result<()> {
-        crate::hub::wait_until_there(&self.inner, &self.name).await
+        crate::watches::wait_until_there(&self.inner, &self.name).await
     }
 
     /// The newest sequence.

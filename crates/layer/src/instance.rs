@@ -29,7 +29,7 @@ pub(crate) struct Instance {
     pub keys: Keys,
     pub updated: UpdatedKeys,
     pub fields: Fields,
-    pub hub: Hub,
+    pub hub: Arc<Hub>,
 }
 
 impl Instance {

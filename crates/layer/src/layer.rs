@@ -1,6 +1,7 @@
 //! The layer of one server: databases by name, what is cached of them, and how they come and go.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 use crate::compact::{CompactionProgress, Compactions};
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::hub::Hub;
+use crate::hub::{Followers, Hub};
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::metrics::Metrics;
@@ -21,6 +22,7 @@ use crate::proto;
 use crate::records::check_format;
 use crate::transaction::{self, Attempt, Operation};
 use crate::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
+use crate::watches::Watches;
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
 const NAME_BYTES_MAX: usize = 238;
@@ -35,6 +37,9 @@ pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
 /// How many revisions of a branch are kept where a database says nothing else (CouchDB's default `_revs_limit`).
 pub const REVS_LIMIT: u64 = 1_000;
 
+/// Room is left below FoundationDB's 10,000 for what else is watched, and for watches that are being set again.
+const WATCHES_MAX: usize = 8_000;
+
 /// How the layer is set up.
 #[derive(Debug, Clone)]
 pub struct LayerOptions {
@@ -45,11 +50,19 @@ pub struct LayerOptions {
     pub document_bytes_max: u64,
     /// `run_bytes` of databases created without one.
     pub default_run_bytes: u32,
+    /// Databases whose changes are followed on a watch of their own; further ones share a poll. FoundationDB allows a
+    /// connection 10,000 watches.
+    pub watches_max: usize,
 }
 
 impl Default for LayerOptions {
     fn default() -> Self {
-        LayerOptions { root: b"fb".to_vec(), document_bytes_max: 8_000_000, default_run_bytes: DEFAULT_RUN_BYTES }
+        LayerOptions {
+            root: b"fb".to_vec(),
+            document_bytes_max: 8_000_000,
+            default_run_bytes: DEFAULT_RUN_BYTES,
+            watches_max: WATCHES_MAX,
+        }
     }
 }
 
@@ -93,6 +106,9 @@ pub(crate) struct Inner {
     pub options: LayerOptions,
     pub metrics: Metrics,
     pub compactions: Compactions,
+    pub watches: Watches,
+    /// Databases that are followed.
+    pub hubs_running: AtomicUsize,
     /// Becomes true when the server stops.
     pub closing: watch::Sender<bool>,
     /// Followers of `_db_updates`.
@@ -116,13 +132,15 @@ impl Layer {
         let uuid = transaction::write(&db, &metrics, &mut open).await?;
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
-        let compactions = Compactions::default();
+        let (compactions, watches) = (Compactions::default(), Watches::new(options.watches_max));
         let inner = Arc::new(Inner {
             db,
             keys,
             options,
             metrics,
             compactions,
+            watches,
+            hubs_running: AtomicUsize::new(0),
             closing,
             updates: UpdatesHub::default(),
             uuid,
@@ -149,6 +167,18 @@ impl Layer {
     /// The compactions that this process is at.
     pub fn compactions(&self) -> Vec<CompactionProgress> {
         self.inner.compactions.all()
+    }
+
+    /// How the followers of all databases do.
+    pub fn followers(&self) -> Followers {
+        let mut all = Followers::default();
+        for cached in &self.inner.databases {
+            let standing = cached.instance.hub.standing();
+            all.followers += standing.followers;
+            all.behind += standing.behind;
+            all.lag = all.lag.max(standing.lag);
+        }
+        all
     }
 
     /// Creates a database.
@@ -223,7 +253,19 @@ impl Layer {
 
     /// All that is counted; cheap enough to be asked for every second.
     pub fn metrics(&self) -> Vec<Family> {
-        self.inner.metrics.families()
+        let mut families = self.inner.metrics.families();
+        let Followers { followers, behind, lag } = self.followers();
+        let gauges = [
+            ("flatbed_tail_followers", "Followers of changes that wait for new ones.", followers as f64),
+            ("flatbed_tail_followers_behind", "Of these, those that read by-seq themselves again.", behind as f64),
+            (
+                "flatbed_tail_lag_seconds",
+                "For how long the oldest change has been waiting that a follower has not taken from shared memory.",
+                lag.as_secs_f64(),
+            ),
+        ];
+        families.extend(gauges.map(|(name, help, value)| Family::gauge(name, help, value)));
+        families
     }
 
     /// Wakes every waiting feed, which then says that the server is going away.
@@ -253,15 +295,17 @@ impl Inner {
         let known = self.databases.get(name).map(|cached| cached.instance.clone());
         let instance = match known {
             Some(instance) if instance.record == record => instance,
-            _ => Arc::new(Instance {
-                name: name.to_owned(),
-                keys: self.keys.namespace(record.namespace),
-                updated: UpdatedKeys::new(&self.keys, name),
-                record,
-                record_key,
-                fields: Default::default(),
-                hub: Hub::default(),
-            }),
+            known => {
+                let keys = self.keys.namespace(record.namespace);
+                // Settings change without followers noticing.
+                let hub = known.map(|known| known.hub.clone());
+                let hub = hub.filter(|hub| hub.is_of(record.namespace, record.incarnation));
+                let hub =
+                    hub.unwrap_or_else(|| Arc::new(Hub::new(name, record.namespace, record.incarnation, keys.clone())));
+                let updated = UpdatedKeys::new(&self.keys, name);
+                let (name, fields) = (name.to_owned(), Default::default());
+                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub })
+            }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
         Ok(instance)

@@ -18,6 +18,9 @@ use crate::tree::Leaves;
 /// Documents whose reads are issued before the first is awaited.
 pub(crate) const READ_AHEAD: usize = 16;
 
+/// What is kept in memory for all followers is no larger.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
+
 /// Bodies that are read at once take about this much at most (one more document may pass it).
 pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
 
@@ -65,10 +68,41 @@ where
         conflicts: bool,
     ) -> Result<Option<Document>> {
         let Some(found) = self.finish(trx, instance).await? else { return Ok(None) };
-        let options = GetOptions { tombstone: true, conflicts, ..GetOptions::default() };
-        let get = Get { inner, instance, trx, id, options: &options };
-        get.answer(Some(&found)).await.map(Some)
+        shown(&found, trx, inner, instance, id, conflicts).await.map(Some)
     }
+
+    /// The same of a document of at most [`SMALL_BYTES_MAX`] in one page; `None` for any other.
+    pub(crate) async fn small_document(
+        self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        id: &str,
+        conflicts: bool,
+    ) -> Result<Option<Document>> {
+        let prefix_bytes = self.keys.body().len();
+        let Some(page) = self.read.only_page(SMALL_BYTES_MAX).await? else { return Ok(None) };
+        let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
+            return Ok(None);
+        };
+        let info = Info::decode(&info)?;
+        if info.place != BodyPlace::Rows {
+            return Ok(None);
+        }
+        shown(&(info, rows), trx, inner, instance, id, conflicts).await.map(Some)
+    }
+}
+
+async fn shown(
+    found: &(Info, Rows),
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    id: &str,
+    conflicts: bool,
+) -> Result<Document> {
+    let options = GetOptions { tombstone: true, conflicts, ..GetOptions::default() };
+    Get { inner, instance, trx, id, options: &options }.answer(Some(found)).await
 }
 
 /// A row of a walk or a feed that can show its document.

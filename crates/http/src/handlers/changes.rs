@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Since, Wait};
+use flatbed_layer::{
+    ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Followed, Seq, Since,
+    TailDocument, TailRow,
+};
 use flatbed_mango::{InvalidSelector, Selector};
 use hyper::{Method, header};
 use tokio::time::Instant;
@@ -19,6 +22,7 @@ use crate::query::{Query, number};
 use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Memory, Request};
 use crate::server::State;
+use crate::shared_row::{self, Documents, Form};
 
 /// How long a feed waits for something new, and between heartbeats, if it says nothing else, and at most (CouchDB's
 /// `changes_timeout`).
@@ -51,6 +55,7 @@ struct Follow {
     feed: Feed,
     include_docs: bool,
     show: Show,
+    form: Form,
     descending: bool,
     limit: Option<u64>,
     heartbeat: Option<Duration>,
@@ -90,10 +95,17 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     };
     let filter = filter(query, posted)?;
     let database = state.layer.database(name);
+    let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
+    let documents = match (include_docs, conflicts) {
+        (false, _) => Documents::No,
+        (true, false) => Documents::Yes,
+        (true, true) => Documents::WithConflicts,
+    };
     let follow = Follow {
         feed,
-        include_docs: query.flag("include_docs")?,
+        include_docs,
         show: Show::new(query)?,
+        form: Form { all_leaves: all_leaves(query)?, documents },
         descending: query.flag("descending")?,
         limit: query.number("limit")?,
         heartbeat: heartbeat(query)?,
@@ -102,9 +114,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let asked = ChangesQuery {
         since: since(query, request.header(header::HeaderName::from_static("last-event-id")))?,
         descending: follow.descending,
-        include_docs: follow.include_docs,
-        conflicts: query.flag("conflicts")?,
-        all_leaves: all_leaves(query)?,
+        include_docs,
+        conflicts,
+        all_leaves: follow.form.all_leaves,
         limit: follow.limit,
         doc_ids: filter.doc_ids,
         design_only: filter.design_only,
@@ -248,6 +260,7 @@ struct Writer {
 
 /// How a wait for something new ended.
 enum Waited {
+    Rows(Vec<Arc<TailRow>>),
     ReadOn,
     TimedOut,
 }
@@ -259,18 +272,9 @@ impl Writer {
     async fn list(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
-        let mut last_seq;
         let mut deadline = Instant::now() + self.follow.timeout;
         loop {
-            last_seq = page.last_seq;
-            for row in &page.rows {
-                if self.rows > 0 {
-                    self.sender.buffer.extend_from_slice(b",\r\n");
-                }
-                self.rows += 1;
-                write_row(&self.database, row, self.follow.shows(), &mut self.sender).await?;
-                self.sender.send_if_full().await?;
-            }
+            self.page(&page).await?;
             let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && self.follow.limit != Some(0);
             if page.at_end {
                 if !wait {
@@ -279,8 +283,13 @@ impl Writer {
                 // The client is told that it is connected, before it waits.
                 self.sender.flush().await?;
                 drop(room.take());
-                if let Waited::TimedOut = self.wait(&mut deadline).await? {
-                    break;
+                match self.wait(&mut deadline).await? {
+                    Waited::TimedOut => break,
+                    Waited::Rows(rows) => {
+                        self.shared(rows).await?;
+                        break;
+                    }
+                    Waited::ReadOn => {}
                 }
             }
             room = self.next_room(room).await;
@@ -289,7 +298,7 @@ impl Writer {
         drop(room);
         let pending = self.pending().await?;
         self.sender.buffer.extend_from_slice(b"\n],\n");
-        tail(&last_seq.to_string(), pending, &mut self.sender.buffer);
+        self.tail(pending);
         self.sender.buffer.extend_from_slice(b"}\n");
         Ok(())
     }
@@ -298,28 +307,21 @@ impl Writer {
     async fn lines(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         let events = self.follow.feed == Feed::EventSource;
         let mut page = first;
-        loop {
-            for row in &page.rows {
-                self.rows += 1;
-                let out = &mut self.sender.buffer;
-                if events {
-                    out.extend_from_slice(b"data: ");
-                }
-                write_row(&self.database, row, self.follow.shows(), &mut self.sender).await?;
-                let out = &mut self.sender.buffer;
-                out.push(b'\n');
-                if events {
-                    out.extend_from_slice(format!("id: \"{}\"\n\n", row.seq).as_bytes());
-                }
-                self.sender.send_if_full().await?;
-            }
-            let full = self.follow.limit.is_some_and(|limit| self.rows >= limit);
+        'pages: loop {
+            self.page(&page).await?;
             if page.at_end {
                 self.sender.flush().await?;
                 drop(room.take());
-                let mut deadline = Instant::now() + self.follow.timeout;
-                if full || matches!(self.wait(&mut deadline).await?, Waited::TimedOut) {
-                    break;
+                loop {
+                    if self.follow.limit.is_some_and(|limit| self.rows >= limit) {
+                        break 'pages;
+                    }
+                    let mut deadline = Instant::now() + self.follow.timeout;
+                    match self.wait(&mut deadline).await? {
+                        Waited::TimedOut => break 'pages,
+                        Waited::Rows(rows) => self.shared(rows).await?,
+                        Waited::ReadOn => break,
+                    }
                 }
             }
             room = self.next_room(room).await;
@@ -329,7 +331,7 @@ impl Writer {
         if !events {
             let pending = self.pending().await?;
             self.sender.buffer.push(b'{');
-            tail(&page.last_seq.to_string(), pending, &mut self.sender.buffer);
+            self.tail(pending);
             self.sender.buffer.extend_from_slice(b"}\n\n");
         }
         Ok(())
@@ -351,15 +353,86 @@ impl Writer {
         Ok(self.changes.pending().await?)
     }
 
+    async fn page(&mut self, page: &ChangesPage) -> Written {
+        for row in &page.rows {
+            self.rows += 1;
+            self.begin_row();
+            write_row(&self.database, row, self.follow.shows(), &mut self.sender).await?;
+            self.end_row(&row.seq);
+            self.sender.send_if_full().await?;
+        }
+        Ok(())
+    }
+
+    /// Rows that many followers are sent.
+    async fn shared(&mut self, rows: Vec<Arc<TailRow>>) -> Written {
+        let is_single = rows.len() == 1;
+        for row in rows {
+            self.rows += 1;
+            let has_attachments =
+                matches!(&row.document, TailDocument::Read { document, .. } if !document.attachments.is_empty());
+            if self.follow.include_docs && has_attachments && (self.follow.show.data || self.follow.show.encoding) {
+                let row = self.changes.shown(&row);
+                self.begin_row();
+                write_row(&self.database, &row, self.follow.shows(), &mut self.sender).await?;
+                self.end_row(&row.seq);
+                continue;
+            }
+            let line = shared_row::line(&row, self.follow.form);
+            if is_single && self.follow.feed == Feed::Continuous && self.sender.buffer.is_empty() {
+                return Ok(self.sender.send_shared(line).await?);
+            }
+            self.begin_row();
+            self.sender.buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line));
+            self.end_row(&row.row.seq);
+        }
+        if self.follow.feed != Feed::Longpoll {
+            self.sender.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// What stands before a row.
+    fn begin_row(&mut self) {
+        let out = &mut self.sender.buffer;
+        match self.follow.feed {
+            Feed::Normal | Feed::Longpoll if self.rows > 1 => out.extend_from_slice(b",\r\n"),
+            Feed::EventSource => out.extend_from_slice(b"data: "),
+            _ => {}
+        }
+    }
+
+    /// What stands behind a row.
+    fn end_row(&mut self, seq: &Seq) {
+        let out = &mut self.sender.buffer;
+        match self.follow.feed {
+            Feed::Normal | Feed::Longpoll => {}
+            Feed::Continuous => out.push(b'\n'),
+            Feed::EventSource => out.extend_from_slice(format!("\nid: \"{seq}\"\n\n").as_bytes()),
+        }
+    }
+
+    /// `"last_seq":...,"pending":...`
+    fn tail(&mut self, pending: u64) {
+        let last_seq = self.changes.last_seq().map_or_else(|| "0".to_owned(), |seq| seq.to_string());
+        let out = &mut self.sender.buffer;
+        json_out::member("last_seq", &last_seq, out);
+        out.extend_from_slice(b",\"pending\":");
+        json_out::number(pending, out);
+    }
+
     /// Waits for something new, sending heartbeats; with heartbeats there is no timeout. The server's end is one too.
     async fn wait(&mut self, deadline: &mut Instant) -> std::result::Result<Waited, Interrupted> {
         loop {
+            // A client that does not read holds nothing that is read for it.
+            self.sender.ready().await?;
             let beat = self.follow.heartbeat;
             let until = beat.map_or(*deadline, |beat| Instant::now() + beat);
             tokio::select! {
-                waited = self.changes.wait() => return Ok(match waited {
-                    Wait::MayHaveChanged => Waited::ReadOn,
-                    Wait::Shutdown => Waited::TimedOut,
+                followed = self.changes.follow() => return Ok(match followed {
+                    Followed::Rows(rows) => Waited::Rows(rows),
+                    Followed::ReadOn => Waited::ReadOn,
+                    Followed::Shutdown => Waited::TimedOut,
                 }),
                 () = tokio::time::sleep_until(until) => {
                     if beat.is_none() {
@@ -376,33 +449,10 @@ impl Writer {
     }
 }
 
-fn tail(last_seq: &str, pending: u64, out: &mut Vec<u8>) {
-    json_out::member("last_seq", last_seq, out);
-    out.extend_from_slice(b",\"pending\":");
-    json_out::number(pending, out);
-}
-
 async fn write_row(database: &Database, row: &ChangeRow, show: Option<&Show>, sender: &mut Sender) -> Written {
-    let out = &mut sender.buffer;
-    out.push(b'{');
-    // A sequence has no character that needs an escape.
-    out.extend_from_slice(b"\"seq\":\"");
-    row.seq.write(out);
-    out.extend_from_slice(b"\",\"id\":");
-    json_out::string(&row.id, out);
-    out.extend_from_slice(b",\"changes\":[");
-    for (at, rev) in row.leaves.iter().enumerate() {
-        json_out::comma(at, out);
-        out.extend_from_slice(b"{\"rev\":");
-        json_out::rev(rev, out);
-        out.push(b'}');
-    }
-    out.push(b']');
-    if row.deleted {
-        out.extend_from_slice(b",\"deleted\":true");
-    }
+    shared_row::open(row, &row.leaves, &mut sender.buffer);
     if let Some(show) = show {
-        out.extend_from_slice(b",\"doc\":");
+        sender.buffer.extend_from_slice(b",\"doc\":");
         attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
     }
     sender.buffer.push(b'}');

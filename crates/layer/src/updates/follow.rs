@@ -10,10 +10,11 @@ use tokio::sync::broadcast;
 
 use super::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_ROWS_MAX, Stamp, stamp_of};
 use crate::error::Result;
-use crate::hub::{SAFETY_REREAD, arm};
+use crate::hub::SAFETY_REREAD;
 use crate::layer::Inner;
 use crate::seq::Seq;
 use crate::transaction::{self, bounded};
+use crate::watches::arm;
 
 /// Batches that wait for a slow follower; beyond these it reads for itself.
 const BATCHES_WAITING_MAX: usize = 64;

@@ -1,0 +1,296 @@
+//! Followers of a database's changes: what they share, and that none of them misses a row.
+
+mod support;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use flatbed_layer::{
+    ChangeRow, Changes, ChangesQuery, Database, DocumentFilter, Followed, Layer, LayerOptions, RevId, Seq, Since,
+};
+use support::{Store, all_changes, create, delete, put, soon};
+use tokio::sync::watch;
+
+fn metric(layer: &Layer, name: &str) -> u64 {
+    flatbed_metrics::total(&layer.metrics(), &format!("flatbed_{name}"))
+}
+
+/// The next rows of a feed, by pages or from what is shared; at least one.
+async fn next(changes: &mut Changes, is_following: &mut bool) -> Vec<ChangeRow> {
+    loop {
+        let rows = if *is_following {
+            match changes.follow().await {
+                Followed::Rows(rows) => rows.iter().map(|row| changes.shown(row)).collect(),
+                Followed::ReadOn => {
+                    *is_following = false;
+                    Vec::new()
+                }
+                Followed::Shutdown => return Vec::new(),
+            }
+        } else {
+            let page = changes.next_page().await.expect("a page");
+            *is_following = page.at_end;
+            page.rows
+        };
+        if !rows.is_empty() {
+            return rows;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_share_what_is_read() {
+    const FOLLOWERS: usize = 50;
+    let store = Store::new();
+    let (reader, writer) = (store.layer().await, store.layer().await);
+    let db = create(&writer, "db", None).await;
+    put(&db, "before", None, "{}").await.unwrap();
+    let at_reader = reader.database("db");
+    let ready = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for number in 0..FOLLOWERS {
+        let query = ChangesQuery { include_docs: number % 2 == 0, all_leaves: true, ..ChangesQuery::default() };
+        let (mut changes, ready) = (at_reader.changes(query), ready.clone());
+        tasks.push(tokio::spawn(async move {
+            let (mut is_following, mut rows) = (false, next(&mut changes, &mut false).await);
+            ready.fetch_add(1, Ordering::SeqCst);
+            while rows.len() < 11 {
+                rows.extend(next(&mut changes, &mut is_following).await);
+            }
+            rows
+        }));
+    }
+    soon(async {
+        while ready.load(Ordering::SeqCst) < FOLLOWERS || reader.followers().followers < FOLLOWERS {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // All of them have found what is shared, and wait.
+        while reader.followers().behind > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let names = ["by_seq_rows", "documents_read", "tail_misses"];
+    let before = names.map(|name| metric(&reader, name));
+    for number in 0..10 {
+        put(&db, &number.to_string(), None, "{\"a\":1}").await.unwrap();
+    }
+    let expected = all_changes(&db).await;
+    for (number, task) in tasks.into_iter().enumerate() {
+        let rows = soon(task).await.unwrap();
+        let bare: Vec<_> = rows.iter().map(|row| ChangeRow { doc: None, ..row.clone() }).collect();
+        assert_eq!(bare, expected);
+        assert!(
+            rows[1..].iter().all(|row| row.doc.as_ref().is_some_and(|doc| doc.rev == row.rev) == (number % 2 == 0))
+        );
+    }
+    let after = names.map(|name| metric(&reader, name));
+    assert_eq!([after[0] - before[0], after[1] - before[1], after[2] - before[2]], [10, 10, 0]);
+    assert_eq!(metric(&reader, "tail_rows"), 10 * FOLLOWERS as u64);
+    assert_eq!(
+        soon(async {
+            while reader.followers().followers > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            reader.followers().lag
+        })
+        .await,
+        Duration::ZERO
+    );
+}
+
+/// What was acknowledged before a feed began is in its first page, also if that comes from what is shared; what was purged
+/// is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_that_begins_sees_all_that_was_there() {
+    let store = Store::new();
+    let (reader, writer) = (store.layer().await, store.layer().await);
+    let db = create(&writer, "db", None).await;
+    let at_reader = reader.database("db");
+    let mut follower = at_reader.changes(ChangesQuery::default());
+    let following = tokio::spawn(async move {
+        let mut is_following = false;
+        let mut rows = 0;
+        while rows < 30 {
+            rows += next(&mut follower, &mut is_following).await.len();
+        }
+        follower
+    });
+    soon(async {
+        while metric(&reader, "watches_set") == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let mut since = at_reader.update_seq().await.unwrap();
+    for number in 0..30 {
+        let id = number.to_string();
+        put(&db, &id, None, "{}").await.unwrap();
+        let mut changes = at_reader.changes(ChangesQuery { since: Since::After(since), ..ChangesQuery::default() });
+        let page = soon(changes.next_page()).await.unwrap();
+        assert_eq!(page.rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
+        assert!(page.at_end);
+        since = page.last_seq;
+        let mut now = at_reader.changes(ChangesQuery { since: Since::Now, ..ChangesQuery::default() });
+        assert_eq!(soon(now.next_page()).await.unwrap().last_seq, since);
+    }
+    let follower = soon(following).await.unwrap();
+    assert_eq!((metric(&reader, "tail_rows"), metric(&reader, "tail_misses")), (60, 0), "a feed has read for itself");
+    let rev = put(&db, "purged", None, "{}").await.unwrap();
+    assert_eq!(db.purge("purged", &[rev]).await.unwrap().len(), 1);
+    let mut changes = at_reader.changes(ChangesQuery { since: Since::After(since), ..ChangesQuery::default() });
+    assert!(soon(changes.next_page()).await.unwrap().rows.is_empty());
+    drop(follower);
+}
+
+/// Settings change, and followers go on where they are.
+#[tokio::test]
+async fn a_new_setting_moves_no_follower() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let mut changes = db.changes(ChangesQuery::default());
+    changes.next_page().await.unwrap();
+    let following = tokio::spawn(async move { next(&mut changes, &mut true).await });
+    soon(async {
+        while metric(&layer, "watches_set") == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    db.set_revs_limit(7).await.unwrap();
+    put(&db, "d", None, "{}").await.unwrap();
+    assert_eq!(soon(following).await.unwrap()[0].id, "d");
+    assert_eq!(metric(&layer, "tail_rows"), 1);
+}
+
+/// More databases than watches: the others are looked at together.
+#[tokio::test(flavor = "multi_thread")]
+async fn databases_without_a_watch_are_polled() {
+    let store = Store::new();
+    let options = LayerOptions { root: store.root.clone(), watches_max: 2, ..LayerOptions::default() };
+    let (few, writer) = (Layer::open(store.fdb.clone(), options).await.unwrap(), store.layer().await);
+    let mut tasks = Vec::new();
+    for number in 0..6 {
+        let name = format!("db{number}");
+        create(&writer, &name, None).await;
+        let mut changes = few.database(&name).changes(ChangesQuery::default());
+        tasks.push(tokio::spawn(async move {
+            let (mut is_following, mut rows) = (false, 0);
+            while rows < 3 {
+                rows += next(&mut changes, &mut is_following).await.len();
+            }
+        }));
+    }
+    soon(async {
+        while few.followers().followers < 6 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    for round in 0..3 {
+        for number in 0..6 {
+            put(&writer.database(&format!("db{number}")), &round.to_string(), None, "{}").await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    assert!(metric(&few, "polls") > 0 && metric(&few, "safety_rereads") == 0);
+}
+
+/// What a follower keeps of a database.
+#[derive(Default)]
+struct View {
+    last: Option<Seq>,
+    documents: BTreeMap<String, (RevId, bool)>,
+}
+
+/// Follows until it stands at the last sequence; some leave and come again after some rows.
+async fn follower(database: Database, number: u64, until: watch::Receiver<Option<Seq>>) -> View {
+    let mut view = View::default();
+    loop {
+        let since = view.last.map_or(Since::Beginning, Since::After);
+        let filter = DocumentFilter(Arc::new(|_| true));
+        let query = ChangesQuery {
+            since,
+            include_docs: number.is_multiple_of(3),
+            all_leaves: number.is_multiple_of(2),
+            documents: number.is_multiple_of(5).then_some(filter),
+            ..ChangesQuery::default()
+        };
+        let mut changes = database.changes(query);
+        let (mut is_following, mut seen) = (false, HashSet::new());
+        while !number.is_multiple_of(4) || seen.len() < 20 {
+            let rows = tokio::select! {
+                rows = next(&mut changes, &mut is_following) => rows,
+                () = tokio::time::sleep(Duration::from_millis(3 + number)) => {
+                    if until.borrow().is_some_and(|until| changes.last_seq() >= Some(until)) {
+                        return view;
+                    }
+                    continue;
+                }
+            };
+            for row in rows {
+                assert!(view.last.is_none_or(|last| last < row.seq), "went back");
+                assert!(seen.insert(row.seq), "came twice");
+                if let Some(document) = &row.doc {
+                    assert_eq!((&document.rev, document.deleted), (&row.rev, row.deleted));
+                }
+                view.last = Some(row.seq);
+                view.documents.insert(row.id, (row.rev, row.deleted));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_that_come_and_go_miss_nothing() {
+    torture(&Store::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_under_faults_miss_nothing() {
+    torture(&Store::with_faults(0.05, 77)).await;
+}
+
+async fn torture(store: &Store) {
+    let (one, two) = (store.layer().await, store.layer().await);
+    create(&one, "db", None).await;
+    let (done, until) = watch::channel(None);
+    let at = |number: u64| if number.is_multiple_of(2) { one.database("db") } else { two.database("db") };
+    let followers: Vec<_> = (0..24).map(|number| tokio::spawn(follower(at(number), number, until.clone()))).collect();
+    let mut writers = Vec::new();
+    for number in 0..8_u64 {
+        let database = at(number + 1);
+        writers.push(tokio::spawn(async move {
+            for round in 0..40_u64 {
+                let id = format!("d{:02}", (number * 7 + round * 13) % 40);
+                let body =
+                    if round % 11 == 3 { format!("{{\"large\":\"{}\"}}", "x".repeat(70_000)) } else { "{}".to_owned() };
+                let rev = database.get(&id, &Default::default()).await.ok().map(|document| document.rev);
+                let _ = match rev {
+                    Some(rev) if round % 4 == 0 => delete(&database, &id, &rev).await,
+                    rev => put(&database, &id, rev.as_ref(), &body).await,
+                };
+            }
+        }));
+    }
+    for writer in writers {
+        soon(writer).await.unwrap();
+    }
+    let database = one.database("db");
+    let expected: BTreeMap<_, _> =
+        all_changes(&database).await.into_iter().map(|row| (row.id, (row.rev, row.deleted))).collect();
+    let newest = database.update_seq().await.unwrap();
+    done.send_replace(Some(newest));
+    for (number, follower) in followers.into_iter().enumerate() {
+        let view = soon(follower).await.unwrap();
+        assert!(view.last.is_none_or(|last| last <= newest));
+        assert_eq!(view.documents, expected, "follower {number}");
+    }
+    assert!(metric(&one, "tail_rows") > 0);
+}
