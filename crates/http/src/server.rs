@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use socket2::TcpKeepalive;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -29,6 +30,13 @@ use crate::stall::StallGuard;
 
 /// For the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(30);
+
+/// When a connection is silent, and between the probes that find out whether its client is still there.
+const KEEP_ALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
+
+/// Feeds and other requests at once on one connection of HTTP/2.
+const STREAMS_MAX: u32 = 1_000;
 
 /// Header lines of a request.
 const HEADERS_MAX: usize = 100;
@@ -219,6 +227,8 @@ async fn accept(
             }
         };
         let _ = stream.set_nodelay(true);
+        // A client that has vanished while nothing was to be sent is noticed all the same.
+        let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
         let stream = StallGuard::new(stream, state.metrics.clone());
         let state = state.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
@@ -235,7 +245,7 @@ async fn accept(
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(250)
+            .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEAD_BYTES_MAX as u32)
             .keep_alive_interval(Duration::from_secs(30));
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
