@@ -87,7 +87,8 @@ impl Clock {
     }
 }
 
-async fn expect(connection: &mut Connection, method: Method, path: &str, body: Bytes) -> Result<Bytes, LoadError> {
+/// A request that must be answered with 2xx; gives the answer's body.
+pub async fn expect(connection: &mut Connection, method: Method, path: &str, body: Bytes) -> Result<Bytes, LoadError> {
     let answer = connection.call(method.clone(), path, body).await?;
     match answer.status {
         200..300 => Ok(answer.body),

@@ -3,6 +3,7 @@
 //! milliseconds, and how much of a core each side used.
 
 mod documents;
+mod histories;
 mod load;
 mod raw;
 mod server;
@@ -19,7 +20,7 @@ use load::{Kind, Target};
 const HELP: &str = "\
 flatbed-bench suite --flatbed BINARY [--pouchdb SCRIPT] [--directory DIR] [--documents N] [--seconds N]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
-flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency [--url URL] [--database DB] [--fresh]
+flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
 ";
 
@@ -125,6 +126,7 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
             "changes" => load::rows(&target, "/_changes").await?,
             "changes-docs" => load::rows(&target, "/_changes?include_docs=true").await?,
             "latency" => load::latency(&target, documents.min(500), 50).await?,
+            "histories" => histories::run(&target).await?,
             other => return Err(format!("unknown command {other:?} (--help lists them)").into()),
         };
         println!("{figures}");

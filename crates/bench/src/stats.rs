@@ -12,6 +12,12 @@ pub fn percentiles(latencies_ms: &mut [f64]) -> Value {
     json!({ "min": at(0.0), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1.0) })
 }
 
+/// The middle of some figures; not a number without any.
+pub fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// `value` to the nearest 1/`parts`.
 pub fn rounded(value: f64, parts: f64) -> f64 {
     (value * parts).round() / parts

@@ -15,6 +15,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::{
+    histories,
     load::{self, Kind, LoadError, Target},
     server::{Server, ServerError},
     stats::{disk_mb, resident, rounded},
@@ -78,6 +79,13 @@ const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
     ("disk_mb", "disk (MB)", Some(147.0), Some(220.0)),
     ("documents", "documents at the reads, memory and disk", Some(100_000.0), None),
     ("replication", "10,000 documents to another Flatbed (s)", None, Some(3.0)),
+    ("update_plain", "updates of documents without a history (/s)", None, None),
+    ("update_history", "updates of documents of 1,000 revisions (/s)", None, None),
+    ("history_share", "updates with 1,000 revisions take so many times as long", None, Some(1.5)),
+    ("history_cpu_share", "and so many times the processor time", None, Some(1.5)),
+    ("update_conflicts", "updates of documents with 50 conflicts (/s)", None, None),
+    ("read_plain", "reads of documents without a history (/s)", None, None),
+    ("read_conflicts", "reads of documents with 50 conflicts (/s)", None, None),
     ("idle_transactions", "transactions of an idle feed in 35 s", None, Some(2.0)),
 ];
 
@@ -99,6 +107,7 @@ pub async fn run(options: &Options) -> Result<(), SuiteError> {
     if let Some(transactions) = idle_transactions(&server).await {
         flatbed.insert("idle_transactions", transactions);
     }
+    histories(&server, &mut log, &mut flatbed).await?;
     let other_data = options.directory.join("flatbed-other-data");
     remove(&other_data)?;
     let other = Server::flatbed(&options.flatbed, &other_data).await?;
@@ -216,6 +225,20 @@ async fn the_rest(
     let p99 = latency.as_ref().ok().and_then(|figures| figures.pointer("/acknowledged_to_row_ms/p99")?.as_f64());
     figures.insert("latency_p50", record("latency", latency, "/acknowledged_to_row_ms/p50")?);
     figures.insert("latency_p99", p99.unwrap_or(f64::NAN));
+    Ok(())
+}
+
+/// Documents with a history and with conflicts beside documents that have neither.
+async fn histories(server: &Server, log: &mut fs::File, figures: &mut Figures) -> Result<(), SuiteError> {
+    let found = histories::run(&target(server, "histories")).await;
+    let found = found.map_err(|source| SuiteError::Load { server: "flatbed", name: "histories", source })?;
+    line(log, "flatbed", &found)?;
+    let figure = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
+    for name in ["update_plain", "update_history", "update_conflicts", "read_plain", "read_conflicts"] {
+        figures.insert(name, figure(name));
+    }
+    figures.insert("history_share", figure("update_plain") / figure("update_history"));
+    figures.insert("history_cpu_share", figure("update_history_cpu_us") / figure("update_plain_cpu_us"));
     Ok(())
 }
 

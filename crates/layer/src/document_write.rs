@@ -21,6 +21,9 @@ use crate::staging;
 use crate::transaction::Quiet;
 use crate::tree::{Dropped, Leaf, Leaves, WholeTree, drop_body, prune, put_leaf, winner};
 
+/// Most revisions that wait beyond the limit to be dropped at once.
+const STEMMED_AT_ONCE_MAX: u64 = 32;
+
 /// The reads of what an edit supersedes, under way.
 pub(crate) struct OldRead {
     leaves: Reading,
@@ -105,6 +108,15 @@ struct Superseded {
     /// Bytes of those that are kept.
     kept_bytes: i64,
     dropped: Dropped,
+}
+
+/// Whether an edit of the only branch drops what lies beyond the limit of revisions. Not every edit of a long history
+/// does: the oldest records and bodies lie on other pages than the newest, and each page costs as much as the edit itself.
+/// A branch may so have a thirty-second part of its limit more, [`STEMMED_AT_ONCE_MAX`] at most; readers see the limit.
+fn is_stemmed_at(parent: &RevId, rev: &RevId, revs_limit: u64) -> bool {
+    let step = (revs_limit / STEMMED_AT_ONCE_MAX).clamp(1, STEMMED_AT_ONCE_MAX);
+    let steps = |rev: &RevId| rev.generation().saturating_sub(revs_limit) / step;
+    steps(rev) > steps(parent)
 }
 
 /// How what lies beyond the limit of revisions is found.
@@ -386,7 +398,10 @@ impl DocumentWrite<'_, '_> {
                 }
                 let trim = match (rev.generation().checked_sub(revs_limit), others.is_empty()) {
                     (None | Some(0), _) => Trim::Nothing,
-                    (Some(last), true) => Trim::Below(last),
+                    (Some(last), true) => match &parent {
+                        Some(parent) if !is_stemmed_at(&parent.rev, &rev, revs_limit) => Trim::Nothing,
+                        _ => Trim::Below(last),
+                    },
                     // It looks at all branches, so not at every edit.
                     (Some(_), false) if sealed.is_empty() => Trim::Nothing,
                     (Some(_), false) => Trim::Prune,

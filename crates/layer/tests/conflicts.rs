@@ -168,6 +168,46 @@ async fn long_histories_and_many_branches_keep_their_lines() {
     assert_clean(&layer, &db).await;
 }
 
+#[tokio::test]
+async fn the_oldest_revisions_of_a_branch_go_a_few_at_a_time() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    // A thirty-second part of it is two.
+    db.set_revs_limit(64).await.unwrap();
+    let mut line = vec![put(&db, "t", None, r#"{"v":0}"#).await.unwrap()];
+    let still_there = async |line: &[RevId]| {
+        let mut count = 0;
+        for rev in line.iter().rev() {
+            let options = GetOptions { rev: Some(rev.clone()), ..GetOptions::default() };
+            match db.get("t", &options).await {
+                Ok(_) => count += 1,
+                Err(_) => break,
+            }
+        }
+        count
+    };
+    let mut counts = Vec::new();
+    for edit in 1..75 {
+        let next = put(&db, "t", line.last(), &format!("{{\"v\":{edit}}}")).await.unwrap();
+        line.push(next);
+        if edit > 70 {
+            counts.push(still_there(&line).await);
+        }
+    }
+    assert_eq!(counts, [64, 65, 64, 65]);
+    let options = GetOptions { revs: true, ..GetOptions::default() };
+    assert_eq!(db.get("t", &options).await.unwrap().revisions.map(|line| line.len()), Some(64));
+    // With a small limit every edit does it.
+    db.set_revs_limit(3).await.unwrap();
+    for edit in 0..3 {
+        let next = put(&db, "t", line.last(), &format!("{{\"v\":{edit}}}")).await.unwrap();
+        line.push(next);
+        assert_eq!(still_there(&line).await, 3);
+    }
+    assert_clean(&layer, &db).await;
+}
+
 /// Random trees come to two databases in different orders and pieces, and are edited in one of them: equal leaves,
 /// equal winners, the right body for each leaf.
 #[tokio::test]
