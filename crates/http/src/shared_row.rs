@@ -1,7 +1,7 @@
 //! The text of a row that many followers are sent: written by the first of them, and sent by all.
 
 use bytes::Bytes;
-use flatbed_layer::{ChangeRow, Document, RevId, TEXTS, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, Document, RevId, Seq, TEXTS, TailDocument, TailRow};
 
 use crate::json_out;
 
@@ -37,7 +37,7 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
     let write = || {
         let mut out = Vec::with_capacity(256);
         let leaves = if form.all_leaves { &row.row.leaves[..] } else { std::slice::from_ref(&row.row.rev) };
-        open(&row.row, leaves, &mut out);
+        open(&row.row, Some(&row.row.seq), leaves, &mut out);
         if let (Documents::Yes | Documents::WithConflicts, TailDocument::Read { document, .. }) =
             (form.documents, &row.document)
         {
@@ -58,12 +58,18 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
     }
 }
 
-/// A row up to its document, left open.
-pub(crate) fn open(row: &ChangeRow, leaves: &[RevId], out: &mut Vec<u8>) {
-    // A sequence has no character that needs an escape.
-    out.extend_from_slice(b"{\"seq\":\"");
-    row.seq.write(out);
-    out.extend_from_slice(b"\",\"id\":");
+/// A row up to its document, left open. Without its sequence it says `null` there.
+pub(crate) fn open(row: &ChangeRow, seq: Option<&Seq>, leaves: &[RevId], out: &mut Vec<u8>) {
+    match seq {
+        // A sequence has no character that needs an escape.
+        Some(seq) => {
+            out.extend_from_slice(b"{\"seq\":\"");
+            seq.write(out);
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"{\"seq\":null"),
+    }
+    out.extend_from_slice(b",\"id\":");
     json_out::string(&row.id, out);
     out.extend_from_slice(b",\"changes\":[");
     for (at, rev) in leaves.iter().enumerate() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Followed, Seq, Since,
-    TailDocument, TailRow,
+    ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Followed, Seq, TailDocument,
+    TailRow,
 };
 use flatbed_mango::{InvalidSelector, Selector};
 use hyper::{Method, header};
@@ -16,39 +16,13 @@ use tokio::time::Instant;
 use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
+use crate::handlers::feed::{self, Feed, SeqInterval};
 use crate::json_out;
-use crate::metrics::FeedKind;
-use crate::query::{Query, number};
+use crate::query::Query;
 use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Memory, Request};
 use crate::server::State;
 use crate::shared_row::{self, Documents, Form};
-
-/// How long a feed waits for something new, and between heartbeats, if it says nothing else, and at most (CouchDB's
-/// `changes_timeout`).
-const WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// No heartbeat comes more often.
-const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Feed {
-    Normal,
-    Longpoll,
-    Continuous,
-    EventSource,
-}
-
-impl Feed {
-    fn kind(self) -> FeedKind {
-        match self {
-            Feed::Normal => FeedKind::Normal,
-            Feed::Longpoll => FeedKind::Longpoll,
-            Feed::Continuous => FeedKind::Continuous,
-            Feed::EventSource => FeedKind::EventSource,
-        }
-    }
-}
 
 /// What a feed was asked for, beyond what the layer is asked.
 struct Follow {
@@ -84,15 +58,11 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     };
     let query = &request.query;
     let feed = match query.get("feed") {
-        None | Some("normal") => Feed::Normal,
-        Some("longpoll") => Feed::Longpoll,
-        Some("continuous" | "live") => Feed::Continuous,
-        Some("eventsource") => Feed::EventSource,
-        Some(_) => {
-            let reason = "Supported `feed` types: normal, continuous, live, longpoll, eventsource";
-            return Err(Failure::bad_request(reason));
-        }
+        Some("live") => Some(Feed::Continuous),
+        name => Feed::named(name),
     };
+    let unknown = || Failure::bad_request("Supported `feed` types: normal, continuous, live, longpoll, eventsource");
+    let feed = feed.ok_or_else(unknown)?;
     let filter = filter(query, posted)?;
     let database = state.layer.database(name);
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
@@ -107,12 +77,12 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         show: Show::new(query)?,
         form: Form { all_leaves: all_leaves(query)?, documents },
         descending: query.flag("descending")?,
-        limit: query.number("limit")?,
-        heartbeat: heartbeat(query)?,
-        timeout: query.number("timeout")?.map_or(WAIT_MAX, |wait| Duration::from_millis(wait).min(WAIT_MAX)),
+        limit: feed::not_negative(query, "limit")?,
+        heartbeat: feed::heartbeat(query)?,
+        timeout: feed::waits_for(feed::not_negative(query, "timeout")?),
     };
     let asked = ChangesQuery {
-        since: since(query, request.header(header::HeaderName::from_static("last-event-id")))?,
+        since: feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?,
         descending: follow.descending,
         include_docs,
         conflicts,
@@ -122,6 +92,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         design_only: filter.design_only,
         documents: filter.documents,
     };
+    let seqs = SeqInterval::new(query, follow.limit)?;
     let mut etag = None;
     if feed == Feed::Normal {
         let tag = format!("\"{}\"", database.update_seq().await?);
@@ -144,7 +115,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         reply.header(header::CONTENT_TYPE, "text/event-stream");
         reply.header(header::CACHE_CONTROL, "no-cache");
     }
-    let mut writer = Writer { database, changes, follow, sender, pages, rows: 0, _memory: memory };
+    let mut writer = Writer { database, changes, follow, seqs, sender, pages, rows: 0, _memory: memory };
     tokio::spawn(async move {
         let done = match writer.follow.feed {
             Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
@@ -155,29 +126,6 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         }
     });
     Ok(reply)
-}
-
-/// A browser that connects again says in a header where it was.
-fn since(query: &Query, last_event_id: Option<&str>) -> Result<Since> {
-    let text = last_event_id.or(query.get("last-event-id")).or(query.get("since")).unwrap_or_default();
-    Ok(match text.trim_matches('"') {
-        "" | "0" => Since::Beginning,
-        "now" => Since::Now,
-        seq => Since::After(seq.parse().map_err(Failure::from)?),
-    })
-}
-
-fn heartbeat(query: &Query) -> Result<Option<Duration>> {
-    match query.get("heartbeat") {
-        None | Some("false" | "") => Ok(None),
-        Some("true") => Ok(Some(WAIT_MAX)),
-        Some(text) => match number(text) {
-            Ok(milliseconds) if milliseconds > 0 => {
-                Ok(Some(Duration::from_millis(milliseconds).clamp(HEARTBEAT_MIN, WAIT_MAX)))
-            }
-            _ => Err(Failure::bad_request("The heartbeat value should be a positive integer (in milliseconds).")),
-        },
-    }
 }
 
 /// Whether `style` asks for all leaves.
@@ -252,6 +200,7 @@ struct Writer {
     database: Database,
     changes: Changes,
     follow: Follow,
+    seqs: SeqInterval,
     sender: Sender,
     pages: Pages,
     rows: u64,
@@ -275,7 +224,7 @@ impl Writer {
         let mut deadline = Instant::now() + self.follow.timeout;
         loop {
             self.page(&page).await?;
-            let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && self.follow.limit != Some(0);
+            let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && !self.is_done();
             if page.at_end {
                 if !wait {
                     break;
@@ -313,7 +262,7 @@ impl Writer {
                 self.sender.flush().await?;
                 drop(room.take());
                 loop {
-                    if self.follow.limit.is_some_and(|limit| self.rows >= limit) {
+                    if self.is_done() {
                         break 'pages;
                     }
                     let mut deadline = Instant::now() + self.follow.timeout;
@@ -337,6 +286,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Nothing can come any more: who goes down from the newest change does not come by later ones.
+    fn is_done(&self) -> bool {
+        self.follow.descending || self.follow.limit.is_some_and(|limit| self.rows >= limit)
+    }
+
     /// Room for the next page; who has some keeps it.
     async fn next_room(&self, room: PagePermit) -> PagePermit {
         match room {
@@ -357,7 +311,8 @@ impl Writer {
         for row in &page.rows {
             self.rows += 1;
             self.begin_row();
-            write_row(&self.database, row, self.follow.shows(), &mut self.sender).await?;
+            let seq = self.seqs.shows().then_some(&row.seq);
+            write_row(&self.database, row, seq, self.follow.shows(), &mut self.sender).await?;
             self.end_row(&row.seq);
             self.sender.send_if_full().await?;
         }
@@ -371,10 +326,13 @@ impl Writer {
             self.rows += 1;
             let has_attachments =
                 matches!(&row.document, TailDocument::Read { document, .. } if !document.attachments.is_empty());
-            if self.follow.include_docs && has_attachments && (self.follow.show.data || self.follow.show.encoding) {
+            let shows_data = self.follow.show.data || self.follow.show.encoding;
+            let shows_seq = self.seqs.shows();
+            if !shows_seq || (self.follow.include_docs && has_attachments && shows_data) {
                 let row = self.changes.shown(&row);
                 self.begin_row();
-                write_row(&self.database, &row, self.follow.shows(), &mut self.sender).await?;
+                let seq = shows_seq.then_some(&row.seq);
+                write_row(&self.database, &row, seq, self.follow.shows(), &mut self.sender).await?;
                 self.end_row(&row.seq);
                 continue;
             }
@@ -441,16 +399,20 @@ impl Writer {
                 }
                 () = self.sender.closed() => return Err(Interrupted),
             }
-            let sign: &[u8] =
-                if self.follow.feed == Feed::EventSource { b"event: heartbeat\ndata: \n\n" } else { b"\n" };
-            self.sender.buffer.extend_from_slice(sign);
+            self.sender.buffer.extend_from_slice(self.follow.feed.heartbeat());
             self.sender.flush().await?;
         }
     }
 }
 
-async fn write_row(database: &Database, row: &ChangeRow, show: Option<&Show>, sender: &mut Sender) -> Written {
-    shared_row::open(row, &row.leaves, &mut sender.buffer);
+async fn write_row(
+    database: &Database,
+    row: &ChangeRow,
+    seq: Option<&Seq>,
+    show: Option<&Show>,
+    sender: &mut Sender,
+) -> Written {
+    shared_row::open(row, seq, &row.leaves, &mut sender.buffer);
     if let Some(show) = show {
         sender.buffer.extend_from_slice(b",\"doc\":");
         attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;

@@ -3,13 +3,13 @@
 use flatbed_layer::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, Wait,
 };
-use hyper::header::HeaderName;
 use hyper::{Method, header};
 use tokio::time::{Duration, Instant};
 
 use crate::error::{Failure, Result};
-use crate::handlers::feed::{Feed, WAIT_MAX, between_heartbeats, since, waits_for, whole_number};
+use crate::handlers::feed::{Feed, LAST_EVENT_ID, WAIT_MAX, between_heartbeats, since, waits_for, whole_number};
 use crate::json_out;
+use crate::metrics::FeedKind;
 use crate::query::Query;
 use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::Request;
@@ -26,7 +26,7 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
         return Err(Failure::bad_request("Supported `feed` types: normal, continuous, longpoll, eventsource"));
     };
     let asked = DatabaseUpdatesQuery {
-        since: since(feed, query, request.header(HeaderName::from_static("last-event-id")))?,
+        since: since(feed, query, request.header(LAST_EVENT_ID))?,
         descending: query.get("descending") == Some("true"),
         limit: number(query, "limit")?,
     };
@@ -49,6 +49,7 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let room = pages.room().await;
     let first = updates.next_page().await?;
     let (mut reply, sender) = Reply::stream();
+    let sender = sender.counted_as(state.metrics.follow(FeedKind::DbUpdates));
     if let Some(etag) = etag {
         reply.header(header::ETAG, &etag);
     }
@@ -98,6 +99,7 @@ impl Writer {
                 }
                 self.rows += 1;
                 write_row(row, &mut self.sender.buffer);
+                self.sender.count_row();
                 self.sender.send_if_full().await?;
             }
             if page.at_end {
@@ -131,6 +133,7 @@ impl Writer {
                 if events {
                     out.extend_from_slice(format!("id: \"{}\"\n\n", row.seq).as_bytes());
                 }
+                self.sender.count_row();
                 self.sender.send_if_full().await?;
             }
             if page.at_end && (self.is_done() || !self.wait(&mut room).await?) {

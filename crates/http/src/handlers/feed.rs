@@ -3,9 +3,17 @@
 use std::time::Duration;
 
 use flatbed_layer::Since;
+use hyper::header::HeaderName;
 
 use crate::error::{Failure, Result};
+use crate::metrics::FeedKind;
 use crate::query::Query;
+
+/// Where a browser that connects again says where it was.
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// What CouchDB's `limit` is where none is given. It shows by which rows carry their sequence.
+const LIMIT_WITHOUT: u64 = 1_000_000_000_000_000;
 
 /// How long a feed waits for something new, and between heartbeats, if it says nothing else, and at most (CouchDB's
 /// `changes_timeout`).
@@ -34,26 +42,79 @@ impl Feed {
         }
     }
 
+    pub(crate) fn kind(self) -> FeedKind {
+        match self {
+            Feed::Normal => FeedKind::Normal,
+            Feed::Longpoll => FeedKind::Longpoll,
+            Feed::Continuous => FeedKind::Continuous,
+            Feed::EventSource => FeedKind::EventSource,
+        }
+    }
+
     /// What tells a waiting client that the connection lives.
     pub(crate) fn heartbeat(self) -> &'static [u8] {
         if self == Feed::EventSource { b"event: heartbeat\ndata: \n\n" } else { b"\n" }
     }
 }
 
-/// A browser that connects again says in a header where it was; it alone is asked (as in CouchDB), since others may send
-/// on what they do not know.
+/// Of the two places that a feed is given the header counts for event sources alone, as in CouchDB.
 pub(crate) fn since(feed: Feed, query: &Query, last_event_id: Option<&str>) -> Result<Since> {
     let last_event_id = last_event_id.filter(|_| feed == Feed::EventSource);
-    let text = last_event_id.or(query.get("last-event-id")).or(query.get("since")).unwrap_or_default();
-    Ok(match text.trim_matches('"') {
+    let asked = last_event_id.or(query.get("last-event-id")).or(query.get("Last-Event-ID")).or(query.get("since"));
+    Ok(match asked.unwrap_or_default().trim_matches('"') {
         "" | "0" => Since::Beginning,
         "now" => Since::Now,
         seq => Since::After(seq.parse().map_err(Failure::from)?),
     })
 }
 
+/// `limit` and `timeout`.
+pub(crate) fn not_negative(query: &Query, name: &str) -> Result<Option<u64>> {
+    whole_number(query, name, 0, |is_number| {
+        let what = if is_number { "value" } else { "parameter" };
+        format!("The {name} {what} should be a non-negative integer")
+    })
+}
+
+/// How often a heartbeat is asked for; none: the feed ends when nothing comes in time.
+pub(crate) fn heartbeat(query: &Query) -> Result<Option<Duration>> {
+    if let Some("false" | "") = query.get("heartbeat") {
+        return Ok(None);
+    }
+    if query.get("heartbeat") == Some("true") {
+        return Ok(Some(WAIT_MAX));
+    }
+    let asked = whole_number(query, "heartbeat", 1, |is_number| match is_number {
+        true => "The heartbeat value should be a positive integer (in milliseconds).".into(),
+        false => "Invalid heartbeat value. Expecting a positive integer value (in milliseconds).".into(),
+    })?;
+    Ok(asked.map(between_heartbeats))
+}
+
+/// Which rows carry their sequence: those at which what is left of the limit is a multiple of `seq_interval`, as in
+/// CouchDB. So with a limit of the interval or a multiple of it, the first of each batch does.
+#[derive(Debug)]
+pub(crate) struct SeqInterval {
+    interval: u64,
+    left: u64,
+}
+
+impl SeqInterval {
+    pub(crate) fn new(query: &Query, limit: Option<u64>) -> Result<Self> {
+        let interval = whole_number(query, "seq_interval", 1, |_| "invalid_seq_interval".into())?.unwrap_or(1);
+        Ok(SeqInterval { interval, left: limit.unwrap_or(LIMIT_WITHOUT) })
+    }
+
+    /// Whether the next row does.
+    pub(crate) fn shows(&mut self) -> bool {
+        let shows = self.left.is_multiple_of(self.interval);
+        self.left = self.left.saturating_sub(1);
+        shows
+    }
+}
+
 /// A number of the query as CouchDB's feeds read it; `allowed` is the least one. Numbers beyond 64 bits are the largest.
-pub(crate) fn whole_number(
+pub(super) fn whole_number(
     query: &Query,
     name: &str,
     allowed: u64,
@@ -71,7 +132,7 @@ pub(crate) fn whole_number(
 }
 
 /// The bounds of how often a heartbeat comes.
-pub(crate) fn between_heartbeats(milliseconds: u64) -> Duration {
+pub(super) fn between_heartbeats(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).clamp(HEARTBEAT_MIN, WAIT_MAX)
 }
 
@@ -83,6 +144,21 @@ pub(crate) fn waits_for(milliseconds: Option<u64>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_carry_their_sequence_where_couchdb_has_it() {
+        let shown = |interval, limit| {
+            let mut seqs = SeqInterval { interval, left: limit };
+            (0..8).map(|_| seqs.shows()).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(4, 8), [true, false, false, false, true, false, false, false]);
+        assert_eq!(shown(3, 8), [false, false, true, false, false, true, false, false]);
+        assert_eq!(shown(3, LIMIT_WITHOUT), [false, true, false, false, true, false, false, true]);
+        for query in ["seq_interval=0", "seq_interval=-1", "seq_interval=x"] {
+            let refused = SeqInterval::new(&Query::parse(Some(query)).unwrap(), None).unwrap_err();
+            assert_eq!(refused.reason, "invalid_seq_interval");
+        }
+    }
 
     #[test]
     fn numbers_are_couchdbs() {
