@@ -99,7 +99,7 @@ impl Storage {
             error => StorageError::Directory(error),
         })?;
         let pointer = NonNull::new(pointer).ok_or_else(|| StorageError::Path(directory.to_owned()))?;
-        let health = StorageHealth::default();
+        let health = StorageHealth::new("embedded");
         // SAFETY: the pointer was just made, and is given away only below.
         let engine = unsafe { fdb_capi::engine_of(pointer.as_ptr()) };
         engine.on_failure({
@@ -134,7 +134,7 @@ impl Storage {
         drop(transaction);
         let description = format!("the cluster of {}", path.display());
         // A cluster mends itself; whether it answers is seen by asking.
-        let (health, figures) = Default::default();
+        let (health, figures) = (StorageHealth::new("cluster"), FiguresElsewhere::default());
         Ok(Storage { database: Arc::new(database), network, description, health, figures })
     }
 

@@ -1,24 +1,79 @@
-//! Whether the storage takes writes, told from outside.
+//! How the storage is, told from outside.
 
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-/// Where the program that runs a [`Server`](crate::Server) says that its storage has failed for good: `GET /_up` and
-/// `/metrics` tell it. Clones share it.
+use flatbed_layer::Layer;
+use hyper::StatusCode;
+
+use crate::json_out::{member, string_or_null};
+use crate::reply::Reply;
+
+/// How long the storage may take to answer to `_up`.
+const PING_MAX: Duration = Duration::from_secs(5);
+
+/// Where the program that runs a [`Server`](crate::Server) says what its storage is, and that it has failed for good:
+/// `GET /_up` and `/metrics` tell it. Clones share it.
 ///
-/// Nobody needs to say anything: a storage that does not answer at all is noticed by `GET /_up` itself.
+/// Nobody needs to say that a storage does not answer at all: `GET /_up` itself notices.
 #[derive(Debug, Clone, Default)]
-pub struct StorageHealth(Arc<OnceLock<String>>);
+pub struct StorageHealth {
+    engine: Option<&'static str>,
+    failure: Arc<OnceLock<String>>,
+}
 
 impl StorageHealth {
+    /// `engine`: what the storage is, in one word.
+    pub fn new(engine: &'static str) -> StorageHealth {
+        StorageHealth { engine: Some(engine), failure: Arc::default() }
+    }
+
     /// The storage takes no more writes before the program is started again; `reason` is for its operator. The first
     /// reason stays.
     pub fn fail(&self, reason: impl Into<String>) {
         // Whoever comes second has nothing to add.
-        let _ = self.0.set(reason.into());
+        let _ = self.failure.set(reason.into());
     }
 
     /// Why the storage has failed, if it has.
     pub fn failure(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The answer to `GET /_up`, within [`PING_MAX`]: CouchDB's, and how the storage is. A load balancer goes by the
+    /// status alone.
+    pub(crate) async fn up(&self, layer: &Layer) -> Reply {
+        let started = Instant::now();
+        let unreachable = match tokio::time::timeout(PING_MAX, layer.ping()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(format!("the storage does not answer: {error}")),
+            Err(_) => Some(format!("the storage does not answer within {} s", PING_MAX.as_secs())),
+        };
+        let ping = unreachable.is_none().then(|| started.elapsed());
+        let (state, failure) = match (self.failure(), unreachable) {
+            (Some(reason), _) => ("failed", Some(("storage_failed", reason.to_owned()))),
+            (None, Some(reason)) => ("unreachable", Some(("service_unavailable", reason))),
+            (None, None) => ("ok", None),
+        };
+        let mut out = b"{".to_vec();
+        member("status", failure.as_ref().map_or("ok", |(error, _)| error), &mut out);
+        out.extend_from_slice(b",\"seeds\":{},");
+        if let Some((error, reason)) = &failure {
+            member("error", error, &mut out);
+            out.push(b',');
+            member("reason", reason, &mut out);
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\"storage\":{\"engine\":");
+        string_or_null(self.engine, &mut out);
+        out.push(b',');
+        member("state", state, &mut out);
+        out.extend_from_slice(b",\"ping_ms\":");
+        match ping {
+            Some(took) => out.extend_from_slice((took.as_micros() as f64 / 1_000.0).to_string().as_bytes()),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(b"}}");
+        Reply::json(if failure.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, out)
     }
 }

@@ -33,3 +33,4 @@ pub use health::StorageHealth;
 pub use metrics::FiguresElsewhere;
 pub use replicator::ReplicatorOptions;
 pub use server::{BindError, Server, ServerOptions};
+pub use tracked::{ContinueTrace, REQUEST_TARGET};

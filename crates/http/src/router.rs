@@ -1,11 +1,12 @@
 //! From a request to its handler, and from the handler's result to the answer.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName};
 use hyper::{Method, Response, StatusCode};
+use tracing::Instrument;
 
 use crate::auth::Principal;
 use crate::error::{Failure, Result};
@@ -20,17 +21,36 @@ use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
 use crate::route::{DATABASES_OF_THE_SYSTEM, Route, Verb};
 use crate::server::State;
-use crate::tracked::Tracked;
+use crate::tracked::{Tracked, Tracking, spawn};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 
 /// Where a client says which challenge it wants to see in a 401.
 const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
 
-/// Answers one request.
-pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>) -> Response<Tracked> {
-    let started = Instant::now();
-    let in_flight = state.metrics.requests_in_flight.hold();
+/// Answers one request; `peer` is `None` for one of this server's own replications.
+pub(crate) async fn answer(
+    state: Arc<State>,
+    request: hyper::Request<Incoming>,
+    peer: Option<SocketAddr>,
+) -> Response<Tracked> {
+    let id = state.request_ids.next();
+    let tracking = Tracking::begin(&state.metrics, &id, request.method(), request.uri(), peer);
+    if let Some(continue_trace) = state.continue_trace
+        && !tracking.trace.is_disabled()
+    {
+        continue_trace(&tracking.trace, request.headers());
+    }
+    let (span, trace) = (tracking.span.clone(), tracking.trace.clone());
+    answer_within(state, request, id, tracking).instrument(trace).instrument(span).await
+}
+
+async fn answer_within(
+    state: Arc<State>,
+    request: hyper::Request<Incoming>,
+    id: String,
+    tracking: Tracking,
+) -> Response<Tracked> {
     let (mut parts, body) = request.into_parts();
     // Nothing from outside has extensions.
     let inside = parts.extensions.remove::<Principal>();
@@ -40,6 +60,7 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
     let challenge = headers.get(WANTED_CHALLENGE).cloned();
     let is_inside = inside.is_some();
     let mut route = Route::Preflight;
+    let mut user = None;
     let mut reply = match state.cors.preflight(&method, &headers) {
         Some(reply) => reply,
         None => {
@@ -51,6 +72,7 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
                     Some(principal) => principal,
                     None => state.admins.authenticate(authorization).await?,
                 };
+                user = principal.name.clone();
                 let segments = segments?;
                 let memory = state.memory.clone();
                 let query = Query::parse(uri.query())?;
@@ -73,22 +95,14 @@ pub(crate) async fn answer(state: Arc<State>, request: hyper::Request<Incoming>)
     }
     state.replies.pace(&mut reply);
     state.cors.decorate(&request_headers, &mut reply.headers);
-    let id = state.request_ids.next();
     reply.header(REQUEST_ID, &id);
     reply.headers.insert(header::SERVER, state.server_header.clone());
+    let verb = Verb::from(&method);
     // What replications ask this server itself is no client's request.
     if !is_inside {
-        state.metrics.answered(route, Verb::from(&method), reply.status.as_u16(), started.elapsed());
+        state.metrics.answered(route, verb, reply.status.as_u16(), tracking.elapsed());
     }
-    tracing::debug!(
-        request = id,
-        %method,
-        path = uri.path(),
-        status = reply.status.as_u16(),
-        microseconds = started.elapsed().as_micros() as u64,
-        "request"
-    );
-    Tracked::respond(reply, &state.metrics, in_flight)
+    tracking.respond(reply, verb, route, user)
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
@@ -96,7 +110,7 @@ async fn run(state: Arc<State>, request: Request) -> Result<Reply> {
     if matches!(request.method, Method::GET | Method::HEAD) {
         return dispatch(&state, request).await;
     }
-    let task = tokio::spawn(async move { dispatch(&state, request).await });
+    let task = spawn(async move { dispatch(&state, request).await });
     task.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a handler failed");
         Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log"))

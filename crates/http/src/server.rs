@@ -27,6 +27,7 @@ use crate::reply::ReplyMemory;
 use crate::request::BodyMemory;
 use crate::router;
 use crate::stall::StallGuard;
+use crate::tracked::ContinueTrace;
 
 /// For the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(30);
@@ -68,6 +69,9 @@ pub struct ServerOptions {
     pub health: StorageHealth,
     /// What `/metrics` tells besides this server's and its layer's figures.
     pub figures: FiguresElsewhere,
+    /// How a request's trace is made part of one that began elsewhere, by whoever takes the spans with the target
+    /// [`TRACE_TARGET`](flatbed_layer::TRACE_TARGET).
+    pub continue_trace: Option<ContinueTrace>,
     /// How replications that this server runs are tried again and shared with others.
     pub replicator: ReplicatorOptions,
 }
@@ -85,6 +89,7 @@ impl Default for ServerOptions {
             drain: Duration::from_secs(10),
             health: StorageHealth::default(),
             figures: FiguresElsewhere::default(),
+            continue_trace: None,
             replicator: ReplicatorOptions::default(),
         }
     }
@@ -122,6 +127,7 @@ pub(crate) struct State {
     pub uuids: Uuids,
     pub health: StorageHealth,
     pub figures: FiguresElsewhere,
+    pub continue_trace: Option<ContinueTrace>,
     pub replicator: Arc<Replicator>,
 }
 
@@ -165,6 +171,7 @@ impl Server {
             uuids: Uuids::default(),
             health: options.health,
             figures: options.figures,
+            continue_trace: options.continue_trace,
         });
         let connections = Arc::new(Semaphore::new(options.connections_max));
         Ok(Server { listeners, state, connections, drain: options.drain })
@@ -217,8 +224,8 @@ async fn accept(
             next = next => next,
             _ = accepting.wait_for(|accepting| !*accepting) => return,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, for one: others must end first.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -233,7 +240,7 @@ async fn accept(
         let state = state.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let state = state.clone();
-            async move { Ok::<_, Infallible>(router::answer(state, request).await) }
+            async move { Ok::<_, Infallible>(router::answer(state, request, Some(peer)).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder

@@ -1,40 +1,146 @@
-//! The body of an answer on its way out, and what is told of the answer once it is all sent or given up.
+//! A request from its first line to the last byte of its answer: its spans, and what is told of it at the end.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::Bytes;
-use flatbed_metrics::Held;
+use flatbed_layer::TRACE_TARGET;
+use flatbed_metrics::{Held, Label};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::{Response, header};
+use hyper::{HeaderMap, Method, Response, Uri, header};
+use tokio::task::JoinHandle;
+use tracing::{Instrument, Span, field};
 
 use crate::metrics::Metrics;
 use crate::reply::{BrokenOff, Reply, ReplyBody};
+use crate::route::{Route, Verb};
 
-/// A body that is watched. Dropping it ends the request: hyper drops a body once it has sent it, and when it cannot.
+/// Where the log's line of each request goes: `--log-level info,access=debug` shows them.
+const ACCESS_TARGET: &str = "access";
+
+/// The target of the span that gives the log's lines their request's id: to be enabled, at the level of errors, where any
+/// line is.
+pub const REQUEST_TARGET: &str = "flatbed::request";
+
+/// Begins a task of the request at hand: its lines in the log carry the request's id too.
+pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(task.in_current_span())
+}
+
+/// What a trace from outside is continued with: the span of a request, and the request's headers.
+pub type ContinueTrace = fn(&Span, &HeaderMap);
+
+/// Who asked for what, for the log. Query and headers are left out: they may hold what is nobody's business.
+#[derive(Debug)]
+struct Access {
+    method: Method,
+    uri: Uri,
+    peer: Option<SocketAddr>,
+    user: Option<String>,
+    head_ms: f64,
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(crate) struct Tracking {
+    metrics: Arc<Metrics>,
+    started: Instant,
+    /// For the log: each line within it shows the request's id.
+    pub span: Span,
+    /// For traces, within the other one; disabled unless somebody takes them.
+    pub trace: Span,
+    access: Option<Box<Access>>,
+    in_flight: Option<Held>,
+}
+
+impl Tracking {
+    /// A request came in; `peer` is `None` for one of this server's own.
+    pub(crate) fn begin(
+        metrics: &Arc<Metrics>,
+        id: &str,
+        method: &Method,
+        uri: &Uri,
+        peer: Option<SocketAddr>,
+    ) -> Tracking {
+        let span = tracing::error_span!(target: REQUEST_TARGET, "request", request_id = id);
+        let trace = tracing::info_span!(
+            target: TRACE_TARGET,
+            parent: &span,
+            "request",
+            otel.name = field::Empty,
+            otel.kind = "server",
+            otel.status_code = field::Empty,
+            http.request.method = Verb::from(method).value(),
+            http.route = field::Empty,
+            url.path = uri.path(),
+            http.response.status_code = field::Empty,
+            http.response.body.size = field::Empty,
+            request_id = id,
+        );
+        let is_shown = tracing::enabled!(target: ACCESS_TARGET, tracing::Level::DEBUG);
+        let access = is_shown
+            .then(|| Box::new(Access { method: method.clone(), uri: uri.clone(), peer, user: None, head_ms: 0.0 }));
+        Tracking {
+            metrics: metrics.clone(),
+            started: Instant::now(),
+            span,
+            trace,
+            access,
+            // What replications ask this server itself is no client's request.
+            in_flight: peer.map(|_| metrics.requests_in_flight.hold()),
+        }
+    }
+
+    /// Since the request's head came.
+    pub(crate) fn elapsed(&self) -> std::time::Duration {
+        self.started.elapsed()
+    }
+
+    /// The answer's head is there: the answer as hyper takes it.
+    pub(crate) fn respond(mut self, reply: Reply, verb: Verb, route: Route, user: Option<String>) -> Response<Tracked> {
+        let status = reply.status;
+        if let Some(access) = &mut self.access {
+            access.user = user;
+            access.head_ms = milliseconds(self.started);
+        }
+        if !self.trace.is_disabled() {
+            self.trace.record("otel.name", format!("{} {}", verb.value(), route.value()));
+            self.trace.record("http.route", route.value());
+            self.trace.record("http.response.status_code", status.as_u16());
+            if status.is_server_error() {
+                self.trace.record("otel.status_code", "ERROR");
+            }
+        }
+        let length = reply.headers.get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        let body = Tracked { body: reply.body, sent: 0, length, status: status.as_u16(), of: self };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        *response.headers_mut() = reply.headers;
+        response
+    }
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_micros() as f64 / 1_000.0
+}
+
+/// The body of an answer on its way out. Dropping it ends the request: hyper drops a body once it has sent it, and when
+/// it cannot.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     body: ReplyBody,
     sent: u64,
     /// What the answer's head says; hyper does not ask for more.
     length: Option<u64>,
-    metrics: Arc<Metrics>,
-    _in_flight: Held,
+    status: u16,
+    of: Tracking,
 }
 
 impl Tracked {
-    /// The answer as hyper takes it.
-    pub(crate) fn respond(reply: Reply, metrics: &Arc<Metrics>, in_flight: Held) -> Response<Tracked> {
-        let length = reply.headers.get(header::CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        let body = Tracked { body: reply.body, sent: 0, length, metrics: metrics.clone(), _in_flight: in_flight };
-        let mut response = Response::new(body);
-        *response.status_mut() = reply.status;
-        *response.headers_mut() = reply.headers;
-        response
-    }
-
     fn is_complete(&self) -> bool {
         self.body.is_end_stream() || self.length.is_some_and(|length| self.sent >= length)
     }
@@ -66,8 +172,25 @@ impl Body for Tracked {
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        if !self.is_complete() {
-            self.metrics.answers_broken_off.add(1);
+        let is_complete = self.is_complete();
+        if !is_complete && self.of.in_flight.is_some() {
+            self.of.metrics.answers_broken_off.add(1);
         }
+        self.of.trace.record("http.response.body.size", self.sent);
+        let Some(access) = &self.of.access else { return };
+        let _within = self.of.span.enter();
+        tracing::debug!(
+            target: ACCESS_TARGET,
+            method = %access.method,
+            path = access.uri.path(),
+            status = self.status,
+            bytes = self.sent,
+            head_ms = access.head_ms,
+            duration_ms = milliseconds(self.of.started),
+            is_complete,
+            peer = access.peer.map(field::display),
+            user = access.user,
+            "request"
+        );
     }
 }

@@ -62,5 +62,6 @@ pub use local::{LOCAL_BYTES_MAX, LocalDocument};
 pub use read::{Got, OpenRevs};
 pub use seq::Seq;
 pub use tail::{TEXTS, TailDocument, TailRow};
+pub use transaction::TRACE_TARGET;
 pub use updates::{DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery};
 pub use upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};

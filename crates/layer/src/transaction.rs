@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError, Transaction};
+use tracing::Instrument;
 
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
@@ -38,8 +39,27 @@ pub(crate) trait Operation: Send {
     fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> impl Future<Output = Result<Self::Output>> + Send;
 }
 
+/// The target of spans that are for traces and not for the log. Nobody need take them: they cost nothing then.
+pub const TRACE_TARGET: &str = "flatbed::trace";
+
 /// Runs an operation that writes: attempt, commit, and again on a retryable error.
 pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+    write_untraced(db, metrics, operation).instrument(span("write")).await
+}
+
+/// A transaction's span, from its first attempt to its end.
+fn span(kind: &'static str) -> tracing::Span {
+    tracing::info_span!(
+        target: TRACE_TARGET,
+        "transaction",
+        otel.kind = "client",
+        db.system.name = "foundationdb",
+        db.operation.name = kind,
+        error_code = tracing::field::Empty,
+    )
+}
+
+async fn write_untraced<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
     let started = Instant::now();
     let mut state = Attempt::default();
     let mut trx = db.create_trx()?;
@@ -92,6 +112,10 @@ pub(crate) async fn bounded<T>(attempt: impl Future<Output = Result<T>> + Send) 
 
 /// Runs an operation that only reads: nothing is committed.
 pub(crate) async fn read<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+    read_untraced(db, metrics, operation).instrument(span("read")).await
+}
+
+async fn read_untraced<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
     let started = Instant::now();
     let mut trx = db.create_trx()?;
     metrics.transactions.add(1);
@@ -156,6 +180,8 @@ fn note(metrics: &Metrics, error: FdbError) {
         COMMIT_UNKNOWN_RESULT | CLUSTER_VERSION_CHANGED => metrics.unknown_results.add(1),
         _ => {}
     }
+    // The last one's stays.
+    tracing::Span::current().record("error_code", error.code());
     tracing::debug!(code = error.code(), "transaction is tried again");
 }
 

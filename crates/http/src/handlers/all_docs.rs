@@ -12,6 +12,7 @@ use crate::query::{Query, number};
 use crate::reply::{Interrupted, Pages, Reply, Sender};
 use crate::request::{Body, Memory, Request};
 use crate::server::State;
+use crate::tracked::spawn;
 
 /// Documents that are looked up at once by their ids; the layer gives back as many as fit.
 const KEYS_AT_ONCE: usize = 100;
@@ -61,7 +62,7 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     let pages = state.replies.pages();
-    tokio::spawn(async move {
+    spawn(async move {
         let _memory = memory;
         if write(&database, selection, &pages, &mut sender).await.is_ok() {
             sender.buffer.push(b'\n');
@@ -92,7 +93,7 @@ pub(crate) async fn queries(state: &State, mut request: Request, name: &str, doc
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     let pages = state.replies.pages();
-    tokio::spawn(async move {
+    spawn(async move {
         let _memory = memory;
         sender.buffer.extend_from_slice(b"{\"results\":[\r\n");
         for (at, selection) in selections.into_iter().enumerate() {

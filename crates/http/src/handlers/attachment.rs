@@ -12,6 +12,7 @@ use crate::query::encode;
 use crate::reply::{Interrupted, Reply, Sender};
 use crate::request::Request;
 use crate::server::State;
+use crate::tracked::spawn;
 
 /// `name` may have slashes.
 pub(crate) async fn attachment(state: &State, request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
@@ -81,7 +82,7 @@ async fn get(database: Database, request: Request, id: &str, name: &str) -> Resu
     }
     let plain = Plain::new(attachment.gzip && !sends_gzip);
     let (skip, take) = wanted.map_or((0, u64::MAX), |(first, last)| (first, last - first + 1));
-    tokio::spawn(async move {
+    spawn(async move {
         let mut sender = sender;
         if send(reader, plain, skip, take, &mut sender).await.is_ok() {
             let _ = sender.finish().await;

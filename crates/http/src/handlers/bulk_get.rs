@@ -13,6 +13,7 @@ use crate::multipart::{accepts, new_boundary};
 use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Body, Request};
 use crate::server::State;
+use crate::tracked::spawn;
 
 /// Documents that are asked for at once; the layer gives back as many as fit.
 const READ_AT_ONCE: usize = 100;
@@ -111,7 +112,7 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
         reply.headers.remove(header::CACHE_CONTROL);
     }
     sender.buffer = out;
-    tokio::spawn(async move {
+    spawn(async move {
         let _memory = memory;
         let mut room = room;
         for text in waiting {

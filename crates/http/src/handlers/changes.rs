@@ -23,6 +23,7 @@ use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::{Memory, Request};
 use crate::server::State;
 use crate::shared_row::{self, Documents, Form};
+use crate::tracked::spawn;
 
 /// What a feed was asked for, beyond what the layer is asked.
 struct Follow {
@@ -116,7 +117,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         reply.header(header::CACHE_CONTROL, "no-cache");
     }
     let mut writer = Writer { database, changes, follow, seqs, sender, pages, rows: 0, _memory: memory };
-    tokio::spawn(async move {
+    spawn(async move {
         let done = match writer.follow.feed {
             Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
             Feed::Continuous | Feed::EventSource => writer.lines(first, room).await,
@@ -310,6 +311,7 @@ impl Writer {
     async fn page(&mut self, page: &ChangesPage) -> Written {
         for row in &page.rows {
             self.rows += 1;
+            self.sender.count_row();
             self.begin_row();
             let seq = self.seqs.shows().then_some(&row.seq);
             write_row(&self.database, row, seq, self.follow.shows(), &mut self.sender).await?;
@@ -324,6 +326,7 @@ impl Writer {
         let is_single = rows.len() == 1;
         for row in rows {
             self.rows += 1;
+            self.sender.count_row();
             let has_attachments =
                 matches!(&row.document, TailDocument::Read { document, .. } if !document.attachments.is_empty());
             let shows_data = self.follow.show.data || self.follow.show.encoding;
@@ -418,6 +421,5 @@ async fn write_row(
         attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
     }
     sender.buffer.push(b'}');
-    sender.count_row();
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::query::Query;
 use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::Request;
 use crate::server::State;
+use crate::tracked::spawn;
 
 /// Administrators only: the router has seen to it.
 pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Reply> {
@@ -58,7 +59,7 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
         reply.header(header::CACHE_CONTROL, "no-cache");
     }
     let mut writer = Writer { updates, feed, asked, heartbeat, timeout, sender, pages, rows: 0 };
-    tokio::spawn(async move {
+    spawn(async move {
         let done = match feed {
             Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
             Feed::Continuous | Feed::EventSource => writer.lines(first, room).await,
@@ -98,6 +99,7 @@ impl Writer {
                     self.sender.buffer.extend_from_slice(b",\r\n");
                 }
                 self.rows += 1;
+                self.sender.count_row();
                 write_row(row, &mut self.sender.buffer);
                 self.sender.count_row();
                 self.sender.send_if_full().await?;
@@ -124,6 +126,7 @@ impl Writer {
         loop {
             for row in &page.rows {
                 self.rows += 1;
+                self.sender.count_row();
                 let out = &mut self.sender.buffer;
                 if events {
                     out.extend_from_slice(b"data: ");

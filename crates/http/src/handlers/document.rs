@@ -18,6 +18,7 @@ use crate::query::{Query, encode};
 use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
 use crate::server::State;
+use crate::tracked::spawn;
 
 pub(crate) async fn document(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     match request.method.as_str() {
@@ -118,7 +119,7 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
         let length = attached::length(&document, &parts) + u64::from(end.is_some());
         reply.header(header::CONTENT_LENGTH, &length.to_string());
         if request.method == Method::GET {
-            tokio::spawn(async move {
+            spawn(async move {
                 if attached::send(&database, &document, parts, &mut sender).await.is_ok() {
                     sender.buffer.extend(end);
                     let _ = sender.finish().await;

@@ -12,6 +12,7 @@ use crate::query::{Query, encode};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
+use crate::tracked::spawn;
 
 /// What ids of local documents begin with.
 pub(crate) const LOCAL: &str = "_local/";
@@ -200,7 +201,7 @@ pub(crate) async fn list(state: &State, mut request: Request, name: &str) -> Res
     database.exists().await?;
     let pages = state.replies.pages();
     let (reply, mut sender) = Reply::stream();
-    tokio::spawn(async move {
+    spawn(async move {
         let _room = pages.room().await;
         sender.buffer.extend_from_slice(b"{\"total_rows\":null,\"offset\":null,\"rows\":[\r\n");
         let done = match &keys {

@@ -10,6 +10,7 @@ use crate::json_out;
 use crate::multipart;
 use crate::multipart::write::related;
 use crate::reply::{Interrupted, Pages, Reply, Sender};
+use crate::tracked::spawn;
 
 /// Revisions that one `open_revs` may name.
 const OPEN_REVS_MAX: usize = 1_000;
@@ -90,7 +91,7 @@ pub(crate) async fn open_revs(database: Database, pages: Pages, wanted: Wanted<'
         reply.headers.remove(header::CACHE_CONTROL);
     }
     let id = id.to_owned();
-    tokio::spawn(async move {
+    spawn(async move {
         let mut room = room;
         sender.buffer.extend(shown.form.begin());
         let mut written = 0;

@@ -1,7 +1,5 @@
 //! Paths of the server as a whole.
 
-use std::time::Duration;
-
 use flatbed_layer::NameRange;
 use hyper::{Method, StatusCode, header};
 
@@ -13,9 +11,6 @@ use crate::json_out::{comma, member, string, string_or_null};
 use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
 use crate::server::State;
-
-/// How long the storage may take to answer to `_up`.
-const PING_MAX: Duration = Duration::from_secs(5);
 
 /// Most ids that `_uuids` makes at once.
 const UUIDS_MAX: u64 = 1_000;
@@ -47,17 +42,7 @@ pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
 
 pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    if let Some(reason) = state.health.failure() {
-        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "storage_failed", reason));
-    }
-    match tokio::time::timeout(PING_MAX, state.layer.ping()).await {
-        Ok(read) => read?,
-        Err(_) => {
-            let reason = format!("the storage does not answer within {} s", PING_MAX.as_secs());
-            return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason));
-        }
-    }
-    Ok(Reply::json(StatusCode::OK, b"{\"status\":\"ok\",\"seeds\":{}}".to_vec()))
+    Ok(state.health.up(&state.layer).await)
 }
 
 pub(crate) fn session(state: &State, request: &Request) -> Result<Reply> {

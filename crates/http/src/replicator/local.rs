@@ -30,7 +30,7 @@ pub(crate) fn connect(state: &Weak<State>) -> LocalConnect {
             request.extensions_mut().insert(Principal { name: None, is_admin: true });
             async move {
                 match state {
-                    Some(state) => Ok(router::answer(state, request).await),
+                    Some(state) => Ok(router::answer(state, request, None).await),
                     None => Err(ServerGone),
                 }
             }
