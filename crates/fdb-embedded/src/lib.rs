@@ -48,6 +48,7 @@ mod format;
 mod json;
 mod keys;
 mod late;
+mod look;
 mod map_room;
 mod mapped;
 mod messages;

@@ -31,6 +31,11 @@ impl<'a> KeySelector<'a> {
         KeySelector { key, or_equal: true, offset: 1 }
     }
 
+    /// Whether nothing can lie between two selectors, wherever keys are.
+    pub(crate) fn are_inverted(begin: &KeySelector<'_>, end: &KeySelector<'_>) -> bool {
+        begin.offset >= end.offset && (begin.or_equal || begin.key >= end.key) && begin.base() >= end.base()
+    }
+
     /// The key from which `offset` counts: "less or equal `key`" is "less than the key after `key`".
     pub(crate) fn base(&self) -> Vec<u8> {
         if self.or_equal { key_after(self.key) } else { self.key.to_vec() }
@@ -320,9 +325,6 @@ impl RangeRead<'_> {
         cut: impl FnOnce(&mut RangeResult) -> std::result::Result<(), E>,
     ) -> std::result::Result<Outcome<RangeResult>, E> {
         let (begin, end) = (self.begin.base(), self.end.base());
-        if self.begin.offset >= self.end.offset && begin >= end {
-            return Ok(Outcome { answer: RangeResult::default(), conflict: None });
-        }
         let mut found = Found::default();
         self.collect(view, &begin, &end, &mut found)?;
         cut(&mut found.result)?;
@@ -336,19 +338,29 @@ impl RangeRead<'_> {
     fn collect(&self, view: &View<'_>, begin: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
         let from = resolve(view, begin, i64::from(self.begin.offset), self.max_key);
         let to = resolve(view, end, i64::from(self.end.offset), self.max_key);
-        // A selector may run into an unreadable key that the read, ended by its limit, never reaches.
+        // A selector may run into keys that cannot be read, but the read, ended by its limit, never reaches them.
         let (from, to) = match (from, to, self.reverse) {
             (Ok(from), Ok(to), _) => (from, to),
-            (Ok(from), Err(ViewError::Unreadable), false) => return self.until_limit(view, &from.key, found),
-            (Err(ViewError::Unreadable), Ok(to), true) => return self.until_limit(view, &to.key, found),
+            (Ok(from), Err(error), false) => {
+                found.read_to_begin = from.is_before_begin;
+                return self.until_limit(view, (&from.key, end), found, error);
+            }
+            (Err(error), Ok(to), true) => {
+                found.read_through_end = to.is_past_end;
+                return self.until_limit(view, (&to.key, begin), found, error);
+            }
             (Err(error), _, _) | (_, Err(error), _) => return Err(error),
         };
-        if self.is_crossed(view, begin, end, found)? {
+        if self.rules == Rules::ReadYourWrites && self.is_crossed(view, begin, end, found)? {
             return Ok(());
         }
+        found.reads_past_end = to.is_past_end && (!from.is_past_end || from.offset < to.offset);
         if from.offset >= to.offset && from.key >= to.key {
+            // An end that only a walk of the far selector alone ran off does not count.
+            (found.read_to_begin, found.read_through_end) = (false, false);
             return Ok(());
         }
+        found.begins_before_begin = from.is_before_begin && from.key < to.key;
         found.read_to_begin |= from.is_before_begin || to.is_before_begin;
         found.read_through_end |= from.is_past_end || to.is_past_end;
         if from.key < to.key {
@@ -392,16 +404,48 @@ impl RangeRead<'_> {
         Ok(is_empty || is_off)
     }
 
-    /// Reads from one end whose other end cannot be known: right only if the limit comes first.
-    fn until_limit(&self, view: &View<'_>, from: &[u8], found: &mut Found) -> ViewResult<()> {
-        if self.reverse {
+    /// Reads from one end whose other end cannot be known, because of `error`: right only if the limit comes first, and
+    /// as many pairs after it as the other selector may go back over.
+    fn until_limit(
+        &self,
+        view: &View<'_>,
+        (from, other_base): (&[u8], &[u8]),
+        found: &mut Found,
+        error: ViewError,
+    ) -> ViewResult<()> {
+        let is_known = if self.reverse {
+            let further = i64::from(self.begin.offset) - 1;
             let mut items = view.descend(from.min(self.max_key), b"")?;
-            self.fill(found, || items.next())?;
+            let is_before = |key: &[u8]| further <= 0 || key >= other_base;
+            from >= other_base && self.fill_and_go_on(found, further, is_before, || items.next())?
         } else {
+            let further = 1 - i64::from(self.end.offset);
             let mut items = view.ascend(from, self.max_key)?;
-            self.fill(found, || items.next())?;
+            let is_before = |key: &[u8]| further <= 0 || key < other_base;
+            from <= other_base && self.fill_and_go_on(found, further, is_before, || items.next())?
+        };
+        if is_known { Ok(()) } else { Err(error) }
+    }
+
+    /// Whether the limit was reached and `further` pairs lie beyond, all of them before the other selector's base.
+    fn fill_and_go_on<'v>(
+        &self,
+        found: &mut Found,
+        mut further: i64,
+        is_before: impl Fn(&[u8]) -> bool,
+        mut next: impl FnMut() -> ViewResult<Option<crate::view::Item<'v>>>,
+    ) -> ViewResult<bool> {
+        self.fill(found, &mut next)?;
+        if !found.result.more || found.result.last_key().is_some_and(|key| !is_before(key)) {
+            return Ok(false);
         }
-        if found.result.more { Ok(()) } else { Err(ViewError::Unreadable) }
+        while further > 0 {
+            match next()?.filter(|item| is_before(&item.key)) {
+                Some(item) => further -= i64::from(item.value.is_some()),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn fill<'v>(
@@ -423,7 +467,7 @@ impl RangeRead<'_> {
     /// through them.
     fn fill_stored(&self, view: &View<'_>, from: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
         let mut limits = self.limits;
-        let mut pairs = view.stored.ascend(from)?;
+        let mut pairs = view.stored()?.ascend(from)?;
         while let Some((key, value)) = pairs.next()? {
             if key.as_ref() >= end || found.take(&key, value, &mut limits) {
                 break;
@@ -464,8 +508,8 @@ impl RangeRead<'_> {
     fn native_conflict(&self, found: &Found, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
         let result = &found.result;
         let (begin_offset, end_offset) = (self.begin.offset, self.end.offset);
-        // The native layer notices the begin of the key space only where a selector starts there.
-        let read_to_begin = begin.is_empty() && begin_offset < 1;
+        let starts_at_begin = begin.is_empty() && begin_offset < 1;
+        let read_to_begin = starts_at_begin || found.begins_before_begin && !(self.reverse && result.more);
         let ends = match (result.first_key(), result.last_key()) {
             (Some(first), Some(last)) if self.reverse => Some((last, first)),
             (Some(first), Some(last)) => Some((first, last)),
@@ -482,6 +526,7 @@ impl RangeRead<'_> {
             from.clone_from(&end);
         }
         let mut to = match ends {
+            _ if found.reads_past_end && !result.more => self.max_key.to_vec(),
             Some((_, highest)) if end_offset > 1 || (!self.reverse && result.more && end_offset > 0) => {
                 key_after(highest)
             }
@@ -497,6 +542,11 @@ impl RangeRead<'_> {
 #[derive(Default)]
 struct Found {
     result: RangeResult,
+    /// The begin selector ran off the begin of the key space, and the range is not empty.
+    begins_before_begin: bool,
+    /// The end selector ran off the end of what may be read, and the range is not empty: on a cluster there are system
+    /// keys in it.
+    reads_past_end: bool,
     read_to_begin: bool,
     read_through_end: bool,
 }

@@ -34,6 +34,33 @@ impl<'t> Stored<'t> {
     }
 }
 
+/// A walk over stored pairs, in either direction.
+pub(crate) trait Cursor<'t>: Sized {
+    /// From a key on, which a walk downwards leaves out.
+    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self>;
+    fn next(&mut self) -> StoreResult<Option<Pair<'t>>>;
+}
+
+impl<'t> Cursor<'t> for Ascend<'t> {
+    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self> {
+        stored.ascend(from)
+    }
+
+    fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        self.next()
+    }
+}
+
+impl<'t> Cursor<'t> for Descend<'t> {
+    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self> {
+        stored.descend(from)
+    }
+
+    fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        self.next()
+    }
+}
+
 /// See [`Stored::ascend`].
 pub(crate) struct Ascend<'t> {
     stored: Stored<'t>,

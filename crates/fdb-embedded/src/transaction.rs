@@ -5,15 +5,15 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::buggify::ReadFault;
 use crate::commit::{Started, start_commit, time_out};
 use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
 use crate::late;
+use crate::look::{look, read_range, settle, view, view_stored};
 use crate::mapped::{self, MappedRange};
 use crate::options::is_known;
 use crate::range_size;
-use crate::read::{KeySelector, Limits, Outcome, RangeOptions, RangeRead, RangeResult, Rules, get_key};
+use crate::read::{KeySelector, Limits, RangeOptions, RangeRead, RangeResult, Rules, get_key};
 use crate::snapshot::lock;
 use crate::special;
 use crate::state::{
@@ -22,7 +22,6 @@ use crate::state::{
 };
 use crate::status;
 use crate::timekeeper;
-use crate::view::{View, ViewResult};
 use crate::watch::WatchId;
 use crate::write;
 use crate::write_map::key_after;
@@ -180,16 +179,19 @@ impl Transaction {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
             limits.check()?;
+            if KeySelector::are_inverted(&begin, &end) {
+                return Ok(RangeResult::default());
+            }
             let rules = match state.options.read_your_writes_disabled {
                 true => Rules::Native,
                 false => Rules::ReadYourWrites,
             };
             let read = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
-            let outcome = view(state, core, options.snapshot, |view| read.run(view))?;
-            core.counters.keys_read.add(outcome.answer.pairs.len() as u64);
-            core.counters.bytes_read.add(outcome.answer.arena.len() as u64);
-            state.cost.add_read(outcome.answer.arena.len());
-            Ok(settle(state, outcome, options.snapshot))
+            let result = read_range(state, core, read, options.snapshot)?;
+            core.counters.keys_read.add(result.pairs.len() as u64);
+            core.counters.bytes_read.add(result.arena.len() as u64);
+            state.cost.add_read(result.arena.len());
+            Ok(result)
         })
     }
 
@@ -217,7 +219,7 @@ impl Transaction {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
             limits.check()?;
-            if begin.offset >= end.offset && begin.base() >= end.base() {
+            if KeySelector::are_inverted(&begin, &end) {
                 return Ok(MappedRange::default());
             }
             if options.snapshot || state.options.read_your_writes_disabled {
@@ -225,8 +227,7 @@ impl Transaction {
             }
             let rules = Rules::ReadYourWrites;
             let index = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
-            let read =
-                view(state, core, true, |view| Ok(mapped::read(&View { writes: None, ..*view }, index, mapper)))??;
+            let read = view_stored(state, core, |view| Ok(mapped::read(view, index, mapper)))??;
             let ranges = || read.answer.records.iter().map(|records| &records.pairs).chain([&read.answer.index]);
             core.counters.keys_read.add(ranges().map(|range| range.pairs.len() as u64).sum());
             core.counters.bytes_read.add(ranges().map(|range| range.arena.len() as u64).sum());
@@ -616,55 +617,6 @@ impl Transaction {
             state.fail_watches(core, Error::TRANSACTION_CANCELLED);
         });
     }
-}
-
-/// Runs a read on what the transaction sees. A commit after a read that failed answers the read's error.
-fn view<T>(
-    state: &mut State,
-    core: &Arc<Core>,
-    snapshot: bool,
-    read: impl FnOnce(&View<'_>) -> ViewResult<T>,
-) -> Result<T> {
-    let answer = look(state, core, snapshot, read);
-    if let Err(error) = &answer {
-        state.failed_read.get_or_insert(*error);
-    }
-    answer
-}
-
-/// As [`view`], for what the commit does not depend on.
-fn look<T>(
-    state: &mut State,
-    core: &Arc<Core>,
-    snapshot: bool,
-    read: impl FnOnce(&View<'_>) -> ViewResult<T>,
-) -> Result<T> {
-    state.has_read = true;
-    state.reads = state.reads.saturating_add(1);
-    match core.faults.on_read(state.reads) {
-        Some(ReadFault::TooOld) => return Err(Error::TRANSACTION_TOO_OLD),
-        Some(ReadFault::FutureVersion) => return Err(Error::FUTURE_VERSION),
-        None => {}
-    }
-    let point = state.read_point(core, false)?.clone();
-    if core.versions.is_too_old(point.version) {
-        return Err(Error::TRANSACTION_TOO_OLD);
-    }
-    let options = &state.options;
-    let sees_writes = !options.read_your_writes_disabled && (!snapshot || options.snapshot_ryw > 0);
-    let writes = sees_writes.then_some(&state.writes);
-    point.snapshot.with(|stored| {
-        let view = View { stored, writes, bypass_unreadable: options.bypass_unreadable };
-        Ok(read(&view)?)
-    })
-}
-
-/// Takes over the conflict of a read, unless it is a snapshot read.
-fn settle<T>(state: &mut State, outcome: Outcome<T>, snapshot: bool) -> T {
-    if let (false, Some((begin, end))) = (snapshot, &outcome.conflict) {
-        state.add_read_conflict(begin, end);
-    }
-    outcome.answer
 }
 
 /// The value that a watch starts from; reading it conflicts as any read.

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 
 use crate::error::Error;
 use crate::store::{Pair, StoreError};
-use crate::stored::{Ascend, Descend, Stored};
-use crate::write_map::{Entry, Lookup, Ops, RangeState, WriteMap};
+use crate::stored::{Ascend, Cursor, Descend, Stored};
+use crate::write_map::{Entry, Lookup, Ops, RangeState, WriteMap, key_after};
 
 /// Why a read of a view failed.
 #[derive(Debug)]
 pub(crate) enum ViewError {
     /// The read met a key whose value is not known before the commit.
     Unreadable,
+    /// The read needs what is stored, and the view has the transaction's writes only.
+    NeedsStored,
     /// LMDB failed, or the file is damaged.
     Store,
 }
@@ -26,6 +28,7 @@ impl From<ViewError> for Error {
     fn from(error: ViewError) -> Self {
         match error {
             ViewError::Unreadable => Error::ACCESSED_UNREADABLE,
+            ViewError::NeedsStored => Error::INTERNAL_ERROR,
             ViewError::Store => Error::IO_ERROR,
         }
     }
@@ -36,7 +39,8 @@ pub(crate) type ViewResult<T> = Result<T, ViewError>;
 /// A snapshot, and the writes that reads shall see (`None`: the snapshot alone).
 #[derive(Clone, Copy)]
 pub(crate) struct View<'v> {
-    pub(crate) stored: Stored<'v>,
+    /// `None`: no read version was taken yet, and reads that the writes alone answer shall take none.
+    pub(crate) stored: Option<Stored<'v>>,
     pub(crate) writes: Option<&'v WriteMap>,
     pub(crate) bypass_unreadable: bool,
 }
@@ -60,8 +64,12 @@ impl<'v> Item<'v> {
 }
 
 impl<'v> View<'v> {
+    pub(crate) fn stored(&self) -> ViewResult<Stored<'v>> {
+        self.stored.ok_or(ViewError::NeedsStored)
+    }
+
     pub(crate) fn get(&self, key: &[u8]) -> ViewResult<Option<Cow<'v, [u8]>>> {
-        let stored = || self.stored.get(key);
+        let stored = || -> ViewResult<Option<&'v [u8]>> { Ok(self.stored()?.get(key)?) };
         match self.writes.map_or(Lookup::Untouched, |writes| writes.lookup(key, self.bypass_unreadable)) {
             Lookup::Untouched => Ok(stored()?.map(Cow::Borrowed)),
             Lookup::Cleared => Ok(None),
@@ -73,7 +81,6 @@ impl<'v> View<'v> {
 
     /// Items from `begin` on; unreadable keys count below `end` only. Items may come past `end`.
     pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
-        let mut stored = self.stored.ascend(begin)?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let (state, mut entries) = writes.from(begin);
@@ -82,13 +89,12 @@ impl<'v> View<'v> {
             }
             _ => None,
         };
-        let ahead = if writes.is_some() { stored.next()? } else { None };
-        Ok(Ascending { view: *self, stored, ahead, writes })
+        let stored = Ahead::new(self, begin, writes.is_some())?;
+        Ok(Ascending { bypass_unreadable: self.bypass_unreadable, stored, writes })
     }
 
     /// Items below `end`, descending; unreadable keys count from `begin` on only. Items may come below `begin`.
     pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<Descending<'v>> {
-        let mut stored = self.stored.descend(end)?;
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let mut entries = writes.below(end);
@@ -97,8 +103,67 @@ impl<'v> View<'v> {
             }
             _ => None,
         };
-        let ahead = if writes.is_some() { stored.next()? } else { None };
-        Ok(Descending { view: *self, stored, ahead, writes })
+        // Nothing lies below the empty key, and needs no look.
+        let stored = Ahead::new(self, end, writes.is_some() || end.is_empty())?;
+        Ok(Descending { bypass_unreadable: self.bypass_unreadable, stored, writes })
+    }
+}
+
+/// The stored pairs in order, looked at only where the writes do not tell what is there.
+struct Ahead<'v, C> {
+    view: View<'v>,
+    /// `None`: to be placed where the pairs are asked for next.
+    cursor: Option<C>,
+    /// The next pair, or the end, if it was looked at.
+    pair: Option<Option<Pair<'v>>>,
+}
+
+impl<'v, C: Cursor<'v>> Ahead<'v, C> {
+    fn new(view: &View<'v>, from: &[u8], is_lazy: bool) -> ViewResult<Self> {
+        let cursor = if is_lazy { None } else { Some(C::place(&view.stored()?, from)?) };
+        Ok(Ahead { view: *view, cursor, pair: None })
+    }
+
+    /// The next pair, where nothing was looked at before.
+    fn next(&mut self) -> ViewResult<Option<Pair<'v>>> {
+        match &mut self.cursor {
+            Some(cursor) => Ok(cursor.next()?),
+            None => Ok(None),
+        }
+    }
+
+    /// Looks at the first pair that was not passed yet; `from` is where those begin.
+    fn look(&mut self, from: &[u8], is_passed: impl Fn(&[u8]) -> bool) -> ViewResult<&mut Option<Pair<'v>>> {
+        let cursor = match &mut self.cursor {
+            Some(cursor) => cursor,
+            cursor => cursor.insert(C::place(&self.view.stored()?, from)?),
+        };
+        let pair = match self.pair.take() {
+            Some(pair) => pair,
+            None => loop {
+                // Keys that only the writes told about may lie between.
+                match cursor.next()? {
+                    Some(pair) if is_passed(&pair.0) => {}
+                    pair => break pair,
+                }
+            },
+        };
+        Ok(self.pair.insert(pair))
+    }
+
+    /// Takes the pair that was looked at, if it is such a one.
+    fn take_if(&mut self, is_it: impl FnOnce(&[u8]) -> bool) -> Option<Pair<'v>> {
+        if self.pair.as_ref()?.as_ref().is_some_and(|pair| is_it(&pair.0)) { self.pair.take()? } else { None }
+    }
+
+    /// Goes over pairs that do not count, as far as the first that was looked at and is not such a one.
+    fn skip(&mut self, is_skipped: impl FnOnce(&[u8]) -> bool) {
+        match &self.pair {
+            Some(Some(pair)) if !is_skipped(&pair.0) => {}
+            // Nothing comes any more.
+            Some(None) => {}
+            _ => (self.cursor, self.pair) = (None, None),
+        }
     }
 }
 
@@ -116,10 +181,8 @@ struct WritesAhead<'v> {
 
 /// See [`View::ascend`].
 pub(crate) struct Ascending<'v> {
-    view: View<'v>,
-    stored: Ascend<'v>,
-    /// Read ahead where there are writes to be mingled in.
-    ahead: Option<Pair<'v>>,
+    bypass_unreadable: bool,
+    stored: Ahead<'v, Ascend<'v>>,
     writes: Option<WritesAhead<'v>>,
 }
 
@@ -132,18 +195,18 @@ impl<'v> Ascending<'v> {
             }
             let boundary = writes.next.map(|(key, _)| key.as_slice());
             let range_is_empty = boundary.is_some_and(|boundary| boundary <= writes.at.as_slice());
-            if !range_is_empty && writes.state.is_unreadable && !self.view.bypass_unreadable {
+            if !range_is_empty && writes.state.is_unreadable && !self.bypass_unreadable {
                 return Err(ViewError::Unreadable);
             }
-            let in_range = |pair: &Pair<'v>| boundary.is_none_or(|boundary| pair.0.as_ref() < boundary);
-            if let Some(pair) = self.ahead.take_if(|pair| in_range(pair)) {
-                if !writes.state.is_cleared {
-                    self.ahead = self.stored.next()?;
+            let is_in_range = |key: &[u8]| boundary.is_none_or(|boundary| key < boundary);
+            if range_is_empty {
+            } else if writes.state.is_cleared {
+                self.stored.skip(is_in_range);
+            } else {
+                self.stored.look(&writes.at, |key| key < writes.at.as_slice())?;
+                if let Some(pair) = self.stored.take_if(is_in_range) {
                     return Ok(Some(Item::stored(pair)));
                 }
-                let Some(boundary) = boundary else { return Ok(None) };
-                self.stored = self.view.stored.ascend(boundary)?;
-                self.ahead = self.stored.next()?;
             }
             let Some((key, entry)) = writes.next else {
                 // Past the last write, in a range that goes to the end of the key space.
@@ -158,14 +221,14 @@ impl<'v> Ascending<'v> {
             if entry.ops.is_empty() {
                 continue;
             }
-            writes.at.push(0);
-            if entry.is_unreadable && !self.view.bypass_unreadable {
+            if entry.is_unreadable && !self.bypass_unreadable {
                 return Err(ViewError::Unreadable);
             }
-            let stored = self.ahead.take_if(|pair| pair.0.as_ref() == key.as_slice());
-            if stored.is_some() {
-                self.ahead = self.stored.next()?;
+            if entry.ops.is_dependent() {
+                self.stored.look(key, |at| at < key.as_slice())?;
             }
+            let stored = self.stored.take_if(|at| at == key.as_slice());
+            writes.at.push(0);
             return Ok(Some(Item::written(key, &entry.ops, stored.map(|(_, value)| value))));
         }
     }
@@ -183,64 +246,55 @@ struct WritesBehind<'v> {
 
 /// See [`View::descend`].
 pub(crate) struct Descending<'v> {
-    view: View<'v>,
-    stored: Descend<'v>,
-    /// Read ahead where there are writes to be mingled in.
-    ahead: Option<Pair<'v>>,
+    bypass_unreadable: bool,
+    stored: Ahead<'v, Descend<'v>>,
     writes: Option<WritesBehind<'v>>,
 }
 
 impl<'v> Descending<'v> {
     pub(crate) fn next(&mut self) -> ViewResult<Option<Item<'v>>> {
         loop {
-            let writes = match &mut self.writes {
-                None => return Ok(self.stored.next()?.map(Item::stored)),
-                Some(writes) if writes.next.is_some() => writes,
-                Some(_) => {
-                    let Some(pair) = self.ahead.take() else { return Ok(None) };
-                    self.ahead = self.stored.next()?;
-                    return Ok(Some(Item::stored(pair)));
-                }
-            };
-            let Some((key, entry)) = writes.next else { continue };
+            let Some(writes) = &mut self.writes else { return Ok(self.stored.next()?.map(Item::stored)) };
             if writes.end <= writes.begin {
                 return Ok(None);
             }
+            let is_passed = |at: &[u8]| at >= writes.end.as_slice();
+            let Some((key, entry)) = writes.next else {
+                self.stored.look(&writes.end, is_passed)?;
+                return Ok(self.stored.take_if(|_| true).map(Item::stored));
+            };
             let has_ops = !entry.ops.is_empty();
             // The range of this entry: after its key if that has operations, from its key otherwise.
             let is_in_range = |at: &[u8]| if has_ops { at > key.as_slice() } else { at >= key.as_slice() };
             let range_is_empty = has_ops && writes.end.strip_prefix(key.as_slice()).is_some_and(|rest| rest == [0]);
-            if !range_is_empty && entry.after.is_unreadable && !self.view.bypass_unreadable {
+            if !range_is_empty && entry.after.is_unreadable && !self.bypass_unreadable {
                 return Err(ViewError::Unreadable);
             }
-            if let Some(pair) = self.ahead.take_if(|pair| is_in_range(&pair.0)) {
-                if !entry.after.is_cleared {
-                    self.ahead = self.stored.next()?;
+            if range_is_empty {
+            } else if entry.after.is_cleared {
+                self.stored.skip(is_in_range);
+            } else {
+                self.stored.look(&writes.end, is_passed)?;
+                if let Some(pair) = self.stored.take_if(is_in_range) {
                     return Ok(Some(Item::stored(pair)));
                 }
-                let mut below = key.clone();
-                if has_ops {
-                    below.push(0);
-                }
-                self.stored = self.view.stored.descend(&below)?;
-                self.ahead = self.stored.next()?;
             }
             if *key < writes.begin {
                 return Ok(None);
             }
-            writes.end.clone_from(key);
-            writes.next = writes.rest.next();
-            if !has_ops {
-                continue;
-            }
-            if entry.is_unreadable && !self.view.bypass_unreadable {
+            if has_ops && entry.is_unreadable && !self.bypass_unreadable {
                 return Err(ViewError::Unreadable);
             }
-            let stored = self.ahead.take_if(|pair| pair.0.as_ref() == key.as_slice());
-            if stored.is_some() {
-                self.ahead = self.stored.next()?;
+            if has_ops && entry.ops.is_dependent() {
+                let after = key_after(key);
+                self.stored.look(&after, |at| at > key.as_slice())?;
             }
-            return Ok(Some(Item::written(key, &entry.ops, stored.map(|(_, value)| value))));
+            writes.end.clone_from(key);
+            writes.next = writes.rest.next();
+            if has_ops {
+                let stored = self.stored.take_if(|at| at == key.as_slice());
+                return Ok(Some(Item::written(key, &entry.ops, stored.map(|(_, value)| value))));
+            }
         }
     }
 }

@@ -97,9 +97,9 @@ enum Own {
 
 struct Modelled {
     transaction: Transaction,
-    /// How many commits its snapshot has seen; fixed by the first read.
+    /// How many commits its snapshot has seen; fixed by the first read that its own writes do not answer.
     seen: Option<usize>,
-    /// Snapshot with its own writes.
+    /// Snapshot with its own writes; before there is one, what these make of nothing.
     view: Map,
     /// Changes to make to the newest state at the commit.
     writes: Vec<Action>,
@@ -138,6 +138,12 @@ fn inside(keys: &[Vec<u8>], begin: &[u8], end: &[u8]) -> Vec<usize> {
     (0..2 * keys.len()).filter(segment).collect()
 }
 
+/// The segments that a selector goes over from its base to what it found.
+fn segments_to(keys: &[Vec<u8>], base: &[u8], found: &[u8], offset: i32) -> Vec<usize> {
+    let after = [found, &[0]].concat();
+    if offset > 0 { inside(keys, base, &after) } else { inside(keys, found, base) }
+}
+
 impl Modelled {
     fn new(engine: &Engine, keys: &[Vec<u8>]) -> Modelled {
         Modelled {
@@ -162,6 +168,26 @@ impl Modelled {
         }
     }
 
+    /// A read of these segments.
+    fn look(&mut self, read: &[usize], history: &[(Map, BTreeSet<usize>)], keys: &[Vec<u8>]) {
+        if read.iter().any(|&at| self.own[at] != Own::Independent) {
+            self.begin_reading(history, keys);
+        }
+    }
+
+    /// What a selector means, and which segments it goes over.
+    fn select(&self, selector: KeySelector<'_>, keys: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
+        let base = if selector.or_equal { [selector.key, &[0]].concat() } else { selector.key.to_vec() };
+        let all: Vec<_> = self.view.keys().collect();
+        let first = all.partition_point(|key| **key < base) as i64;
+        let found = match usize::try_from(first + i64::from(selector.offset) - 1) {
+            Err(_) => Vec::new(),
+            Ok(at) => all.get(at).map_or(vec![0xff], |key| key.to_vec()),
+        };
+        let segments = segments_to(keys, &base, &found, selector.offset);
+        (found, segments)
+    }
+
     fn depends_on(&mut self, read: impl IntoIterator<Item = usize>) {
         self.read.extend(read.into_iter().filter(|&at| self.own[at] != Own::Independent));
     }
@@ -181,9 +207,7 @@ impl Modelled {
             };
         }
         self.writes.push(action.clone());
-        if self.seen.is_some() {
-            apply(&mut self.view, keys, action);
-        }
+        apply(&mut self.view, keys, action);
     }
 }
 
@@ -201,7 +225,7 @@ fn check(clearing: Clearing, actions: Vec<(usize, Action)>) -> Result<(), TestCa
                 modelled.transaction.get_read_version().unwrap();
             }
             Action::Get(k, snapshot) => {
-                modelled.begin_reading(&history, &keys);
+                modelled.look(&[2 * k], &history, &keys);
                 let found = modelled.transaction.get(&keys[*k], *snapshot).unwrap();
                 prop_assert_eq!(found.as_ref(), modelled.view.get(&keys[*k]));
                 if !snapshot {
@@ -209,7 +233,8 @@ fn check(clearing: Clearing, actions: Vec<(usize, Action)>) -> Result<(), TestCa
                 }
             }
             Action::Range(a, b, reverse) => {
-                modelled.begin_reading(&history, &keys);
+                let segments = inside(&keys, &keys[*a], &keys[*b]);
+                modelled.look(&segments, &history, &keys);
                 let options = RangeOptions { reverse: *reverse, ..RangeOptions::default() };
                 let found = range(&modelled.transaction, &keys[*a], &keys[*b], &options).unwrap();
                 let view = modelled.view.range(keys[*a].clone()..keys[*b].clone());
@@ -218,26 +243,23 @@ fn check(clearing: Clearing, actions: Vec<(usize, Action)>) -> Result<(), TestCa
                     expected.reverse();
                 }
                 prop_assert_eq!(found, expected);
-                modelled.depends_on(inside(&keys, &keys[*a], &keys[*b]));
+                modelled.depends_on(segments);
             }
             Action::Select(k, or_equal, offset) => {
-                modelled.begin_reading(&history, &keys);
                 let selector = KeySelector { key: &keys[*k], or_equal: *or_equal, offset: *offset };
+                if modelled.has_phantoms {
+                    modelled.begin_reading(&history, &keys);
+                    modelled.transaction.get_read_version().unwrap();
+                }
+                let (_, segments) = modelled.select(selector, &keys);
+                modelled.look(&segments, &history, &keys);
                 let found = modelled.transaction.get_key(selector, false).unwrap();
-                let base = if *or_equal { [&keys[*k][..], &[0]].concat() } else { keys[*k].clone() };
-                let all: Vec<_> = modelled.view.keys().collect();
-                let first = all.partition_point(|key| **key < base) as i64;
-                let at = first + i64::from(*offset) - 1;
-                let expected = match usize::try_from(at) {
-                    Err(_) => Vec::new(),
-                    Ok(at) => all.get(at).map_or(vec![0xff], |key| key.to_vec()),
-                };
+                let (expected, _) = modelled.select(selector, &keys);
                 if !modelled.has_phantoms {
                     prop_assert_eq!(&found, &expected);
                 }
-                let after = [&found[..], &[0]].concat();
-                let (begin, end) = if *offset > 0 { (base, after) } else { (found, base) };
-                modelled.depends_on(inside(&keys, &begin, &end));
+                let base = if *or_equal { [&keys[*k][..], &[0]].concat() } else { keys[*k].clone() };
+                modelled.depends_on(segments_to(&keys, &base, &found, *offset));
             }
             Action::Set(k, value) => modelled.transaction.set(&keys[*k], value),
             Action::Clear(k) => modelled.transaction.clear(&keys[*k]),
