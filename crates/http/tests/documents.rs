@@ -40,6 +40,22 @@ async fn encodings_of_bodies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tombstone_that_is_put() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let rev = server.call("PUT", "/db/d", "{}").await.text("rev");
+    let deleted = server.call("PUT", "/db/d", &format!(r#"{{"_rev":"{rev}","_deleted":true,"why":1}}"#)).await;
+    // As CouchDB answers a DELETE, with the place of what was put.
+    assert_eq!((deleted.status, deleted.header("location")), (200, Some("http://test/db/d")), "{deleted:?}");
+    assert_eq!(deleted.header("etag"), Some(format!("\"{}\"", deleted.text("rev")).as_str()));
+    assert_eq!(server.call("GET", "/db/d", "").await.status, 404);
+    let tombstone = server.call("GET", &format!("/db/d?rev={}", deleted.text("rev")), "").await;
+    assert_eq!(tombstone.json()["why"], 1);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bombs_and_bodies_that_are_too_large() {
     let store = Store::new();
     let options = ServerOptions { body_bytes_max: 1_000_000, body_memory_bytes: 3_000_000, ..ServerOptions::default() };

@@ -44,6 +44,8 @@ pub struct Report {
     pub violation_count: u64,
     /// Whether sums were compared: not where writes went on meanwhile.
     pub sums_compared: bool,
+    /// Blobs that are written ahead and belong to no document yet: uploads under way, or broken ones to be swept.
+    pub staged_uploads: u64,
 }
 
 impl Report {
@@ -91,6 +93,7 @@ pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) +
         read_keys(inner, &instance, instance.keys.blobs(), |key, _| instance.keys.split_blob(key).map(|(id, _)| id));
     let blobs: HashSet<Vec<u8>> = blobs.await?.into_iter().collect();
     let staged = read_keys(inner, &instance, instance.keys.staged_all(), |key, _| instance.keys.staged_id(key)).await?;
+    report.staged_uploads = staged.len() as u64;
     check_strays(inner, &instance, &mut report).await?;
     let mut end = End { inner, name, instance: &instance };
     let (after, counters) = run(inner, &mut end).await?;

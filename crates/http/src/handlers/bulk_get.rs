@@ -78,6 +78,11 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     let Some(Value::Array(docs)) = take(object(&bytes)?, "docs") else {
         return Err(Failure::bad_request("Missing JSON list of 'docs'."));
     };
+    for name in ["open_revs", "new_edits", "w", "rev", "atts_since"] {
+        if request.query.get(name).is_some() {
+            return Err(Failure::bad_request(format!("\"{name}\" query parameter is not acceptable")));
+        }
+    }
     let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
     let show = Show::new(&request.query)?;
     let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs, latest, &show)).collect();
@@ -204,6 +209,14 @@ impl Form {
     }
 
     fn failed(&self, id: Option<&str>, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
+        self.begin_failure(out);
+        out.extend_from_slice(b"\"id\":");
+        json_out::string_or_null(id, out);
+        out.push(b',');
+        self.end_failure(rev, error, reason, out);
+    }
+
+    fn begin_failure(&self, out: &mut Vec<u8>) {
         match self {
             Form::Json => out.extend_from_slice(b"{\"error\":"),
             Form::Multipart { outer, .. } => {
@@ -211,9 +224,11 @@ impl Form {
                 out.extend_from_slice(head.as_bytes());
             }
         }
-        out.extend_from_slice(b"{\"id\":");
-        json_out::string_or_null(id, out);
-        out.extend_from_slice(b",\"rev\":");
+        out.push(b'{');
+    }
+
+    fn end_failure(&self, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"\"rev\":");
         json_out::string_or_null(rev, out);
         out.push(b',');
         json_out::member("error", error, out);
@@ -227,8 +242,17 @@ impl Form {
 
     fn missing(&self, id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {
         let failure = Failure::from(flatbed_layer::Error::DocumentNotFound(reason));
-        let rev = rev.map_or("undefined".to_owned(), ToString::to_string);
-        self.failed(Some(id), Some(&rev), failure.error, &failure.reason, out);
+        match (self, rev) {
+            // CouchDB tells no id here.
+            (Form::Multipart { .. }, Some(rev)) => {
+                self.begin_failure(out);
+                self.end_failure(Some(&rev.to_string()), failure.error, &failure.reason, out);
+            }
+            _ => {
+                let rev = rev.map_or("undefined".to_owned(), ToString::to_string);
+                self.failed(Some(id), Some(&rev), failure.error, &failure.reason, out);
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::attached::{self, Show, Uploads, Written};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::local::LOCAL;
 use crate::handlers::open_revs::{self, Form, Shown};
-use crate::handlers::put_related;
+use crate::handlers::{post_form, put_related};
 use crate::json_out;
 use crate::multipart::write::{Related, related};
 use crate::multipart::{self, accepts, is_kind};
@@ -25,10 +25,7 @@ pub(crate) async fn document(state: &State, mut request: Request, name: &str, id
         "GET" | "HEAD" => get(state, &request, name, id).await,
         "PUT" => put(state, request, name, id).await,
         "DELETE" => delete(state, request, name, id).await,
-        "POST" => {
-            request.skip_body().await;
-            post(&request)
-        }
+        "POST" => post_form::post(state, request, name, id).await,
         "COPY" => {
             request.skip_body().await;
             copy(state, &request, name, id).await
@@ -38,19 +35,6 @@ pub(crate) async fn document(state: &State, mut request: Request, name: &str, id
             Err(Failure::method("DELETE,GET,HEAD,POST,PUT,COPY"))
         }
     }
-}
-
-/// Forms with files, posted by a browser's page.
-fn post(request: &Request) -> Result<Reply> {
-    if !request.headers.contains_key(header::REFERER) {
-        return Err(Failure::bad_request("Referer header required."));
-    }
-    let kind = request.header(header::CONTENT_TYPE).unwrap_or_default();
-    if !kind.starts_with("multipart/form-data") {
-        let reason = "Content-Type must be multipart/form-data";
-        return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
-    }
-    Err(Failure::not_implemented("Attachments"))
 }
 
 /// `_design%2Fx` is read as `_design/x`.
@@ -161,6 +145,11 @@ pub(crate) fn edit_of<'b>(bytes: &'b [u8], id: Option<&str>, query: &Query) -> R
     edit_from(value, id, query.get("new_edits") != Some("false"))
 }
 
+/// As [`edit_of`], where the client cannot bring a revision of another replica.
+pub(crate) fn edit_of_client<'b>(bytes: &'b [u8], id: &str) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    edit_of(bytes, Some(id), &Query::default())
+}
+
 /// As [`edit_of`], of a value that is parsed already.
 pub(crate) fn edit_from<'b>(
     value: Value<'b>,
@@ -267,13 +256,16 @@ pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> 
     Ok(())
 }
 
-/// Writes what was put: as [`write_one`], with the document's place.
+/// Writes what was put: as [`write_one`], with the document's place; 200 for a tombstone.
 pub(crate) async fn write_put(state: &State, request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
     let batch = request.query.get("batch") == Some("ok");
     let mut reply = write_one(state, name, edit, batch).await?;
     if !batch {
         let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
         reply.header(header::LOCATION, &location);
+        if edit.deleted {
+            reply.status = StatusCode::OK;
+        }
     }
     Ok(reply)
 }

@@ -12,6 +12,7 @@ pub(crate) mod feed;
 pub(crate) mod local;
 pub(crate) mod maintenance;
 pub(crate) mod open_revs;
+pub(crate) mod post_form;
 pub(crate) mod put_related;
 pub(crate) mod replicate;
 pub(crate) mod revisions;

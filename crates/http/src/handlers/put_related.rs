@@ -2,87 +2,17 @@
 //! attachment that the JSON says will follow. The data is uploaded as it comes.
 
 use flatbed_layer::Uploaded;
-use hyper::{StatusCode, header};
+use hyper::StatusCode;
 
 use crate::attached::{Source, Uploads, Written};
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, name_parent, write_put};
-use crate::multipart::read::{Event, MultipartError, Parser, PartHeaders};
-use crate::multipart::{boundary_of, is_kind};
+use crate::multipart::is_kind;
+use crate::multipart::parts::Parts;
+use crate::multipart::read::{MultipartError, PartHeaders};
 use crate::reply::Reply;
-use crate::request::{Body, Gathering, Request};
+use crate::request::Request;
 use crate::server::State;
-
-impl From<MultipartError> for Failure {
-    fn from(error: MultipartError) -> Self {
-        Failure::bad_request(error.to_string())
-    }
-}
-
-/// A request's multipart body.
-pub(crate) struct Parts<'r> {
-    request: &'r mut Request,
-    parser: Parser,
-}
-
-impl<'r> Parts<'r> {
-    /// 400 without a boundary, 415 for a body that is compressed as a whole.
-    pub(crate) fn new(request: &'r mut Request, kind: &str) -> Result<Parts<'r>> {
-        if !matches!(request.header(header::CONTENT_ENCODING).map(str::trim), None | Some("" | "identity")) {
-            let reason = "A multipart body is not compressed as a whole";
-            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
-        }
-        let boundary = boundary_of(request.header(header::CONTENT_TYPE).unwrap_or_default(), kind);
-        let missing = || Failure::bad_request(format!("Content-Type {kind} needs a boundary"));
-        let parser = Parser::new(boundary.ok_or_else(missing)?);
-        Ok(Parts { request, parser })
-    }
-
-    /// What comes next; nothing is asked for behind [`Event::End`].
-    pub(crate) async fn next(&mut self) -> Result<Event> {
-        loop {
-            if let Some(event) = self.parser.next()? {
-                return Ok(event);
-            }
-            let piece = self.request.next_piece().await?.ok_or(MultipartError::BrokenOff)?;
-            self.parser.push(&piece);
-        }
-    }
-
-    /// The next part's headers; `None` at the end.
-    pub(crate) async fn part(&mut self) -> Result<Option<PartHeaders>> {
-        match self.next().await? {
-            Event::Part(headers) => Ok(Some(headers)),
-            _ => Ok(None),
-        }
-    }
-
-    /// More of the part's data; `None` at its end.
-    pub(crate) async fn data(&mut self) -> Result<Option<bytes::Bytes>> {
-        match self.next().await? {
-            Event::Data(bytes) => Ok(Some(bytes)),
-            _ => Ok(None),
-        }
-    }
-
-    /// All of the part's data, within the bounds of a body.
-    pub(crate) async fn text(&mut self) -> Result<Body> {
-        let mut text = Gathering::new(&self.request.memory, None);
-        while let Some(bytes) = self.data().await? {
-            text.push(&bytes)?;
-        }
-        text.finish().await
-    }
-
-    /// Uploads the part's data.
-    pub(crate) async fn upload(&mut self, uploads: &mut Uploads, kind: &str, is_gzip: bool) -> Result<Uploaded> {
-        let mut upload = uploads.begin(kind, is_gzip).await?;
-        while let Some(bytes) = self.data().await? {
-            upload.write(&bytes).await?;
-        }
-        uploads.finish(upload).await
-    }
-}
 
 pub(crate) async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let done = put_parts(state, &mut request, name, id).await;
@@ -99,8 +29,8 @@ async fn put_parts(state: &State, request: &mut Request, name: &str, id: &str) -
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_ctype", reason));
     }
     let body = parts.text().await?;
-    let (mut edit, written) = edit_of(&body.bytes, Some(id), &parts.request.query)?;
-    name_parent(parts.request, &mut edit)?;
+    let (mut edit, written) = edit_of(&body.bytes, Some(id), &parts.request().query)?;
+    name_parent(parts.request(), &mut edit)?;
     let mut uploads = Uploads::new(&state.layer.database(name));
     let mut followed = Followed::new(&written);
     while let Some(headers) = parts.part().await? {
@@ -115,7 +45,7 @@ async fn put_parts(state: &State, request: &mut Request, name: &str, id: &str) -
         Some(data.swap_remove(at).1)
     };
     edit.attachments = uploads.edits(written, found).await?;
-    let reply = write_put(state, parts.request, name, &edit).await?;
+    let reply = write_put(state, parts.request(), name, &edit).await?;
     // A revision of another replica may be known already, and its data with it.
     if edit.history.is_none() {
         uploads.taken();

@@ -1,5 +1,6 @@
 //! Multipart bodies (RFC 2046), both ways: which form a client is answered in, and the boundaries.
 
+pub(crate) mod parts;
 pub(crate) mod read;
 pub(crate) mod write;
 
