@@ -1,5 +1,7 @@
 //! Following a database's changes in the order of commits.
 
+mod by_id;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -205,12 +207,16 @@ pub struct Changes {
     limit: u64,
     following: Option<Following>,
     instance: Option<Arc<Instance>>,
+    /// The last page was not the last one.
+    is_behind: bool,
+    /// Of a list of documents that is being answered.
+    left: Option<by_id::Left>,
 }
 
 impl Changes {
     pub(crate) fn new(database: Database, query: ChangesQuery) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
-        Changes { database, query, cursor: None, limit, following: None, instance: None }
+        Changes { database, query, cursor: None, limit, following: None, instance: None, is_behind: false, left: None }
     }
 
     /// What is there after the cursor, one bounded page of it, of one read version.
@@ -220,18 +226,25 @@ impl Changes {
         {
             return Ok(page);
         }
-        let mut page = Page {
+        let (instance, page) = match self.next_by_ids().await? {
+            Some(by_ids) => by_ids,
+            None => self.database.read(&mut self.page()).await?,
+        };
+        self.is_behind = !page.at_end;
+        self.limit -= page.rows.len() as u64;
+        self.cursor = Some(page.last_seq);
+        self.instance = Some(instance);
+        Ok(page)
+    }
+
+    fn page(&self) -> Page<'_> {
+        Page {
             inner: &self.database.inner,
             name: &self.database.name,
             query: &self.query,
             cursor: self.cursor,
             limit: self.limit,
-        };
-        let (instance, page) = self.database.read(&mut page).await?;
-        self.limit -= page.rows.len() as u64;
-        self.cursor = Some(page.last_seq);
-        self.instance = Some(instance);
-        Ok(page)
+        }
     }
 
     /// A feed that begins near the end is answered from what followers share, once that is complete as of a read version
