@@ -12,49 +12,39 @@ use support::{Running, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-async fn call(server: &Running, method: &str, path: &str, body: Value) -> (u16, Value) {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let answer = server.call(method, path, &body).await;
-    (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+/// Fewer documents where each request takes longer.
+fn scaled(count: usize) -> usize {
+    if module_path!().contains("_under_faults") { count / 10 } else { count }
 }
 
-async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
-    let (status, answer) = call(server, method, path, body).await;
-    assert!(status < 300, "{method} {path}: {status} {answer}");
-    answer
-}
-
-fn url(server: &Running, database: &str) -> String {
-    format!("http://{}/{database}", server.address)
-}
-
-/// Every document with all its leaves, and their bodies.
+/// Every document with its winner, and all its leaves with their bodies and attachments.
 async fn leaves(server: &Running, database: &str) -> Vec<Value> {
-    let changes = ok(server, "GET", &format!("/{database}/_changes?style=all_docs"), Value::Null).await;
-    let mut found = Vec::new();
+    let changes = server.ok("GET", &format!("/{database}/_changes?style=all_docs"), Value::Null).await;
+    let (mut winners, mut asked) = (Vec::new(), Vec::new());
     for row in changes["results"].as_array().unwrap() {
-        let id = row["id"].as_str().unwrap();
-        let mut revs: Vec<String> =
-            row["changes"].as_array().unwrap().iter().map(|leaf| leaf["rev"].as_str().unwrap().to_owned()).collect();
-        let winner = revs[0].clone();
-        revs.sort();
-        let list = serde_json::to_string(&revs).unwrap().replace('"', "%22");
-        let path = format!("/{database}/{id}?revs=true&attachments=true&open_revs={list}");
-        let bodies = ok(server, "GET", &path, Value::Null).await;
-        found.push(json!([id, winner, bodies]));
+        let leaves = row["changes"].as_array().unwrap();
+        winners.push(json!([row["id"], leaves[0]["rev"]]));
+        asked.extend(leaves.iter().map(|leaf| json!({"id": row["id"], "rev": leaf["rev"]})));
     }
-    found.sort_by_key(|document| document[0].as_str().unwrap().to_owned());
-    found
+    for asked in asked.chunks(1_000) {
+        let path = format!("/{database}/_bulk_get?revs=true&attachments=true");
+        let mut answer = server.ok("POST", &path, json!({"docs": asked})).await;
+        let Value::Array(rows) = answer["results"].take() else { panic!("{answer}") };
+        assert_eq!(rows.len(), asked.len());
+        winners.extend(rows.into_iter().map(|mut row| row["docs"][0]["ok"].take()));
+    }
+    winners.sort_by_key(Value::to_string);
+    winners
 }
 
 /// Documents with conflicts, deletions and attachments.
 async fn fill(server: &Running, database: &str, count: usize) {
-    let (status, _) = call(server, "PUT", &format!("/{database}"), Value::Null).await;
+    let (status, _) = server.json("PUT", &format!("/{database}"), Value::Null).await;
     assert!(status == 201 || status == 412);
     let docs: Vec<Value> =
         (0..count).map(|n| json!({"_id": format!("doc{n:05}"), "n": n, "text": "x".repeat(300)})).collect();
     for docs in docs.chunks(1_000) {
-        ok(server, "POST", &format!("/{database}/_bulk_docs"), json!({"docs": docs})).await;
+        server.ok("POST", &format!("/{database}/_bulk_docs"), json!({"docs": docs})).await;
     }
     for n in 0..20 {
         let id = format!("doc{n:05}");
@@ -64,21 +54,21 @@ async fn fill(server: &Running, database: &str, count: usize) {
                    "_revisions": {"start": 2, "ids": [hash(mark), hash('0')]}})
         };
         let docs = json!([branch('a', false), branch('b', n % 3 == 0), branch('c', true)]);
-        ok(server, "POST", &format!("/{database}/_bulk_docs"), json!({"docs": docs, "new_edits": false})).await;
+        server.ok("POST", &format!("/{database}/_bulk_docs"), json!({"docs": docs, "new_edits": false})).await;
     }
     for n in 20..40 {
         let path = format!("/{database}/doc{n:05}");
-        let rev = ok(server, "GET", &path, Value::Null).await["_rev"].as_str().unwrap().to_owned();
+        let rev = server.ok("GET", &path, Value::Null).await["_rev"].as_str().unwrap().to_owned();
         if n % 2 == 0 {
-            ok(server, "DELETE", &format!("{path}?rev={rev}"), Value::Null).await;
+            server.ok("DELETE", &format!("{path}?rev={rev}"), Value::Null).await;
             continue;
         }
         // "aGVsbG8=" is "hello".
         let attachments = json!({"a/b": {"content_type": "text/plain", "data": "aGVsbG8="},
                                  "c": {"content_type": "application/octet-stream", "data": "AAEC"}});
-        ok(server, "PUT", &path, json!({"_rev": rev, "_attachments": attachments})).await;
+        server.ok("PUT", &path, json!({"_rev": rev, "_attachments": attachments})).await;
     }
-    ok(server, "PUT", &format!("/{database}/_design/d"), json!({"language": "javascript"})).await;
+    server.ok("PUT", &format!("/{database}/_design/d"), json!({"language": "javascript"})).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,27 +77,33 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
     let other_store = Store::new();
     let server = store.serve(ServerOptions::default()).await;
     let other = other_store.serve(ServerOptions::default()).await;
-    fill(&server, "a", 2_500).await;
+    let count = scaled(2_500);
+    fill(&server, "a", count).await;
     let wanted = leaves(&server, "a").await;
-    assert_eq!(wanted.len(), 2_501);
+    // 20 documents have three leaves more each.
+    assert_eq!(wanted.len(), 2 * (count + 1) + 60);
 
     // Within the server; out of it; into another; between two others' URLs.
     let runs = [
         (&server, json!("a"), json!("b"), &server, "b"),
-        (&server, json!("a"), json!(url(&other, "c")), &other, "c"),
-        (&other, json!(url(&server, "a")), json!("d"), &other, "d"),
-        (&other, json!({"url": url(&server, "a")}), json!({"url": url(&server, "e")}), &server, "e"),
+        (&server, json!("a"), json!(other.url("c")), &other, "c"),
+        (&other, json!(server.url("a")), json!("d"), &other, "d"),
+        (&other, json!({"url": server.url("a")}), json!({"url": server.url("e")}), &server, "e"),
     ];
     for (runner, source, target, at, database) in runs {
         let spec = json!({"source": source, "target": target, "create_target": true});
-        let answer = ok(runner, "POST", "/_replicate", spec.clone()).await;
+        let answer = runner.ok("POST", "/_replicate", spec.clone()).await;
         let entry = &answer["history"][0];
         assert_eq!(answer["ok"], true);
-        assert_eq!(entry["docs_written"], entry["missing_found"], "{answer}");
+        // Where an answer of the target is lost, it has taken what it did not tell of.
+        if scaled(10) == 10 {
+            assert_eq!(entry["docs_written"], entry["missing_found"], "{answer}");
+        }
+        assert_eq!(entry["docs_read"], entry["docs_written"], "{answer}");
         assert_eq!(entry["doc_write_failures"], 0);
         assert_eq!(entry["session_id"], answer["session_id"]);
         assert!(leaves(at, database).await == wanted, "{database}");
-        let again = ok(runner, "POST", "/_replicate", spec).await;
+        let again = runner.ok("POST", "/_replicate", spec).await;
         assert_eq!(
             (&again["no_changes"], &again["history"][0]["missing_checked"]),
             (&json!(true), &json!(0)),
@@ -116,47 +112,27 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
     }
 
     // A second one goes on where the first ended, and tells of both.
-    ok(&server, "PUT", "/a/new", json!({"n": 1})).await;
-    let answer = ok(&server, "POST", "/_replicate", json!({"source": "a", "target": "b"})).await;
+    server.ok("PUT", "/a/new", json!({"n": 1})).await;
+    let answer = server.ok("POST", "/_replicate", json!({"source": "a", "target": "b"})).await;
     assert_eq!(
         (&answer["history"][0]["missing_checked"], &answer["history"][0]["docs_written"]),
         (&json!(1), &json!(1))
     );
     assert!(answer["history"].as_array().unwrap().len() >= 2, "{answer}");
     // A target that was made anew has no log: all is copied again.
-    ok(&server, "DELETE", "/b", Value::Null).await;
-    let answer = ok(&server, "POST", "/_replicate", json!({"source": "a", "target": "b", "create_target": true})).await;
-    assert!(answer["history"][0]["docs_written"].as_u64().unwrap() > 2_500, "{answer}");
+    server.ok("DELETE", "/b", Value::Null).await;
+    let answer = server.ok("POST", "/_replicate", json!({"source": "a", "target": "b", "create_target": true})).await;
+    assert!(answer["history"][0]["docs_written"].as_u64().unwrap() > count as u64, "{answer}");
 
     server.stop().await;
     other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn some_documents_only() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    fill(&server, "a", 50).await;
-    let spec =
-        json!({"source": "a", "target": "b", "create_target": true, "doc_ids": ["doc00001", "doc00045", "none"]});
-    let answer = ok(&server, "POST", "/_replicate", spec).await;
-    assert_eq!(answer["ok"], true);
-    let ids: Vec<Value> = leaves(&server, "b").await.into_iter().map(|document| document[0].clone()).collect();
-    assert_eq!(ids, ["doc00001", "doc00045"]);
-
-    let since = ok(&server, "GET", "/a", Value::Null).await["update_seq"].clone();
-    ok(&server, "PUT", "/a/late", json!({})).await;
-    let spec = json!({"source": "a", "target": "c", "create_target": true, "since_seq": since});
-    ok(&server, "POST", "/_replicate", spec).await;
-    assert_eq!(ok(&server, "GET", "/c", Value::Null).await["doc_count"], 1);
-    server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_replicated_is_told_without_secrets() {
     let store = Store::new();
     let server = store.serve(ServerOptions::default()).await;
-    ok(&server, "PUT", "/a", Value::Null).await;
+    server.ok("PUT", "/a", Value::Null).await;
     let cases = [
         (json!({"source": "a", "target": "none"}), 404, "db_not_found"),
         (json!({"source": "none", "target": "a"}), 404, "db_not_found"),
@@ -167,7 +143,7 @@ async fn what_cannot_be_replicated_is_told_without_secrets() {
         (json!({"source": "a", "target": "b", "cancel": true}), 404, "not found"),
     ];
     for (spec, status, error) in cases {
-        let found = call(&server, "POST", "/_replicate", spec.clone()).await;
+        let found = server.json("POST", "/_replicate", spec.clone()).await;
         assert_eq!((found.0, &found.1["error"]), (status, &json!(error)), "{spec} {found:?}");
         assert!(!found.1.to_string().contains("s3cret"), "{found:?}");
     }
@@ -179,32 +155,32 @@ async fn what_cannot_be_replicated_is_told_without_secrets() {
 async fn continuous_until_it_is_cancelled() {
     let store = Store::new();
     let server = store.serve(ServerOptions::default()).await;
-    ok(&server, "PUT", "/a", Value::Null).await;
+    server.ok("PUT", "/a", Value::Null).await;
     let target = format!("http://anna:s3cret@{}/b", server.address);
     let spec = json!({"source": "a", "target": target, "create_target": true, "continuous": true});
-    let (status, begun) = call(&server, "POST", "/_replicate", spec.clone()).await;
+    let (status, begun) = server.json("POST", "/_replicate", spec.clone()).await;
     assert_eq!(status, 202, "{begun}");
     for n in 0..20 {
-        ok(&server, "PUT", &format!("/a/doc{n}"), json!({"n": n})).await;
+        server.ok("PUT", &format!("/a/doc{n}"), json!({"n": n})).await;
         support::soon(async {
-            while call(&server, "GET", &format!("/b/doc{n}"), Value::Null).await.0 != 200 {
+            while server.json("GET", &format!("/b/doc{n}"), Value::Null).await.0 != 200 {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         })
         .await;
     }
-    let jobs = ok(&server, "GET", "/_scheduler/jobs", Value::Null).await;
+    let jobs = server.ok("GET", "/_scheduler/jobs", Value::Null).await;
     assert_eq!((&jobs["total_rows"], &jobs["jobs"][0]["id"]), (&json!(1), &begun["_local_id"]), "{jobs}");
-    assert_eq!(jobs["jobs"][0]["target"], format!("{}/", url(&server, "b")));
-    let tasks = ok(&server, "GET", "/_active_tasks", Value::Null).await;
+    assert_eq!(jobs["jobs"][0]["target"], format!("{}/", server.url("b")));
+    let tasks = server.ok("GET", "/_active_tasks", Value::Null).await;
     assert_eq!((&tasks[0]["type"], &tasks[0]["docs_written"]), (&json!("replication"), &json!(20)), "{tasks}");
     assert!(!format!("{jobs}{tasks}").contains("s3cret"));
     let cancelled =
-        ok(&server, "POST", "/_replicate", json!({"cancel": true, "replication_id": begun["_local_id"]})).await;
+        server.ok("POST", "/_replicate", json!({"cancel": true, "replication_id": begun["_local_id"]})).await;
     assert_eq!(cancelled["_local_id"], begun["_local_id"]);
-    assert_eq!(ok(&server, "GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 0);
+    assert_eq!(server.ok("GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 0);
     // It left a checkpoint.
-    let logs = ok(&server, "GET", "/a/_local_docs", Value::Null).await;
+    let logs = server.ok("GET", "/a/_local_docs", Value::Null).await;
     assert_eq!(logs["rows"].as_array().unwrap().len(), 1, "{logs}");
     server.stop().await;
 }
@@ -253,17 +229,28 @@ async fn connections_that_break_lose_nothing() {
     let other_store = Store::new();
     let server = store.serve(ServerOptions::default()).await;
     let other = other_store.serve(ServerOptions::default()).await;
-    fill(&server, "a", 1_500).await;
+    fill(&server, "a", scaled(1_500).max(400)).await;
     let wanted = leaves(&server, "a").await;
     let (source, source_cuts) = cutting_proxy(server.address).await;
     let (target, target_cuts) = cutting_proxy(other.address).await;
     let spec = json!({"source": format!("http://{source}/a"), "target": format!("http://{target}/b"),
                       "create_target": true, "checkpoint_interval": 20});
     let mut tries = 0;
-    while call(&other, "POST", "/_replicate", spec.clone()).await.0 != 200 {
+    let answer = loop {
+        let (status, answer) = other.json("POST", "/_replicate", spec.clone()).await;
+        if status == 200 {
+            break answer;
+        }
         tries += 1;
         assert!(tries < 50);
+    };
+    // What was read twice is counted once.
+    for entry in answer["history"].as_array().unwrap() {
+        let count = |name: &str| entry[name].as_u64().unwrap();
+        assert!(count("docs_read") <= count("missing_found"), "{entry}");
     }
+    let last = &answer["history"][0];
+    assert_eq!(last["docs_read"], last["docs_written"], "{answer}");
     assert!(source_cuts.load(Ordering::Relaxed) > 0 && target_cuts.load(Ordering::Relaxed) > 0);
     assert!(leaves(&other, "b").await == wanted);
     server.stop().await;
@@ -274,7 +261,7 @@ async fn connections_that_break_lose_nothing() {
 async fn large_attachments_go_through_in_pieces() {
     let store = Store::new();
     let server = store.serve(ServerOptions::default()).await;
-    ok(&server, "PUT", "/a", Value::Null).await;
+    server.ok("PUT", "/a", Value::Null).await;
     // Text, so that it is stored compressed, and bytes of every value, which are not.
     let text = "replication ".repeat(400_000);
     let mut connection = server.connect().await;
@@ -285,11 +272,11 @@ async fn large_attachments_go_through_in_pieces() {
     let path = format!("/a/doc/sub/bytes%20x?rev={rev}");
     let sent = connection.call("PUT", &path, &[("content-type", "application/octet-stream")], &bytes).await;
     assert_eq!(sent.status, 201, "{sent:?}");
-    let answer = ok(&server, "POST", "/_replicate", json!({"source": "a", "target": "b", "create_target": true})).await;
+    let answer = server.ok("POST", "/_replicate", json!({"source": "a", "target": "b", "create_target": true})).await;
     assert_eq!(answer["history"][0]["docs_written"], 1, "{answer}");
     assert_eq!(server.call("GET", "/b/doc/text", "").await.body, text);
     assert_eq!(server.call("GET", "/b/doc/sub/bytes%20x", "").await.body.into_bytes(), bytes);
-    let (one, two) = (ok(&server, "GET", "/a/doc", Value::Null).await, ok(&server, "GET", "/b/doc", Value::Null).await);
+    let (one, two) = (server.ok("GET", "/a/doc", Value::Null).await, server.ok("GET", "/b/doc", Value::Null).await);
     assert_eq!(one, two);
     server.stop().await;
 }

@@ -4,6 +4,8 @@
 //! unchanged for the time agreed on, by its own clock, may take it over, and does so only if it still is unchanged. An
 //! owner that could not change its record for less than that time knows that it may be superseded, and stops.
 
+use std::time::{Duration, Instant};
+
 use foundationdb::Transaction;
 use prost::Message;
 
@@ -39,9 +41,42 @@ impl Lease {
         Ok(Lease { owner, beats, state })
     }
 
-    /// Whether somebody has it.
-    pub fn is_owned(&self) -> bool {
-        !self.owner.is_empty()
+    /// Whether somebody else than `owner` has it.
+    pub fn is_of_another(&self, owner: &Owner) -> bool {
+        !self.owner.is_empty() && self.owner != owner
+    }
+}
+
+/// Until when the owner of a lease may act on it whose last successful [`Database::take_lease`] or
+/// [`Database::hold_lease`] began at `begun`: others wait for `silence_max`, and a third of that is left for clocks that
+/// run apart and for what stops late.
+pub fn valid_until(begun: Instant, silence_max: Duration) -> Instant {
+    begun + silence_max * 2 / 3
+}
+
+/// A lease as one process has seen it, and since when it is so, by that process' clock.
+#[derive(Debug, Clone)]
+pub struct Sighting {
+    lease: Lease,
+    since: Instant,
+}
+
+impl Sighting {
+    /// Seen by a read that ended at `now`.
+    pub fn new(lease: Lease, now: Instant) -> Sighting {
+        Sighting { lease, since: now }
+    }
+
+    /// Seen again.
+    pub fn update(&mut self, lease: Lease, now: Instant) {
+        if self.lease != lease {
+            *self = Sighting::new(lease, now);
+        }
+    }
+
+    /// The lease, for [`Database::take_lease`], if nothing was heard of its owner for `silence_max`.
+    pub fn stale(&self, now: Instant, silence_max: Duration) -> Option<&Lease> {
+        (now.saturating_duration_since(self.since) >= silence_max).then_some(&self.lease)
     }
 }
 
@@ -58,7 +93,10 @@ impl Database {
     /// Takes a lease that nobody has, that is `owner`'s already, or that still is as it was in `stale`, seen so for
     /// longer than its owner may be silent.
     pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
-        let mut take = Take { inner: &self.inner, name: &self.name, id, owner, stale };
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
+        let first_beat = u64::from_le_bytes(random);
+        let mut take = Take { inner: &self.inner, name: &self.name, id, owner, stale, first_beat };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut take).await
     }
 
@@ -93,6 +131,8 @@ struct Take<'a> {
     id: &'a str,
     owner: &'a Owner,
     stale: Option<&'a Lease>,
+    /// Of a lease that is not there: one that was dropped and taken again by the same owner is another one.
+    first_beat: u64,
 }
 
 impl Operation for Take<'_> {
@@ -102,9 +142,12 @@ impl Operation for Take<'_> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         let key = instance.keys.lease(self.id);
         let found = trx.get(&key, false).await?;
-        let found = found.map(|bytes| Lease::read(&bytes)).transpose()?.unwrap_or_default();
+        let found = match found {
+            Some(bytes) => Lease::read(&bytes)?,
+            None => Lease { beats: self.first_beat, ..Lease::default() },
+        };
         // An own earlier attempt's commit is seen as ours.
-        let is_free = !found.is_owned() || found.owner == self.owner || self.stale == Some(&found);
+        let is_free = !found.is_of_another(self.owner) || self.stale == Some(&found);
         if !is_free {
             return Ok(TakenLease::Others(found));
         }

@@ -57,7 +57,7 @@ pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
 pub use hub::Followers;
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
-pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, TakenLease};
+pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 pub use local::{LOCAL_BYTES_MAX, LocalDocument};
 pub use read::{Got, OpenRevs};
 pub use seq::Seq;

@@ -2,7 +2,8 @@
 //! piece, in `multipart/related`, or where the target does not take that as base64 made on the fly.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::pool::Pieces;
 use crate::raw;
-use crate::stats::add;
+use crate::stats::Tally;
 use crate::transfer::{Transfer, Wanted, string_of};
 
 /// Attachments that are longer together are not held in memory.
@@ -25,6 +26,9 @@ const LARGE_BYTES: u64 = 2 << 20;
 
 /// Pieces between the source and the target.
 const PIECES_WAITING_MAX: usize = 4;
+
+/// A target that takes nothing and says nothing for so long, or twice as long, is given up.
+const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// A revision that has attachments.
 pub(crate) struct Attached {
@@ -39,19 +43,15 @@ impl Attached {
     }
 }
 
-/// Whether a revision's text has attachments. The outer `None`: it is not well-formed.
-pub(crate) fn of(doc: &[u8]) -> Option<Option<Attached>> {
-    let members = raw::members(doc)?;
-    let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
-    let Some(attachments) = find("_attachments") else { return Some(None) };
+/// How long the attachments of `_attachments` are together, or `None` if there are none. The outer `None`: it is not
+/// well-formed.
+pub(crate) fn bytes_of(attachments: &[u8]) -> Option<Option<u64>> {
     let attachments = raw::members(attachments)?;
     if attachments.is_empty() {
         return Some(None);
     }
     let length = |stub: &[u8]| std::str::from_utf8(raw::member(stub, "length")?).ok()?.parse::<u64>().ok();
-    let bytes = attachments.iter().map(|(_, stub)| length(stub).unwrap_or(0)).sum();
-    let wanted = (string_of(find("_id")?)?, string_of(find("_rev")?)?);
-    Some(Some(Attached { wanted, bytes }))
+    Some(Some(attachments.iter().fold(0, |sum: u64, (_, stub)| sum.saturating_add(length(stub).unwrap_or(0)))))
 }
 
 /// A revision as it is sent: text, then an attachment's data, then text again.
@@ -74,7 +74,7 @@ impl Message {
 }
 
 /// Copies one revision.
-pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted) -> Result<()> {
+pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted, tally: &mut Tally<'_>) -> Result<()> {
     let document_path = Peer::document_path(id);
     let path = format!("{document_path}?revs=true&att_encoding_info=true&rev={}", encode_segment(rev));
     let answer = transfer.source.call(Method::GET, &path, None).await?;
@@ -85,7 +85,7 @@ pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted) -> Result<()> 
         _ => return Err(transfer.source.refused("a document", &answer)),
     }
     let malformed = || transfer.source.protocol("a revision is not well-formed");
-    add(&transfer.progress.docs_read, 1);
+    tally.read(1);
     for is_base64 in [false, true] {
         if !is_base64 && transfer.lacks_multipart.load(Ordering::Relaxed) {
             continue;
@@ -97,7 +97,7 @@ pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted) -> Result<()> 
                 if is_base64 {
                     transfer.lacks_multipart.store(true, Ordering::Relaxed);
                 }
-                add(&transfer.progress.docs_written, 1);
+                tally.written(1);
                 return Ok(());
             }
             400 | 405 | 411 | 413 | 415 | 501 if !is_base64 => {}
@@ -107,7 +107,7 @@ pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted) -> Result<()> 
             }
         }
     }
-    add(&transfer.progress.doc_write_failures, 1);
+    tally.refused(1);
     Ok(())
 }
 
@@ -198,16 +198,21 @@ async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Mess
     request.headers_mut().insert(header::CONTENT_LENGTH, message.length().into());
     let source = transfer.source.clone();
     let (document_path, rev) = (document_path.to_owned(), encode_segment(rev));
+    let sender = Sender { pieces: sender, taken: Arc::default() };
+    let taken = sender.taken.clone();
     let feeder = tokio::spawn(async move {
         if let Err(error) = feed(&source, &document_path, &rev, message, &sender).await {
-            let _ = sender.send(Err(std::io::Error::other(error.to_string()))).await;
+            let _ = sender.pieces.send(Err(std::io::Error::other(error.to_string()))).await;
         }
     });
     let sent = async {
         let answer = transfer.target.send_pieces(request).await?;
         transfer.target.whole(answer).await
     };
-    let sent = sent.await;
+    let sent = tokio::select! {
+        sent = sent => sent,
+        () = stalled(&taken) => Err(transfer.target.broken("nothing more of a request was taken")),
+    };
     feeder.abort();
     let answer = sent?;
     if answer.status >= 500 && answer.status != 501 || matches!(answer.status, 401 | 403 | 429) {
@@ -216,12 +221,37 @@ async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Mess
     Ok(answer.status)
 }
 
-type Sender = mpsc::Sender<std::io::Result<Bytes>>;
+/// Where the pieces of a request go, and how many the target has taken.
+struct Sender {
+    pieces: mpsc::Sender<std::io::Result<Bytes>>,
+    taken: Arc<AtomicU64>,
+}
+
+impl Sender {
+    /// False: nobody takes any more.
+    async fn send(&self, piece: Bytes) -> bool {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.pieces.send(Ok(piece)).await.is_ok()
+    }
+}
+
+/// Returns when nothing was taken for [`STALL_MAX`].
+async fn stalled(taken: &AtomicU64) {
+    let mut before = taken.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(STALL_MAX).await;
+        let now = taken.load(Ordering::Relaxed);
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
 
 async fn feed(source: &Arc<Peer>, document_path: &str, rev: &str, message: Message, sender: &Sender) -> Result<()> {
     // The target may have answered already: then nobody reads, and all that is left is to end.
     for (text, path, length) in message.parts {
-        if sender.send(Ok(text.into())).await.is_err() {
+        if !sender.send(text.into()).await {
             return Ok(());
         }
         let mut answer = source.send_once(Method::GET, &format!("{document_path}/{path}?rev={rev}"), None).await?;
@@ -241,18 +271,18 @@ async fn feed(source: &Arc<Peer>, document_path: &str, rev: &str, message: Messa
             } else {
                 piece
             };
-            if sent > length || sender.send(Ok(piece)).await.is_err() {
+            if sent > length || !sender.send(piece).await {
                 break;
             }
         }
         if sent != length {
             return Err(source.protocol("an attachment has not the length that its stub tells"));
         }
-        if !rest.is_empty() && sender.send(Ok(BASE64.encode(&rest).into())).await.is_err() {
+        if !rest.is_empty() && !sender.send(BASE64.encode(&rest).into()).await {
             return Ok(());
         }
     }
-    let _ = sender.send(Ok(message.tail.into())).await;
+    sender.send(message.tail.into()).await;
     Ok(())
 }
 
@@ -265,10 +295,10 @@ mod tests {
 
     #[test]
     fn attachments_are_seen() {
-        let found = of(DOC).unwrap().unwrap();
-        assert_eq!((found.wanted, found.bytes), (("x".to_owned(), "1-a".to_owned()), 9));
-        assert!(of(b"{\"_id\":\"x\",\"_attachments\":{}}").unwrap().is_none());
-        assert!(of(b"{\"_id\":\"x\",\"_attach").is_none());
+        assert_eq!(bytes_of(raw::member(DOC, "_attachments").unwrap()), Some(Some(9)));
+        assert_eq!((bytes_of(b"{}"), bytes_of(b"{\"a\":{")), (Some(None), None));
+        let huge = format!("{{\"a\":{{\"length\":{0}}},\"b\":{{\"length\":{0}}}}}", u64::MAX);
+        assert_eq!(bytes_of(huge.as_bytes()), Some(Some(u64::MAX)));
     }
 
     #[test]

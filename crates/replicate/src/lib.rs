@@ -7,6 +7,7 @@
 //! This crate knows neither keys nor FoundationDB, nor who runs a replication: that is `flatbed-http`'s supervisor.
 #![forbid(unsafe_code)]
 
+mod asked;
 mod attachments;
 mod checkpoint;
 mod endpoint;

@@ -16,6 +16,9 @@ use crate::pool::{Answer, Outgoing, Pool, Server, whole};
 /// Answers that are read whole: pages of changes, `_revs_diff`, replication logs.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// Time for an answer that is read whole.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
+
 /// How often a request that failed on the way is sent again.
 const TRIES: u32 = 5;
 
@@ -99,9 +102,29 @@ impl Peer {
     /// Sends a request and reads the whole answer, again where the connection breaks or the server is overloaded: all
     /// that is asked here may be asked twice.
     pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Whole> {
+        self.call_for(method, path, body, Some(ANSWER_MAX)).await
+    }
+
+    /// As [`Peer::call`]; without `answer_max` the answer may come as slowly as it likes, if only it goes on.
+    pub(crate) async fn call_for(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        answer_max: Option<Duration>,
+    ) -> Result<Whole> {
+        let call_once = || async {
+            let answer = async { self.whole(self.send_once(method.clone(), path, body.clone()).await?).await };
+            match answer_max {
+                None => answer.await,
+                Some(answer_max) => tokio::time::timeout(answer_max, answer)
+                    .await
+                    .unwrap_or_else(|_| Err(self.broken("an answer does not come to its end"))),
+            }
+        };
         let mut pause = FIRST_PAUSE;
         for _ in 1..TRIES {
-            match self.call_once(method.clone(), path, body.clone()).await {
+            match call_once().await {
                 Ok(answer) if (answer.status < 500 || answer.status == 501) && answer.status != 429 => {
                     return Ok(answer);
                 }
@@ -111,12 +134,7 @@ impl Peer {
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
-        self.call_once(method, path, body).await
-    }
-
-    async fn call_once(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Whole> {
-        let answer = self.send_once(method, path, body).await?;
-        self.whole(answer).await
+        call_once().await
     }
 
     pub(crate) async fn whole(&self, answer: Answer) -> Result<Whole> {

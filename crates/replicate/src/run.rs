@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::checkpoint::{Log, Session, common};
 use crate::endpoint::LocalConnect;
 use crate::error::{Error, Result};
-use crate::peer::Peer;
+use crate::peer::{ANSWER_MAX, Peer};
 use crate::spec::{Filter, Spec};
 use crate::stats::{Progress, Stats};
 use crate::transfer::{Change, Transfer};
@@ -32,6 +32,9 @@ const BATCHES_MAX: usize = 4;
 
 /// While the source has nothing new, it says so this often.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// A source that says at once that it has nothing new is asked again after this.
+const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Asked before anything is recorded: whether this replication is still ours.
 pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
@@ -230,10 +233,14 @@ impl Reader {
     async fn run(self, mut since: Vec<u8>, pages: mpsc::Sender<Result<Page>>) {
         let mut wait = false;
         loop {
+            let asked_at = Instant::now();
             let page = self.page(&since, wait).await;
             let (failed, is_last) = match &page {
                 Err(_) => (true, true),
                 Ok((page, is_last)) => {
+                    if wait && page.changes.is_empty() {
+                        tokio::time::sleep_until(asked_at + IDLE_PAUSE).await;
+                    }
                     since.clone_from(&page.last_seq);
                     (false, *is_last)
                 }
@@ -251,11 +258,11 @@ impl Reader {
     /// A page, and whether there is nothing behind it.
     async fn page(&self, since: &[u8], wait: bool) -> Result<(Page, bool)> {
         let style = if self.spec.winning_revs_only { "main_only" } else { "all_docs" };
-        let since = match string_or_text(since) {
+        let since_text = match string_or_text(since) {
             Some(since) => encode_segment(&since),
             None => return Err(self.source.protocol("a sequence is no text")),
         };
-        let mut path = format!("/_changes?style={style}&since={since}&limit={PAGE_ROWS}");
+        let mut path = format!("/_changes?style={style}&since={since_text}&limit={PAGE_ROWS}");
         if wait {
             path.push_str(&format!("&feed=longpoll&heartbeat={}", HEARTBEAT.as_millis()));
         }
@@ -278,7 +285,8 @@ impl Reader {
             }
         }
         let method = if posted.is_some() { Method::POST } else { Method::GET };
-        let answer = self.source.call(method, &path, posted.map(Into::into)).await?;
+        let answer_max = if wait { None } else { Some(ANSWER_MAX) };
+        let answer = self.source.call_for(method, &path, posted.map(Into::into), answer_max).await?;
         match answer.status {
             200 => {}
             404 if self.spec.filter.is_none() => return Err(Error::DatabaseNotFound(self.source.shown.clone())),
@@ -304,6 +312,10 @@ impl Reader {
             changes.push((Change { id: id.to_owned(), revs }, text_of(seq)));
         }
         let last_seq = json.get("last_seq").map(text_of).ok_or_else(malformed)?;
+        // It would be asked for the same again and again.
+        if !rows.is_empty() && last_seq == since {
+            return Err(self.source.protocol("the changes behind a sequence end at the same sequence"));
+        }
         let pending = match json.get("pending") {
             Some(Value::Number(pending)) => pending.parse().unwrap_or(0),
             _ => 0,

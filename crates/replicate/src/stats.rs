@@ -48,6 +48,42 @@ pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
+/// What one try of a batch has counted, so that a further try does not count it again.
+pub(crate) struct Tally<'p> {
+    progress: &'p Progress,
+    read: usize,
+    written: usize,
+    refused: usize,
+}
+
+impl<'p> Tally<'p> {
+    pub(crate) fn new(progress: &'p Progress) -> Tally<'p> {
+        Tally { progress, read: 0, written: 0, refused: 0 }
+    }
+
+    pub(crate) fn read(&mut self, count: usize) {
+        self.read += count;
+        add(&self.progress.docs_read, count);
+    }
+
+    pub(crate) fn written(&mut self, count: usize) {
+        self.written += count;
+        add(&self.progress.docs_written, count);
+    }
+
+    pub(crate) fn refused(&mut self, count: usize) {
+        self.refused += count;
+        add(&self.progress.doc_write_failures, count);
+    }
+
+    /// The try has failed: what the target has not taken is read, and what it refused is refused, once more.
+    pub(crate) fn take_back(self) {
+        let subtract = |counter: &AtomicU64, count: usize| counter.fetch_sub(count as u64, Ordering::Relaxed);
+        subtract(&self.progress.docs_read, self.read.saturating_sub(self.written));
+        subtract(&self.progress.doc_write_failures, self.refused);
+    }
+}
+
 impl Progress {
     /// The counts as they stand.
     pub fn stats(&self) -> Stats {

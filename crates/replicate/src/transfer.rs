@@ -4,6 +4,7 @@
 //! ([`REVISION_BYTES_MAX`]), and the revisions that wait to be written ([`WRITE_BYTES`] and one more). The source's
 //! answer is not read any further while the target writes.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,12 +15,13 @@ use flatbed_client::split::Splitter;
 use flatbed_flatten::json::{Limits, Value, parse, write_string};
 use hyper::Method;
 
+use crate::asked::Asked;
 use crate::attachments::{self, Attached};
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::pool::Answer;
 use crate::raw;
-use crate::stats::{Progress, add};
+use crate::stats::{Progress, Tally, add};
 
 /// The longest revision in a source's answer, with small attachments.
 pub(crate) const REVISION_BYTES_MAX: usize = 96 << 20;
@@ -69,16 +71,17 @@ impl Transfer {
     pub(crate) async fn batch(&self, changes: Vec<Change>) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         for at in 1.. {
+            let mut tally = Tally::new(&self.progress);
             let done = async {
                 let missing = self.missing(&changes, at == 1).await?;
-                self.copy(missing).await
+                self.copy(missing, &mut tally).await
             };
-            match done.await {
-                Err(error) if error.is_transient() && at < TRIES => {
-                    tracing::debug!(%error, "a batch of a replication is tried again");
-                }
-                done => return done,
+            let Err(error) = done.await else { return Ok(()) };
+            tally.take_back();
+            if !error.is_transient() || at >= TRIES {
+                return Err(error);
             }
+            tracing::debug!(%error, "a batch of a replication is tried again");
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
@@ -115,9 +118,16 @@ impl Transfer {
             return Err(self.target.protocol("the answer to _revs_diff is no object"));
         };
         let mut wanted = Vec::new();
-        for (id, found) in &documents {
-            let Some(Value::Array(revs)) = found.get("missing") else { continue };
-            wanted.extend(revs.iter().filter_map(Value::as_str).map(|rev| (id.to_string(), rev.to_owned())));
+        let found: HashMap<&str, &Value<'_>> = documents.iter().map(|(id, found)| (id.as_ref(), found)).collect();
+        for change in changes {
+            let Some(Value::Array(missing)) = found.get(change.id.as_str()).and_then(|found| found.get("missing"))
+            else {
+                continue;
+            };
+            // What nobody asked about is not asked of the source.
+            let missing: HashSet<&str> = missing.iter().filter_map(Value::as_str).collect();
+            let revs = change.revs.iter().filter(|rev| missing.contains(rev.as_str()));
+            wanted.extend(revs.map(|rev| (change.id.clone(), rev.clone())));
         }
         if count {
             add(&self.progress.missing_checked, checked);
@@ -126,32 +136,41 @@ impl Transfer {
         Ok(wanted)
     }
 
-    async fn copy(&self, wanted: Vec<Wanted>) -> Result<()> {
+    async fn copy(&self, wanted: Vec<Wanted>, tally: &mut Tally<'_>) -> Result<()> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let mut outbox = Outbox::default();
+        let mut outbox = Outbox { docs: Vec::new(), bytes: 0, tally };
+        match self.copy_into(&wanted, &mut outbox).await {
+            Ok(()) => self.write(&mut outbox).await,
+            // What came before a connection broke is not asked for again.
+            Err(error) if error.is_transient() => self.write(&mut outbox).await.and(Err(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn copy_into(&self, wanted: &[Wanted], outbox: &mut Outbox<'_, '_>) -> Result<()> {
         let mut later = Vec::new();
-        self.fetch(&wanted, false, &mut outbox, &mut later).await?;
+        self.fetch(wanted, false, outbox, &mut later).await?;
         let mut group = Vec::new();
         let mut group_bytes = 0;
         for attached in later {
             if attached.is_large() {
                 // Revisions are independent of each other: their order is of no matter.
-                attachments::copy(self, &attached.wanted).await?;
+                attachments::copy(self, &attached.wanted, outbox.tally).await?;
                 continue;
             }
             group_bytes += attached.bytes;
             group.push(attached.wanted);
             if group_bytes >= ATTACHED_BYTES {
-                self.fetch(&group, true, &mut outbox, &mut Vec::new()).await?;
+                self.fetch(&group, true, outbox, &mut Vec::new()).await?;
                 (group, group_bytes) = Default::default();
             }
         }
         if !group.is_empty() {
-            self.fetch(&group, true, &mut outbox, &mut Vec::new()).await?;
+            self.fetch(&group, true, outbox, &mut Vec::new()).await?;
         }
-        self.write(&mut outbox).await
+        Ok(())
     }
 
     /// Fetches revisions; those with attachments are only noted in `later` unless these are asked for too.
@@ -159,16 +178,16 @@ impl Transfer {
         &self,
         wanted: &[Wanted],
         with_attachments: bool,
-        outbox: &mut Outbox,
+        outbox: &mut Outbox<'_, '_>,
         later: &mut Vec<Attached>,
     ) -> Result<()> {
-        let mut take = Take { with_attachments, outbox, later };
+        let mut take = Take { with_attachments, asked: Asked::new(wanted), outbox, later };
         if !self.lacks_bulk_get.load(Ordering::Relaxed) {
             add(&self.progress.bulk_get_attempts, wanted.len());
             if let Some(answer) = self.bulk_get(wanted, with_attachments).await? {
                 let count = self.read(answer, &mut take).await?;
                 add(&self.progress.bulk_get_docs, count);
-                return Ok(());
+                return if take.asked.all_answered() { Ok(()) } else { Err(self.left_out()) };
             }
             self.lacks_bulk_get.store(true, Ordering::Relaxed);
         }
@@ -180,15 +199,23 @@ impl Transfer {
             let path = format!("{}?revs=true&latest=true&open_revs={list}{attachments}", Peer::document_path(id));
             let answer = self.source.send_once(Method::GET, &path, None).await?;
             if answer.status == 404 {
+                self.source.whole(answer).await?;
+                take.asked.answer(id);
                 continue;
             }
             if answer.status != 200 {
                 let answer = self.source.whole(answer).await?;
                 return Err(self.source.refused("a document", &answer));
             }
+            // Its rows that are no revision tell of the one that was asked for.
             self.read(answer, &mut take).await?;
+            take.asked.answer(id);
         }
         Ok(())
+    }
+
+    fn left_out(&self) -> Error {
+        self.source.protocol("an answer leaves out a document that was asked for")
     }
 
     /// `None`: the source does not know `_bulk_get`.
@@ -220,11 +247,16 @@ impl Transfer {
     }
 
     /// Cuts an answer into revisions as it comes in: the rows of `{"results":[...]}`, or those of `[...]`.
-    async fn read(&self, mut answer: Answer, take: &mut Take<'_>) -> Result<usize> {
+    async fn read(&self, mut answer: Answer, take: &mut Take<'_, '_, '_>) -> Result<usize> {
         let mut splitter = Splitter::inside_array(REVISION_BYTES_MAX);
-        let (mut inside, mut count) = (false, 0);
+        let (mut inside, mut count, mut idle_bytes) = (false, 0, 0);
         let broken = |_| self.source.protocol("a list of revisions is not well-formed, or one is too large");
         while let Some(mut piece) = answer.piece().await.map_err(|reason| self.source.broken(reason))? {
+            // A row is no longer than this: what comes between rows need not be longer either.
+            idle_bytes += piece.len();
+            if idle_bytes > REVISION_BYTES_MAX {
+                return Err(self.source.protocol("a list of revisions has no end"));
+            }
             if !inside {
                 let Some(at) = piece.iter().position(|byte| *byte == b'[') else { continue };
                 piece = piece.split_off(at + 1);
@@ -232,6 +264,7 @@ impl Transfer {
             }
             splitter.push(&piece);
             while let Some(row) = splitter.next_object().map_err(broken)? {
+                idle_bytes = 0;
                 count += self.take(row.text, take)?;
                 if take.outbox.is_full() {
                     self.write(take.outbox).await?;
@@ -246,12 +279,16 @@ impl Transfer {
     }
 
     /// A row: `{"id":...,"docs":[{"ok":...}]}`, or what `docs` would hold.
-    fn take(&self, row: &[u8], take: &mut Take<'_>) -> Result<usize> {
+    fn take(&self, row: &[u8], take: &mut Take<'_, '_, '_>) -> Result<usize> {
         let malformed = || self.source.protocol("a revision is not well-formed");
+        if !take.asked.has_room() {
+            return Err(self.source.protocol("a list of revisions has more rows than were asked for"));
+        }
         let members = raw::members(row).ok_or_else(malformed)?;
         let mut count = 0;
         for (name, value) in members {
             match name {
+                b"id" => take.asked.answer(&string_of(value).ok_or_else(malformed)?),
                 b"docs" => {
                     for item in raw::items(value).ok_or_else(malformed)? {
                         count += self.take(item, take)?;
@@ -259,13 +296,7 @@ impl Transfer {
                 }
                 b"ok" => {
                     count += 1;
-                    match attachments::of(value).ok_or_else(malformed)? {
-                        Some(attached) if !take.with_attachments => take.later.push(attached),
-                        _ => {
-                            add(&self.progress.docs_read, 1);
-                            take.outbox.push(Bytes::copy_from_slice(value));
-                        }
-                    }
+                    self.take_revision(value, take)?;
                 }
                 b"error" => {
                     let error = raw::member(value, "error").unwrap_or_default();
@@ -274,7 +305,7 @@ impl Transfer {
                         return Err(Error::Status {
                             what: format!("a revision of {}", self.source.shown),
                             status: 500,
-                            error: String::from_utf8_lossy(error).trim_matches('"').to_owned(),
+                            error: String::from_utf8_lossy(error).trim_matches('"').chars().take(500).collect(),
                             reason: String::new(),
                         });
                     }
@@ -285,8 +316,32 @@ impl Transfer {
         Ok(count)
     }
 
-    async fn write(&self, outbox: &mut Outbox) -> Result<()> {
-        let docs = std::mem::take(outbox).docs;
+    fn take_revision(&self, text: &[u8], take: &mut Take<'_, '_, '_>) -> Result<()> {
+        let malformed = || self.source.protocol("a revision is not well-formed");
+        let members = raw::members(text).ok_or_else(malformed)?;
+        let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
+        let text_of = |name: &str| find(name).and_then(string_of).ok_or_else(malformed);
+        let (id, rev) = (text_of("_id")?, text_of("_rev")?);
+        if !take.asked.is_asked_for(&id, &rev, find("_revisions")) {
+            return Err(self.source.protocol("a revision came that was not asked for"));
+        }
+        take.asked.answer(&id);
+        let attachments = match find("_attachments") {
+            Some(attachments) => attachments::bytes_of(attachments).ok_or_else(malformed)?,
+            None => None,
+        };
+        match attachments {
+            Some(bytes) if !take.with_attachments => take.later.push(Attached { wanted: (id, rev), bytes }),
+            _ => {
+                take.outbox.tally.read(1);
+                take.outbox.push(Bytes::copy_from_slice(text));
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, outbox: &mut Outbox<'_, '_>) -> Result<()> {
+        let docs = outbox.empty();
         // A body that is too long for the target goes in halves.
         let mut parts = vec![&docs[..]];
         while let Some(part) = parts.pop() {
@@ -308,15 +363,15 @@ impl Transfer {
                         Value::Array(rows) => rows.iter().filter(|row| row.get("error").is_some()).count(),
                         _ => return Err(self.target.protocol("the answer to _bulk_docs is no array")),
                     };
-                    add(&self.progress.docs_written, part.len().saturating_sub(failed));
-                    add(&self.progress.doc_write_failures, failed);
+                    outbox.tally.written(part.len().saturating_sub(failed));
+                    outbox.tally.refused(failed.min(part.len()));
                 }
                 413 if part.len() > 1 => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
                 // A document that the target does not take at all.
-                400 | 412 | 413 if part.len() == 1 => add(&self.progress.doc_write_failures, 1),
+                400 | 412 | 413 if part.len() == 1 => outbox.tally.refused(1),
                 400 | 412 => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
@@ -329,20 +384,21 @@ impl Transfer {
 }
 
 /// Where what is fetched goes.
-struct Take<'a> {
+struct Take<'a, 't, 'p> {
     with_attachments: bool,
-    outbox: &'a mut Outbox,
+    asked: Asked<'a>,
+    outbox: &'a mut Outbox<'t, 'p>,
     later: &'a mut Vec<Attached>,
 }
 
 /// Revisions that wait to be written.
-#[derive(Default)]
-struct Outbox {
+struct Outbox<'t, 'p> {
     docs: Vec<Bytes>,
     bytes: usize,
+    tally: &'t mut Tally<'p>,
 }
 
-impl Outbox {
+impl Outbox<'_, '_> {
     fn push(&mut self, doc: Bytes) {
         self.bytes += doc.len();
         self.docs.push(doc);
@@ -350,6 +406,11 @@ impl Outbox {
 
     fn is_full(&self) -> bool {
         self.bytes >= WRITE_BYTES || self.docs.len() >= WRITE_COUNT
+    }
+
+    fn empty(&mut self) -> Vec<Bytes> {
+        self.bytes = 0;
+        std::mem::take(&mut self.docs)
     }
 }
 

@@ -1,12 +1,12 @@
 //! One document of `_replicator` in one server: it waits for the lease, and runs the replication while it has it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Database, Error as LayerError, Lease, TakenLease};
+use flatbed_layer::{Database, Error as LayerError, Lease, Sighting, TakenLease, valid_until};
 use flatbed_replicate::{Error, Fence};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::handlers::replicate::NODE;
 use crate::replicator::Replicator;
@@ -22,6 +22,10 @@ pub(crate) struct Followed {
     pub job: Arc<Job>,
     /// Whether this server has the lease.
     pub is_ours: watch::Sender<bool>,
+    /// The lease as it was last seen with another server.
+    seen: Mutex<Option<Sighting>>,
+    /// Told when the lease may be taken.
+    turn: Notify,
 }
 
 /// Why the work on a document ends.
@@ -33,54 +37,73 @@ enum End {
 }
 
 impl Followed {
-    /// Runs the replication, after the one that an older revision of the document asked for, whenever it is this server's turn, until it has ended or the job is stopped.
+    pub(crate) fn new(description: Description, job: Arc<Job>) -> Arc<Followed> {
+        let (seen, turn) = Default::default();
+        Arc::new(Followed { description, job, is_ours: watch::Sender::new(false), seen, turn })
+    }
+
+    /// Notes how the lease stands, as a read that ended at `now` found it. Whoever waits for it wakes up if it may be
+    /// taken: nobody has it, or nothing was heard of its owner for too long.
+    pub(crate) fn note_lease(&self, replicator: &Replicator, lease: Option<Lease>, now: Instant) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match (lease.filter(|lease| lease.is_of_another(&replicator.owner)), &mut *seen) {
+            (None, seen) => *seen = None,
+            (Some(lease), Some(seen)) => seen.update(lease, now),
+            (Some(lease), seen) => *seen = Some(Sighting::new(lease, now)),
+        }
+        if seen.as_ref().is_none_or(|seen| seen.stale(now, replicator.options.lease).is_some()) {
+            self.turn.notify_one();
+        }
+    }
+
+    /// Runs the replication, after the one that an older revision of the document asked for, whenever it is this server's
+    /// turn, until it has ended or the job is stopped.
     pub(crate) async fn run(&self, replicator: &Replicator, before: Option<Arc<Followed>>) {
         // It gives its lease up when it ends: ours too, as both are this process's.
         if let Some(before) = before {
             let _ = before.job.ended().await;
         }
         let database = replicator.database();
-        let id = self.description.id.as_str();
-        // Another's record, and since when it has been so.
-        let mut seen: Option<(Lease, Instant)> = None;
         let mut stopped = self.job.stopped();
         while !*stopped.borrow() {
-            let Ok(_permit) = replicator.running.try_acquire() else {
-                let stop = async { drop(stopped.wait_for(|stop| *stop).await) };
-                let _ = tokio::time::timeout(replicator.options.lease / 4, stop).await;
-                continue;
-            };
-            let begun = Instant::now();
-            let stale = seen.as_ref().filter(|(_, since)| since.elapsed() >= replicator.options.lease);
-            let taken = database.take_lease(id, &replicator.owner, stale.map(|(lease, _)| lease)).await;
-            let pause = match taken {
-                Ok(TakenLease::Ours(before)) => {
-                    seen = None;
-                    self.job.restore(error_count(&before.state, &self.description.rev.to_string()));
-                    self.is_ours.send_replace(true);
-                    let end = self.hold(replicator, &database, begun).await;
-                    self.is_ours.send_replace(false);
-                    if let End::Done = end {
-                        break;
-                    }
-                    replicator.options.lease / 4
-                }
-                Ok(TakenLease::Others(lease)) => {
-                    if seen.as_ref().is_none_or(|(before, _)| *before != lease) {
-                        seen = Some((lease, Instant::now()));
-                    }
-                    replicator.options.lease / 4
-                }
-                Err(LayerError::DatabaseNotFound) => break,
-                Err(error) => {
-                    tracing::debug!(%error, "a replication's lease could not be asked for");
-                    ERROR_PAUSE
-                }
-            };
-            let stop = async { drop(stopped.wait_for(|stop| *stop).await) };
-            let _ = tokio::time::timeout(pause, stop).await;
+            if let Some(End::Done) = self.turn(replicator, &database).await {
+                break;
+            }
+            tokio::select! {
+                // The supervisor reads the leases of all jobs from time to time.
+                () = self.turn.notified() => {}
+                () = async { drop(stopped.wait_for(|stop| *stop).await) } => {}
+            }
         }
         self.job.end();
+    }
+
+    /// Takes the lease, if it is to be had and this server may run one more job, and works while it is ours.
+    async fn turn(&self, replicator: &Replicator, database: &Database) -> Option<End> {
+        let _permit = replicator.running.try_acquire().ok()?;
+        let begun = Instant::now();
+        let stale = {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.as_ref().and_then(|seen| seen.stale(begun, replicator.options.lease)).cloned()
+        };
+        match database.take_lease(&self.description.id, &replicator.owner, stale.as_ref()).await {
+            Ok(TakenLease::Ours(before)) => {
+                self.job.restore(error_count(&before.state, &self.description.rev.to_string()));
+                self.is_ours.send_replace(true);
+                let end = self.hold(replicator, database, begun).await;
+                self.is_ours.send_replace(false);
+                Some(end)
+            }
+            Ok(TakenLease::Others(lease)) => {
+                self.note_lease(replicator, Some(lease), Instant::now());
+                None
+            }
+            Err(LayerError::DatabaseNotFound) => Some(End::Done),
+            Err(error) => {
+                tracing::debug!(%error, "a replication's lease could not be asked for");
+                None
+            }
+        }
     }
 
     /// Works while the lease is ours.
@@ -90,6 +113,7 @@ impl Followed {
             // The run is dropped where it stands: nothing of it is recorded any more.
             () = self.renew(replicator, database, begun) => End::Lost,
         };
+        self.job.dropped();
         if let End::Done = end {
             let state = self.state();
             // One that is gone already has nothing to be released.
@@ -101,15 +125,15 @@ impl Followed {
     /// Returns once the lease is lost, or might be.
     async fn renew(&self, replicator: &Replicator, database: &Database, begun: Instant) {
         let lease = replicator.options.lease;
-        let mut valid_until = begun + lease * 2 / 3;
+        let mut valid = valid_until(begun, lease);
         loop {
-            tokio::time::sleep((lease / 5).min(valid_until.saturating_duration_since(Instant::now()))).await;
+            tokio::time::sleep((lease / 5).min(valid.saturating_duration_since(Instant::now()))).await;
             let begun = Instant::now();
             let state = self.state();
             let hold = database.hold_lease(&self.description.id, &replicator.owner, &state, false);
-            let left = valid_until.saturating_duration_since(begun);
+            let left = valid.saturating_duration_since(begun);
             match tokio::time::timeout(left, hold).await {
-                Ok(Ok(true)) => valid_until = begun + lease * 2 / 3,
+                Ok(Ok(true)) => valid = valid_until(begun, lease),
                 Ok(Ok(false) | Err(LayerError::DatabaseNotFound)) | Err(_) => return,
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "a replication's lease could not be renewed");
@@ -120,8 +144,9 @@ impl Followed {
     }
 
     async fn work(&self, replicator: &Replicator, database: &Database) -> End {
+        let fence = self.fence(replicator, database);
         loop {
-            let done = self.job.run_once(replicator, Some(self.fence(replicator, database))).await;
+            let done = self.job.run_once(replicator, Some(fence.clone())).await;
             if *self.job.stopped().borrow() {
                 return End::Done;
             }
@@ -133,6 +158,9 @@ impl Followed {
                     }
                 }
                 _ => {
+                    if !fence().await {
+                        return End::Lost;
+                    }
                     let (id, started_at) = (Some(self.job.id.as_str()), self.job.started_at);
                     let noted = self.description.note(database, id, started_at, &self.job.progress(), &done).await;
                     match noted {

@@ -121,6 +121,11 @@ impl Job {
         standing.error_count = standing.error_count.max(error_count);
     }
 
+    /// Its run was dropped where it stood, since another server runs it now.
+    pub(crate) fn dropped(&self) {
+        self.standing().is_running = false;
+    }
+
     /// Nothing more comes of this job here.
     pub(crate) fn end(&self) {
         self.ended.send_if_modified(|ended| {

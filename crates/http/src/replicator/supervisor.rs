@@ -1,12 +1,11 @@
 //! Follows `_replicator`: every server works off the same documents, and the leases say which one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Wait};
 use flatbed_replicate::Progress;
-use tokio::sync::watch;
 
 use crate::replicator::description::Description;
 use crate::replicator::follow::Followed;
@@ -22,6 +21,7 @@ pub(crate) async fn run(replicator: Arc<Replicator>) {
     loop {
         tokio::select! {
             () = follow(&replicator) => {}
+            () = watch_leases(&replicator) => {}
             () = async { drop(closing.wait_for(|closing| *closing).await) } => break,
         }
         let closed = async { drop(closing.wait_for(|closing| *closing).await) };
@@ -33,6 +33,42 @@ pub(crate) async fn run(replicator: Arc<Replicator>) {
         followed.job.stop();
         let _ = followed.job.ended().await;
     }
+}
+
+/// Looks at the leases of all jobs that other servers run, in few reads, for as long as there are any: what a server
+/// that waits costs does not grow with how often it looks at each.
+async fn watch_leases(replicator: &Arc<Replicator>) {
+    loop {
+        tokio::time::sleep(replicator.options.lease / 4).await;
+        if let Err(error) = look_at_leases(replicator).await {
+            tracing::debug!(%error, "the leases of replications could not be read");
+        }
+    }
+}
+
+async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<()> {
+    let waiting = replicator.followed().into_iter().filter(|followed| !*followed.is_ours.borrow());
+    let mut waiting: HashMap<String, Arc<Followed>> =
+        waiting.map(|followed| (followed.description.id.clone(), followed)).collect();
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let mut after: Option<String> = None;
+    loop {
+        let page = replicator.database().leases(after.as_deref()).await?;
+        let now = Instant::now();
+        let Some((last, _)) = page.last() else { break };
+        after = Some(last.clone());
+        for (id, found) in page {
+            if let Some(followed) = waiting.remove(&id) {
+                followed.note_lease(replicator, Some(found), now);
+            }
+        }
+    }
+    for followed in waiting.into_values() {
+        followed.note_lease(replicator, None, Instant::now());
+    }
+    Ok(())
 }
 
 /// Follows the database until it is gone or cannot be read.
@@ -95,8 +131,7 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
             Ok(spec) => {
                 let origin = Origin { database: REPLICATOR, doc_id: row.id.clone() };
                 let job = Job::new(spec.job_id(replicator.layer.uuid()), spec, None, Some(origin));
-                let followed = Arc::new(Followed { description, job, is_ours: watch::Sender::new(false) });
-                replicator.follow(followed, before);
+                replicator.follow(Followed::new(description, job), before);
             }
             Err(error) => {
                 let noted = description.note(&database, None, 0, &Progress::default(), &Err(error)).await;

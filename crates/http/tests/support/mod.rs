@@ -99,6 +99,44 @@ impl Running {
         self.connect().await.call(method, path, &[], body.as_bytes()).await
     }
 
+    /// One request with JSON or, for `null`, without a body.
+    pub async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        // In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
+        let answer = Box::pin(self.call(method, path, &body)).await;
+        (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+    }
+
+    /// As [`Running::json`], for what must succeed.
+    pub async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let (status, answer) = self.json(method, path, body).await;
+        assert!(status < 300, "{method} {path}: {status} {answer}");
+        answer
+    }
+
+    /// The URL of a database.
+    pub fn url(&self, database: &str) -> String {
+        format!("http://{}/{database}", self.address)
+    }
+
+    /// Asks until what is read at a path is as wanted.
+    pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = async {
+            loop {
+                last = self.json("GET", path, Value::Null).await.1;
+                if wanted(&last) {
+                    return last.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, found).await {
+            Ok(found) => found,
+            Err(_) => panic!("{path}: {last}"),
+        }
+    }
+
     /// Tells the server to end, without waiting for it.
     pub fn begin_to_stop(self) -> JoinHandle<()> {
         let _ = self.stop.send(());

@@ -1,0 +1,197 @@
+//! Leases: one holder at a time, whatever the storage and the owners do. Time is a number that the test moves on.
+
+mod support;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flatbed_layer::{Database, Error, LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
+use support::{Store, create, soon};
+
+/// In milliseconds of the test's time.
+const SILENCE_MAX: u64 = 1_000;
+
+fn ours(taken: TakenLease) -> Lease {
+    match taken {
+        TakenLease::Ours(lease) => lease,
+        TakenLease::Others(lease) => panic!("another has it: {lease:?}"),
+    }
+}
+
+fn others(taken: TakenLease) -> Lease {
+    match taken {
+        TakenLease::Others(lease) => lease,
+        TakenLease::Ours(lease) => panic!("taken: {lease:?}"),
+    }
+}
+
+#[tokio::test]
+async fn taken_held_released_and_dropped() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
+
+    assert_eq!(ours(db.take_lease("a", &one, None).await.unwrap()).state, b"");
+    assert!(db.hold_lease("a", &one, b"first", false).await.unwrap());
+    let seen = others(db.take_lease("a", &two, None).await.unwrap());
+    assert!(seen.state == b"first" && seen.is_of_another(&two) && !seen.is_of_another(&one));
+    assert!(!db.hold_lease("a", &two, b"", false).await.unwrap());
+    // Held since: what was seen before counts no more.
+    assert!(db.hold_lease("a", &one, b"first", false).await.unwrap());
+    let seen = others(db.take_lease("a", &two, Some(&seen)).await.unwrap());
+    // Silent since: taken over, with what the last owner told, and the old owner notices.
+    assert_eq!(ours(db.take_lease("a", &two, Some(&seen)).await.unwrap()).state, b"first");
+    assert!(!db.hold_lease("a", &one, b"", true).await.unwrap());
+    // Released: free at once, and the state stays.
+    assert!(db.hold_lease("a", &two, b"second", true).await.unwrap());
+    assert_eq!(ours(db.take_lease("a", &one, None).await.unwrap()).state, b"second");
+
+    // A lease that was dropped and taken anew by the same owner is not the one that was seen.
+    assert!(db.hold_lease("a", &one, b"", false).await.unwrap());
+    db.drop_lease("b").await.unwrap();
+    ours(db.take_lease("b", &one, None).await.unwrap());
+    let seen = others(db.take_lease("b", &two, None).await.unwrap());
+    db.drop_lease("b").await.unwrap();
+    assert!(!db.hold_lease("b", &one, b"", false).await.unwrap());
+    ours(db.take_lease("b", &one, None).await.unwrap());
+    others(db.take_lease("b", &two, Some(&seen)).await.unwrap());
+
+    let long = vec![b'x'; LEASE_STATE_BYTES_MAX + 1];
+    assert!(matches!(db.hold_lease("a", &one, &long, false).await, Err(Error::InvalidSetting(_))));
+    // Several pages of them, in order.
+    for n in 0..450 {
+        ours(db.take_lease(&format!("n{n:04}"), &one, None).await.unwrap());
+    }
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = db.leases(after.as_deref()).await.unwrap();
+        let Some((last, _)) = page.last() else { break };
+        after = Some(last.clone());
+        all.extend(page.into_iter().map(|(id, _)| id));
+    }
+    assert!(all.len() == 452 && all.is_sorted());
+}
+
+/// The test's time.
+#[derive(Clone)]
+struct Clock {
+    milliseconds: Arc<AtomicU64>,
+    base: Instant,
+}
+
+impl Clock {
+    fn now(&self) -> Instant {
+        self.base + Duration::from_millis(self.milliseconds.load(Ordering::SeqCst))
+    }
+
+    fn advance(&self, milliseconds: u64) {
+        self.milliseconds.fetch_add(milliseconds, Ordering::SeqCst);
+    }
+}
+
+/// From when to when an owner acted on the lease.
+type Holds = Arc<Mutex<Vec<(Owner, Instant, Instant)>>>;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// A server that wants the lease, holds it for a while, and falls silent or releases it. Returns how often it took it from
+/// another.
+async fn contend(db: Database, owner: Owner, clock: Clock, holds: Holds, turns: u32) -> u32 {
+    let mut random = Random(u64::from(owner[0]));
+    let silence_max = Duration::from_millis(SILENCE_MAX);
+    let mut seen: Option<Sighting> = None;
+    let mut taken_over = 0;
+    for _ in 0..turns {
+        // Time goes on while transactions are under way too, as all owners move it.
+        clock.advance(random.below(SILENCE_MAX / 8));
+        tokio::task::yield_now().await;
+        let begun = clock.now();
+        let stale = seen.as_ref().and_then(|seen| seen.stale(begun, silence_max)).cloned();
+        match db.take_lease("job", &owner, stale.as_ref()).await {
+            Err(_) => continue,
+            Ok(TakenLease::Others(lease)) => {
+                let now = clock.now();
+                match &mut seen {
+                    Some(seen) => seen.update(lease, now),
+                    None => seen = Some(Sighting::new(lease, now)),
+                }
+                continue;
+            }
+            Ok(TakenLease::Ours(_)) => {}
+        }
+        taken_over += u32::from(stale.is_some());
+        seen = None;
+        let (from, mut until) = (clock.now(), valid_until(begun, silence_max));
+        for _ in 0..random.below(6) {
+            clock.advance(random.below(SILENCE_MAX / 4));
+            let begun = clock.now();
+            if begun >= until {
+                break;
+            }
+            match db.hold_lease("job", &owner, b"state", false).await {
+                // Heard too late: the owner has stopped by then.
+                Ok(true) if clock.now() < until => until = valid_until(begun, silence_max),
+                Ok(true) | Err(_) => {}
+                Ok(false) => {
+                    assert!(clock.now() >= until, "an owner had lost the lease while it was still to act on it");
+                    break;
+                }
+            }
+        }
+        if random.below(3) == 0 && clock.now() < until {
+            let at = clock.now();
+            let _ = db.hold_lease("job", &owner, b"state", true).await;
+            until = at;
+        }
+        if from < until {
+            holds.lock().unwrap().push((owner, from, until));
+        }
+        // A long silence, in which another may take it over.
+        let silent_until = clock.now() + Duration::from_millis(random.below(4 * SILENCE_MAX));
+        while clock.now() < silent_until {
+            clock.advance(20);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    taken_over
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn never_two_holders_at_once_under_faults() {
+    let seed = std::env::var("FLATBED_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() % 100_000
+    });
+    println!("FLATBED_TEST_SEED={seed}");
+    let store = Store::with_faults(0.1, seed);
+    let layer = store.layer().await;
+    create(&layer, "db", None).await;
+    let clock = Clock { milliseconds: Arc::default(), base: Instant::now() };
+    let holds = Holds::default();
+    let mut contenders = Vec::new();
+    for number in 1..=4 {
+        let db = store.layer().await.database("db");
+        contenders.push(tokio::spawn(contend(db, [number; 16], clock.clone(), holds.clone(), 150)));
+    }
+    let mut taken_over = 0;
+    for contender in contenders {
+        taken_over += soon(contender).await.unwrap();
+    }
+    let mut holds = holds.lock().unwrap().clone();
+    holds.sort_by_key(|(_, from, _)| *from);
+    for pair in holds.windows(2) {
+        let [(one, _, until), (other, from, _)] = pair else { unreachable!() };
+        assert!(one == other || until <= from, "both {} and {} held it", one[0], other[0]);
+    }
+    let owners: std::collections::HashSet<Owner> = holds.iter().map(|(owner, ..)| *owner).collect();
+    assert!(holds.len() > 20 && owners.len() == 4 && taken_over > 5, "{taken_over} {}", holds.len());
+    println!("{} holds, {taken_over} taken over", holds.len());
+}

@@ -1,0 +1,86 @@
+//! Whether a source answers what it was asked: no other documents, no other branches, and not for ever.
+
+use std::collections::{HashMap, HashSet};
+
+use flatbed_flatten::json::{Limits, Value, parse};
+
+use crate::transfer::Wanted;
+
+/// A source tells of the leaves above what was asked for: where a document was edited meanwhile, that may be more.
+const FURTHER_ROWS_MAX: usize = 10_000;
+
+/// What one request asks a source for, and what has come of it.
+pub(crate) struct Asked<'w> {
+    revs: HashMap<&'w str, Vec<&'w str>>,
+    answered: HashSet<&'w str>,
+    rows_left: usize,
+}
+
+impl<'w> Asked<'w> {
+    pub(crate) fn new(wanted: &'w [Wanted]) -> Asked<'w> {
+        let mut revs: HashMap<&str, Vec<&str>> = HashMap::with_capacity(wanted.len());
+        for (id, rev) in wanted {
+            revs.entry(id).or_default().push(rev);
+        }
+        // A row and a revision in it each count.
+        Asked { revs, answered: HashSet::new(), rows_left: 2 * wanted.len() + FURTHER_ROWS_MAX }
+    }
+
+    /// Counts a row; false: there were too many.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.rows_left = self.rows_left.saturating_sub(1);
+        self.rows_left > 0
+    }
+
+    /// Notes that something was said of a document.
+    pub(crate) fn answer(&mut self, id: &str) {
+        if let Some((id, _)) = self.revs.get_key_value(id) {
+            self.answered.insert(id);
+        }
+    }
+
+    pub(crate) fn all_answered(&self) -> bool {
+        self.answered.len() == self.revs.len()
+    }
+
+    /// Whether a revision was asked for, or is one above such a one. `revisions`: the text of its `_revisions`.
+    pub(crate) fn is_asked_for(&self, id: &str, rev: &str, revisions: Option<&[u8]>) -> bool {
+        let Some(wanted) = self.revs.get(id) else { return false };
+        if wanted.contains(&rev) {
+            return true;
+        }
+        let Some(Ok(revisions)) = revisions.map(|text| parse(text, &Limits::default())) else { return false };
+        let (Some(Value::Number(start)), Some(Value::Array(ids))) = (revisions.get("start"), revisions.get("ids"))
+        else {
+            return false;
+        };
+        let Ok(start) = start.parse::<u64>() else { return false };
+        let wanted: HashSet<&str> = wanted.iter().copied().collect();
+        let path = ids.iter().filter_map(Value::as_str).zip((0..=start).rev());
+        path.into_iter().any(|(hash, position)| wanted.contains(format!("{position}-{hash}").as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_and_what_lies_above_it() {
+        let wanted = [("x".to_owned(), "2-b".to_owned()), ("y".to_owned(), "1-q".to_owned())];
+        let mut asked = Asked::new(&wanted);
+        assert!(asked.is_asked_for("x", "2-b", None));
+        assert!(!asked.is_asked_for("y", "2-b", None) && !asked.is_asked_for("z", "2-b", None));
+        let above = |start: u64, ids: &str| format!("{{\"start\":{start},\"ids\":{ids}}}").into_bytes();
+        assert!(asked.is_asked_for("x", "4-d", Some(&above(4, r#"["d","c","b","a"]"#))));
+        assert!(!asked.is_asked_for("x", "5-d", Some(&above(5, r#"["d","c","b","a"]"#))));
+        assert!(!asked.is_asked_for("x", "4-d", Some(&above(4, r#"["d","c","e","a"]"#))));
+        assert!(!asked.is_asked_for("x", "4-d", Some(b"[]")) && !asked.is_asked_for("x", "4-d", Some(b"{")));
+        asked.answer("x");
+        asked.answer("z");
+        assert!(!asked.all_answered());
+        asked.answer("y");
+        assert!(asked.all_answered());
+        assert_eq!((0..100_000).take_while(|_| asked.has_room()).count(), 2 * 2 + FURTHER_ROWS_MAX - 1);
+    }
+}
