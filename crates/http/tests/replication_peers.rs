@@ -1,0 +1,332 @@
+//! Replications whose other side is broken, away, or answers nonsense.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use flatbed_http::{ReplicatorOptions, ServerOptions};
+use serde_json::{Value, json};
+use support::{Running, Store};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+fn options() -> ServerOptions {
+    let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() };
+    ServerOptions { replicator, ..ServerOptions::default() }
+}
+
+/// What a made-up peer answers.
+enum Says {
+    Json(u16, Value),
+    /// Not JSON.
+    Text(&'static str),
+    /// The beginning, then the same piece for ever.
+    Endless(&'static str, &'static str),
+}
+
+/// A peer that answers by `answer`, given a request's method, its path behind the database's, and its body.
+async fn peer(answer: impl Fn(&str, &str, &Value) -> Says + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/db", listener.local_addr().unwrap());
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            tokio::spawn(async move { converse(stream, &*answer).await });
+        }
+    });
+    url
+}
+
+async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Says + Send + Sync)) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let (mut head, mut line, mut length) = (String::new(), String::new(), 0);
+        stream.read_line(&mut head).await.ok()?;
+        while line != "\r\n" {
+            line.clear();
+            if stream.read_line(&mut line).await.ok()? == 0 {
+                return None;
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().ok()?;
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.ok()?;
+        let mut words = head.split(' ');
+        let (method, path) = (words.next()?, words.next()?.strip_prefix("/db")?);
+        let says = answer(method, path, &serde_json::from_slice(&body).unwrap_or(Value::Null));
+        let (status, text, more) = match says {
+            Says::Json(status, value) => (status, value.to_string(), None),
+            Says::Text(text) => (200, text.to_owned(), None),
+            Says::Endless(text, more) => (200, text.to_owned(), Some(more)),
+        };
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n");
+        let Some(more) = more else {
+            let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
+            stream.write_all(answer.as_bytes()).await.ok()?;
+            continue;
+        };
+        stream.write_all(format!("{head}connection: close\r\n\r\n{text}").as_bytes()).await.ok()?;
+        let more = more.repeat(100_000 / more.len() + 1);
+        loop {
+            stream.write_all(more.as_bytes()).await.ok()?;
+        }
+    }
+}
+
+/// What a source with one document answers where a test asks for nothing else.
+fn source(path: &str) -> Says {
+    match path {
+        "" => Says::Json(200, json!({"db_name": "db"})),
+        _ if path.starts_with("/_changes") => {
+            let row = json!({"seq": "1-a", "id": "x", "changes": [{"rev": "1-abc"}]});
+            Says::Json(200, json!({"results": [row], "last_seq": "1-a", "pending": 0}))
+        }
+        _ if path.starts_with("/_bulk_get") => {
+            let doc = json!({"_id": "x", "_rev": "1-abc", "_revisions": {"start": 1, "ids": ["abc"]}, "n": 1});
+            Says::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
+        }
+        _ if path.starts_with("/_local") => Says::Json(404, json!({"error": "not_found"})),
+        _ => Says::Json(500, json!({})),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_answers_nonsense_fails_clearly() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    let doc = |id: &str, rev: &str, revisions: Value| {
+        let doc = json!({"_id": id, "_rev": rev, "_revisions": revisions});
+        Says::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
+    };
+    type Answer = Box<dyn Fn(&str) -> Option<Says> + Send + Sync>;
+    let at = |prefix: &'static str, says: fn() -> Says| -> Answer {
+        Box::new(move |path| path.starts_with(prefix).then(says))
+    };
+    let revisions = || json!({"start": 1, "ids": ["other"]});
+    let cases: Vec<(&str, Answer, &str)> = vec![
+        ("a page of a web server", Box::new(|_| Some(Says::Text("<html>hello</html>"))), "_changes is not well-formed"),
+        (
+            "changes that are none",
+            at("/_changes", || Says::Json(200, json!({"results": [1], "last_seq": 1}))),
+            "_changes",
+        ),
+        ("changes without an end", at("/_changes", || Says::Endless("{\"results\":[", " \n")), "larger than 64 MB"),
+        (
+            "revisions that are none",
+            at("/_bulk_get", || Says::Text("{\"results\":[{\"docs\":[{\"ok\":[]}]}]}")),
+            "revision",
+        ),
+        ("no list at all", at("/_bulk_get", || Says::Endless("", " ")), "has no end"),
+        ("a list without an end", at("/_bulk_get", || Says::Endless("{\"results\":[", "\n\n")), "has no end"),
+        ("a row without an end", at("/_bulk_get", || Says::Endless("{\"results\":[{", "\"a\":[],")), "has no end"),
+        ("rows without an end", at("/_bulk_get", || Says::Endless("[", "{\"id\":\"x\"},")), "more rows"),
+        (
+            "another document",
+            Box::new(move |path| path.starts_with("/_bulk_get").then(|| doc("y", "1-abc", revisions()))),
+            "not asked for",
+        ),
+        (
+            "another branch",
+            Box::new(move |path| path.starts_with("/_bulk_get").then(|| doc("x", "1-other", revisions()))),
+            "not asked for",
+        ),
+        ("nothing", at("/_bulk_get", || Says::Json(200, json!({"results": []}))), "leaves out"),
+        (
+            "a refusal",
+            at("/_bulk_get", || Says::Json(403, json!({"error": "forbidden", "reason": "no"}))),
+            "forbidden: no",
+        ),
+    ];
+    for (number, (name, says, wanted)) in cases.into_iter().enumerate() {
+        let url = peer(move |_, path, _| says(path).unwrap_or_else(|| source(path))).await;
+        let spec = json!({"source": url, "target": format!("t{number}"), "create_target": true});
+        let (status, answer) = server.json("POST", "/_replicate", spec).await;
+        assert_eq!(status, 500, "{name}: {answer}");
+        let reason = answer["reason"].as_str().unwrap();
+        assert!(reason.contains(wanted) && reason.len() < 1_000, "{name}: {answer}");
+        assert_eq!(server.ok("GET", &format!("/t{number}"), Value::Null).await["doc_count"], 0, "{name}");
+        // Nothing is recorded as done.
+        let logs = server.ok("GET", &format!("/t{number}/_local_docs"), Value::Null).await;
+        assert_eq!(logs["rows"], json!([]), "{name}");
+    }
+    // Without any nonsense the made-up source is one; what the target cannot take is counted.
+    let url = peer(|_, path, _| source(path)).await;
+    let answer = server
+        .ok(
+            "POST",
+            "/_replicate",
+            json!({"source": url, "target": "t", "create_target": true,
+        "use_checkpoints": false}),
+        )
+        .await;
+    assert_eq!(answer["history"][0]["docs_written"], 1, "{answer}");
+    let url = peer(move |_, path, _| match path {
+        _ if path.starts_with("/_bulk_get") => doc("x", "1-abc", json!({"start": 7, "ids": ["q"]})),
+        _ => source(path),
+    })
+    .await;
+    let answer = server
+        .ok(
+            "POST",
+            "/_replicate",
+            json!({"source": url, "target": "u", "create_target": true,
+        "use_checkpoints": false}),
+        )
+        .await;
+    let entry = &answer["history"][0];
+    assert_eq!((&entry["docs_written"], &entry["doc_write_failures"]), (&json!(0), &json!(1)), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = asked.clone();
+    // It never has anything new, and says so at once instead of waiting.
+    let url = peer(move |_, path, _| {
+        if path.starts_with("/_changes") {
+            counted.fetch_add(1, Ordering::Relaxed);
+            return Says::Json(200, json!({"results": [], "last_seq": 0, "pending": 0}));
+        }
+        source(path)
+    })
+    .await;
+    let spec = json!({"source": url, "target": "t", "create_target": true, "continuous": true});
+    let begun = server.ok("POST", "/_replicate", spec).await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert!(asked.load(Ordering::Relaxed) <= 3);
+    server.ok("POST", "/_replicate", json!({"cancel": true, "id": begun["_local_id"]})).await;
+    // It tells of changes, but their sequence is the one that was asked for.
+    let url = peer(|_, path, _| match path {
+        _ if path.starts_with("/_changes") => {
+            let row = json!({"seq": 0, "id": "x", "changes": [{"rev": "1-abc"}]});
+            Says::Json(200, json!({"results": [row], "last_seq": "0"}))
+        }
+        _ => source(path),
+    })
+    .await;
+    let spec = json!({"source": url, "target": "t", "since_seq": "0"});
+    let (status, answer) = server.json("POST", "/_replicate", spec).await;
+    assert!(status == 500 && answer["reason"].as_str().unwrap().contains("same sequence"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_asks_for_what_it_was_not_told_of_does_not_get_it() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    server.ok("PUT", "/a", Value::Null).await;
+    server.ok("PUT", "/a/public", json!({})).await;
+    server.ok("PUT", "/a/private", json!({})).await;
+    let rev = |doc: Value| doc["_rev"].as_str().unwrap().to_owned();
+    let revs =
+        [rev(server.ok("GET", "/a/public", Value::Null).await), rev(server.ok("GET", "/a/private", Value::Null).await)];
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    let url = peer(move |_, path, body| match path {
+        "" => Says::Json(200, json!({"db_name": "db"})),
+        "/_revs_diff" => {
+            Says::Json(200, json!({"public": {"missing": [revs[0], "9-made"]}, "private": {"missing": [revs[1]]}}))
+        }
+        "/_bulk_docs" => {
+            for doc in body["docs"].as_array().unwrap() {
+                sender.send(doc["_id"].clone()).unwrap();
+            }
+            Says::Json(201, json!([]))
+        }
+        _ if path.starts_with("/_local") => Says::Json(404, json!({})),
+        _ => Says::Json(500, json!({})),
+    })
+    .await;
+    let spec = json!({"source": "a", "target": url, "doc_ids": ["public"], "use_checkpoints": false});
+    let answer = server.ok("POST", "/_replicate", spec).await;
+    assert_eq!(answer["history"][0]["missing_found"], 1, "{answer}");
+    server.stop().await;
+    let mut taken = Vec::new();
+    while let Ok(id) = receiver.try_recv() {
+        taken.push(id);
+    }
+    assert_eq!(taken, ["public"]);
+}
+
+/// Passes connections on to `to` while `open` is 1; else takes and drops them.
+async fn door(to: SocketAddr) -> (SocketAddr, Arc<AtomicU32>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let open = Arc::new(AtomicU32::new(0));
+    let is_open = open.clone();
+    tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            if is_open.load(Ordering::SeqCst) == 0 {
+                continue;
+            }
+            let is_open = is_open.clone();
+            tokio::spawn(async move {
+                let mut to = TcpStream::connect(to).await?;
+                let closed = async {
+                    while is_open.load(Ordering::SeqCst) == 1 {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                };
+                tokio::select! {
+                    done = tokio::io::copy_bidirectional(&mut from, &mut to) => done.map(|_| ()),
+                    () = closed => Ok(()),
+                }
+            });
+        }
+    });
+    (address, open)
+}
+
+async fn count_of(server: &Running, database: &str) -> Value {
+    server.json("GET", &format!("/{database}"), Value::Null).await.1["doc_count"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_peer_is_away_backs_off_and_recovers() {
+    let (store, other_store) = (Store::new(), Store::new());
+    let server = store.serve(options()).await;
+    let other = other_store.serve(ServerOptions::default()).await;
+    for database in ["_replicator", "a"] {
+        server.ok("PUT", &format!("/{database}"), Value::Null).await;
+    }
+    server.ok("PUT", "/a/x", json!({})).await;
+    let (address, open) = door(other.address).await;
+    let remote = format!("http://{address}/b");
+    let push =
+        json!({"source": "a", "target": remote, "create_target": true, "continuous": true, "checkpoint_interval": 50});
+    let pull =
+        json!({"source": remote, "target": "c", "create_target": true, "continuous": true, "checkpoint_interval": 50});
+    server.ok("PUT", "/_replicator/push", push).await;
+    server.ok("PUT", "/_replicator/pull", pull).await;
+    for id in ["push", "pull"] {
+        let path = format!("/_scheduler/docs/_replicator/{id}");
+        let shown = server.until(&path, |doc| doc["error_count"].as_u64() >= Some(1)).await;
+        assert!(shown["state"] == "crashing" || shown["state"] == "running", "{shown}");
+    }
+    let jobs = server.ok("GET", "/_scheduler/jobs", Value::Null).await;
+    for job in jobs["jobs"].as_array().unwrap() {
+        let crash = job["history"].as_array().unwrap().iter().find(|event| event["type"] == "crashed");
+        assert!(crash.unwrap()["reason"].as_str().unwrap().starts_with(&format!("http://{address}/b/: ")), "{job}");
+    }
+    open.store(1, Ordering::SeqCst);
+    server.until("/c/x", |doc| doc["_id"] == "x").await;
+    // In the middle: the door shuts on what is under way, and what is written meanwhile goes over later.
+    open.store(0, Ordering::SeqCst);
+    let docs: Vec<Value> = (0..100).map(|n| json!({"_id": format!("doc{n}")})).collect();
+    server.ok("POST", "/a/_bulk_docs", json!({"docs": docs})).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(count_of(&other, "b").await, 1);
+    open.store(1, Ordering::SeqCst);
+    server.until("/c", |database| database["doc_count"] == 101).await;
+    assert_eq!(count_of(&other, "b").await, 101);
+    server.stop().await;
+    other.stop().await;
+}
