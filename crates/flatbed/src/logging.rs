@@ -4,6 +4,7 @@ use std::panic;
 
 use flatbed_http::REQUEST_TARGET;
 use flatbed_layer::TRACE_TARGET;
+use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
     filter::Targets,
@@ -14,11 +15,30 @@ use tracing_subscriber::{
 
 use crate::settings::{LogFormat, Settings};
 
-/// Starts the log of this process as `settings` say. A line that belongs to a request carries its id.
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The process has one already.
+    #[error(transparent)]
+    Twice(#[from] TryInitError),
+    /// Traces are asked for and cannot be had.
+    #[cfg(feature = "otel")]
+    #[error(transparent)]
+    Traces(#[from] crate::otel::TracesError),
+}
+
+/// What ends with the process's work: dropping it, outside of `runtime`, sends the last traces.
+pub struct Log {
+    #[cfg(feature = "otel")]
+    _traces: Option<crate::otel::Traces>,
+}
+
+/// Starts the log of this process as `settings` say. A line that belongs to a request carries its id. With the feature
+/// `otel` traces begin too, sent by tasks of `runtime`.
 ///
 /// # Errors
-/// If the process has a log already.
-pub fn start(settings: &Settings) -> Result<(), TryInitError> {
+/// [`LogError`].
+pub fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogError> {
     // `Settings::resolve` has refused a level that does not parse.
     let targets: Targets = settings.log_level.parse().unwrap_or_default();
     let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
@@ -30,7 +50,19 @@ pub fn start(settings: &Settings) -> Result<(), TryInitError> {
     let of_requests = if is_silent { LevelFilter::OFF } else { LevelFilter::ERROR };
     let targets = targets.with_target(REQUEST_TARGET, of_requests).with_target(TRACE_TARGET, LevelFilter::OFF);
     let layer = layer.with_filter(targets);
-    tracing_subscriber::registry().with(layer).try_init()?;
+    let registry = tracing_subscriber::registry();
+    #[cfg(not(feature = "otel"))]
+    let log = {
+        let _ = runtime;
+        registry.with(layer).try_init()?;
+        Log {}
+    };
+    #[cfg(feature = "otel")]
+    let log = {
+        let (traced, traces) = crate::otel::start(runtime)?.unzip();
+        registry.with(traced).with(layer).try_init()?;
+        Log { _traces: traces }
+    };
     let unlogged = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         if !tracing::enabled!(tracing::Level::ERROR) {
@@ -42,7 +74,7 @@ pub fn start(settings: &Settings) -> Result<(), TryInitError> {
         let text = text.or(payload.downcast_ref::<String>().map(String::as_str));
         tracing::error!(location, reason = text, "a panic");
     }));
-    Ok(())
+    Ok(log)
 }
 
 fn off(level: LevelFilter) -> bool {

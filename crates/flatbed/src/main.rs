@@ -7,6 +7,8 @@ mod config_file;
 mod dump;
 mod load;
 mod logging;
+#[cfg(feature = "otel")]
+mod otel;
 mod process;
 mod progress;
 mod restore;
@@ -59,14 +61,14 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Command::Print(_) => Ok(true),
         Command::Serve(given) => {
             let (settings, config) = settle(given, &variables)?;
-            logging::start(&settings)?;
+            let _log = logging::start(&settings, runtime.handle())?;
             let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
             runtime.block_on(serve::serve(&settings, config, admin))?;
             Ok(true)
         }
         Command::Check { database, given } => {
             let (settings, _) = settle(given, &variables)?;
-            logging::start(&settings)?;
+            let _log = logging::start(&settings, runtime.handle())?;
             runtime.block_on(check::check(&database, &settings))
         }
         Command::Backup { out, given } => {

@@ -79,6 +79,8 @@ pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Optio
     let (health, figures) = (storage.health(), storage.figures().and(process::figures));
     let options =
         ServerOptions { listen, admins, cors, version, drain: DRAIN, health, figures, ..ServerOptions::default() };
+    #[cfg(feature = "otel")]
+    let options = ServerOptions { continue_trace: Some(crate::otel::continue_trace), ..options };
     let server = Server::bind(options, layer.clone()).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.

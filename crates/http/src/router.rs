@@ -6,7 +6,6 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName};
 use hyper::{Method, Response, StatusCode};
-use tracing::Instrument;
 
 use crate::auth::Principal;
 use crate::error::{Failure, Result};
@@ -35,20 +34,20 @@ pub(crate) async fn answer(
     peer: Option<SocketAddr>,
 ) -> Response<Tracked> {
     let id = state.request_ids.next();
-    let tracking = Tracking::begin(&state.metrics, &id, request.method(), request.uri(), peer);
-    if let Some(continue_trace) = state.continue_trace
-        && !tracking.trace.is_disabled()
-    {
-        continue_trace(&tracking.trace, request.headers());
+    let segments = segments(request.uri().path());
+    let route = segments.as_ref().map_or(Route::Invalid, |segments| Route::of(segments));
+    let tracking = Tracking::begin(&state.metrics, &id, request.method(), request.uri(), route, peer);
+    if let Some(continue_trace) = state.continue_trace {
+        tracking.continue_trace(continue_trace, request.headers());
     }
-    let (span, trace) = (tracking.span.clone(), tracking.trace.clone());
-    answer_within(state, request, id, tracking).instrument(trace).instrument(span).await
+    tracking.spans().within(answer_within(state, request, id, (segments, route), tracking)).await
 }
 
 async fn answer_within(
     state: Arc<State>,
     request: hyper::Request<Incoming>,
     id: String,
+    (segments, mut route): (Result<Vec<String>>, Route),
     tracking: Tracking,
 ) -> Response<Tracked> {
     let (mut parts, body) = request.into_parts();
@@ -59,13 +58,13 @@ async fn answer_within(
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
     let challenge = headers.get(WANTED_CHALLENGE).cloned();
     let is_inside = inside.is_some();
-    let mut route = Route::Preflight;
     let mut user = None;
     let mut reply = match state.cors.preflight(&method, &headers) {
-        Some(reply) => reply,
+        Some(reply) => {
+            route = Route::Preflight;
+            reply
+        }
         None => {
-            let segments = segments(uri.path());
-            route = segments.as_ref().map_or(Route::Invalid, |segments| Route::of(segments));
             let handled = async {
                 let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
                 let principal = match inside {
@@ -97,12 +96,11 @@ async fn answer_within(
     state.cors.decorate(&request_headers, &mut reply.headers);
     reply.header(REQUEST_ID, &id);
     reply.headers.insert(header::SERVER, state.server_header.clone());
-    let verb = Verb::from(&method);
     // What replications ask this server itself is no client's request.
     if !is_inside {
-        state.metrics.answered(route, verb, reply.status.as_u16(), tracking.elapsed());
+        state.metrics.answered(route, Verb::from(&method), reply.status.as_u16(), tracking.elapsed());
     }
-    tracking.respond(reply, verb, route, user)
+    tracking.respond(reply, user)
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.

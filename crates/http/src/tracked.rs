@@ -25,9 +25,31 @@ const ACCESS_TARGET: &str = "access";
 /// line is.
 pub const REQUEST_TARGET: &str = "flatbed::request";
 
-/// Begins a task of the request at hand: its lines in the log carry the request's id too.
+/// A request's spans: see [`Tracking`].
+#[derive(Debug, Clone)]
+pub(crate) struct Spans {
+    log: Span,
+    trace: Span,
+}
+
+tokio::task_local! {
+    static SPANS: Spans;
+}
+
+impl Spans {
+    /// Does what belongs to the request. Both spans are entered, for whoever takes the one does not see the other.
+    pub(crate) async fn within<T>(self, task: impl Future<Output = T>) -> T {
+        let (log, trace) = (self.log.clone(), self.trace.clone());
+        SPANS.scope(self, task).instrument(trace).instrument(log).await
+    }
+}
+
+/// Begins a task of the request at hand: its lines in the log carry the request's id, and its spans are of its trace.
 pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    tokio::spawn(task.in_current_span())
+    match SPANS.try_with(Spans::clone) {
+        Ok(spans) => tokio::spawn(spans.within(task)),
+        Err(_) => tokio::spawn(task),
+    }
 }
 
 /// What a trace from outside is continued with: the span of a request, and the request's headers.
@@ -43,15 +65,13 @@ struct Access {
     head_ms: f64,
 }
 
-/// A request under way.
+/// A request under way. It has two spans: each line of the log within the one shows the request's id; the other one, within
+/// it, is for traces, and disabled unless somebody takes them.
 #[derive(Debug)]
 pub(crate) struct Tracking {
     metrics: Arc<Metrics>,
     started: Instant,
-    /// For the log: each line within it shows the request's id.
-    pub span: Span,
-    /// For traces, within the other one; disabled unless somebody takes them.
-    pub trace: Span,
+    spans: Spans,
     access: Option<Box<Access>>,
     in_flight: Option<Held>,
 }
@@ -63,18 +83,20 @@ impl Tracking {
         id: &str,
         method: &Method,
         uri: &Uri,
+        route: Route,
         peer: Option<SocketAddr>,
     ) -> Tracking {
-        let span = tracing::error_span!(target: REQUEST_TARGET, "request", request_id = id);
+        let log = tracing::error_span!(target: REQUEST_TARGET, "request", request_id = id);
         let trace = tracing::info_span!(
             target: TRACE_TARGET,
-            parent: &span,
+            parent: &log,
             "request",
-            otel.name = field::Empty,
+            // A span's name stands once it has begun.
+            otel.name = %format_args!("{} {}", Verb::from(method).value(), route.value()),
             otel.kind = "server",
             otel.status_code = field::Empty,
             http.request.method = Verb::from(method).value(),
-            http.route = field::Empty,
+            http.route = route.value(),
             url.path = uri.path(),
             http.response.status_code = field::Empty,
             http.response.body.size = field::Empty,
@@ -86,12 +108,22 @@ impl Tracking {
         Tracking {
             metrics: metrics.clone(),
             started: Instant::now(),
-            span,
-            trace,
+            spans: Spans { log, trace },
             access,
             // What replications ask this server itself is no client's request.
             in_flight: peer.map(|_| metrics.requests_in_flight.hold()),
         }
+    }
+
+    /// Makes it part of the trace that its headers name.
+    pub(crate) fn continue_trace(&self, as_it_says: ContinueTrace, headers: &HeaderMap) {
+        if !self.spans.trace.is_disabled() {
+            as_it_says(&self.spans.trace, headers);
+        }
+    }
+
+    pub(crate) fn spans(&self) -> Spans {
+        self.spans.clone()
     }
 
     /// Since the request's head came.
@@ -100,19 +132,15 @@ impl Tracking {
     }
 
     /// The answer's head is there: the answer as hyper takes it.
-    pub(crate) fn respond(mut self, reply: Reply, verb: Verb, route: Route, user: Option<String>) -> Response<Tracked> {
+    pub(crate) fn respond(mut self, reply: Reply, user: Option<String>) -> Response<Tracked> {
         let status = reply.status;
         if let Some(access) = &mut self.access {
             access.user = user;
             access.head_ms = milliseconds(self.started);
         }
-        if !self.trace.is_disabled() {
-            self.trace.record("otel.name", format!("{} {}", verb.value(), route.value()));
-            self.trace.record("http.route", route.value());
-            self.trace.record("http.response.status_code", status.as_u16());
-            if status.is_server_error() {
-                self.trace.record("otel.status_code", "ERROR");
-            }
+        self.spans.trace.record("http.response.status_code", i64::from(status.as_u16()));
+        if status.is_server_error() {
+            self.spans.trace.record("otel.status_code", "ERROR");
         }
         let length = reply.headers.get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -176,9 +204,9 @@ impl Drop for Tracked {
         if !is_complete && self.of.in_flight.is_some() {
             self.of.metrics.answers_broken_off.add(1);
         }
-        self.of.trace.record("http.response.body.size", self.sent);
+        self.of.spans.trace.record("http.response.body.size", i64::try_from(self.sent).unwrap_or(i64::MAX));
         let Some(access) = &self.of.access else { return };
-        let _within = self.of.span.enter();
+        let _within = self.of.spans.log.enter();
         tracing::debug!(
             target: ACCESS_TARGET,
             method = %access.method,

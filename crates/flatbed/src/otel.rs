@@ -1,0 +1,105 @@
+//! Traces over OTLP, as `http/protobuf`: requests and their transactions, set up by the standard variables of the
+//! environment (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*` and so on).
+
+use std::{env, time::Duration};
+
+use async_trait::async_trait;
+use flatbed_layer::TRACE_TARGET;
+use opentelemetry::{Key, propagation::TextMapPropagator, trace::TracerProvider};
+use opentelemetry_http::{Bytes, HeaderExtractor, HttpClient, HttpError, Request, Response, hyper::HyperClient};
+use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithHttpConfig};
+use opentelemetry_sdk::{Resource, propagation::TraceContextPropagator, trace::SdkTracerProvider};
+use tokio::runtime::Handle;
+use tracing::{Span, Subscriber, level_filters::LevelFilter};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::{filter::Targets, layer::Layer, registry::LookupSpan};
+
+/// How long a receiver may take, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` allows: spans that it does not take are dropped.
+const SEND_MAX: Duration = Duration::from_secs(10);
+
+/// Where a receiver may be named.
+const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+
+/// Why there are no traces. Each message stands alone and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TracesError {
+    /// Spans would not get through.
+    #[error("{0}: there is no TLS in this program; give a collector on this machine, with http://")]
+    Tls(&'static str),
+    /// The environment says something that means nothing.
+    #[error("traces cannot be sent: {0}")]
+    Exporter(#[from] ExporterBuildError),
+}
+
+/// Sends what spans there are when it is dropped, which must not be on one of Tokio's threads.
+pub struct Traces(SdkTracerProvider);
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.shutdown() {
+            tracing::warn!(%error, "the last traces could not be sent");
+        }
+    }
+}
+
+/// Begins to take spans; `None` if the environment does not say so. They are sent by tasks of `runtime`.
+///
+/// # Errors
+/// [`TracesError`].
+pub fn start<S>(runtime: &Handle) -> Result<Option<(impl Layer<S> + use<S>, Traces)>, TracesError>
+where
+    S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
+{
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|of| of.eq_ignore_ascii_case(value));
+    if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
+        return Ok(None);
+    }
+    let named = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some_and(|url| !url.is_empty()));
+    // A receiver that nobody has named is not looked for: its absence would be told in the log again and again.
+    if named.is_none() && !is("OTEL_TRACES_EXPORTER", "otlp") {
+        return Ok(None);
+    }
+    if let Some(name) = named.filter(|name| env::var(name).is_ok_and(|url| url.trim().starts_with("https:"))) {
+        return Err(TracesError::Tls(name));
+    }
+    let client = OnRuntime { client: HyperClient::with_default_connector(SEND_MAX, None), runtime: runtime.clone() };
+    let exporter = SpanExporter::builder().with_http().with_http_client(client).build()?;
+    let mut resource = Resource::builder().build();
+    let name = resource.get(&Key::from_static_str("service.name"));
+    if name.is_none_or(|name| name.as_str().starts_with("unknown_service")) {
+        resource = Resource::builder().with_service_name("flatbed").build();
+    }
+    let provider = SdkTracerProvider::builder().with_resource(resource).with_batch_exporter(exporter).build();
+    let layer = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("flatbed"))
+        .with_location(false)
+        .with_threads(false)
+        .with_target(false)
+        .with_tracked_inactivity(false)
+        .with_filter(Targets::new().with_target(TRACE_TARGET, LevelFilter::INFO));
+    Ok(Some((layer, Traces(provider))))
+}
+
+/// Makes a request's span part of the trace that its `traceparent` names, if it has one.
+pub fn continue_trace(span: &Span, headers: &hyper::HeaderMap) {
+    if headers.contains_key("traceparent") {
+        let parent = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
+        // It fails for a span that nobody takes.
+        let _ = span.set_parent(parent);
+    }
+}
+
+/// The SDK sends from a thread of its own, which is none of Tokio's.
+#[derive(Debug)]
+struct OnRuntime {
+    client: HyperClient,
+    runtime: Handle,
+}
+
+#[async_trait]
+impl HttpClient for OnRuntime {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let client = self.client.clone();
+        self.runtime.spawn(async move { client.send_bytes(request).await }).await?
+    }
+}
