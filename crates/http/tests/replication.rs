@@ -77,7 +77,7 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
     let other_store = Store::new();
     let server = store.serve(ServerOptions::default()).await;
     let other = other_store.serve(ServerOptions::default()).await;
-    let count = scaled(2_500);
+    let count = scaled(2_050);
     fill(&server, "a", count).await;
     let wanted = leaves(&server, "a").await;
     // 20 documents have three leaves more each.
@@ -229,7 +229,7 @@ async fn connections_that_break_lose_nothing() {
     let other_store = Store::new();
     let server = store.serve(ServerOptions::default()).await;
     let other = other_store.serve(ServerOptions::default()).await;
-    fill(&server, "a", scaled(1_500).max(400)).await;
+    fill(&server, "a", scaled(1_000).max(400)).await;
     let wanted = leaves(&server, "a").await;
     let (source, source_cuts) = cutting_proxy(server.address).await;
     let (target, target_cuts) = cutting_proxy(other.address).await;

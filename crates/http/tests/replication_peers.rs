@@ -128,13 +128,22 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
         ("rows without an end", at("/_bulk_get", || Says::Endless("[", "{\"id\":\"x\"},")), "more rows"),
         (
             "another document",
-            Box::new(move |path| path.starts_with("/_bulk_get").then(|| doc("y", "1-abc", revisions()))),
+            Box::new(move |path| {
+                path.starts_with("/_bulk_get").then(|| doc("y", "1-abc", json!({"start": 1, "ids": ["abc"]})))
+            }),
             "not asked for",
         ),
         (
             "another branch",
             Box::new(move |path| path.starts_with("/_bulk_get").then(|| doc("x", "1-other", revisions()))),
             "not asked for",
+        ),
+        (
+            "another's ancestry",
+            Box::new(move |path| {
+                path.starts_with("/_bulk_get").then(|| doc("x", "1-abc", json!({"start": 7, "ids": ["q"]})))
+            }),
+            "ancestry of another",
         ),
         ("nothing", at("/_bulk_get", || Says::Json(200, json!({"results": []}))), "leaves out"),
         (
@@ -167,7 +176,10 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
         .await;
     assert_eq!(answer["history"][0]["docs_written"], 1, "{answer}");
     let url = peer(move |_, path, _| match path {
-        _ if path.starts_with("/_bulk_get") => doc("x", "1-abc", json!({"start": 7, "ids": ["q"]})),
+        _ if path.starts_with("/_bulk_get") => {
+            let doc = json!({"_id": "x", "_rev": "1-abc", "_revisions": {"start": 1, "ids": ["abc"]}, "_unknown": 1});
+            Says::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
+        }
         _ => source(path),
     })
     .await;

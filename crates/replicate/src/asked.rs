@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use flatbed_flatten::json::{Limits, Value, parse};
 
-use crate::transfer::Wanted;
+use crate::raw;
+use crate::transfer::{Wanted, string_of};
 
 /// A source tells of the leaves above what was asked for: where a document was edited meanwhile, that may be more.
 const FURTHER_ROWS_MAX: usize = 10_000;
@@ -61,6 +62,14 @@ impl<'w> Asked<'w> {
     }
 }
 
+/// Whether the text of a revision's `_revisions` begins with that revision.
+pub(crate) fn is_ancestry_of(rev: &str, revisions: &[u8]) -> bool {
+    let Some((position, hash)) = rev.split_once('-') else { return false };
+    let ids = raw::member(revisions, "ids").and_then(raw::items).unwrap_or_default();
+    raw::member(revisions, "start") == Some(position.as_bytes())
+        && ids.first().and_then(|text| string_of(text)).as_deref() == Some(hash)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +85,12 @@ mod tests {
         assert!(!asked.is_asked_for("x", "5-d", Some(&above(5, r#"["d","c","b","a"]"#))));
         assert!(!asked.is_asked_for("x", "4-d", Some(&above(4, r#"["d","c","e","a"]"#))));
         assert!(!asked.is_asked_for("x", "4-d", Some(b"[]")) && !asked.is_asked_for("x", "4-d", Some(b"{")));
+        assert!(is_ancestry_of("4-d", &above(4, r#" ["d","c"]"#)));
+        for (rev, revisions) in
+            [("4-d", above(3, r#"["d"]"#)), ("4-d", above(4, r#"["c","d"]"#)), ("4-d", above(4, "[]"))]
+        {
+            assert!(!is_ancestry_of(rev, &revisions));
+        }
         asked.answer("x");
         asked.answer("z");
         assert!(!asked.all_answered());

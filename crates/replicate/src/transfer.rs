@@ -15,7 +15,7 @@ use flatbed_client::split::Splitter;
 use flatbed_flatten::json::{Limits, Value, parse, write_string};
 use hyper::Method;
 
-use crate::asked::Asked;
+use crate::asked::{Asked, is_ancestry_of};
 use crate::attachments::{self, Attached};
 use crate::error::{Error, Result};
 use crate::peer::Peer;
@@ -322,7 +322,11 @@ impl Transfer {
         let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
         let text_of = |name: &str| find(name).and_then(string_of).ok_or_else(malformed);
         let (id, rev) = (text_of("_id")?, text_of("_rev")?);
-        if !take.asked.is_asked_for(&id, &rev, find("_revisions")) {
+        let revisions = find("_revisions");
+        if revisions.is_some_and(|revisions| !is_ancestry_of(&rev, revisions)) {
+            return Err(self.source.protocol("a revision has the ancestry of another one"));
+        }
+        if !take.asked.is_asked_for(&id, &rev, revisions) {
             return Err(self.source.protocol("a revision came that was not asked for"));
         }
         take.asked.answer(&id);
