@@ -79,6 +79,8 @@ impl From<LayerError> for Failure {
                 let reason = format!("attachments are larger than {bytes_max} bytes");
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
             }
+            // A replicator takes it as the refusal of this one document, and goes on.
+            LayerError::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
             LayerError::IllegalDatabaseName(_) => {
                 Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason)

@@ -31,6 +31,12 @@ const PAGE_ROWS: usize = 2_000;
 /// Documents of one transaction.
 const DOCUMENTS_AT_ONCE: usize = 25;
 
+/// A transaction takes no further revision beyond this, in bytes of what it writes.
+const TRANSACTION_BYTES_MAX: u64 = 500_000;
+
+/// What dropping a revision writes beside three keys and a record: clears of its blob and its list, frames.
+const REVISION_OVERHEAD_BYTES: u64 = 400;
+
 /// Between two looks at how much is superseded.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
@@ -150,12 +156,16 @@ async fn run(inner: &Inner, instance: &Instance, running: &Running) -> Result<u6
     while let Some(range) = rest {
         let mut page = Candidates { inner, instance, range };
         let (ids, looked_at, next) = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
-        for ids in ids.chunks(DOCUMENTS_AT_ONCE) {
+        let mut ids = ids.as_slice();
+        while !ids.is_empty() {
             if inner.is_closing() {
                 return Ok(freed);
             }
-            let mut compact = Compact { inner, instance, ids };
-            freed += transaction::write(&inner.db, &inner.metrics, &mut compact).await?;
+            let some = ids.get(..DOCUMENTS_AT_ONCE).unwrap_or(ids);
+            let mut compact = Compact::new(inner, instance, some);
+            let compacted = transaction::write(&inner.db, &inner.metrics, &mut compact).await?;
+            freed += compacted.freed_bytes;
+            ids = ids.get(compacted.documents..).unwrap_or_default();
             running.updated.store(now_seconds(), Ordering::Relaxed);
         }
         running.done.fetch_add(looked_at, Ordering::Relaxed);
@@ -198,26 +208,57 @@ async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<(
     }
 }
 
-struct Compact<'a> {
+/// Drops what is superseded of some documents, as far as a transaction goes.
+pub(crate) struct Compact<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     ids: &'a [String],
 }
 
-impl Operation for Compact<'_> {
-    /// Bytes that went.
-    type Output = u64;
+impl<'a> Compact<'a> {
+    pub(crate) fn new(inner: &'a Inner, instance: &'a Instance, ids: &'a [String]) -> Compact<'a> {
+        Compact { inner, instance, ids }
+    }
+}
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+/// What one transaction of a compaction did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Compacted {
+    pub freed_bytes: u64,
+    /// How many of the documents are done; the next one may be half done.
+    pub documents: usize,
+}
+
+/// What went of a document.
+#[derive(Default)]
+struct Dropped {
+    body_bytes: i64,
+    attachment_bytes: i64,
+    /// There is more to drop, and no room for it in the transaction.
+    is_partial: bool,
+}
+
+impl Operation for Compact<'_> {
+    type Output = Compacted;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Compacted> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         if found.record.namespace != self.instance.record.namespace {
             return Err(Error::DatabaseNotFound);
         }
-        let (mut bodies, mut attached) = (0, 0);
+        let (mut bodies, mut attached, mut documents) = (0, 0, 0);
         for id in self.ids {
-            let (body_bytes, attachment_bytes) = self.document(trx, id).await?;
-            bodies += body_bytes;
-            attached += attachment_bytes;
+            let room = TRANSACTION_BYTES_MAX.saturating_sub(trx.get_approximate_size().await?.max(0) as u64);
+            if room == 0 {
+                break;
+            }
+            let dropped = self.document(trx, id, room).await?;
+            bodies += dropped.body_bytes;
+            attached += dropped.attachment_bytes;
+            if dropped.is_partial {
+                break;
+            }
+            documents += 1;
         }
         for (counter, delta) in [(Counter::StoredBytes, -bodies - attached), (Counter::SupersededBytes, -bodies)] {
             if delta != 0 {
@@ -225,41 +266,47 @@ impl Operation for Compact<'_> {
                 Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
             }
         }
-        Ok((bodies + attached).max(0) as u64)
+        Ok(Compacted { freed_bytes: (bodies + attached).max(0) as u64, documents })
     }
 }
 
 impl Compact<'_> {
-    async fn document(&self, trx: &Transaction, id: &str) -> Result<(i64, i64)> {
+    /// Drops one revision at least where there is one to drop.
+    async fn document(&self, trx: &Transaction, id: &str, mut room: u64) -> Result<Dropped> {
         let keys = self.instance.keys.document(id);
+        let mut dropped = Dropped::default();
         // With conflict: an edit that commits meanwhile makes this begin anew.
         if info(trx, &keys, false).await?.is_none() {
-            return Ok((0, 0));
+            return Ok(dropped);
         }
         let leaves: HashSet<RevId> = Leaves::read(trx, &keys).await?.0.into_iter().map(|leaf| leaf.rev).collect();
         let records = keys.revisions();
         let prefix_bytes = records.begin.len();
-        let (mut dropped, mut listed, mut is_changed) = (0, HashSet::new(), false);
-        for page in begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await? {
-            for row in &page {
-                let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
-                let mut record = RevisionRecord::decode(row.value())?;
-                if record.body_dropped || leaves.contains(&rev) {
-                    continue;
-                }
-                dropped += drop_body(trx, self.instance, &keys, &rev, &record)?;
-                record.body_dropped = true;
-                is_changed = true;
-                Quiet(trx).set(row.key(), &record.encode())?;
-                if record.has_attachments {
-                    listed.insert(rev);
-                }
+        let (mut listed, mut is_changed) = (HashSet::new(), false);
+        let pages = begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await?;
+        for row in pages.iter().flat_map(|page| page.iter()) {
+            let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+            let mut record = RevisionRecord::decode(row.value())?;
+            if record.body_dropped || leaves.contains(&rev) {
+                continue;
+            }
+            if room == 0 {
+                dropped.is_partial = true;
+                break;
+            }
+            room = room.saturating_sub((3 * row.key().len() + row.value().len()) as u64 + REVISION_OVERHEAD_BYTES);
+            dropped.body_bytes += drop_body(trx, self.instance, &keys, &rev, &record)?;
+            record.body_dropped = true;
+            is_changed = true;
+            Quiet(trx).set(row.key(), &record.encode())?;
+            if record.has_attachments {
+                listed.insert(rev);
             }
         }
-        let attached = match listed.is_empty() {
-            true => 0,
-            false => attachments::drop_lists(trx, self.instance, &keys, id, |rev| listed.contains(rev)).await?,
-        };
+        if !listed.is_empty() {
+            let lists = attachments::drop_lists(trx, self.instance, &keys, id, |rev| listed.contains(rev));
+            dropped.attachment_bytes = lists.await?;
+        }
         if is_changed {
             // What went is taken off the counters. Another server's compaction, or an edit that trims the same
             // revisions, has read them as they were and must begin anew, or they are taken off twice.
@@ -267,7 +314,7 @@ impl Compact<'_> {
             let end = [&info_key[..], &[0]].concat();
             trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
         }
-        Ok((dropped, attached))
+        Ok(dropped)
     }
 }
 

@@ -124,8 +124,8 @@ impl Database {
     }
 
     /// Reads revisions of one document in their order, all leaves or those that are named (with `latest`: the leaves
-    /// above them), from the `from`th on as many as about 1 MB of bodies goes, at least one. A missing one comes as its name; the number is
-    /// of all there are.
+    /// above them), from the `from`th on as many as about 1 MB of bodies goes, 1 to 500. A missing one comes as its name;
+    /// the number is of all there are.
     pub async fn open_revs(
         &self,
         id: &str,
@@ -287,7 +287,7 @@ impl Database {
     }
 
     async fn change_record(&self, change: impl Fn(&mut crate::proto::DatabaseRecord) + Send) -> Result<()> {
-        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change };
+        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, namespace: None };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
 
@@ -302,13 +302,13 @@ impl Database {
     /// [`Error::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         let (id, document) = (document.id.as_str(), Some(document));
-        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document, was_there: false };
+        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document, removed: None };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await.map(|_| ())
     }
 
     /// Removes a local document. False: there was none.
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document: None, was_there: false };
+        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document: None, removed: None };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
     }
 

@@ -19,7 +19,7 @@ use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::seq::STAMP_BYTES;
 use crate::staging;
 use crate::transaction::Quiet;
-use crate::tree::{Dropped, Leaf, Leaves, WholeTree, drop_body, prune, put_leaf, winner};
+use crate::tree::{Dropped, Leaf, Leaves, Replacement, WholeTree, are_too_large, drop_body, prune, put_leaf, winner};
 
 /// Most revisions that wait beyond the limit to be dropped at once.
 const STEMMED_AT_ONCE_MAX: u64 = 32;
@@ -47,7 +47,13 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     pub token: &'a [u8; 16],
     /// Distinct among the documents of the transaction.
     pub user_version: u16,
+    /// No revision of another replica makes the document's leaves more than this.
+    pub leaves_max: usize,
 }
+
+/// A path may change many branches at once; the records that it writes take at most this much. FoundationDB's bound
+/// for a transaction is 10 MB.
+const MERGE_BYTES_MAX: u64 = 6_000_000;
 
 /// How the tree changes.
 enum Plan {
@@ -63,7 +69,14 @@ enum Plan {
         between: Vec<RevId>,
     },
     /// A path joined the tree somewhere, or told more of its past.
-    Merge { rev: RevId, is_new: bool, whole: Box<WholeTree>, after: Tree },
+    Merge {
+        rev: RevId,
+        is_new: bool,
+        /// Leaves that are none any more.
+        superseded: Vec<RevId>,
+        replacement: Replacement,
+        after: Tree,
+    },
 }
 
 /// A plan and the attachments of the new revision, or why the edit is refused.
@@ -234,7 +247,7 @@ impl DocumentWrite<'_, '_> {
             let record = record.map(|record| RevisionRecord::decode(&record)).transpose()?;
             purged_bytes += record.map_or(0, |record| record.stored_bytes as i64);
         }
-        whole.replace(self.trx, self.keys, after, self.instance.revs_limit())?;
+        whole.replacement(self.keys, after, self.instance.revs_limit())?.write(self.trx)?;
         let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
         let grown = Grown { rev: old.winner.clone(), is_new: false, leaves, superseded: Vec::new(), trim: Trim::Prune };
         let new = self.place_bodies(&grown, Some(old), Some(old_rows)).await?;
@@ -347,6 +360,10 @@ impl DocumentWrite<'_, '_> {
             // A branch that was cut off above the parent may hold them already.
             let mut new = std::iter::once(rev).chain(between);
             if is_all_known && new.all(|rev| leaves.holds(rev) == Some(false)) {
+                let records = leaves.0.iter().map(|leaf| (&leaf.rev, leaf.ancestry.recent.as_slice()));
+                if are_too_large(records) {
+                    return Ok(Err(Error::TooManyLeaves { leaves_max: self.leaves_max }));
+                }
                 let (parent, between) = (parent.clone(), between.to_vec());
                 let plan = Plan::grow(rev.clone(), parent, leaves, between);
                 return Ok(self.attached_to(path).await?.map(|attached| (plan, attached)));
@@ -361,7 +378,16 @@ impl DocumentWrite<'_, '_> {
         if after == whole.tree {
             return Ok(Ok((Plan::Known(rev.clone()), Vec::new())));
         }
-        let plan = Plan::Merge { rev: rev.clone(), is_new, whole: Box::new(whole), after };
+        let gone = whole.tree.branches().into_iter().filter(|branch| after.branch(&branch.leaf).is_none());
+        let superseded = gone.map(|branch| branch.leaf.clone()).collect();
+        let grows = after.len() > whole.tree.len();
+        let replacement = whole.replacement(self.keys, &after, self.instance.revs_limit())?;
+        let branches = after.branches();
+        let records = branches.iter().map(|branch| (&branch.leaf, branch.ancestors.as_slice()));
+        if grows && after.len() > self.leaves_max || replacement.bytes() > MERGE_BYTES_MAX || are_too_large(records) {
+            return Ok(Err(Error::TooManyLeaves { leaves_max: self.leaves_max }));
+        }
+        let plan = Plan::Merge { rev: rev.clone(), is_new, superseded, replacement, after };
         if !is_new {
             return Ok(Ok((plan, Vec::new())));
         }
@@ -413,11 +439,9 @@ impl DocumentWrite<'_, '_> {
                 let superseded = parent.into_iter().map(|leaf| leaf.rev).collect();
                 Ok(Grown { rev, is_new: true, leaves, superseded, trim })
             }
-            Plan::Merge { rev, is_new, whole, after } => {
+            Plan::Merge { rev, is_new, superseded, replacement, after } => {
                 let is_long = after.branches().iter().any(|branch| branch.ancestors.len() as u64 >= revs_limit);
-                let gone = whole.tree.branches().into_iter().filter(|branch| after.branch(&branch.leaf).is_none());
-                let superseded = gone.map(|branch| branch.leaf.clone()).collect();
-                whole.replace(self.trx, self.keys, &after, revs_limit)?;
+                replacement.write(self.trx)?;
                 let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
                 let trim = if is_long { Trim::Prune } else { Trim::Nothing };
                 Ok(Grown { rev, is_new, leaves, superseded, trim })

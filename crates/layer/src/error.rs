@@ -110,6 +110,12 @@ pub enum Error {
     /// The revision has no attachment of that name.
     #[error("Document is missing attachment")]
     AttachmentNotFound,
+    /// The document has as many conflicting leaves as it may have, or as one transaction can change.
+    #[error("The document has too many conflicting revisions: at most {leaves_max}, resolve some.")]
+    TooManyLeaves {
+        /// How many there may be.
+        leaves_max: usize,
+    },
     /// The system has no randomness to give.
     #[error("no randomness from the system")]
     NoRandomness,

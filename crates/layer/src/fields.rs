@@ -113,8 +113,8 @@ pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Ve
 /// Gives ids to names that have none. Its output has every name from the cache's end on, old and new.
 pub(crate) struct Allocate<'a> {
     pub keys: &'a Keys,
-    /// The database's record and its key: deletion by another process must fail this.
-    pub record: &'a proto::DatabaseRecord,
+    /// The database's namespace and the key of its record: deletion by another process must fail this.
+    pub namespace: u64,
     pub record_key: &'a [u8],
     /// In order of first sight, without duplicates.
     pub names: &'a [String],
@@ -133,7 +133,8 @@ impl Operation for Allocate<'_> {
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         crate::transaction::conflict_with(trx, self.record_key)?;
         let record = trx.get(self.record_key, true).await?.ok_or(Error::DatabaseNotFound)?;
-        if proto::DatabaseRecord::decode(&*record)? != *self.record {
+        // A setting that was changed meanwhile changes nothing about names.
+        if proto::DatabaseRecord::decode(&*record)?.namespace != self.namespace {
             return Ok(None);
         }
         // The next id is read with conflict: of two processes that allocate at once, one begins again and finds the

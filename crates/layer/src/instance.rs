@@ -83,7 +83,7 @@ impl Instance {
             }
             let mut allocate = Allocate {
                 keys: &self.keys,
-                record: &self.record,
+                namespace: self.record.namespace,
                 record_key: &self.record_key,
                 names: &names,
                 known_until,

@@ -34,6 +34,9 @@ pub const DEFAULT_RUN_BYTES: u32 = 8_000;
 /// Most field ids of a database that is created without another bound.
 pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
 
+/// Most leaves of a document, unless the layer is set up otherwise.
+pub const LEAVES_MAX: usize = 10_000;
+
 /// How many revisions of a branch are kept where a database says nothing else (CouchDB's default `_revs_limit`).
 pub const REVS_LIMIT: u64 = 1_000;
 
@@ -53,6 +56,8 @@ pub struct LayerOptions {
     /// Databases whose changes are followed on a watch of their own; further ones share a poll. FoundationDB allows a
     /// connection 10,000 watches.
     pub watches_max: usize,
+    /// How many leaves a document may have: each edit of it reads them all. Replication makes no more.
+    pub leaves_max: usize,
 }
 
 impl Default for LayerOptions {
@@ -62,6 +67,7 @@ impl Default for LayerOptions {
             document_bytes_max: 8_000_000,
             default_run_bytes: DEFAULT_RUN_BYTES,
             watches_max: WATCHES_MAX,
+            leaves_max: LEAVES_MAX,
         }
     }
 }
@@ -438,17 +444,29 @@ pub(crate) struct ChangeRecord<'a, F> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub change: F,
+    /// Of the database that the last attempt changed.
+    pub namespace: Option<u64>,
 }
 
 impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F> {
     type Output = ();
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false).await?.ok_or(Error::DatabaseNotFound)?;
-        let mut record = proto::DatabaseRecord::decode(&*bytes)?;
-        check_format("the database", record.format_version)?;
+        let before = proto::DatabaseRecord::decode(&*bytes)?;
+        check_format("the database", before.format_version)?;
+        if attempt.after_unknown && self.namespace.is_some_and(|changed| changed != before.namespace) {
+            // It was deleted since, and this one is another: what was set was not meant for it.
+            return Ok(());
+        }
+        let mut record = before.clone();
         (self.change)(&mut record);
+        if record == before {
+            // Set already, perhaps by an attempt whose result was unknown.
+            return Ok(());
+        }
+        self.namespace = Some(before.namespace);
         trx.set(&key, &record.encode_to_vec());
         trx.update_metadata_version();
         Ok(())

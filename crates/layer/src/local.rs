@@ -59,8 +59,8 @@ pub(crate) struct PutLocal<'a> {
     pub name: &'a str,
     pub id: &'a str,
     pub document: Option<&'a LocalDocument>,
-    /// An attempt has found it, and its commit may have happened.
-    pub was_there: bool,
+    /// The first part of what the last attempt removed.
+    pub removed: Option<Vec<u8>>,
 }
 
 impl Operation for PutLocal<'_> {
@@ -71,11 +71,16 @@ impl Operation for PutLocal<'_> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         let parts = instance.keys.local_parts(self.id);
         let Some(document) = self.document else {
-            let is_there = trx.get(&instance.keys.local(self.id, 0), false).await?.is_some();
+            let found = trx.get(&instance.keys.local(self.id, 0), false).await?;
+            if attempt.after_unknown && found.as_deref() != self.removed.as_deref() {
+                // It has gone, or what is there now came after it: that was not what was to be removed.
+                return Ok(true);
+            }
+            // Where there is nothing, nothing is written, and no commit can be in doubt.
+            let Some(found) = found else { return Ok(false) };
             trx.clear_range(&parts.begin, &parts.end);
-            let was_there = is_there || (attempt.maybe_committed && self.was_there);
-            self.was_there |= is_there;
-            return Ok(was_there);
+            self.removed = Some(found.to_vec());
+            return Ok(true);
         };
         if document.body.len() > LOCAL_BYTES_MAX {
             let document_id = format!("_local/{}", self.id);

@@ -1,11 +1,12 @@
 //! Purging: leaves are taken away as if they had never been.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use flatbed_flatten::json::Value;
 use flatbed_revtree::RevId;
-use foundationdb::Transaction;
 use foundationdb::options::MutationType;
+use foundationdb::{KeySelector, Transaction};
 use prost::Message;
 
 use crate::attachments;
@@ -15,11 +16,11 @@ use crate::document_write::DocumentWrite;
 use crate::error::Result;
 use crate::index::{Purged, maintainers};
 use crate::instance::Instance;
-use crate::keys::{Counter, DocumentKeys};
+use crate::keys::{Counter, DocumentKeys, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
-use crate::read::{info, page_of};
-use crate::records::{BodyPlace, Info, RevisionRecord, revision_message};
+use crate::read::info;
+use crate::records::{BodyPlace, RevisionRecord, revision_message};
 use crate::transaction::{Attempt, Operation, Quiet};
 use crate::tree::{Leaves, WholeTree};
 
@@ -29,13 +30,15 @@ pub(crate) struct Purge<'a> {
     name: &'a str,
     id: &'a str,
     revs: &'a [RevId],
-    /// What an attempt took away whose commit may have happened.
-    purged: Vec<RevId>,
+    /// What the last attempt took away.
+    attempted: Vec<RevId>,
+    /// What attempts took away whose commits may have happened.
+    maybe_purged: Vec<RevId>,
 }
 
 impl<'a> Purge<'a> {
     pub(crate) fn new(inner: &'a Inner, name: &'a str, id: &'a str, revs: &'a [RevId]) -> Purge<'a> {
-        Purge { inner, name, id, revs, purged: Vec::new() }
+        Purge { inner, name, id, revs, attempted: Vec::new(), maybe_purged: Vec::new() }
     }
 }
 
@@ -58,12 +61,18 @@ impl Operation for Purge<'_> {
                 purged.push(rev.clone());
             }
         }
-        let Some(old) = before.filter(|_| !purged.is_empty()) else {
-            return Ok(if attempt.maybe_committed { self.purged.clone() } else { Vec::new() });
-        };
+        let last = std::mem::replace(&mut self.attempted, purged.clone());
+        if attempt.after_unknown {
+            self.maybe_purged.extend(last);
+        }
+        // A leaf that is there now was not taken away before, or has come again.
+        let is_answered = |rev: &RevId| purged.contains(rev) || self.maybe_purged.contains(rev);
+        let answer = self.revs.iter().filter(|rev| is_answered(rev)).cloned().collect();
+        let Some(old) = before.filter(|_| !purged.is_empty()) else { return Ok(answer) };
+        let forgotten = self.beyond_limit(trx, &instance).await?;
         let mut maintainers = maintainers();
         if after.is_empty() {
-            let (stored, superseded) = self.drop_document(trx, &instance, &keys, &old, &purged).await?;
+            let (stored, superseded) = self.drop_document(trx, &instance, &keys, &purged).await?;
             let gone = Purged {
                 id: self.id,
                 old: &old,
@@ -94,15 +103,15 @@ impl Operation for Purge<'_> {
                 body: &body,
                 token: &[0; 16],
                 user_version: 0,
+                leaves_max: usize::MAX,
             };
             write.purge(whole, &after, &purged, &old, &rows, &mut maintainers).await?;
         }
         for maintainer in &mut maintainers {
             maintainer.finish(trx, &instance)?;
         }
-        self.note(trx, &instance, &purged).await?;
-        self.purged.clone_from(&purged);
-        Ok(purged)
+        self.note(trx, &instance, &purged, forgotten.as_ref())?;
+        Ok(answer)
     }
 }
 
@@ -113,7 +122,6 @@ impl Purge<'_> {
         trx: &Transaction,
         instance: &Instance,
         keys: &DocumentKeys,
-        old: &Info,
         leaves: &[RevId],
     ) -> Result<(i64, i64)> {
         let leaves: HashSet<&RevId> = leaves.iter().collect();
@@ -140,27 +148,38 @@ impl Purge<'_> {
         // With a conflict range on the info: an edit that is under way must see that the document has gone.
         let whole = keys.whole();
         trx.clear_range(&whole.begin, &whole.end);
-        debug_assert!(old.leaf_count as usize <= leaves.len());
         Ok((stored, superseded))
     }
 
-    /// Remembers the purge, and forgets those beyond the limit.
-    async fn note(&self, trx: &Transaction, instance: &Instance, purged: &[RevId]) -> Result<()> {
-        let quiet = Quiet(trx);
-        // Read before a key is written here whose place is not known yet.
+    /// Which purges are beyond the limit once another comes. To be asked before anything is written whose place only
+    /// the commit decides.
+    async fn beyond_limit(&self, trx: &Transaction, instance: &Instance) -> Result<Option<KeyRange>> {
         let limit = match instance.record.purged_infos_limit {
             0 => crate::database::PURGED_INFOS_LIMIT,
             limit => limit,
         };
-        // The newest of those that go is where the list is to begin.
+        if limit > PURGES_COUNTED_MAX {
+            return Ok(None);
+        }
         let range = instance.keys.purges();
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(PURGES_LOOKED_AT_MAX);
-        let kept = trx.get_range(&page_of(&range, limit, true), 1, true).await?;
-        if kept.len() == limit
-            && let Some(oldest) = kept.last()
-        {
-            let end = [oldest.key(), &[0]].concat();
-            quiet.clear_range(&crate::keys::KeyRange { begin: range.begin, end })?;
+        // The newest of those that go: with the one that comes, as many as the limit says are behind it.
+        let offset = 1 - i32::try_from(limit).unwrap_or(i32::MAX);
+        let newest = trx.get_key(&KeySelector::new(Cow::Borrowed(&range.end), false, offset), true).await?;
+        let end = [&newest[..], &[0]].concat();
+        Ok((*newest >= *range.begin).then_some(KeyRange { begin: range.begin, end }))
+    }
+
+    /// Remembers the purge, and forgets older ones.
+    fn note(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        purged: &[RevId],
+        forgotten: Option<&KeyRange>,
+    ) -> Result<()> {
+        let quiet = Quiet(trx);
+        if let Some(forgotten) = forgotten {
+            quiet.clear_range(forgotten)?;
         }
         let revisions = purged.iter().map(revision_message).collect();
         let record = proto::PurgeInfo { document_id: self.id.to_owned(), revisions };
@@ -171,5 +190,5 @@ impl Purge<'_> {
     }
 }
 
-/// However large the limit: one page of a range read. Beyond it nothing is forgotten.
-const PURGES_LOOKED_AT_MAX: usize = 100_000;
+/// With a limit above this nothing is forgotten: each purge counts back as far as the limit says.
+const PURGES_COUNTED_MAX: u64 = 1_000_000;

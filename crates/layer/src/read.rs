@@ -24,6 +24,9 @@ const SMALL_BYTES_MAX: usize = 64 * 1024;
 /// Bodies that are read at once take about this much at most (one more document may pass it).
 pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
 
+/// What a revision beside its body counts of [`READ_BYTES_MAX`]: it is read on its own, and a transaction has 5 s.
+const REVISION_COST_BYTES: usize = 2_000;
+
 /// The read of a document's info and latest body, under way.
 pub(crate) struct LatestRead<F> {
     keys: DocumentKeys,
@@ -102,7 +105,7 @@ async fn shown(
     conflicts: bool,
 ) -> Result<Document> {
     let options = GetOptions { tombstone: true, conflicts, ..GetOptions::default() };
-    Get { inner, instance, trx, id, options: &options }.answer(Some(found)).await
+    Get { inner, instance, trx, id, options: &options, tree: None }.answer(Some(found)).await
 }
 
 /// A row of a walk or a feed that can show its document.
@@ -169,7 +172,7 @@ impl Operation for GetMany<'_> {
                     return Ok(documents);
                 }
                 let found = read.finish(trx, &instance).await?;
-                let get = Get { inner: self.inner, instance: &instance, trx, id, options };
+                let get = Get { inner: self.inner, instance: &instance, trx, id, options, tree: None };
                 let got = match get.one_leaf(found.as_ref()).await? {
                     false => Got::Several,
                     true => match get.answer(found.as_ref()).await {
@@ -201,9 +204,8 @@ impl Operation for GetOne<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Document> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
-        Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options }
-            .answer(found.as_ref())
-            .await
+        let get = Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options, tree: None };
+        get.answer(found.as_ref()).await
     }
 }
 
@@ -241,17 +243,17 @@ impl Operation for GetOpenRevs<'_> {
             OpenRevs::Some(revs) => {
                 for rev in revs {
                     let over = tree.branches_over(rev).filter(|_| self.options.latest);
-                    let mut found: Vec<RevId> = over.map(|branch| branch.leaf.clone()).collect();
-                    if found.is_empty() {
-                        found.push(rev.clone());
+                    let before = wanted.len();
+                    wanted.extend(over.map(|branch| branch.leaf.clone()));
+                    if wanted.len() == before {
+                        wanted.push(rev.clone());
                     }
-                    let new: Vec<_> = found.into_iter().filter(|rev| !wanted.contains(rev)).collect();
-                    wanted.extend(new);
                 }
             }
         }
         let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
         wanted.sort_unstable();
+        wanted.dedup();
         if self.descending {
             wanted.reverse();
         }
@@ -262,12 +264,13 @@ impl Operation for GetOpenRevs<'_> {
                 break;
             }
             let options = GetOptions { rev: Some(rev.clone()), latest: false, ..self.options.clone() };
-            let get = Get { inner: self.inner, instance: &instance, trx, id: self.id, options: &options };
+            let (inner, instance, id) = (self.inner, &*instance, self.id);
+            let get = Get { inner, instance, trx, id, options: &options, tree: Some(&tree) };
             let answer = match get.answer(found.as_ref()).await {
                 Err(Error::DocumentNotFound(_)) => Err(rev.clone()),
                 answer => Ok(answer?),
             };
-            bytes += answer.as_ref().map_or(0, |document| document.body.len());
+            bytes += REVISION_COST_BYTES + answer.as_ref().map_or(0, |document| document.body.len());
             answers.push(answer);
         }
         Ok((answers, wanted.len()))
@@ -280,6 +283,8 @@ struct Get<'a> {
     trx: &'a Transaction,
     id: &'a str,
     options: &'a GetOptions,
+    /// Where it has been read already.
+    tree: Option<&'a Tree>,
 }
 
 impl Get<'_> {
@@ -304,8 +309,9 @@ impl Get<'_> {
         let looks_for_latest = options.latest && options.rev.as_ref().is_some_and(|rev| *rev != info.winner);
         let looks_for_conflicts = options.conflicts() && info.leaf_count > 1;
         let wants_tree = options.revs || options.revs_info || looks_for_latest || looks_for_conflicts;
-        let tree = if wants_tree { Some(self.tree(&keys).await?) } else { None };
-        let wanted = match (&options.rev, &tree) {
+        let read = if wants_tree && self.tree.is_none() { Some(self.tree(&keys).await?) } else { None };
+        let tree = read.as_ref().or(self.tree.filter(|_| wants_tree));
+        let wanted = match (&options.rev, tree) {
             (None, _) if info.deleted && !options.tombstone => {
                 return Err(Error::DocumentNotFound(NotFound::Deleted));
             }
@@ -329,7 +335,7 @@ impl Get<'_> {
         if has_attachments && !options.no_body {
             document.attachments = attachments::list(self.trx, &keys, &document.rev).await?;
         }
-        if let Some(tree) = &tree {
+        if let Some(tree) = tree {
             self.tell_tree(&keys, info, tree, &mut document).await?;
         }
         if options.local_seq {

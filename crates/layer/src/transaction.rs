@@ -29,6 +29,8 @@ const CLUSTER_VERSION_CHANGED: i32 = 1039;
 pub(crate) struct Attempt {
     /// An earlier attempt's commit may have happened.
     pub maybe_committed: bool,
+    /// The commit of the attempt just before this one may have happened.
+    pub after_unknown: bool,
 }
 
 /// Something done in one transaction. It may be attempted many times: all that must stay the same (ids, tokens) is made
@@ -65,8 +67,10 @@ async fn write_untraced<O: Operation>(db: &Database, metrics: &Metrics, operatio
     let mut trx = db.create_trx()?;
     metrics.transactions.add(1);
     loop {
+        let attempt = state;
+        state.after_unknown = false;
         // Only the attempt has a bound: nothing is committed then. A commit that timed out might still land.
-        let (error, next) = match bounded(operation.attempt(&trx, state)).await {
+        let (error, next) = match bounded(operation.attempt(&trx, attempt)).await {
             Ok(output) => {
                 let commit_started = Instant::now();
                 match trx.commit().await {
@@ -77,7 +81,8 @@ async fn write_untraced<O: Operation>(db: &Database, metrics: &Metrics, operatio
                     }
                     Err(failed) => {
                         let error = FdbError::from_code(failed.code());
-                        state.maybe_committed |= error.is_maybe_committed();
+                        state.after_unknown = error.is_maybe_committed();
+                        state.maybe_committed |= state.after_unknown;
                         note(metrics, error);
                         (error, failed.on_error().await)
                     }

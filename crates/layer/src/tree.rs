@@ -171,7 +171,7 @@ pub(crate) fn put_leaf(
 ) -> Result<()> {
     let quiet = Quiet(trx);
     for segment in sealed {
-        let newest = segment.revisions.first().ok_or_else(|| Error::Corrupt("an empty segment".into()))?;
+        let newest = segment.revisions.first().ok_or_else(empty_segment)?;
         quiet.set(&keys.ancestors(newest), &encode_segment(&segment))?;
     }
     quiet.set(&keys.leaf(leaf.deleted, &leaf.rev), &encode_ancestry(&leaf.ancestry))
@@ -191,41 +191,89 @@ impl WholeTree {
         Ok(WholeTree { leaves, segments, tree })
     }
 
-    /// Makes the stored tree `after`: leaves that changed are written anew, segments that nobody needs go.
-    pub(crate) fn replace(
-        mut self,
-        trx: &Transaction,
-        keys: &DocumentKeys,
-        after: &Tree,
-        revs_limit: u64,
-    ) -> Result<()> {
+    /// What makes the stored tree `after`: leaves that changed are written anew, segments that nobody needs go.
+    pub(crate) fn replacement(mut self, keys: &DocumentKeys, after: &Tree, revs_limit: u64) -> Result<Replacement> {
         let ancestors_max = usize::try_from(revs_limit.saturating_sub(1)).unwrap_or(usize::MAX);
+        let mut replacement = Replacement::default();
         let mut leaves = Leaves::default();
         for leaf in self.leaves.0 {
             match after.branch(&leaf.rev) {
-                None => Quiet(trx).clear(&keys.leaf(leaf.deleted, &leaf.rev))?,
+                None => replacement.clears.push(keys.leaf(leaf.deleted, &leaf.rev)),
                 branch if branch == self.tree.branch(&leaf.rev) => leaves.0.push(leaf),
                 Some(_) => {}
             }
         }
-        for branch in after.branches() {
-            if leaves.find(&branch.leaf).is_some() {
-                continue;
-            }
+        let kept: HashSet<RevId> = leaves.0.iter().map(|leaf| leaf.rev.clone()).collect();
+        let mut written = HashSet::new();
+        for branch in after.branches().into_iter().filter(|branch| !kept.contains(&branch.leaf)) {
             let mut line = branch.ancestors.clone();
             line.truncate(ancestors_max);
             let (ancestry, sealed) = Ancestry::of_line(line);
-            let leaf = Leaf { rev: branch.leaf.clone(), deleted: branch.deleted, ancestry };
-            put_leaf(trx, keys, &leaf, sealed.clone())?;
-            sealed.into_iter().for_each(|sealed| self.segments.insert(sealed));
-            leaves.0.push(leaf);
+            for segment in sealed {
+                let newest = segment.revisions.first().cloned().ok_or_else(empty_segment)?;
+                // Branches that fork above it share it.
+                if written.insert(newest.clone()) {
+                    replacement.puts.push((keys.ancestors(&newest), encode_segment(&segment)));
+                    self.segments.insert(segment);
+                }
+            }
+            replacement.puts.push((keys.leaf(branch.deleted, &branch.leaf), encode_ancestry(&ancestry)));
+            leaves.0.push(Leaf { rev: branch.leaf.clone(), deleted: branch.deleted, ancestry });
         }
         let reachable = self.segments.reachable(&leaves, revs_limit);
-        for newest in self.segments.0.keys().filter(|newest| !reachable.contains(newest)) {
-            Quiet(trx).clear(&keys.ancestors(newest))?;
-        }
-        Ok(())
+        let unreachable = self.segments.0.keys().filter(|newest| !reachable.contains(newest));
+        replacement.clears.extend(unreachable.map(|newest| keys.ancestors(newest)));
+        Ok(replacement)
     }
+}
+
+/// A stored tree's change.
+#[derive(Debug, Default)]
+pub(crate) struct Replacement {
+    clears: Vec<Vec<u8>>,
+    puts: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Replacement {
+    /// What it takes in a transaction, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        let puts: usize = self.puts.iter().map(|(key, value)| key.len() + value.len() + MUTATION_BYTES).sum();
+        let clears: usize = self.clears.iter().map(|key| 2 * key.len() + MUTATION_BYTES).sum();
+        (puts + clears) as u64
+    }
+
+    pub(crate) fn write(&self, trx: &Transaction) -> Result<()> {
+        for (key, value) in &self.puts {
+            Quiet(trx).set(key, value)?;
+        }
+        self.clears.iter().try_for_each(|key| Quiet(trx).clear(key))
+    }
+}
+
+fn empty_segment() -> Error {
+    Error::Corrupt("an empty segment".into())
+}
+
+/// The frame of a mutation in a transaction, about, in bytes.
+const MUTATION_BYTES: usize = 20;
+
+/// The records of a document's leaves take at most this much: every edit of the document reads them.
+const LEAVES_BYTES_MAX: u64 = 24_000_000;
+
+/// With fewer leaves they cannot take more than [`LEAVES_BYTES_MAX`]: 64 ancestors of up to 512 bytes each.
+const LEAVES_UNWEIGHED: usize = 600;
+
+/// Whether the records of leaves, each given by its own name and its ancestors, are as large as they may be.
+pub(crate) fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId, &'r [RevId])>) -> bool {
+    if leaves.len() < LEAVES_UNWEIGHED {
+        return false;
+    }
+    let weigh = |rev: &RevId| rev.hash_bytes().len() as u64 + 4;
+    let weights = leaves.map(|(leaf, ancestors)| {
+        let recent = ancestors.iter().take(flatbed_revtree::ANCESTORS_INLINE_MAX);
+        weigh(leaf) + recent.map(weigh).sum::<u64>()
+    });
+    weights.sum::<u64>() > LEAVES_BYTES_MAX
 }
 
 /// Bytes that went.

@@ -13,10 +13,12 @@ use crate::document_write::{DocumentWrite, OldRead};
 use crate::error::{Error, Result};
 use crate::index::maintainers;
 use crate::instance::Instance;
+use crate::keys::DocumentKeys;
 use crate::layer::{Inner, random_id};
 use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::staging;
 use crate::transaction::{self, Attempt, Operation};
+use crate::tree::Leaves;
 
 /// Most documents of one transaction.
 const BATCH_DOCUMENTS_MAX: usize = 250;
@@ -103,7 +105,7 @@ async fn write_wave(
 }
 
 /// A document of a batch: what does not change from attempt to attempt.
-struct Item {
+pub(crate) struct Item {
     /// Its place among the edits.
     at: usize,
     body: Prepared,
@@ -116,7 +118,7 @@ struct Item {
 }
 
 /// Flattens the wanted edits and splits them into batches of bounded size; too large ones get their result here.
-async fn prepare(
+pub(crate) async fn prepare(
     inner: &Inner,
     instance: &Instance,
     edits: &[Edit<'_>],
@@ -215,11 +217,12 @@ async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     transaction::read(&inner.db, &inner.metrics, &mut Resolve(inner, name)).await
 }
 
-struct WriteBatch<'a, 'e> {
-    inner: &'a Inner,
-    instance: &'a Instance,
-    edits: &'a [Edit<'e>],
-    items: &'a mut Vec<Item>,
+/// Writes as many documents of a batch as one transaction takes.
+pub(crate) struct WriteBatch<'a, 'e> {
+    pub inner: &'a Inner,
+    pub instance: &'a Instance,
+    pub edits: &'a [Edit<'e>],
+    pub items: &'a mut Vec<Item>,
 }
 
 impl Operation for WriteBatch<'_, '_> {
@@ -228,9 +231,12 @@ impl Operation for WriteBatch<'_, '_> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
-        if found.record != self.instance.record {
+        if found.record.namespace != self.instance.record.namespace {
             return Ok(None);
         }
+        // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
+        // prepared: to begin anew would lose what an attempt knows whose commit may have happened.
+        let instance = &*found;
         // All reads are issued before the first is awaited.
         let reads: Vec<_> = self
             .items
@@ -238,9 +244,9 @@ impl Operation for WriteBatch<'_, '_> {
             .map(|item| {
                 item.maybe_committed |= attempt.maybe_committed;
                 let edit = &self.edits[item.at];
-                let keys = self.instance.keys.document(&edit.id);
+                let keys = instance.keys.document(&edit.id);
                 let attempted = item.attempted.as_ref().filter(|_| item.maybe_committed);
-                let earlier = attempted.map(|rev| trx.get(&keys.revision(rev), false));
+                let earlier = attempted.map(|rev| (rev.clone(), trx.get(&keys.revision(rev), false)));
                 let info = trx.get(&keys.info(), false);
                 // An edit of a revision will supersede it: its leaf and body are needed then.
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
@@ -250,7 +256,7 @@ impl Operation for WriteBatch<'_, '_> {
             .collect();
         let mut maintainers = maintainers();
         let mut results = Vec::with_capacity(self.items.len());
-        let mut bytes = 0;
+        let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
         for (item, (keys, earlier, info, old)) in self.items.iter_mut().zip(reads) {
             let info = match info.await? {
@@ -258,13 +264,14 @@ impl Operation for WriteBatch<'_, '_> {
                 None => None,
             };
             // First of all: an earlier attempt may have taken more documents than this one would.
-            if let Some(earlier) = earlier
-                && let Some(record) = earlier.await?
-                && RevisionRecord::decode(&record)?.token == item.token
-                && let Some(rev) = item.attempted.clone()
+            if let Some((rev, record)) = earlier
+                && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token).await?
             {
                 results.push(Ok(Updated { rev }));
                 continue;
+            }
+            if is_full {
+                break;
             }
             bytes += transaction_bytes(&item.body, &self.edits[item.at].id) + info.as_ref().map_or(0, moved_bytes);
             if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
@@ -272,16 +279,41 @@ impl Operation for WriteBatch<'_, '_> {
             }
             let edit = &self.edits[item.at];
             let (body, token) = (&item.body, &item.token);
-            let document = DocumentWrite { trx, instance: self.instance, keys: &keys, edit, body, token, user_version };
+            let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
+            let leaves_max = self.inner.options.leaves_max;
+            let document = DocumentWrite { trx, instance, keys: &keys, edit, body, token, user_version, leaves_max };
             let written = document.write(info, old, &mut maintainers).await?;
             user_version += u16::from(written.is_ok());
             item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
             results.push(written);
+            if may_move_more && results.len() < count {
+                // What comes up in place of a deleted winner, and what is trimmed, is known only now.
+                is_full = trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64;
+            }
         }
         for maintainer in &mut maintainers {
-            maintainer.finish(trx, self.instance)?;
+            maintainer.finish(trx, instance)?;
         }
         Ok(Some(results))
+    }
+}
+
+/// Whether an earlier attempt's revision is there, by its record as it is now. What others have written since may have
+/// trimmed the record away, with a small limit of revisions: the revision, whose name says what it holds, is in the tree.
+async fn is_written(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    rev: &RevId,
+    record: Option<&[u8]>,
+    token: &[u8],
+) -> Result<bool> {
+    if let Some(record) = record {
+        return Ok(RevisionRecord::decode(record)?.token == token);
+    }
+    let leaves = Leaves::read(trx, keys).await?;
+    match leaves.holds(rev) {
+        Some(is_there) => Ok(is_there),
+        None => Ok(leaves.whole(trx, keys).await?.contains(rev)),
     }
 }
 

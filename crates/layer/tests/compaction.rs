@@ -143,3 +143,31 @@ async fn compactions_of_two_servers_count_what_goes_once() {
         assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
     }
 }
+
+/// What is dropped of 25 documents is named by keys that take more than FoundationDB has room for in a transaction.
+#[tokio::test]
+async fn a_compaction_takes_as_many_transactions_as_it_needs() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    // A NUL takes two bytes in a key.
+    let ids: Vec<String> = (0..25).map(|number| format!("{}{number:02}", "\0".repeat(2_046))).collect();
+    for generation in 1..=36_u64 {
+        let path = (1..=generation).rev().take(2).map(|at| format!("{at}-a").parse().unwrap());
+        let path: Vec<RevId> = path.collect();
+        let edit = |id: &String| Edit {
+            id: id.clone().into(),
+            parent: None,
+            history: Some(path.clone()),
+            deleted: false,
+            attachments: Vec::new(),
+            body: parse(b"{}", &Limits::default()).unwrap(),
+        };
+        let edits: Vec<_> = ids.iter().map(edit).collect();
+        assert!(db.bulk_update(&edits).await.unwrap().iter().all(|result| result.is_ok()));
+    }
+    assert!(db.info().await.unwrap().superseded_size_bytes > 0);
+    compact(&db).await;
+    assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    assert_clean(&layer, &db).await;
+}

@@ -95,7 +95,7 @@ impl Tree {
 
     /// A revision and its known ancestors, newest first; `None` for one that is not in the tree.
     pub fn line(&self, rev: &RevId) -> Option<Vec<RevId>> {
-        let branch = self.branches_over(rev).next()?;
+        let branch = self.branches.get(rev).or_else(|| self.branches_over(rev).next())?;
         let depth = branch.depth_of(rev)?;
         Some(branch.line().skip(depth).cloned().collect())
     }

@@ -72,7 +72,12 @@ impl Store {
 
     /// A server's layer on the store; call it twice for two servers.
     pub async fn layer(&self) -> Layer {
-        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        self.layer_with(LayerOptions::default()).await
+    }
+
+    /// The same, set up otherwise.
+    pub async fn layer_with(&self, options: LayerOptions) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), ..options };
         Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
     }
 }

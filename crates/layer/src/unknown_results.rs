@@ -1,0 +1,244 @@
+//! Operations whose commit took place and seemed not to, with somebody else's work in between.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use flatbed_flatten::json::{Limits, parse};
+use foundationdb::api::NetworkAutoStop;
+
+use crate::compact::Compact;
+use crate::layer::ChangeRecord;
+use crate::local::PutLocal;
+use crate::purge::Purge;
+use crate::transaction::{Attempt, Operation};
+use crate::write::WriteBatch;
+use crate::{CreateOptions, Database, Edit, Error, Layer, LayerOptions, LocalDocument, RevId};
+
+static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+
+const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
+const AFTER_UNKNOWN: Attempt = Attempt { maybe_committed: true, after_unknown: true };
+/// An unknown result, and then a definite failure.
+const LATER: Attempt = Attempt { maybe_committed: true, after_unknown: false };
+
+struct Store {
+    layer: Layer,
+    directory: PathBuf,
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Store {
+    async fn new(name: &str) -> Store {
+        // SAFETY: the network is stopped by nobody before the process ends.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let directory = std::env::temp_dir().join(format!("flatbed-unknown-{name}-{}", std::process::id()));
+        let database = fdb_capi::open_embedded(&directory, fdb_embedded::OpenOptions::default()).unwrap();
+        // SAFETY: the pointer is a database that nobody else destroys.
+        let fdb = unsafe { foundationdb::Database::new_from_pointer(std::ptr::NonNull::new(database).unwrap()) };
+        let layer = Layer::open(Arc::new(fdb), LayerOptions::default()).await.unwrap();
+        layer.create_database("db", &CreateOptions::default()).await.unwrap();
+        Store { layer, directory }
+    }
+
+    fn db(&self) -> Database {
+        self.layer.database("db")
+    }
+
+    /// One attempt, committed if `commits`.
+    async fn attempt<O: Operation>(
+        &self,
+        operation: &mut O,
+        attempt: Attempt,
+        commits: bool,
+    ) -> crate::Result<O::Output> {
+        let trx = self.layer.inner.db.create_trx().unwrap();
+        let output = operation.attempt(&trx, attempt).await;
+        if commits {
+            trx.commit().await.unwrap();
+        }
+        output
+    }
+}
+
+fn path(text: &str) -> Vec<RevId> {
+    text.split(' ').map(|rev| rev.parse().unwrap()).collect()
+}
+
+async fn replicate(db: &Database, id: &str, history: &str) {
+    let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+    let history = Some(path(history));
+    let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body };
+    db.update(&edit).await.unwrap();
+}
+
+async fn assert_clean(db: &Database) {
+    let report = crate::check::check_database(db, |_| {}).await.unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+#[tokio::test]
+async fn a_purge_answers_all_that_it_took_away() {
+    let store = Store::new("purge").await;
+    let db = store.db();
+    let wanted = path("2-a 2-b 2-c");
+    for leaf in ["2-a 1-r", "2-b 1-r", "2-x 1-r"] {
+        replicate(&db, "d", leaf).await;
+    }
+    let mut purge = Purge::new(&db.inner, "db", "d", &wanted);
+    assert_eq!(store.attempt(&mut purge, FIRST, true).await.unwrap(), path("2-a 2-b"));
+    // One of them comes again, and goes with the second attempt; the third finds none.
+    replicate(&db, "d", "2-b 1-r").await;
+    assert_eq!(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap(), path("2-a 2-b"));
+    assert_eq!(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap(), path("2-a 2-b"));
+    assert_clean(&db).await;
+    // What an attempt meant to take away that failed for certain, somebody else took.
+    replicate(&db, "d", "2-a 1-r").await;
+    let mut purge = Purge::new(&db.inner, "db", "d", &wanted);
+    assert_eq!(store.attempt(&mut purge, FIRST, false).await.unwrap(), path("2-a"));
+    assert_eq!(db.purge("d", &wanted).await.unwrap(), path("2-a"));
+    assert_eq!(store.attempt(&mut purge, Attempt::default(), true).await.unwrap(), []);
+    // The whole document.
+    let last = path("2-x");
+    let mut purge = Purge::new(&db.inner, "db", "d", &last);
+    assert_eq!(store.attempt(&mut purge, FIRST, true).await.unwrap(), path("2-x"));
+    assert_eq!(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap(), path("2-x"));
+    assert_clean(&db).await;
+}
+
+#[tokio::test]
+async fn as_many_purges_are_remembered_as_the_limit_says() {
+    let store = Store::new("purges").await;
+    let db = store.db();
+    db.set_purged_infos_limit(3).await.unwrap();
+    let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+    let range = instance.keys.purges();
+    let count = async || {
+        let trx = db.inner.db.create_trx().unwrap();
+        let option = foundationdb::RangeOption::from((&range.begin[..], &range.end[..]));
+        trx.get_range(&option, 1, true).await.unwrap().len()
+    };
+    for number in 1..7 {
+        replicate(&db, "d", "1-a").await;
+        db.purge("d", &path("1-a")).await.unwrap();
+        assert_eq!(count().await, number.min(3));
+    }
+    for (limit, expected) in [(1, 1), (200_000, 2), (2_000_000, 3)] {
+        db.set_purged_infos_limit(limit).await.unwrap();
+        replicate(&db, "d", "1-a").await;
+        db.purge("d", &path("1-a")).await.unwrap();
+        assert_eq!(count().await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_local_document_is_deleted_once() {
+    let store = Store::new("local").await;
+    let db = store.db();
+    let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
+    let delete = || PutLocal { inner: &db.inner, name: "db", id: "l", document: None, removed: None };
+    db.put_local(&document(b"\"a\":1")).await.unwrap();
+    let mut first = delete();
+    assert!(store.attempt(&mut first, FIRST, true).await.unwrap());
+    assert!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), "it was there");
+    // What is written since stays.
+    let mut second = delete();
+    db.put_local(&document(b"\"a\":1")).await.unwrap();
+    assert!(store.attempt(&mut second, FIRST, true).await.unwrap());
+    db.put_local(&document(b"\"a\":2")).await.unwrap();
+    assert!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap());
+    assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
+    // What somebody else deleted is not what this one deleted, whatever an attempt saw that failed for certain.
+    let mut third = delete();
+    assert!(store.attempt(&mut third, FIRST, false).await.unwrap());
+    assert!(db.delete_local("l").await.unwrap());
+    assert!(!store.attempt(&mut third, Attempt::default(), true).await.unwrap());
+    assert!(!store.attempt(&mut third, LATER, true).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_setting_goes_to_the_database_that_was_meant() {
+    let store = Store::new("setting").await;
+    let db = store.db();
+    let mut set = ChangeRecord {
+        inner: &db.inner,
+        name: "db",
+        change: |record: &mut crate::proto::DatabaseRecord| record.revs_limit = 5,
+        namespace: None,
+    };
+    store.attempt(&mut set, FIRST, true).await.unwrap();
+    store.attempt(&mut set, AFTER_UNKNOWN, true).await.unwrap();
+    assert_eq!(db.revs_limit().await.unwrap(), 5);
+    store.layer.delete_database("db").await.unwrap();
+    assert!(matches!(store.attempt(&mut set, FIRST, false).await, Err(Error::DatabaseNotFound)));
+    store.layer.create_database("db", &CreateOptions::default()).await.unwrap();
+    store.attempt(&mut set, AFTER_UNKNOWN, true).await.unwrap();
+    assert_eq!(db.revs_limit().await.unwrap(), crate::REVS_LIMIT);
+}
+
+/// A compaction and an edit that trims the same bodies, each begun before the other's commit.
+#[tokio::test]
+async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
+    let store = Store::new("compact").await;
+    let db = store.db();
+    db.set_revs_limit(3).await.unwrap();
+    for branches in [&["a"][..], &["a", "b"][..]] {
+        let id = format!("d{}", branches.len());
+        for generation in 1..70 {
+            for hash in branches {
+                let line: Vec<_> = (1..=generation).rev().map(|at| format!("{at}-{hash}")).collect();
+                replicate(&db, &id, &line.join(" ")).await;
+            }
+        }
+        let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+        let ids = [id.clone()];
+        let mut compact = Compact::new(&db.inner, &instance, &ids);
+        let trx = db.inner.db.create_trx().unwrap();
+        compact.attempt(&trx, FIRST).await.unwrap();
+        for generation in 70..140 {
+            let line: Vec<_> = (1..=generation).rev().map(|at| format!("{at}-a")).collect();
+            replicate(&db, &id, &line.join(" ")).await;
+        }
+        assert!(trx.commit().await.is_err(), "an edit was committed in between");
+        assert_clean(&db).await;
+        // Committed, and not known to be.
+        store.attempt(&mut compact, FIRST, true).await.unwrap();
+        store.attempt(&mut compact, AFTER_UNKNOWN, true).await.unwrap();
+        assert_clean(&db).await;
+        assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    }
+}
+
+/// Settings change and others write on it, before the second attempt finds out that the first was committed.
+#[tokio::test]
+async fn an_edit_is_made_once_whatever_was_written_since() {
+    let store = Store::new("edit").await;
+    let db = store.db();
+    for (id, revs_limit) in [("long", 1_000), ("short", 1)] {
+        db.set_revs_limit(1_000).await.unwrap();
+        let edit = |parent: Option<RevId>, text: &'static [u8]| {
+            let body = parse(text, &Limits::default()).unwrap();
+            Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
+        };
+        let first = db.update(&edit(None, b"{}")).await.unwrap().rev;
+        let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+        let edits = [edit(Some(first), br#"{"mine":1}"#)];
+        let mut results = vec![None];
+        let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut items = batches.pop().unwrap();
+        let mut write = WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items };
+        let committed = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
+        let [Ok(mine)] = &committed[..] else { panic!("{committed:?}") };
+        db.set_revs_limit(revs_limit).await.unwrap();
+        let theirs = db.update(&edit(Some(mine.rev.clone()), br#"{"theirs":1}"#)).await.unwrap();
+        let again = store.attempt(&mut write, AFTER_UNKNOWN, true).await.unwrap().expect("the same database");
+        assert!(matches!(&again[..], [Ok(found)] if found == mine), "{id}: {again:?}");
+        let shown = db.get(id, &crate::GetOptions::default()).await.unwrap();
+        assert_eq!((shown.rev, shown.body), (theirs.rev, br#""theirs":1"#.to_vec()));
+        assert_clean(&db).await;
+    }
+}
