@@ -59,6 +59,9 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 /// Takes `_attachments` apart.
 pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
     let Some(Value::Object(members)) = attachments else { return Ok(Vec::new()) };
+    // Before anything is done for each of what may be a million.
+    let kind = |value: &Value<'_>| value.get("content_type").and_then(Value::as_str).map_or(0, str::len);
+    flatbed_layer::check_list(members.iter().map(|(name, value)| (name.len(), kind(value))))?;
     let mut list: Vec<Written<'_>> = Vec::with_capacity(members.len());
     for (name, value) in members {
         check_name(&name)?;
@@ -359,24 +362,28 @@ async fn data(
     let mut reader = database.attachment(&document.id, Some(&document.rev), &attachment.name).await?;
     let mut plain = Plain::new(attachment.gzip);
     let mut rest: Vec<u8> = Vec::new();
-    loop {
-        let stored = reader.next().await?;
-        let is_last = stored.is_none();
-        rest.extend(match stored {
-            Some(stored) => plain.push(&stored)?,
-            None => plain.finish()?,
-        });
-        let whole = if is_last { rest.len() } else { rest.len() / 3 * 3 };
-        for piece in rest.get(..whole).unwrap_or_default().chunks(BASE64_PIECE / 4 * 3) {
-            sender.buffer.extend_from_slice(BASE64.encode(piece).as_bytes());
-            sender.send_if_full().await?;
-        }
-        rest.drain(..whole);
-        if is_last {
-            return Ok(());
+    while let Some(stored) = reader.next().await? {
+        for piece in plain.pieces(&stored) {
+            rest.extend(plain.push(piece)?);
+            let whole = rest.len() / 3 * 3;
+            base64_of(rest.get(..whole).unwrap_or_default(), sender).await?;
+            rest.drain(..whole);
         }
     }
+    rest.extend(plain.finish()?);
+    base64_of(&rest, sender).await
 }
+
+async fn base64_of(bytes: &[u8], sender: &mut Sender) -> std::result::Result<(), Interrupted> {
+    for piece in bytes.chunks(BASE64_PIECE / 4 * 3) {
+        sender.buffer.extend_from_slice(BASE64.encode(piece).as_bytes());
+        sender.send_if_full().await?;
+    }
+    Ok(())
+}
+
+/// What is inflated at once: 1,032 bytes may come of each, which must not lie in memory all together.
+const GZIP_PIECE: usize = 512;
 
 /// Stored bytes without their encoding.
 pub(crate) enum Plain {
@@ -389,6 +396,14 @@ impl Plain {
         match is_gzip {
             true => Plain::Gzip(Box::new(flate2::write::GzDecoder::new(Vec::new()))),
             false => Plain::Identity,
+        }
+    }
+
+    /// Stored bytes in the pieces in which [`Plain::push`] takes them.
+    pub(crate) fn pieces<'s>(&self, stored: &'s [u8]) -> std::slice::Chunks<'s, u8> {
+        match self {
+            Plain::Identity => stored.chunks(stored.len().max(1)),
+            Plain::Gzip(_) => stored.chunks(GZIP_PIECE),
         }
     }
 

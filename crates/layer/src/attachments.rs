@@ -27,6 +27,19 @@ use crate::upload::Uploaded;
 /// The list of a revision's attachments takes at most this many bytes: it is the value of one key.
 const LIST_BYTES_MAX: usize = 90_000;
 
+/// What an attachment takes in the list beside its name and media type, at least: two digests.
+const ENTRY_BYTES_MIN: usize = 48;
+
+/// Whether attachments, given as the lengths of name and media type, may find room in one revision: to be asked before
+/// their data is stored.
+///
+/// # Errors
+/// [`Error::AttachmentTooLarge`]
+pub fn check_list(attachments: impl Iterator<Item = (usize, usize)>) -> Result<()> {
+    let bytes: usize = attachments.map(|(name, kind)| name + kind + ENTRY_BYTES_MIN).sum();
+    if bytes <= LIST_BYTES_MAX { Ok(()) } else { Err(Error::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }) }
+}
+
 /// Chunks of an attachment that are read in one transaction.
 const CHUNKS_AT_ONCE: usize = 8;
 

@@ -49,7 +49,7 @@ mod watches;
 mod write;
 
 pub use all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
-pub use attachments::{Attachment, AttachmentEdit, AttachmentReader};
+pub use attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, DocumentFilter, Followed, Since, Wait};
 pub use compact::{CompactionProgress, SUPERSEDED_PERCENT_MAX};
 pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};

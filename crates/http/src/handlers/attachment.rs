@@ -29,24 +29,35 @@ pub(crate) async fn attachment(state: &State, request: Request, db: &str, id: &s
     }
 }
 
-/// A range of an attachment's bytes, the last one included.
+/// Whether an `Accept-Encoding` has gzip, and not to say that it is unwanted.
+fn accepts_gzip(accepted: &str) -> bool {
+    accepted.split(',').any(|entry| {
+        let (coding, quality) = entry.split_once(';').unwrap_or((entry, ""));
+        let is_zero = quality.trim().strip_prefix("q=").is_some_and(|quality| quality.trim().parse() == Ok(0.0));
+        coding.trim().eq_ignore_ascii_case("gzip") && !is_zero
+    })
+}
+
+/// The range of an attachment's bytes that is asked for, the last one included; `None`: all of it. As in CouchDB a range
+/// of all from the first byte on is no range, and one that ends before it begins cannot be satisfied.
 fn range(header: Option<&str>, length: u64) -> Result<Option<(u64, u64)>> {
     let Some(spec) = header.and_then(|header| header.trim().strip_prefix("bytes=")) else { return Ok(None) };
     // Several ranges are answered with all of it.
     let Some((from, to)) = spec.split_once('-').filter(|_| !spec.contains(',')) else { return Ok(None) };
-    let unsatisfiable = || {
-        let reason = "Requested range not satisfiable";
-        Failure::new(StatusCode::RANGE_NOT_SATISFIABLE, "requested_range_not_satisfiable", reason)
-    };
-    let range = match (from.trim().parse::<u64>(), to.trim().parse::<u64>()) {
-        (Ok(from), Ok(to)) if from <= to => (from, to.min(length.saturating_sub(1))),
-        (Ok(from), Err(_)) if to.trim().is_empty() => (from, length.saturating_sub(1)),
-        (Err(_), Ok(last)) if from.trim().is_empty() && last > 0 => {
-            (length.saturating_sub(last), length.saturating_sub(1))
-        }
+    let (from, to) = (from.trim(), to.trim());
+    let end = length.saturating_sub(1);
+    let (first, last) = match (from.parse::<u64>(), to.parse::<u64>()) {
+        (Ok(from), Ok(to)) => (from, to.min(end)),
+        (Ok(0), Err(_)) if to.is_empty() => return Ok(None),
+        (Ok(from), Err(_)) if to.is_empty() => (from, end),
+        (Err(_), Ok(count)) if from.is_empty() => (length.saturating_sub(count), end),
         _ => return Ok(None),
     };
-    if range.0 >= length { Err(unsatisfiable()) } else { Ok(Some(range)) }
+    if first > last || first >= length {
+        let reason = "Requested range not satisfiable";
+        return Err(Failure::new(StatusCode::RANGE_NOT_SATISFIABLE, "requested_range_not_satisfiable", reason));
+    }
+    Ok(Some((first, last)))
 }
 
 async fn get(database: Database, request: Request, id: &str, name: &str) -> Result<Reply> {
@@ -57,10 +68,7 @@ async fn get(database: Database, request: Request, id: &str, name: &str) -> Resu
     if request.accepts_cached(&etag) {
         return Ok(Reply::not_modified(&etag));
     }
-    let accepts_gzip = request
-        .header(header::ACCEPT_ENCODING)
-        .is_some_and(|accepted| accepted.split(',').any(|coding| coding.trim().split(';').next() == Some("gzip")));
-    let sends_gzip = attachment.gzip && accepts_gzip;
+    let sends_gzip = attachment.gzip && request.header(header::ACCEPT_ENCODING).is_some_and(accepts_gzip);
     let wanted = range(request.header(header::RANGE), attachment.length)?.filter(|_| !attachment.gzip);
     let (mut reply, sender) = Reply::stream();
     reply.header(header::CONTENT_TYPE, &attachment.content_type);
@@ -98,24 +106,25 @@ async fn send(
     mut take: u64,
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
-    while take > 0 {
-        let stored = reader.next().await?;
-        let is_last = stored.is_none();
-        let bytes = match stored {
-            Some(stored) => plain.push(&stored)?,
-            None => plain.finish()?,
-        };
+    let mut pass = |bytes: &[u8], sender: &mut Sender| {
         let passed = usize::try_from(skip).unwrap_or(usize::MAX).min(bytes.len());
         skip -= passed as u64;
         let bytes = bytes.get(passed..).unwrap_or_default();
         let bytes = bytes.get(..usize::try_from(take).unwrap_or(usize::MAX).min(bytes.len())).unwrap_or_default();
         take -= bytes.len() as u64;
         sender.buffer.extend_from_slice(bytes);
-        sender.flush().await?;
-        if is_last {
-            break;
+        take > 0
+    };
+    while let Some(stored) = reader.next().await? {
+        for piece in plain.pieces(&stored) {
+            let is_more = pass(&plain.push(piece)?, sender);
+            sender.send_if_full().await?;
+            if !is_more {
+                return Ok(());
+            }
         }
     }
+    pass(&plain.finish()?, sender);
     Ok(())
 }
 

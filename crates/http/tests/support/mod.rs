@@ -225,7 +225,8 @@ impl Client {
         }
     }
 
-    async fn bytes(&mut self, count: usize) -> Vec<u8> {
+    /// So many bytes of a body.
+    pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
         while self.read.len() < count {
             assert!(self.more().await, "the connection ended within a body");
         }
