@@ -30,6 +30,15 @@ impl Cors {
         self.origins.iter().any(|allowed| allowed == "*" || allowed == origin).then_some(origin)
     }
 
+    /// Whether a page may open what no preflight request guards: one of the same host, of an origin that may call, or
+    /// no page at all.
+    pub(crate) fn is_own_or_allowed(&self, headers: &HeaderMap) -> bool {
+        let Some(origin) = headers.get(header::ORIGIN) else { return true };
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let of_origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+        self.allowed(headers).is_some() || (host.is_some() && of_origin == host)
+    }
+
     /// The answer to a preflight request; `None`: it is none, or the origin may not call.
     pub(crate) fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Reply> {
         if *method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
@@ -75,6 +84,26 @@ impl Cors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn foreign_pages_open_nothing() {
+        let may = |cors: &Cors, origin: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, "db.example:5984".parse().unwrap());
+            if let Some(origin) = origin {
+                headers.insert(header::ORIGIN, origin.parse().unwrap());
+            }
+            cors.is_own_or_allowed(&headers)
+        };
+        let none = Cors::default();
+        assert!(may(&none, None) && may(&none, Some("https://db.example:5984")));
+        for origin in ["https://evil.example", "https://db.example", "null", "", "://", "https://db.example:5984.evil"]
+        {
+            assert!(!may(&none, Some(origin)), "{origin}");
+        }
+        let some = Cors { origins: vec!["https://app.example".into()], ..Cors::default() };
+        assert!(may(&some, Some("https://app.example")) && !may(&some, Some("https://evil.example")));
+    }
 
     #[test]
     fn only_configured_origins_are_answered() {

@@ -25,6 +25,7 @@ mod server;
 mod shared_row;
 mod stall;
 mod tracked;
+mod websocket;
 
 pub use auth::{InvalidHash, PasswordHash, Principal};
 pub use cors::Cors;

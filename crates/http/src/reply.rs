@@ -331,6 +331,11 @@ impl Reply {
         if let Some(allow) = failure.allow {
             reply.header(header::ALLOW, allow);
         }
+        if failure.status == StatusCode::UPGRADE_REQUIRED {
+            reply.header(header::CONNECTION, "upgrade");
+            reply.header(header::UPGRADE, "websocket");
+            reply.header(header::SEC_WEBSOCKET_VERSION, "13");
+        }
         reply
     }
 }

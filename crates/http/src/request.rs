@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use flatbed_layer::json::Value;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::{HeaderMap, Method, StatusCode, header};
+use hyper::upgrade::OnUpgrade;
+use hyper::{HeaderMap, Method, StatusCode, Version, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Principal;
@@ -175,11 +176,14 @@ impl Gathering {
 pub(crate) struct Request {
     pub method: Method,
     pub uri: hyper::Uri,
+    pub version: Version,
     /// Decoded, without the leading slash; empty for `/`.
     pub segments: Vec<String>,
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Incoming,
+    /// The connection, if the client wants another protocol on it.
+    pub upgrade: Option<OnUpgrade>,
     pub memory: BodyMemory,
     /// Who asks. All are administrators for now; users and per-database security look here.
     pub principal: Principal,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName};
+use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Response, StatusCode};
 
 use crate::auth::Principal;
@@ -53,6 +54,7 @@ async fn answer_within(
     let (mut parts, body) = request.into_parts();
     // Nothing from outside has extensions.
     let inside = parts.extensions.remove::<Principal>();
+    let (version, upgrade) = (parts.version, parts.extensions.remove::<OnUpgrade>());
     let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
     let is_head = method == Method::HEAD;
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
@@ -76,7 +78,8 @@ async fn answer_within(
                 let memory = state.memory.clone();
                 let query = Query::parse(uri.query())?;
                 let (method, uri) = (method.clone(), uri.clone());
-                let request = Request { method, uri, segments, query, headers, body, memory, principal };
+                let request =
+                    Request { method, uri, version, segments, query, headers, body, upgrade, memory, principal };
                 run(state.clone(), request).await
             };
             handled.await.unwrap_or_else(|failure| Reply::failure(&failure))

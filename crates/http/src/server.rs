@@ -136,6 +136,7 @@ pub struct Server {
     listeners: Vec<TcpListener>,
     state: Arc<State>,
     connections: Arc<Semaphore>,
+    connections_max: u32,
     drain: Duration,
 }
 
@@ -173,8 +174,9 @@ impl Server {
             figures: options.figures,
             continue_trace: options.continue_trace,
         });
-        let connections = Arc::new(Semaphore::new(options.connections_max));
-        Ok(Server { listeners, state, connections, drain: options.drain })
+        let connections_max = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
+        let connections = Arc::new(Semaphore::new(connections_max as usize));
+        Ok(Server { listeners, state, connections, connections_max, drain: options.drain })
     }
 
     /// The addresses taken.
@@ -200,9 +202,14 @@ impl Server {
         }
         self.state.replicator.stop(replicator).await;
         self.state.layer.shutdown();
-        if let Some(graceful) = Arc::into_inner(graceful)
-            && tokio::time::timeout(self.drain, graceful.shutdown()).await.is_err()
-        {
+        let ended = async {
+            if let Some(graceful) = Arc::into_inner(graceful) {
+                graceful.shutdown().await;
+            }
+            // Connections that speak another protocol by now are no longer waited for above.
+            let _ = self.connections.acquire_many(self.connections_max).await;
+        };
+        if tokio::time::timeout(self.drain, ended).await.is_err() {
             tracing::warn!("connections were still busy when the time to end was over");
         }
     }
@@ -217,7 +224,8 @@ async fn accept(
 ) {
     loop {
         let next = async {
-            let permit = connections.clone().acquire_owned().await;
+            // The semaphore is never closed.
+            let permit = connections.clone().acquire_owned().await.ok();
             (permit, listener.accept().await)
         };
         let (permit, accepted) = tokio::select! {
@@ -236,7 +244,7 @@ async fn accept(
         let _ = stream.set_nodelay(true);
         // A client that has vanished while nothing was to be sent is noticed all the same.
         let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
-        let stream = StallGuard::new(stream, state.metrics.clone());
+        let stream = StallGuard::new(stream, state.metrics.clone(), permit);
         let state = state.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let state = state.clone();
@@ -255,13 +263,12 @@ async fn accept(
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEAD_BYTES_MAX as u32)
             .keep_alive_interval(Duration::from_secs(30));
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(error = %error, "a connection ended with an error");
             }
-            drop(permit);
         });
     }
 }

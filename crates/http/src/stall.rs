@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use flatbed_metrics::Held;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::metrics::Metrics;
@@ -21,15 +22,17 @@ pub(crate) struct StallGuard {
     waiting: bool,
     metrics: Arc<Metrics>,
     _open: Held,
+    /// Whatever is spoken on it, it is one connection as long as it is open.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl StallGuard {
     /// Counts the connection, and what goes over it.
-    pub(crate) fn new(stream: TcpStream, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(stream: TcpStream, metrics: Arc<Metrics>, permit: Option<OwnedSemaphorePermit>) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now()));
         metrics.connections_accepted.add(1);
         let open = metrics.connections.hold();
-        StallGuard { stream, deadline, waiting: false, metrics, _open: open }
+        StallGuard { stream, deadline, waiting: false, metrics, _open: open, _permit: permit }
     }
 
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {

@@ -24,6 +24,7 @@ use crate::request::{Memory, Request};
 use crate::server::State;
 use crate::shared_row::{self, Documents, Form};
 use crate::tracked::spawn;
+use crate::websocket::Handshake;
 
 /// What a feed was asked for, beyond what the layer is asked.
 struct Follow {
@@ -57,13 +58,14 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
             return Err(Failure::method("GET,POST,HEAD"));
         }
     };
-    let query = &request.query;
-    let feed = match query.get("feed") {
+    let feed = match request.query.get("feed") {
         Some("live") => Some(Feed::Continuous),
         name => Feed::named(name),
     };
     let unknown = || Failure::bad_request("Supported `feed` types: normal, continuous, live, longpoll, eventsource");
     let feed = feed.ok_or_else(unknown)?;
+    let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state, &mut request)?) } else { None };
+    let query = &request.query;
     let filter = filter(query, posted)?;
     let database = state.layer.database(name);
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
@@ -120,13 +122,16 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     spawn(async move {
         let done = match writer.follow.feed {
             Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
-            Feed::Continuous | Feed::EventSource => writer.lines(first, room).await,
+            Feed::Continuous | Feed::EventSource | Feed::WebSocket => writer.lines(first, room).await,
         };
         if done.is_ok() {
             let _ = writer.sender.finish().await;
         }
     });
-    Ok(reply)
+    Ok(match handshake {
+        Some(handshake) => handshake.answer(reply),
+        None => reply,
+    })
 }
 
 /// Whether `style` asks for all leaves.
@@ -340,7 +345,10 @@ impl Writer {
                 continue;
             }
             let line = shared_row::line(&row, self.follow.form);
-            if is_single && self.follow.feed == Feed::Continuous && self.sender.buffer.is_empty() {
+            if is_single
+                && matches!(self.follow.feed, Feed::Continuous | Feed::WebSocket)
+                && self.sender.buffer.is_empty()
+            {
                 return Ok(self.sender.send_shared(line).await?);
             }
             self.begin_row();
@@ -368,7 +376,7 @@ impl Writer {
         let out = &mut self.sender.buffer;
         match self.follow.feed {
             Feed::Normal | Feed::Longpoll => {}
-            Feed::Continuous => out.push(b'\n'),
+            Feed::Continuous | Feed::WebSocket => out.push(b'\n'),
             Feed::EventSource => out.extend_from_slice(format!("\nid: \"{seq}\"\n\n").as_bytes()),
         }
     }

@@ -15,6 +15,7 @@ use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
 use crate::request::Request;
 use crate::server::State;
 use crate::tracked::spawn;
+use crate::websocket::Handshake;
 
 /// Administrators only: the router has seen to it.
 pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Reply> {
@@ -22,10 +23,11 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
         request.skip_body().await;
         return Err(Failure::method("GET"));
     }
-    let query = &request.query;
-    let Some(feed) = Feed::named(query.get("feed")) else {
+    let Some(feed) = Feed::named(request.query.get("feed")) else {
         return Err(Failure::bad_request("Supported `feed` types: normal, continuous, longpoll, eventsource"));
     };
+    let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state, &mut request)?) } else { None };
+    let query = &request.query;
     let asked = DatabaseUpdatesQuery {
         since: since(feed, query, request.header(LAST_EVENT_ID))?,
         descending: query.get("descending") == Some("true"),
@@ -62,13 +64,16 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     spawn(async move {
         let done = match feed {
             Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
-            Feed::Continuous | Feed::EventSource => writer.lines(first, room).await,
+            Feed::Continuous | Feed::EventSource | Feed::WebSocket => writer.lines(first, room).await,
         };
         if done.is_ok() {
             let _ = writer.sender.finish().await;
         }
     });
-    Ok(reply)
+    Ok(match handshake {
+        Some(handshake) => handshake.answer(reply),
+        None => reply,
+    })
 }
 
 fn number(query: &Query, name: &str) -> Result<Option<u64>> {

@@ -28,6 +28,8 @@ pub(crate) enum Feed {
     Longpoll,
     Continuous,
     EventSource,
+    /// Not CouchDB's: its rows are those of a continuous feed.
+    WebSocket,
 }
 
 impl Feed {
@@ -38,6 +40,7 @@ impl Feed {
             Some("longpoll") => Some(Feed::Longpoll),
             Some("continuous") => Some(Feed::Continuous),
             Some("eventsource") => Some(Feed::EventSource),
+            Some("websocket") => Some(Feed::WebSocket),
             Some(_) => None,
         }
     }
@@ -48,6 +51,7 @@ impl Feed {
             Feed::Longpoll => FeedKind::Longpoll,
             Feed::Continuous => FeedKind::Continuous,
             Feed::EventSource => FeedKind::EventSource,
+            Feed::WebSocket => FeedKind::WebSocket,
         }
     }
 

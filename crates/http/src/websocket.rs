@@ -1,0 +1,233 @@
+//! Feeds over a WebSocket (RFC 6455): a JSON message a row.
+//!
+//! The feed's own task writes lines, as for `feed=continuous`; here each becomes a text message, and the empty line of a
+//! heartbeat a ping. Long lines go out as they come, in fragments. Nothing is read ahead of the client: the feed's task
+//! waits while the socket takes no more.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Buf, Bytes};
+use futures_util::{SinkExt, StreamExt};
+use hyper::header::{self, HeaderName};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::{Method, StatusCode, Version};
+use hyper_util::rt::TokioIo;
+use sha1::{Digest, Sha1};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{Duration, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+
+use crate::error::{Failure, Result};
+use crate::reply::{Piece, Reply, ReplyBody};
+use crate::request::Request;
+use crate::server::State;
+
+/// What every handshake's key is followed by (RFC 6455, 1.3).
+const HANDSHAKE: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// A client has nothing to say but control frames.
+const INCOMING_BYTES_MAX: usize = 1_024;
+
+/// Held for each connection.
+const READ_BUFFER_BYTES: usize = 1_024;
+
+/// Beyond this, frames are written before the next is taken.
+const WRITE_BUFFER_BYTES: usize = 16 * 1024;
+
+/// For the connection to change its protocol.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// For the client's answer to a close.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// A request that asks for a WebSocket as it should.
+pub(crate) struct Handshake {
+    accept: String,
+    upgraded: OnUpgrade,
+}
+
+impl Handshake {
+    /// # Errors
+    /// 426 where the request is no upgrade, 400 for one without a key, 403 for a page of a foreign origin.
+    pub(crate) fn of(state: &State, request: &mut Request) -> Result<Handshake> {
+        let has = |name: HeaderName, token: &str| {
+            let listed = request.header(name).unwrap_or_default();
+            listed.split(',').any(|listed| listed.trim().eq_ignore_ascii_case(token))
+        };
+        let asks = request.method == Method::GET && request.version == Version::HTTP_11;
+        let is_upgrade = asks && has(header::UPGRADE, "websocket") && has(header::CONNECTION, "upgrade");
+        if !is_upgrade || request.header(header::SEC_WEBSOCKET_VERSION) != Some("13") {
+            let reason = "feed=websocket is answered to a WebSocket's handshake, GET in HTTP/1.1, version 13";
+            return Err(Failure::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
+        }
+        // Browsers let any page open a WebSocket, with the user's credentials, and to this machine.
+        if !state.cors.is_own_or_allowed(&request.headers) {
+            return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
+        }
+        let key = request.header(header::SEC_WEBSOCKET_KEY).unwrap_or_default();
+        if STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
+            return Err(Failure::bad_request("Sec-WebSocket-Key must be 16 bytes in base64"));
+        }
+        let accept = STANDARD.encode(Sha1::new().chain_update(key).chain_update(HANDSHAKE).finalize());
+        let no_upgrade = || Failure::bad_request("The connection cannot be upgraded");
+        let upgraded = request.upgrade.take().ok_or_else(no_upgrade)?;
+        Ok(Handshake { accept, upgraded })
+    }
+
+    /// 101 in the place of a stream of lines, which go over the socket then.
+    pub(crate) fn answer(self, mut reply: Reply) -> Reply {
+        let body = std::mem::replace(&mut reply.body, ReplyBody::Full(None));
+        let ReplyBody::Stream(pieces) = body else { return reply };
+        tokio::spawn(async move {
+            match timeout(HANDSHAKE_MAX, self.upgraded).await {
+                Ok(Ok(upgraded)) => serve(upgraded, pieces).await,
+                Ok(Err(error)) => tracing::debug!(%error, "a connection was not upgraded"),
+                Err(_) => tracing::debug!("a connection was not upgraded in time"),
+            }
+        });
+        reply.status = StatusCode::SWITCHING_PROTOCOLS;
+        reply.headers.clear();
+        reply.header(header::CONNECTION, "upgrade");
+        reply.header(header::UPGRADE, "websocket");
+        reply.header(header::SEC_WEBSOCKET_ACCEPT, &self.accept);
+        reply
+    }
+}
+
+/// Sends a feed until it ends, or the client does.
+async fn serve(upgraded: Upgraded, mut pieces: mpsc::Receiver<Piece>) {
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(WRITE_BUFFER_BYTES)
+        .max_message_size(Some(INCOMING_BYTES_MAX))
+        .max_frame_size(Some(INCOMING_BYTES_MAX));
+    let mut socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+    let mut lines = Lines::default();
+    let code = loop {
+        tokio::select! {
+            piece = pieces.recv() => match piece {
+                Some(Piece::Data(bytes)) => {
+                    if send(&mut socket, &mut lines, bytes).await.is_err() {
+                        return;
+                    }
+                }
+                Some(Piece::End) => break CloseCode::Normal,
+                None => break CloseCode::Error,
+            },
+            incoming = socket.next() => match incoming {
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(_))) => break CloseCode::Normal,
+                // Rows are one way only.
+                Some(Ok(_)) => break CloseCode::Unsupported,
+                // Among them messages that are too long.
+                Some(Err(_)) => break CloseCode::Policy,
+                None => return,
+            },
+        }
+    };
+    // The feed's task ends with this.
+    drop(pieces);
+    let close = async {
+        if lines.is_within {
+            // A message that broke off is never completed, or it would look whole.
+            return;
+        }
+        // A close by the client is answered with its own code, and what is sent here comes too late.
+        let _ = socket.close(Some(CloseFrame { code, reason: Default::default() })).await;
+        while let Some(Ok(_)) = socket.next().await {}
+        if code == CloseCode::Policy {
+            // With bytes unread the system would reset the connection, and what was sent last would not arrive.
+            let stream = socket.get_mut();
+            let mut rest = [0; READ_BUFFER_BYTES];
+            let _ = stream.shutdown().await;
+            while stream.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
+        }
+    };
+    let _ = timeout(CLOSE_MAX, close).await;
+}
+
+async fn send(
+    socket: &mut Socket,
+    lines: &mut Lines,
+    bytes: Bytes,
+) -> std::result::Result<(), tokio_tungstenite::tungstenite::Error> {
+    let mut rest = bytes;
+    while let Some(message) = lines.next(&mut rest) {
+        socket.feed(message).await?;
+    }
+    socket.flush().await
+}
+
+/// Makes messages of lines, however they are cut.
+#[derive(Default)]
+struct Lines {
+    /// The beginning of a line has been sent.
+    is_within: bool,
+}
+
+impl Lines {
+    fn next(&mut self, rest: &mut Bytes) -> Option<Message> {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = memchr::memchr(b'\n', rest);
+        let part = rest.split_to(end.unwrap_or(rest.len()));
+        if end.is_some() {
+            rest.advance(1);
+            if part.is_empty() && !self.is_within {
+                return Some(Message::Ping(Bytes::new()));
+            }
+        }
+        let kind = if self.is_within { Data::Continue } else { Data::Text };
+        self.is_within = end.is_none();
+        Some(Message::Frame(Frame::message(part, OpCode::Data(kind), end.is_some())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn lines_are_messages_wherever_they_are_cut(
+            lines in proptest::collection::vec("[a-zé]{0,12}", 0..8), cuts in proptest::collection::vec(1..9_usize, 1..40)
+        ) {
+            let text: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\n"].concat()).collect();
+            let (mut found, mut open) = (Vec::new(), None::<Vec<u8>>);
+            let (mut state, mut rest, mut cuts) = (Lines::default(), Bytes::from(text), cuts.into_iter().cycle());
+            while !rest.is_empty() {
+                let mut piece = rest.split_to(cuts.next().unwrap_or(1).min(rest.len()));
+                while let Some(message) = state.next(&mut piece) {
+                    match message {
+                        Message::Ping(_) => {
+                            prop_assert!(open.is_none(), "a ping within a line would be read as another heartbeat");
+                            found.push(String::new());
+                        }
+                        Message::Frame(frame) => {
+                            let begins = frame.header().opcode == OpCode::Data(Data::Text);
+                            prop_assert_eq!(begins, open.is_none());
+                            let mut line = open.take().unwrap_or_default();
+                            line.extend_from_slice(frame.payload());
+                            match frame.header().is_final {
+                                true => found.push(String::from_utf8(line).unwrap()),
+                                false => open = Some(line),
+                            }
+                        }
+                        _ => prop_assert!(false, "another message"),
+                    }
+                }
+            }
+            prop_assert_eq!(found, lines);
+        }
+    }
+}
