@@ -43,8 +43,12 @@ impl StorageHealth {
     /// The answer to `GET /_up`, within [`PING_MAX`]: CouchDB's, and how the storage is. A load balancer goes by the
     /// status alone.
     pub(crate) async fn up(&self, layer: &Layer) -> Reply {
+        self.answer(layer.ping()).await
+    }
+
+    async fn answer(&self, ping: impl Future<Output = flatbed_layer::Result<()>>) -> Reply {
         let started = Instant::now();
-        let unreachable = match tokio::time::timeout(PING_MAX, layer.ping()).await {
+        let unreachable = match tokio::time::timeout(PING_MAX, ping).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("the storage does not answer: {error}")),
             Err(_) => Some(format!("the storage does not answer within {} s", PING_MAX.as_secs())),
@@ -75,5 +79,51 @@ impl StorageHealth {
         }
         out.extend_from_slice(b"}}");
         Reply::json(if failure.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::reply::ReplyBody;
+
+    async fn told(health: &StorageHealth, ping: impl Future<Output = flatbed_layer::Result<()>>) -> (u16, Value) {
+        let reply = health.answer(ping).await;
+        let ReplyBody::Full(Some(body)) = reply.body else { panic!("a whole body") };
+        (reply.status.as_u16(), serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storage_that_does_not_answer_is_told_in_time() {
+        let health = StorageHealth::new("cluster");
+        let started = tokio::time::Instant::now();
+        let (status, answer) = told(&health, std::future::pending()).await;
+        assert!(started.elapsed() <= Duration::from_secs(6));
+        assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")));
+        assert_eq!(answer["storage"], json!({"engine": "cluster", "state": "unreachable", "ping_ms": null}));
+        let (status, answer) = told(&health, async { Err(flatbed_layer::Error::NoRandomness) }).await;
+        assert_eq!((status, &answer["storage"]["state"]), (503, &json!("unreachable")));
+        assert!(told(&health, async { Ok(()) }).await.1["storage"]["ping_ms"].is_number());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_storage_stays_failed() {
+        let health = StorageHealth::default();
+        let (status, answer) = told(&health, async { Ok(()) }).await;
+        assert_eq!((status, &answer["status"], &answer["seeds"]), (200, &json!("ok"), &json!({})));
+        health.fail("the disk is full");
+        health.fail("and more");
+        for _ in 0..2 {
+            let (status, answer) = told(&health, async { Ok(()) }).await;
+            assert_eq!((status, &answer["error"]), (503, &json!("storage_failed")));
+            assert_eq!(
+                (&answer["reason"], &answer["storage"]["state"]),
+                (&json!("the disk is full"), &json!("failed"))
+            );
+        }
+        // Whatever else is wrong.
+        assert_eq!(told(&health, std::future::pending()).await.1["storage"]["state"], "failed");
     }
 }
