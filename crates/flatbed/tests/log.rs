@@ -81,7 +81,7 @@ async fn lines_of_a_request_carry_its_id() {
     let mut connection = server.connect().await;
     let mut ids = Vec::new();
     ids.push(ask(&mut connection, Method::PUT, "/db", "").await.1);
-    for at in 0..12 {
+    for at in 0..24 {
         ids.push(ask(&mut connection, Method::PUT, &format!("/db/d{at}"), "{}").await.1);
         // A stream's task is another one than its request's.
         ids.push(ask(&mut connection, Method::GET, "/db/_all_docs?include_docs=true", "").await.1);
@@ -89,6 +89,9 @@ async fn lines_of_a_request_carry_its_id() {
     assert!(server.stop());
     let log = log(directory.path());
     let of_requests = log.lines().filter(|line| line.contains("tried again") && line.contains("request_id="));
+    // Only writes commit, and each is a task of its own.
+    let is_commit = |line: &str| line.contains("code=1020") || line.contains("code=1021");
+    assert!(of_requests.clone().any(is_commit), "{log}");
     let (mut count, mut met) = (0, std::collections::HashSet::new());
     for line in of_requests {
         let id = ids.iter().find(|id| line.contains(&format!("request{{request_id=\"{id}\"}}")));
