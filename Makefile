@@ -11,7 +11,7 @@ bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash bench bench-engine \
+.PHONY: help run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash bench bench-engine bench-feeds \
   bindings-library need-rust need-npm need-python
 
 help: ## list the targets
@@ -88,6 +88,12 @@ bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engin
 	pouchdb='$(target)/bench/node_modules/pouchdb-server/bin/pouchdb-server'; \
 	$(target)/release/flatbed-bench suite --flatbed $(target)/release/flatbed --directory $(target)/bench \
 	  $$([ -e "$$pouchdb" ] && echo --pouchdb "$$(realpath "$$pouchdb")")
+
+# make bench-feeds CASE=1000of1-100 ROUNDS=3 runs one case three times; a star at the end stands for any end.
+bench-feeds: need-rust ## measure thousands of followers of changes feeds; results in target/bench/feeds.md
+	cargo build --release --package flatbed --package flatbed-bench
+	$(target)/release/flatbed-bench feeds --flatbed $(target)/release/flatbed --directory $(target)/bench --documents 1000000 \
+	  $(if $(CASE),--case '$(CASE)') $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-engine: need-rust ## measure the engine beside plain LMDB; results in target/bench/engine.md
 	cargo build --release --package foundationdb-sys --example engine_bench

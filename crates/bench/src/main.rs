@@ -3,7 +3,9 @@
 //! milliseconds, and how much of a core each side used.
 
 mod documents;
+mod feeds;
 mod histories;
+mod limits;
 mod load;
 mod raw;
 mod server;
@@ -19,6 +21,7 @@ use load::{Kind, Target};
 
 const HELP: &str = "\
 flatbed-bench suite --flatbed BINARY [--pouchdb SCRIPT] [--directory DIR] [--documents N] [--seconds N]
+flatbed-bench feeds --flatbed BINARY [--directory DIR] [--case NAME]... [--seconds N] [--rounds N] [--documents N]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
 flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
@@ -37,6 +40,8 @@ struct Arguments {
     source: PathBuf,
     flatbed: PathBuf,
     pouchdb: Option<PathBuf>,
+    cases: Vec<String>,
+    rounds: u64,
 }
 
 fn parse() -> Result<Option<Arguments>, lexopt::Error> {
@@ -53,6 +58,8 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
         source: "flatbed-data".into(),
         flatbed: "target/release/flatbed".into(),
         pouchdb: None,
+        cases: Vec::new(),
+        rounds: 1,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -68,6 +75,8 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
             Long("directory") => arguments.directory = parser.value()?.into(),
             Long("source") => arguments.source = parser.value()?.into(),
             Long("flatbed") => arguments.flatbed = parser.value()?.into(),
+            Long("case") => arguments.cases.push(parser.value()?.string()?),
+            Long("rounds") => arguments.rounds = parser.value()?.parse()?,
             Long("pouchdb") => arguments.pouchdb = Some(parser.value()?.into()),
             Value(command) if arguments.command.is_empty() => arguments.command = command.string()?,
             other => return Err(other.unexpected()),
@@ -109,6 +118,11 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     if arguments.command == "suite" {
         let Arguments { flatbed, pouchdb, directory, documents, seconds, .. } = arguments;
         runtime.block_on(suite::run(&suite::Options { flatbed, pouchdb, directory, documents, seconds }))?;
+        return Ok(());
+    }
+    if arguments.command == "feeds" {
+        let Arguments { flatbed, directory, cases, seconds, rounds, documents, .. } = arguments;
+        runtime.block_on(feeds::run(&feeds::Options { flatbed, directory, cases, seconds, rounds, documents }))?;
         return Ok(());
     }
     runtime.block_on(async {

@@ -141,7 +141,8 @@ pub async fn run(options: &Options) -> Result<(), SuiteError> {
     Ok(())
 }
 
-fn remove(directory: &Path) -> io::Result<()> {
+/// Removes a directory with what is in it, if it is there.
+pub fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,0 +1,165 @@
+//! When writes were acknowledged and when their rows came, shared by the writers' thread and the followers'.
+
+use std::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::Instant,
+};
+
+use serde_json::{Value, json};
+
+use crate::stats::{percentiles, rounded};
+
+/// One write.
+#[derive(Default)]
+struct Write {
+    /// Nanoseconds after the start of the case; 0 until it is acknowledged.
+    acknowledged: AtomicU64,
+    /// The same of the row that came last.
+    last_row: AtomicU64,
+    /// How many followers have its row.
+    rows: AtomicU32,
+}
+
+/// All writes of a case, by number.
+pub struct Tally {
+    start: Instant,
+    writes: Vec<Write>,
+    rows: AtomicU64,
+}
+
+impl Tally {
+    /// Room for the writes 0 to `count`.
+    pub fn new(count: usize) -> Tally {
+        let writes = std::iter::repeat_with(Write::default).take(count).collect();
+        Tally { start: Instant::now(), writes, rows: AtomicU64::new(0) }
+    }
+
+    fn nanoseconds(&self, at: Instant) -> u64 {
+        // Never 0, which stands for not yet.
+        u64::try_from(at.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// The write `number` was acknowledged now.
+    pub fn acknowledge(&self, number: usize) {
+        if let Some(write) = self.writes.get(number) {
+            write.acknowledged.store(self.nanoseconds(Instant::now()), Ordering::Release);
+        }
+    }
+
+    /// A follower has the row of write `number`. Microseconds since its acknowledgement, 0 where the row came before;
+    /// `None`: no such write.
+    pub fn row(&self, number: usize, at: Instant) -> Option<u64> {
+        let write = self.writes.get(number)?;
+        let at = self.nanoseconds(at);
+        write.last_row.fetch_max(at, Ordering::Relaxed);
+        write.rows.fetch_add(1, Ordering::Relaxed);
+        self.rows.fetch_add(1, Ordering::Relaxed);
+        Some(match write.acknowledged.load(Ordering::Acquire) {
+            0 => 0,
+            acknowledged => at.saturating_sub(acknowledged) / 1000,
+        })
+    }
+
+    /// Rows that have come, of all writes and followers.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    /// From the acknowledgement to the last follower's row, in milliseconds; and how many rows of the `followers` that
+    /// each write has are missing.
+    pub fn last_rows(&self, followers: u32) -> (Value, u64) {
+        let mut latencies_ms = Vec::new();
+        let mut missing = 0;
+        for write in &self.writes {
+            let acknowledged = write.acknowledged.load(Ordering::Relaxed);
+            let rows = write.rows.load(Ordering::Relaxed);
+            if acknowledged > 0 {
+                missing += u64::from(followers.saturating_sub(rows));
+                latencies_ms.push((write.last_row.load(Ordering::Relaxed) as f64 - acknowledged as f64) / 1e6);
+            }
+        }
+        (percentiles(&mut latencies_ms), missing)
+    }
+
+    /// How many writes were acknowledged.
+    pub fn acknowledged(&self) -> usize {
+        self.writes.iter().filter(|write| write.acknowledged.load(Ordering::Relaxed) > 0).count()
+    }
+}
+
+/// Counts of microseconds, each within a 64th: many millions of latencies in little memory.
+pub struct Histogram(Vec<u64>);
+
+const MANTISSA_BITS: u32 = 6;
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram(vec![0; (64 << MANTISSA_BITS) as usize])
+    }
+}
+
+impl Histogram {
+    fn bucket(value: u64) -> usize {
+        let exponent = (u64::BITS - value.leading_zeros()).saturating_sub(MANTISSA_BITS + 1);
+        ((u64::from(exponent) << MANTISSA_BITS) + (value >> exponent)) as usize
+    }
+
+    /// The least value of a bucket.
+    fn value(bucket: usize) -> u64 {
+        let exponent = (bucket >> MANTISSA_BITS).saturating_sub(1);
+        ((bucket - (exponent << MANTISSA_BITS)) as u64) << exponent
+    }
+
+    /// One more.
+    pub fn add(&mut self, microseconds: u64) {
+        if let Some(count) = self.0.get_mut(Self::bucket(microseconds)) {
+            *count += 1;
+        }
+    }
+
+    /// In milliseconds; null without any.
+    pub fn percentiles(&self) -> Value {
+        let all: u64 = self.0.iter().sum();
+        let Some(last) = self.0.iter().rposition(|count| *count > 0) else { return Value::Null };
+        let at = |share: f64| {
+            let wanted = (all as f64 * share) as u64;
+            let mut before = 0;
+            let found = self.0.iter().position(|count| {
+                before += count;
+                before > wanted
+            });
+            rounded(Self::value(found.unwrap_or(last)) as f64 / 1e3, 1000.0)
+        };
+        json!({ "p50": at(0.5), "p99": at(0.99), "max": at(1.0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_their_values_within_a_64th() {
+        for value in (0..1000).chain((10..63).map(|bits| (1 << bits) + (1 << (bits - 2)) + 7)) {
+            let least = Histogram::value(Histogram::bucket(value));
+            assert!(least <= value && value - least <= value / 64, "{value} {least}");
+        }
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.percentiles(), Value::Null);
+        (0..100).for_each(|value| histogram.add(value));
+        assert_eq!(histogram.percentiles(), json!({"p50": 0.05, "p99": 0.099, "max": 0.099}));
+    }
+
+    #[test]
+    fn a_write_is_as_late_as_its_last_row() {
+        let tally = Tally::new(2);
+        let start = tally.start;
+        let after = |ms| start + std::time::Duration::from_millis(ms);
+        assert_eq!(tally.row(0, after(1)), Some(0));
+        tally.acknowledge(0);
+        assert!(tally.row(0, after(60_000)).is_some_and(|microseconds| microseconds > 50_000_000));
+        assert_eq!((tally.row(2, after(1)), tally.rows(), tally.acknowledged()), (None, 2, 1));
+        let (last, missing) = tally.last_rows(3);
+        assert!(last["max"].as_f64().is_some_and(|ms| ms > 50_000.0) && missing == 1, "{last} {missing}");
+    }
+}
