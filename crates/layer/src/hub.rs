@@ -154,28 +154,23 @@ impl Hub {
         self.rounds.send_modify(|round| *round += 1);
     }
 
-    /// Ends if there are no followers; nobody comes between the look and the end.
-    fn end_if_deserted(&self) -> bool {
+    /// The task ends, unless followers have come that it is to end without; whether it does. Followers find no tail any
+    /// more, and come again: who comes afterwards starts another task, so all that is left of this one goes at once.
+    fn end(&self, inner: Option<&Inner>, only_if_deserted: bool) -> bool {
         let mut state = self.lock();
-        if state.followers.is_empty() {
-            state.is_running = false;
+        if only_if_deserted && !state.followers.is_empty() {
+            return false;
         }
-        !state.is_running
-    }
-
-    /// The task ends; followers find no tail any more, and come again.
-    fn end(&self, inner: Option<&Inner>) {
-        {
-            let mut state = self.lock();
-            state.is_running = false;
-            state.tail = None;
-        }
+        state.is_running = false;
+        state.tail = None;
+        self.versions.send_replace(0);
         if let Some(inner) = inner {
             inner.watches.leave(self);
             inner.hubs_running.fetch_sub(1, Ordering::Relaxed);
         }
+        drop(state);
         self.wake();
-        self.versions.send_replace(0);
+        true
     }
 }
 
@@ -304,15 +299,21 @@ struct Page {
 }
 
 async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
-    let Some(mut closing) = weak.upgrade().map(|inner| inner.closing.subscribe()) else { return hub.end(None) };
+    let Some(mut closing) = weak.upgrade().map(|inner| inner.closing.subscribe()) else {
+        hub.end(None, false);
+        return;
+    };
     let (mut reader, mut has_changed, mut deserted) = (Reader::default(), false, None);
     loop {
-        let Some(inner) = weak.upgrade() else { return hub.end(None) };
+        let Some(inner) = weak.upgrade() else {
+            hub.end(None, false);
+            return;
+        };
         let followers = hub.lock().followers.len();
         deserted = if followers == 0 { deserted.or(Some(Instant::now())) } else { None };
-        let is_over = deserted.is_some_and(|since| since.elapsed() >= LINGER) && hub.end_if_deserted();
-        if is_over || inner.is_closing() {
-            return hub.end(Some(&inner));
+        let is_over = deserted.is_some_and(|since| since.elapsed() >= LINGER);
+        if (inner.is_closing() || is_over) && hub.end(Some(&inner), !inner.is_closing()) {
+            return;
         }
         let begun = Instant::now();
         let may_watch = inner.watches.may_watch(&inner, &hub, has_changed);
@@ -326,7 +327,10 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
                 }
                 fired
             }
-            Err(Error::DatabaseNotFound) => return hub.end(Some(&inner)),
+            Err(Error::DatabaseNotFound) => {
+                hub.end(Some(&inner), false);
+                return;
+            }
             Err(error) => {
                 tracing::debug!(database = hub.name, %error, "the changes could not be read, and are looked at again");
                 drop(inner);
