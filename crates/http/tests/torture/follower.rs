@@ -1,0 +1,324 @@
+//! One that follows as it likes, and never loses anything.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::client::{Broken, Feed};
+use super::{DOCUMENTS, END, Held, KINDS, Random, World, generation_of, lock};
+
+/// No feed is silent for so long: they have heartbeats, or end.
+const SILENCE_MAX: Duration = Duration::from_secs(40);
+
+/// What a follower wants to see.
+#[derive(Debug)]
+enum Filter {
+    All,
+    DocIds(HashSet<String>),
+    Selector(u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Normal,
+    Longpoll,
+    Continuous,
+    EventSource,
+}
+
+/// What a follower knows of a document.
+#[derive(Debug)]
+struct Seen {
+    seq: String,
+    rev: String,
+    deleted: bool,
+    /// If it asked for all leaves.
+    leaves: Option<Vec<String>>,
+    /// If it asked for documents.
+    document: Option<Value>,
+}
+
+/// What a follower has put together.
+#[derive(Debug)]
+pub struct View {
+    number: u64,
+    filter: Filter,
+    documents: HashMap<String, Seen>,
+}
+
+pub struct Follower {
+    world: Arc<World>,
+    random: Random,
+    since: String,
+    view: View,
+}
+
+/// How one connection is used.
+struct Use {
+    kind: Kind,
+    include_docs: bool,
+    all_leaves: bool,
+    limit: Option<u64>,
+    /// When the follower leaves, whatever comes.
+    until: Option<Instant>,
+    /// Between rows.
+    pause: Duration,
+    /// After so many rows the follower does not read for a while.
+    stops_after: Option<u64>,
+}
+
+impl Follower {
+    pub fn new(world: Arc<World>, number: u64) -> Follower {
+        let mut random = Random(world.seed ^ (number << 40) ^ 1);
+        let filter = match random.below(20) {
+            0..9 => Filter::All,
+            9..14 => Filter::Selector(random.below(KINDS)),
+            // Longer lists are looked up only where a feed is far behind.
+            list => {
+                let length = if list < 18 { 20 } else { 150 };
+                let ids = (0..length).map(|_| format!("doc{:03}", random.below(DOCUMENTS)));
+                Filter::DocIds(ids.chain([END.to_owned()]).collect())
+            }
+        };
+        let view = View { number, filter, documents: HashMap::new() };
+        Follower { world, random, since: "0".into(), view }
+    }
+
+    /// Follows until it has seen the end.
+    pub async fn run(mut self) -> View {
+        while !self.view.documents.contains_key(END) {
+            if self.random.percent(3) {
+                self.since = "0".into();
+                self.view.documents.clear();
+            }
+            let how = self.choose();
+            let known =
+                (how.kind == Kind::Normal && how.limit.is_none()).then(|| lock(&self.world.acknowledged).clone());
+            self.world.connections.fetch_add(1, Ordering::Relaxed);
+            match self.connect(&how).await {
+                Ok(true) => self.view.must_have(&known.unwrap_or_default()),
+                Ok(false) => {}
+                Err(Broken) => {
+                    let what = format!("follower {} with {:?} since {}", self.view.number, how.kind, self.since);
+                    self.world.broke(&what).await;
+                }
+            }
+        }
+        self.view
+    }
+
+    fn choose(&mut self) -> Use {
+        let random = &mut self.random;
+        let has_end = self.world.has_end.load(Ordering::SeqCst);
+        Use {
+            kind: match random.below(20) {
+                0..9 => Kind::Continuous,
+                9..13 => Kind::EventSource,
+                13..17 => Kind::Longpoll,
+                _ => Kind::Normal,
+            },
+            include_docs: random.percent(40),
+            all_leaves: random.percent(30),
+            limit: random.percent(15).then(|| 1 + random.below(40)),
+            until: (!has_end).then(|| Instant::now() + Duration::from_millis(random.below(1_500))),
+            pause: Duration::from_millis(if random.percent(10) { random.below(5) } else { 0 }),
+            stops_after: random.percent(5).then(|| random.below(100)),
+        }
+    }
+
+    /// One connection; true: the answer came to its end.
+    async fn connect(&mut self, how: &Use) -> Result<bool, Broken> {
+        let (path, id, body) = self.request(how);
+        let server = self.world.server(&mut self.random);
+        let receive_bytes = if self.random.percent(30) { 4_096 } else { 128 * 1_024 };
+        let open = Feed::open(server, &path, id.as_deref(), &body, receive_bytes);
+        let Some(opened) = within(how.until, open).await else { return Ok(false) };
+        let (status, mut feed) = opened?;
+        assert_eq!(status, 200, "{path}");
+        let (mut rows, mut last) = (0, self.since.clone());
+        loop {
+            let Some(line) = within(how.until, feed.line()).await else { return Ok(false) };
+            let Some(line) = line? else { break };
+            match parse(how.kind, &line) {
+                Line::Row(row) => {
+                    rows += 1;
+                    self.row(&row, how, &mut last);
+                    let has_end = self.world.has_end.load(Ordering::SeqCst);
+                    if !how.pause.is_zero() && !has_end {
+                        tokio::time::sleep(how.pause).await;
+                    }
+                    if how.stops_after == Some(rows) && !has_end {
+                        tokio::time::sleep(Duration::from_millis(300 + self.random.below(700))).await;
+                    }
+                    if row["id"] == END && matches!(how.kind, Kind::Continuous | Kind::EventSource) {
+                        return Ok(false);
+                    }
+                }
+                Line::Id(id) => assert_eq!(id, last, "the event's id is its row's place"),
+                Line::Last(place) => {
+                    assert!(place >= last, "{path}: {place} is told at the end, but {last} came before");
+                    self.since = place;
+                }
+                Line::Nothing => {}
+            }
+        }
+        assert!(how.limit.is_none_or(|limit| rows <= limit), "{path}: {rows} rows");
+        Ok(true)
+    }
+
+    fn request(&mut self, how: &Use) -> (String, Option<String>, String) {
+        let feed = match how.kind {
+            Kind::Normal => "normal",
+            Kind::Longpoll => "longpoll",
+            Kind::Continuous => "continuous",
+            Kind::EventSource => "eventsource",
+        };
+        let mut path = format!("/db/_changes?feed={feed}");
+        let mut id = None;
+        if how.kind == Kind::EventSource && self.since != "0" && self.random.percent(50) {
+            id = Some(format!("\"{}\"", self.since));
+        } else {
+            path += &format!("&since={}", self.since);
+        }
+        path += if self.random.percent(30) { "&timeout=300" } else { "&heartbeat=1000" };
+        if how.include_docs {
+            path += "&include_docs=true";
+        }
+        if how.all_leaves {
+            path += "&style=all_docs";
+        }
+        if let Some(limit) = how.limit {
+            path += &format!("&limit={limit}");
+        }
+        let body = match &self.view.filter {
+            Filter::All => String::new(),
+            Filter::DocIds(ids) => {
+                path += "&filter=_doc_ids";
+                json!({ "doc_ids": ids.iter().collect::<Vec<_>>() }).to_string()
+            }
+            Filter::Selector(kind) => {
+                path += "&filter=_selector";
+                json!({ "selector": { "$or": [{ "kind": kind }, { "end": true }] } }).to_string()
+            }
+        };
+        (path, id, body)
+    }
+
+    /// A row as it comes.
+    fn row(&mut self, row: &Value, how: &Use, last: &mut String) {
+        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{row}: {value} is no text")).to_owned();
+        self.world.rows.fetch_add(1, Ordering::Relaxed);
+        let (seq, id) = (text(&row["seq"]), text(&row["id"]));
+        assert!(*last == "0" || seq > *last, "{row} comes after {last}");
+        let leaves: Vec<String> =
+            row["changes"].as_array().expect("leaves").iter().map(|leaf| text(&leaf["rev"])).collect();
+        assert!(how.all_leaves || leaves.len() == 1, "{row}: only the winner was asked for");
+        let rev = leaves[0].clone();
+        let deleted = row["deleted"] == json!(true);
+        let document = row.get("doc").cloned();
+        assert_eq!(document.is_some(), how.include_docs, "{row}");
+        if let Some(document) = &document {
+            let is_deleted = document["_deleted"] == json!(true);
+            assert!(document["_rev"] == *rev && document["_id"] == *id && is_deleted == deleted, "{row}");
+        }
+        match (&self.view.filter, &document) {
+            (Filter::DocIds(ids), _) => assert!(ids.contains(&id), "{row} was not asked for"),
+            (Filter::Selector(kind), Some(document)) => assert!(passes(*kind, document), "{row} does not match"),
+            _ => {}
+        }
+        if let Some(before) = self.view.documents.get(&id) {
+            assert!(before.seq < seq, "{row} after {before:?}");
+        }
+        seq.clone_into(last);
+        self.since = seq.clone();
+        let leaves = how.all_leaves.then_some(leaves);
+        self.view.documents.insert(id, Seen { seq, rev, deleted, leaves, document });
+    }
+}
+
+fn passes(kind: u64, document: &Value) -> bool {
+    document["kind"] == json!(kind) || document["end"] == json!(true)
+}
+
+/// The future's result; `None`: it was time to leave.
+async fn within<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    let patience = Instant::now() + SILENCE_MAX;
+    let done = tokio::time::timeout_at(until.unwrap_or(patience).min(patience), future).await.ok();
+    assert!(done.is_some() || Instant::now() < patience, "a feed is silent");
+    done
+}
+
+enum Line {
+    Row(Value),
+    Id(String),
+    Last(String),
+    Nothing,
+}
+
+fn parse(kind: Kind, line: &str) -> Line {
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let place = |value: &Value| Line::Last(value["last_seq"].as_str().expect("a place").to_owned());
+    match kind {
+        Kind::EventSource => match line.split_once(": ") {
+            Some(("data", text)) => Line::Row(json(text)),
+            Some(("id", id)) => Line::Id(id.trim_matches('"').to_owned()),
+            _ => Line::Nothing,
+        },
+        Kind::Continuous if line.is_empty() => Line::Nothing,
+        Kind::Continuous => {
+            let value = json(line);
+            if value.get("last_seq").is_some() { place(&value) } else { Line::Row(value) }
+        }
+        Kind::Normal | Kind::Longpoll if line.starts_with("{\"seq\"") => Line::Row(json(line.trim_end_matches(','))),
+        Kind::Normal | Kind::Longpoll if line.starts_with("\"last_seq\"") => place(&json(&format!("{{{line}"))),
+        Kind::Normal | Kind::Longpoll => Line::Nothing,
+    }
+}
+
+impl View {
+    /// Whether it is one that this follower must have at its newest revision.
+    fn must_show(&self, id: &str, held: Option<&Held>) -> bool {
+        match &self.filter {
+            Filter::All => true,
+            Filter::DocIds(ids) => ids.contains(id),
+            Filter::Selector(kind) => held.is_some_and(|held| passes(*kind, &held.document)),
+        }
+    }
+
+    /// A whole answer has what was acknowledged before.
+    fn must_have(&self, acknowledged: &HashMap<String, u64>) {
+        for (id, generation) in acknowledged.iter().filter(|(id, _)| self.must_show(id, None)) {
+            let seen = self.documents.get(id);
+            assert!(
+                seen.is_some_and(|seen| generation_of(&seen.rev) >= *generation),
+                "follower {}: {id} was acknowledged at {generation}, but {seen:?}",
+                self.number
+            );
+        }
+    }
+
+    /// What it has seen is what the database holds, as far as its filter shows that.
+    pub fn must_equal(&self, database: &HashMap<String, Held>) {
+        let number = self.number;
+        for (id, held) in database {
+            let seen = self.documents.get(id);
+            if !self.must_show(id, Some(held)) {
+                // It matched once, perhaps, and was not shown since.
+                assert!(seen.is_none_or(|seen| seen.seq < held.seq), "follower {number}: {seen:?} but {held:?}");
+                continue;
+            }
+            let seen = seen.unwrap_or_else(|| panic!("follower {number} has not seen {id}: {held:?}"));
+            let is_same = (&seen.seq, &seen.rev, seen.deleted) == (&held.seq, &held.rev, held.deleted)
+                && seen.leaves.as_ref().is_none_or(|leaves| *leaves == held.leaves)
+                && seen.document.as_ref().is_none_or(|document| *document == held.document);
+            assert!(is_same, "follower {number}: {seen:?} but {held:?}");
+        }
+        for id in self.documents.keys() {
+            assert!(database.contains_key(id), "follower {number}: {id} is not there");
+        }
+    }
+}

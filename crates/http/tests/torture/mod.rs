@@ -1,0 +1,242 @@
+//! Many writers, and many more followers that come and go as they like: what each of them has put together at the end is
+//! what the database holds.
+//!
+//! The last write of all is a document that every filter passes. A follower has all that came before once it has that
+//! one; nobody waits for a time to pass. What a connection gives is checked as it comes: the order never goes back, so no
+//! row comes twice; a row is one that the filter passes, with its own document; a place that is told at the end of a feed
+//! is not before a row of it; and a whole answer has all that was acknowledged before it was asked for.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+mod client;
+mod follower;
+mod quiet;
+mod writer;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flatbed_client::{Connection, Url};
+use hyper::Method;
+use serde_json::{Value, json};
+
+pub const DOCUMENTS: u64 = 500;
+pub const WRITERS: u64 = 32;
+pub const FOLLOWERS: u64 = 200;
+
+/// Documents have one of so many kinds, and another with each edit; some followers want one kind.
+pub const KINDS: u64 = 8;
+
+/// Every so manyth document gets conflicts.
+pub const CONFLICTS_EVERY: u64 = 20;
+
+/// The document that is written last.
+pub const END: &str = "end";
+
+/// Within this time after the last write all followers have it. What looks again without being told does so later: a
+/// follower that was forgotten is found.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// For how long there are writes: `FLATBED_TEST_SECONDS`, or as said here.
+pub fn seconds(short: f64) -> Duration {
+    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
+    Duration::from_secs_f64(given.map_or(short, |text| text.parse().expect("FLATBED_TEST_SECONDS is a number")))
+}
+
+/// Where the servers are, and what the writers know.
+pub struct World {
+    servers: Mutex<Vec<SocketAddr>>,
+    /// Servers are killed: connections may break, and are refused.
+    may_break: bool,
+    is_over: AtomicBool,
+    /// The end is written: nobody leaves before having seen it.
+    has_end: AtomicBool,
+    /// A document's newest revision, as far as is known.
+    revs: Mutex<HashMap<String, String>>,
+    /// The generation of each document's newest write that was acknowledged; those with conflicts are left out.
+    acknowledged: Mutex<HashMap<String, u64>>,
+    pub writes: AtomicU64,
+    pub refused: AtomicU64,
+    pub rows: AtomicU64,
+    pub connections: AtomicU64,
+    pub broken: AtomicU64,
+    pub wakes: AtomicU64,
+    seed: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    /// One whose servers are at these addresses. `may_break`: they are killed now and then.
+    pub fn new(servers: Vec<SocketAddr>, may_break: bool) -> Arc<World> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+        Arc::new(World {
+            servers: Mutex::new(servers),
+            may_break,
+            is_over: AtomicBool::new(false),
+            has_end: AtomicBool::new(false),
+            revs: Mutex::default(),
+            acknowledged: Mutex::default(),
+            writes: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            rows: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+            seed: u64::from(now),
+        })
+    }
+
+    /// Another server took the place of one that was killed.
+    pub fn moved(&self, to: SocketAddr) {
+        *lock(&self.servers) = vec![to];
+    }
+
+    fn server(&self, random: &mut Random) -> SocketAddr {
+        let servers = lock(&self.servers);
+        servers[random.below(servers.len() as u64) as usize]
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// A connection broke, or was refused. Only a server that is killed does that.
+    async fn broke(&self, what: &str) {
+        assert!(self.may_break, "{what}: the connection broke");
+        self.broken.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    /// One request, repeated until there is an answer.
+    async fn call(&self, random: &mut Random, method: Method, path: &str, body: &str) -> (u16, Value) {
+        loop {
+            let url = Url::parse(&format!("http://{}", self.server(random))).expect("a URL");
+            let answer = async { Connection::open(&url).await?.call(method.clone(), path, body.to_owned()).await };
+            match answer.await {
+                Ok(answer) => return (answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)),
+                Err(_) => self.broke(path).await,
+            }
+        }
+    }
+}
+
+/// Runs all of it. `meanwhile` is polled while writers write, and told when they are done: it may kill servers.
+pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Output = ()>) {
+    let mut random = Random(world.seed);
+    for name in ["db", "quiet"] {
+        let (status, answer) = world.call(&mut random, Method::PUT, &format!("/{name}"), "").await;
+        assert!(matches!(status, 201 | 412), "{name}: {status} {answer}");
+    }
+    let followers: Vec<_> = (0..FOLLOWERS).map(|number| follower::Follower::new(world.clone(), number)).collect();
+    let followers: Vec<_> = followers.into_iter().map(|follower| tokio::spawn(follower.run())).collect();
+    let writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(writer::write(world.clone(), number))).collect();
+    let quiet = tokio::spawn(quiet::wakes(world.clone()));
+    let time_is_up = async {
+        tokio::time::sleep(length).await;
+        world.is_over.store(true, Ordering::SeqCst);
+        for writer in writers {
+            writer.await.expect("a writer is done");
+        }
+    };
+    tokio::join!(time_is_up, meanwhile);
+    quiet.await.expect("followers of a quiet database are woken");
+    let (status, answer) = world.call(&mut random, Method::PUT, &format!("/db/{END}"), "{\"end\":true}").await;
+    // An answer may have been lost.
+    assert!(matches!(status, 201 | 409), "{status} {answer}");
+    world.has_end.store(true, Ordering::SeqCst);
+    let database = reference(&world, &mut random).await;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    for (number, follower) in followers.into_iter().enumerate() {
+        let view = tokio::time::timeout_at(deadline, follower).await;
+        let view = view.unwrap_or_else(|_| panic!("follower {number} does not get the last row"));
+        view.expect("a follower").must_equal(&database);
+    }
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    println!(
+        "{length:?}: {} writes, {} refused; {} connections of {FOLLOWERS} followers, {} of them and of writers' broken; {} rows; {} single wakes",
+        count(&world.writes),
+        count(&world.refused),
+        count(&world.connections),
+        count(&world.broken),
+        count(&world.rows),
+        count(&world.wakes),
+    );
+}
+
+/// A document as the database holds it in the end.
+#[derive(Debug)]
+struct Held {
+    seq: String,
+    rev: String,
+    leaves: Vec<String>,
+    deleted: bool,
+    document: Value,
+}
+
+/// What the database holds, asked in two ways.
+async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> {
+    let path = "/db/_changes?style=all_docs&include_docs=true";
+    let (status, changes) = world.call(random, Method::GET, path, "").await;
+    assert_eq!(status, 200, "{changes}");
+    let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned();
+    let mut held = HashMap::new();
+    for row in changes["results"].as_array().expect("rows") {
+        let leaves: Vec<String> =
+            row["changes"].as_array().expect("leaves").iter().map(|leaf| text(&leaf["rev"])).collect();
+        let rev = leaves[0].clone();
+        let deleted = row["deleted"] == json!(true);
+        let before = held.insert(
+            text(&row["id"]),
+            Held { seq: text(&row["seq"]), rev, leaves, deleted, document: row["doc"].clone() },
+        );
+        assert!(before.is_none(), "{row}: a document comes twice");
+    }
+    let (status, all) = world.call(random, Method::GET, "/db/_all_docs?include_docs=true", "").await;
+    assert_eq!(status, 200, "{all}");
+    let rows = all["rows"].as_array().expect("rows");
+    for row in rows {
+        let held = &held[row["id"].as_str().expect("an id")];
+        assert!(!held.deleted && held.document == row["doc"], "{row} but {held:?}");
+    }
+    assert_eq!(rows.len(), held.values().filter(|held| !held.deleted).count());
+    for (id, generation) in lock(&world.acknowledged).iter() {
+        assert!(generation_of(&held[id].rev) >= *generation, "{id}: an acknowledged write is lost");
+    }
+    held
+}
+
+fn generation_of(rev: &str) -> u64 {
+    rev.split('-')
+        .next()
+        .and_then(|generation| generation.parse().ok())
+        .unwrap_or_else(|| panic!("{rev} is no revision"))
+}
+
+/// SplitMix64 (public domain, by Sebastiano Vigna).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    /// True so many times of a hundred.
+    pub fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+}

@@ -1,0 +1,154 @@
+//! Edits, deletions, bulk writes, conflicts and large documents.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use flatbed_client::{Connection, Url};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::{CONFLICTS_EVERY, DOCUMENTS, KINDS, Random, World, generation_of, lock};
+
+/// Documents of more than 64 kB are not shared by followers.
+const LARGE_BYTES: u64 = 70_000;
+
+/// What a request was about, for when it is answered.
+struct Request {
+    method: Method,
+    path: String,
+    body: String,
+    ids: Vec<String>,
+    counts: bool,
+}
+
+pub async fn write(world: Arc<World>, number: u64) {
+    let mut random = Random(world.seed ^ (number << 32));
+    let mut connection = None;
+    while !world.is_over() {
+        if connection.is_none() {
+            let url = Url::parse(&format!("http://{}", world.server(&mut random))).expect("a URL");
+            connection = Connection::open(&url).await.ok();
+        }
+        let Some(open) = &mut connection else {
+            world.broke("a writer").await;
+            continue;
+        };
+        let request = choose(&world, &mut random);
+        let Ok(answer) = open.call(request.method.clone(), &request.path, request.body.clone()).await else {
+            connection = None;
+            world.broke(&request.path).await;
+            continue;
+        };
+        let value: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
+        match answer.status {
+            200..=202 => acknowledged(&world, &request, &value),
+            409 => count_refused(&world),
+            // Somebody else has deleted it.
+            404 if request.method == Method::DELETE => count_refused(&world),
+            status => panic!("{} {}: {status} {value}", request.method, request.path),
+        }
+        if matches!(answer.status, 404 | 409) {
+            // Somebody else was faster: what is there now?
+            let id = &request.ids[0];
+            let Ok(found) = open.call(Method::GET, &format!("/db/{id}"), "").await else {
+                connection = None;
+                world.broke(id).await;
+                continue;
+            };
+            let found: Value = serde_json::from_slice(&found.body).unwrap_or(Value::Null);
+            match found["_rev"].as_str() {
+                Some(rev) => lock(&world.revs).insert(id.clone(), rev.to_owned()),
+                None => lock(&world.revs).remove(id),
+            };
+        }
+        if random.percent(5) {
+            connection = None;
+        }
+    }
+}
+
+fn choose(world: &World, random: &mut Random) -> Request {
+    let number = random.below(DOCUMENTS);
+    let id = format!("doc{number:03}");
+    let rev = lock(&world.revs).get(&id).cloned();
+    let path = format!("/db/{id}");
+    match (random.below(100), &rev) {
+        (0..15, Some(rev)) => {
+            let path = format!("{path}?rev={rev}");
+            Request { method: Method::DELETE, path, body: String::new(), ids: vec![id], counts: true }
+        }
+        (15..25, _) => {
+            let mut ids: Vec<String> =
+                (0..1 + random.below(20)).map(|_| format!("doc{:03}", random.below(DOCUMENTS))).collect();
+            ids.sort();
+            ids.dedup();
+            let documents: Vec<Value> = ids
+                .iter()
+                .map(|id| {
+                    let rev = lock(&world.revs).get(id).cloned();
+                    let mut document = document(id, rev.as_deref(), random);
+                    if random.percent(20) {
+                        document["_deleted"] = json!(true);
+                    }
+                    document
+                })
+                .collect();
+            let body = json!({ "docs": documents }).to_string();
+            Request { method: Method::POST, path: "/db/_bulk_docs".into(), body, ids, counts: true }
+        }
+        // Beside what is there, as a replication would bring it.
+        (25..35, _) if number.is_multiple_of(CONFLICTS_EVERY) => {
+            let rev = format!("1-{:032x}", random.next());
+            let document = document(&id, Some(&rev), random);
+            let body = json!({ "new_edits": false, "docs": [document] }).to_string();
+            Request { method: Method::POST, path: "/db/_bulk_docs".into(), body, ids: vec![id], counts: false }
+        }
+        _ => {
+            let body = document(&id, rev.as_deref(), random).to_string();
+            Request { method: Method::PUT, path, body, ids: vec![id], counts: true }
+        }
+    }
+}
+
+fn document(id: &str, rev: Option<&str>, random: &mut Random) -> Value {
+    let mut document = json!({ "_id": id, "kind": random.below(KINDS), "n": random.next() });
+    if let Some(rev) = rev {
+        document["_rev"] = json!(rev);
+    }
+    match random.below(200) {
+        0 => document["text"] = json!("x".repeat(LARGE_BYTES as usize)),
+        1..20 => document["text"] = json!("y".repeat(random.below(3_000) as usize)),
+        _ => {}
+    }
+    document
+}
+
+fn acknowledged(world: &World, request: &Request, answer: &Value) {
+    let one = std::slice::from_ref(answer);
+    let rows = answer.as_array().map_or(one, |rows| rows.as_slice());
+    for row in rows {
+        let Some(id) = row["id"].as_str() else { continue };
+        let Some(rev) = row["rev"].as_str() else {
+            // Refused: the next one who edits it asks.
+            lock(&world.revs).remove(id);
+            count_refused(world);
+            continue;
+        };
+        world.writes.fetch_add(1, Ordering::Relaxed);
+        lock(&world.revs).insert(id.to_owned(), rev.to_owned());
+        let number: u64 = id.trim_start_matches("doc").parse().expect("a number");
+        if request.counts && !number.is_multiple_of(CONFLICTS_EVERY) {
+            let generation = generation_of(rev);
+            let mut known = lock(&world.acknowledged);
+            let known = known.entry(id.to_owned()).or_default();
+            *known = generation.max(*known);
+        }
+    }
+    if !request.counts {
+        world.writes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn count_refused(world: &World) {
+    world.refused.fetch_add(1, Ordering::Relaxed);
+}
