@@ -85,7 +85,7 @@ impl Handshake {
     pub(crate) fn answer(self, mut reply: Reply) -> Reply {
         let body = std::mem::replace(&mut reply.body, ReplyBody::Full(None));
         let ReplyBody::Stream(pieces) = body else { return reply };
-        tokio::spawn(async move {
+        crate::tracked::spawn(async move {
             match timeout(HANDSHAKE_MAX, self.upgraded).await {
                 Ok(Ok(upgraded)) => serve(upgraded, pieces).await,
                 Ok(Err(error)) => tracing::debug!(%error, "a connection was not upgraded"),
