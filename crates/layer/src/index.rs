@@ -82,10 +82,12 @@ impl IndexMaintainer for BySeq {
             quiet.clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), old.stamp)))?;
         }
         let new = change.new;
-        let mut others: Vec<_> = change.leaves.iter().filter(|(_, rev)| *rev != new.winner).collect();
-        others.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
         let leaves = match change.leaves.len() {
-            2..=LEAVES_IN_ENTRY_MAX => others.into_iter().map(|(_, rev)| revision_message(rev)).collect(),
+            2..=LEAVES_IN_ENTRY_MAX => {
+                let mut others: Vec<_> = change.leaves.iter().filter(|(_, rev)| *rev != new.winner).collect();
+                others.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
+                others.into_iter().map(|(_, rev)| revision_message(rev)).collect()
+            }
             _ => Vec::new(),
         };
         let entry = proto::SequenceEntry {
