@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use foundationdb::{FdbResult, Transaction};
+use foundationdb::{FdbError, FdbResult, Transaction};
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::read::{READ_AHEAD, begin_latest, page_of};
 use crate::seq::Seq;
 use crate::tail::{Part, Tail, TailDocument, TailRow};
-use crate::transaction::bounded;
+use crate::transaction::{bounded, note};
 
 /// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
@@ -394,6 +394,7 @@ impl Reader {
                             return Ok((page, Some(Box::pin(fired))));
                         }
                         Err(failed) => {
+                            note(&inner.metrics, FdbError::from_code(failed.code()));
                             trx = failed.on_error().await?;
                             continue;
                         }
@@ -403,6 +404,7 @@ impl Reader {
                 Err(Error::Storage(error)) => error,
                 Err(other) => return Err(other),
             };
+            note(&inner.metrics, error);
             trx = trx.on_error(error).await?;
         }
     }

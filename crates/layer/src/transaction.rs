@@ -178,7 +178,8 @@ pub(crate) fn conflict_with(trx: &Transaction, key: &[u8]) -> Result<()> {
     Ok(trx.add_conflict_range(key, &end, ConflictRangeType::Read)?)
 }
 
-fn note(metrics: &Metrics, error: FdbError) {
+/// Counts an error that ends an attempt.
+pub(crate) fn note(metrics: &Metrics, error: FdbError) {
     metrics.retries.count(error.code());
     match error.code() {
         NOT_COMMITTED => metrics.conflicts.add(1),

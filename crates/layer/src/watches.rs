@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use foundationdb::Transaction;
+use foundationdb::{FdbError, Transaction};
 
 use crate::error::Result;
 use crate::hub::{Hub, SAFETY_REREAD};
 use crate::layer::Inner;
-use crate::transaction::{self, Attempt, Operation, bounded};
+use crate::transaction::{self, Attempt, Operation, bounded, note};
 
 /// How often what is not watched is looked at.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -177,6 +177,7 @@ pub(crate) async fn arm(
                         return Ok((value, fired));
                     }
                     Err(failed) => {
+                        note(&inner.metrics, FdbError::from_code(failed.code()));
                         trx = failed.on_error().await?;
                         continue;
                     }
@@ -184,6 +185,7 @@ pub(crate) async fn arm(
             }
             Err(error) => error,
         };
+        note(&inner.metrics, error);
         trx = trx.on_error(error).await?;
     }
 }
