@@ -218,10 +218,24 @@ async fn whoever_ends_it_the_other_knows() {
     let path = "/db/_changes?feed=websocket&heartbeat=60000&since=now";
     let mut one = Socket::open(&server, path, &[]).await;
     let mut two = Socket::open(&server, "/_db_updates?feed=websocket&heartbeat=60000&since=now", &[]).await;
-    // The client closes, and its place is free for this request.
+    // A third one waits, however long, for a place.
+    let address = server.address;
+    let third = tokio::spawn(async move {
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        stream.write_all(b"PUT /db2 HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answered");
+        answer
+    });
+    let beside = store.layer().await;
+    for name in (0..20).map(|n| format!("meanwhile{n}")) {
+        beside.create_database(&name, &flatbed_layer::CreateOptions::default()).await.unwrap();
+        assert_eq!(two.message().await.0["db_name"], name.as_str());
+    }
+    // The client closes, and its place is free.
     one.send(CLOSE, &1000_u16.to_be_bytes()).await;
     assert_eq!(one.close_code().await, 1000);
-    assert_eq!(server.call("PUT", "/db2", "").await.status, 201);
+    assert!(soon(third).await.unwrap().starts_with("HTTP/1.1 201 "));
     let (row, _) = two.message().await;
     assert_eq!((row["db_name"].as_str(), row["type"].as_str()), (Some("db2"), Some("created")));
     // There is nothing to say but control frames.

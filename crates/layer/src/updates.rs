@@ -31,8 +31,11 @@ use follow::Batch;
 pub(crate) use follow::UpdatesHub;
 pub(crate) use sweep::sweep;
 
-/// Rows of a page.
+/// Rows of a first page, and of a batch.
 const PAGE_ROWS_MAX: usize = 1_000;
+
+/// Rows of further pages: each reads the stamps of all databases.
+const LATER_ROWS_MAX: usize = 10_000;
 
 /// Keys read in one transaction, of either kind.
 const KEYS_AT_ONCE: usize = 5_000;
@@ -111,7 +114,7 @@ pub struct DatabaseUpdatesQuery {
 /// Part of the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseUpdatesPage {
-    /// At most 1,000, in the order asked for.
+    /// At most 10,000, in the order asked for.
     pub rows: Vec<DatabaseUpdate>,
     /// All is read that was there, or the limit is reached.
     pub at_end: bool,
@@ -176,7 +179,8 @@ impl DatabaseUpdates {
             let stands = if self.query.descending { self.cursor.unwrap_or(seq(newest)) } else { seq(after) };
             return Ok(DatabaseUpdatesPage { rows: Vec::new(), at_end: true, last_seq: stands });
         }
-        let most = PAGE_ROWS_MAX.min(self.limit);
+        let most = if self.cursor.is_none() { PAGE_ROWS_MAX } else { LATER_ROWS_MAX };
+        let most = most.min(self.limit);
         let mut collect = Collect::new(after, until, most, self.query.descending);
         collect.read(&self.inner).await?;
         let (found, at_end) = collect.finish();
