@@ -111,7 +111,8 @@ impl Tree {
         }
         self.lengthen(path);
         for ancestor in ancestors {
-            if self.branches_over(ancestor).any(|branch| branch.leaf != *ancestor) {
+            let was_leaf = self.branches.contains_key(ancestor);
+            if was_leaf && self.branches_over(ancestor).any(|branch| branch.leaf != *ancestor) {
                 self.branches.remove(ancestor);
             }
         }
@@ -123,20 +124,43 @@ impl Tree {
     /// Honest histories agree on each revision's parent. Where a path contradicts what is known, what is known stays: no
     /// revision that was in the tree goes out of it.
     fn lengthen(&mut self, path: &[RevId]) {
-        let mut parents: HashMap<RevId, RevId> = HashMap::new();
-        for branch in self.branches.values() {
-            parents.extend(branch.line().zip(&branch.ancestors).map(|(child, parent)| (child.clone(), parent.clone())));
-        }
+        let mut steps: HashMap<&RevId, &RevId> = HashMap::new();
         for (child, parent) in path.iter().zip(path.iter().skip(1)) {
             if parent.generation() < child.generation() {
-                parents.entry(child.clone()).or_insert_with(|| parent.clone());
+                steps.entry(child).or_insert(parent);
             }
         }
+        // Only what ends on the path can become longer, and many branches may end at the same revision.
+        let mut longer: HashMap<RevId, Vec<RevId>> = HashMap::new();
+        for branch in self.branches.values() {
+            let oldest = branch.oldest();
+            if steps.contains_key(oldest) && !longer.contains_key(oldest) {
+                longer.insert(oldest.clone(), self.descend(oldest, &steps));
+            }
+        }
+        if longer.is_empty() {
+            return;
+        }
         for branch in self.branches.values_mut() {
-            let mut oldest = branch.ancestors.last().unwrap_or(&branch.leaf);
-            while let Some(parent) = parents.get(oldest) {
-                branch.ancestors.push(parent.clone());
-                oldest = parent;
+            if let Some(rest) = longer.get(branch.oldest()) {
+                branch.ancestors.extend(rest.iter().cloned());
+            }
+        }
+    }
+
+    /// The ancestors of a revision, as far down as the branches know, and where none does the steps from child to parent.
+    fn descend(&self, rev: &RevId, steps: &HashMap<&RevId, &RevId>) -> Vec<RevId> {
+        let mut line: Vec<RevId> = Vec::new();
+        loop {
+            let oldest = line.last().unwrap_or(rev);
+            let below = self.branches.values().find_map(|branch| {
+                let below = branch.ancestors.get(branch.depth_of(oldest)?..)?;
+                (!below.is_empty()).then_some(below)
+            });
+            match (below, steps.get(oldest)) {
+                (Some(below), _) => line.extend_from_slice(below),
+                (None, Some(parent)) => line.push((*parent).clone()),
+                (None, None) => return line,
             }
         }
     }
@@ -160,6 +184,11 @@ impl Tree {
 }
 
 impl Branch {
+    /// Where its known past ends.
+    fn oldest(&self) -> &RevId {
+        self.ancestors.last().unwrap_or(&self.leaf)
+    }
+
     /// How many steps above `rev` the leaf lies; `None` if `rev` is not on the branch.
     fn depth_of(&self, rev: &RevId) -> Option<usize> {
         let depth = usize::try_from(self.leaf.generation().checked_sub(rev.generation())?).ok()?;

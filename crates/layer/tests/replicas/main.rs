@@ -113,7 +113,7 @@ async fn replicas_of_what_many_clients_wrote_are_equal() {
     let first = faults.as_ref().map_or(1, |faults| faults.seed);
     loop {
         let seed = first + done;
-        let probability = faults.as_ref().map_or([0.1, 0.03, 0.2][seed as usize % 3], |faults| faults.probability);
+        let probability = faults.as_ref().map_or([0.2, 0.03, 0.1][seed as usize % 3], |faults| faults.probability);
         let operations = if seconds.is_some() { 10 + 10 * (seed % 4) } else { 6 };
         Scenario { seed, probability, operations }.run(&Store::with_faults(probability, seed)).await;
         done += 1;
