@@ -1,4 +1,4 @@
-//! Addresses of servers: `http://[name:password@]host[:port][/prefix]`.
+//! Addresses of servers: `http://[name:password@]host[:port][/prefix]`, or `https://` for who has TLS.
 
 use std::fmt::{self, Write};
 
@@ -7,6 +7,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 /// Where a server listens, and as whom to speak to it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
+    is_secure: bool,
     host: String,
     port: u16,
     prefix: String,
@@ -19,6 +20,9 @@ pub enum UrlError {
     /// Anything but `http://`: there is no TLS in this client.
     #[error("the URL must start with http:// (put a TLS proxy before the server if it must be https)")]
     Scheme,
+    /// Neither `http://` nor `https://`.
+    #[error("the URL must start with http:// or https://")]
+    NeitherScheme,
     /// No host between the scheme and the port or path.
     #[error("the URL names no host")]
     Host,
@@ -40,7 +44,22 @@ impl Url {
     /// # Errors
     /// [`UrlError`] tells which part is wrong.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
-        let rest = text.strip_prefix("http://").ok_or(UrlError::Scheme)?;
+        Url::parse_rest(text.strip_prefix("http://").ok_or(UrlError::Scheme)?, false)
+    }
+
+    /// As [`Url::parse`], and `https://` too, whose port is 443 if none is given.
+    ///
+    /// # Errors
+    /// [`UrlError`] tells which part is wrong.
+    pub fn parse_either(text: &str) -> Result<Url, UrlError> {
+        match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+            (Some(rest), _) => Url::parse_rest(rest, false),
+            (None, Some(rest)) => Url::parse_rest(rest, true),
+            (None, None) => Err(UrlError::NeitherScheme),
+        }
+    }
+
+    fn parse_rest(rest: &str, is_secure: bool) -> Result<Url, UrlError> {
         if rest.contains(|c: char| c.is_control() || c == ' ' || c == '?' || c == '#') {
             return Err(UrlError::Character);
         }
@@ -57,7 +76,7 @@ impl Url {
         let host_end = address.find(']').map_or(0, |at| at + 1);
         let (host, port) = match address[host_end..].find(':') {
             Some(at) => (&address[..host_end + at], address[host_end + at + 1..].parse().map_err(|_| UrlError::Port)?),
-            None => (address, 80),
+            None => (address, if is_secure { 443 } else { 80 }),
         };
         if port == 0 {
             return Err(UrlError::Port);
@@ -66,12 +85,22 @@ impl Url {
             return Err(UrlError::Host);
         }
         let prefix = prefix.trim_end_matches('/').to_owned();
-        Ok(Url { host: host.to_owned(), port, prefix, authorization })
+        Ok(Url { is_secure, host: host.to_owned(), port, prefix, authorization })
     }
 
     /// `host:port`, for the `Host` header and for connecting.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
+    }
+
+    /// The host alone; an IPv6 address in its brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Whether it is `https://`.
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
     }
 
     /// The path on the server of `path`, which starts with a slash: the URL's own prefix stands before it.
@@ -88,7 +117,8 @@ impl Url {
 /// Without the password, so that an address can be printed.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}{}", self.host, self.port, self.prefix)
+        let scheme = if self.is_secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.prefix)
     }
 }
 
@@ -151,6 +181,15 @@ mod tests {
         let url = Url::parse("http://[::1]").unwrap();
         assert_eq!((url.authority().as_str(), url.path("/").as_str()), ("[::1]:80", "/"));
         assert_eq!(Url::parse("http://[::1]:81/").unwrap().authority(), "[::1]:81");
+        assert!(!url.is_secure());
+        let url = Url::parse_either("https://anna:x@couch.example/db").unwrap();
+        assert_eq!(
+            (url.is_secure(), url.host(), url.authority().as_str()),
+            (true, "couch.example", "couch.example:443")
+        );
+        assert_eq!(url.to_string(), "https://couch.example:443/db");
+        assert_eq!(Url::parse_either("http://a").unwrap(), Url::parse("http://a").unwrap());
+        assert_eq!(Url::parse_either("ftp://a"), Err(UrlError::NeitherScheme));
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::{
     collections::{BTreeMap, HashMap},
     io,
     net::SocketAddr,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
-use flatbed_http::{BindError, PasswordHash, Server, ServerOptions};
+use flatbed_http::{BindError, PasswordHash, ReplicatorOptions, Server, ServerOptions, Tls};
 use flatbed_layer::Layer;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -41,6 +42,14 @@ pub enum ServeError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// The certificates that replications are to trust cannot be read.
+    #[error("replication_ca {path}: {reason}", path = .path.display())]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The address means nothing to the system.
     #[error("cannot listen on {listen}: {source}")]
     Address {
@@ -64,6 +73,8 @@ pub enum ServeError {
 pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) -> Result<(), ServeError> {
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
     let admins = admins(config, admin)?;
+    let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
+    let replicator = ReplicatorOptions { tls, ..ReplicatorOptions::default() };
     let listen: Vec<SocketAddr> = tokio::net::lookup_host(&settings.listen)
         .await
         .map_err(|source| ServeError::Address { listen: settings.listen.clone(), source })?
@@ -77,8 +88,17 @@ pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Optio
     let layer = Layer::open(storage.database(), settings.layer_options()).await?;
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let (health, figures) = (storage.health(), storage.figures().and(process::figures));
-    let options =
-        ServerOptions { listen, admins, cors, version, drain: DRAIN, health, figures, ..ServerOptions::default() };
+    let options = ServerOptions {
+        listen,
+        admins,
+        cors,
+        version,
+        drain: DRAIN,
+        health,
+        figures,
+        replicator,
+        ..ServerOptions::default()
+    };
     #[cfg(feature = "otel")]
     let options = ServerOptions { continue_trace: Some(crate::otel::continue_trace), ..options };
     let server = Server::bind(options, layer.clone()).await?;
@@ -103,6 +123,12 @@ pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Optio
     storage.close();
     tracing::info!("stopped");
     Ok(())
+}
+
+fn trusted(path: &Path) -> Result<Tls, ServeError> {
+    let failed = |reason: String| ServeError::Certificates { path: path.to_owned(), reason };
+    let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    Tls::with_authorities(&pem).map_err(|error| failed(error.to_string()))
 }
 
 /// The administrators of the file and of the environment. Plain passwords of the file are hashed and written back.

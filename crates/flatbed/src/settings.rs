@@ -58,6 +58,12 @@ pub const SETTINGS: &[Setting] = &[
         help: "largest document, in bytes of JSON, up to 8000000 [8000000]",
         storage: false,
     },
+    Setting {
+        key: "replication_ca",
+        value: "FILE",
+        help: "PEM file of certificates that replications trust over https, beside Mozilla's authorities",
+        storage: false,
+    },
     Setting { key: "log_format", value: "FORMAT", help: "text or json, to stderr [text]", storage: true },
     Setting {
         key: "log_level",
@@ -152,6 +158,8 @@ pub struct Settings {
     pub run_bytes: Option<u32>,
     /// The largest document, if not the layer's default.
     pub document_bytes_max: Option<u64>,
+    /// Certificates that replications trust, beside those that they trust anyhow.
+    pub replication_ca: Option<PathBuf>,
     /// Text or JSON.
     pub log_format: LogFormat,
     /// A level, or targets with levels.
@@ -196,6 +204,7 @@ impl Settings {
             listen: first("listen").map_or(DEFAULT_LISTEN, |found| &found.text).to_owned(),
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
+            replication_ca: first("replication_ca").map(Found::path),
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
         })

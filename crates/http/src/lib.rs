@@ -30,6 +30,7 @@ mod websocket;
 pub use auth::{InvalidHash, PasswordHash, Principal};
 pub use cors::Cors;
 pub use error::Failure;
+pub use flatbed_replicate::{Tls, TlsError};
 pub use health::StorageHealth;
 pub use metrics::FiguresElsewhere;
 pub use replicator::ReplicatorOptions;

@@ -137,7 +137,7 @@ async fn what_cannot_be_replicated_is_told_without_secrets() {
         (json!({"source": "a", "target": "none"}), 404, "db_not_found"),
         (json!({"source": "none", "target": "a"}), 404, "db_not_found"),
         (json!({"source": format!("http://anna:s3cret@{}/none", server.address), "target": "a"}), 404, "db_not_found"),
-        (json!({"source": "https://anna:s3cret@example.org/x", "target": "a"}), 400, "bad_request"),
+        (json!({"source": "ftp://anna:s3cret@example.org/x", "target": "a"}), 400, "bad_request"),
         (json!({"source": "a"}), 400, "bad_request"),
         (json!({"source": "a", "target": "b", "doc_ids": 1}), 400, "bad_request"),
         (json!({"source": "a", "target": "b", "cancel": true}), 404, "not found"),

@@ -11,9 +11,19 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use tokio::io::DuplexStream;
 
 use crate::error::{Error, Result};
+use crate::tls::Tls;
 
 /// Makes a connection to the server that runs the replication, in memory.
 pub type LocalConnect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
+
+/// How peers are reached.
+#[derive(Clone)]
+pub struct Ways {
+    /// This server itself.
+    pub local: LocalConnect,
+    /// Servers behind `https://`.
+    pub tls: Tls,
+}
 
 /// Headers that one endpoint may have.
 const HEADERS_MAX: usize = 50;
@@ -50,7 +60,7 @@ impl Endpoint {
         };
         let mut headers = Vec::new();
         let place = if text.contains("://") {
-            let url = Url::parse(text).map_err(|error| Error::Url(member, error))?;
+            let url = Url::parse_either(text).map_err(|error| Error::Url(member, error))?;
             if url.path("").is_empty() {
                 return Err(invalid("names no database"));
             }
@@ -176,8 +186,8 @@ mod tests {
         for text in ["1", "null", "{}", "\"\"", "\"http://host\"", r#"{"url":"db","headers":{"a b":"c"}}"#] {
             assert!(endpoint(text).is_err(), "{text}");
         }
-        let error = endpoint("\"https://x:secret@host/db\"").unwrap_err().to_string();
-        assert!(error.contains("http://") && !error.contains("secret"), "{error}");
+        let error = endpoint("\"ftp://x:secret@host/db\"").unwrap_err().to_string();
+        assert!(error.contains("https://") && !error.contains("secret"), "{error}");
         assert_eq!(endpoint("\"a/b\"").unwrap().path(), "/a%2Fb");
     }
 }

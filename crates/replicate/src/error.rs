@@ -8,7 +8,7 @@ pub enum Error {
     /// The description of the replication makes no sense.
     #[error("{0}")]
     InvalidSpec(String),
-    /// An endpoint's address is none, or is `https`.
+    /// An endpoint's address is none.
     #[error("`{0}`: {1}")]
     Url(&'static str, UrlError),
     /// A database is not there.

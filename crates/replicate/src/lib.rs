@@ -1,6 +1,6 @@
 //! CouchDB's replication protocol (version 3), as a client of two peers that speak its HTTP API.
 //!
-//! A [`Peer`] is a database behind `http://`, or one of the server that runs the replication: that one is spoken to
+//! A [`Peer`] is a database behind `http://` or `https://`, or one of the server that runs the replication: that one is spoken to
 //! through a pair of pipes in memory, so that there is one protocol and no second way into a database. What is read from
 //! the source is handed on as the JSON text that it is; nothing is gathered beyond fixed bounds (see `transfer`).
 //!
@@ -19,10 +19,12 @@ mod run;
 mod spec;
 mod stats;
 pub mod time;
+mod tls;
 mod transfer;
 
-pub use endpoint::{Endpoint, LocalConnect};
+pub use endpoint::{Endpoint, LocalConnect, Ways};
 pub use error::{Error, Result};
 pub use run::{Control, Fence, Outcome, replicate};
 pub use spec::{Filter, Spec};
 pub use stats::{Progress, Stats};
+pub use tls::{Tls, TlsError};

@@ -9,7 +9,7 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request};
 
-use crate::endpoint::{Endpoint, LocalConnect, Place};
+use crate::endpoint::{Endpoint, Place, Ways};
 use crate::error::{Error, Result};
 use crate::pool::{Answer, Outgoing, Pool, Server, whole};
 
@@ -48,10 +48,10 @@ impl Whole {
 }
 
 impl Peer {
-    pub(crate) fn new(endpoint: &Endpoint, local: &LocalConnect) -> Peer {
+    pub(crate) fn new(endpoint: &Endpoint, ways: &Ways) -> Peer {
         let (server, host) = match &endpoint.place {
-            Place::Remote(url) => (Server::Remote(url.clone()), url.authority()),
-            Place::Local(_) => (Server::Local(local.clone()), "localhost".to_owned()),
+            Place::Remote(url) => (Server::Remote(url.clone(), ways.tls.clone()), url.authority()),
+            Place::Local(_) => (Server::Local(ways.local.clone()), "localhost".to_owned()),
         };
         let mut headers = HeaderMap::new();
         if let Ok(host) = host.parse() {

@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::endpoint::LocalConnect;
+use crate::tls::Tls;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
@@ -54,7 +55,7 @@ impl Body for Pieces {
 }
 
 pub(crate) enum Server {
-    Remote(Url),
+    Remote(Url, Tls),
     Local(LocalConnect),
 }
 
@@ -93,7 +94,7 @@ impl Pool {
     async fn connect(&self) -> Result<SendRequest<Outgoing>, String> {
         match &self.server {
             Server::Local(connect) => handshake(connect()).await,
-            Server::Remote(url) => {
+            Server::Remote(url, tls) => {
                 let connect = TcpStream::connect(url.authority());
                 let stream = match tokio::time::timeout(CONNECT_MAX, connect).await {
                     Err(_) => return Err("no connection in time".to_owned()),
@@ -101,7 +102,13 @@ impl Pool {
                 };
                 // Small requests wait for their answers: Nagle's algorithm would hold them back.
                 stream.set_nodelay(true).map_err(|error| error.to_string())?;
-                handshake(stream).await
+                if !url.is_secure() {
+                    return handshake(stream).await;
+                }
+                match tokio::time::timeout(CONNECT_MAX, tls.connect(url.host(), stream)).await {
+                    Err(_) => Err("no TLS in time".to_owned()),
+                    Ok(connected) => handshake(connected?).await,
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::checkpoint::{Log, Session, common};
-use crate::endpoint::LocalConnect;
+use crate::endpoint::Ways;
 use crate::error::{Error, Result};
 use crate::peer::{ANSWER_MAX, Peer};
 use crate::spec::{Filter, Spec};
@@ -61,14 +61,14 @@ pub struct Outcome {
 }
 
 /// Replicates: until the source's changes are all taken, or for a continuous one until it is stopped. `server` is this
-/// server's own id, which goes into the replication's; `local` connects to this server.
+/// server's own id, which goes into the replication's; `ways` connect to peers.
 ///
 /// # Errors
 /// [`Error`]. What was done until then stays done, and another run goes on from the last checkpoint.
-pub async fn replicate(spec: &Spec, server: &str, local: &LocalConnect, control: Control) -> Result<Outcome> {
+pub async fn replicate(spec: &Spec, server: &str, ways: &Ways, control: Control) -> Result<Outcome> {
     let id = spec.id(server);
-    let source = Arc::new(Peer::new(&spec.source, local));
-    let target = Arc::new(Peer::new(&spec.target, local));
+    let source = Arc::new(Peer::new(&spec.source, ways));
+    let target = Arc::new(Peer::new(&spec.target, ways));
     source.open(false).await?;
     target.open(spec.create_target).await?;
     let (mut source_log, mut target_log) = (Log::default(), Log::default());

@@ -182,7 +182,7 @@ impl Job {
         }
         let started = Instant::now();
         let control = Control { progress, stop: self.stop.subscribe(), fence };
-        let done = replicate(&self.spec, replicator.layer.uuid(), &replicator.local, control).await;
+        let done = replicate(&self.spec, replicator.layer.uuid(), &replicator.ways, control).await;
         let mut standing = self.standing();
         standing.is_running = false;
         if started.elapsed() >= HEALTHY {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_layer::{Database, Layer, Owner};
-use flatbed_replicate::{LocalConnect, Spec};
+use flatbed_replicate::{LocalConnect, Spec, Tls, Ways};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
@@ -33,11 +33,18 @@ pub struct ReplicatorOptions {
     pub lease: Duration,
     /// Replications that run at once in this server.
     pub jobs_max: usize,
+    /// Whom to trust behind `https://`.
+    pub tls: Tls,
 }
 
 impl Default for ReplicatorOptions {
     fn default() -> Self {
-        ReplicatorOptions { first_pause: Duration::from_secs(30), lease: Duration::from_secs(15), jobs_max: 500 }
+        ReplicatorOptions {
+            first_pause: Duration::from_secs(30),
+            lease: Duration::from_secs(15),
+            jobs_max: 500,
+            tls: Tls::default(),
+        }
     }
 }
 
@@ -45,7 +52,7 @@ impl Default for ReplicatorOptions {
 pub(crate) struct Replicator {
     pub(crate) layer: Layer,
     pub(crate) options: ReplicatorOptions,
-    pub(crate) local: LocalConnect,
+    pub(crate) ways: Ways,
     /// By their ids, those asked for by `POST /_replicate`.
     jobs: Mutex<HashMap<String, Arc<Job>>>,
     /// By their documents' ids, those that `_replicator` asks for, whichever server runs them.
@@ -66,7 +73,8 @@ impl Replicator {
         }
         let running = Semaphore::new(options.jobs_max);
         let (jobs, followed) = Default::default();
-        Arc::new(Replicator { layer, options, local, jobs, followed, owner, running, closing })
+        let ways = Ways { local, tls: options.tls.clone() };
+        Arc::new(Replicator { layer, options, ways, jobs, followed, owner, running, closing })
     }
 
     /// Begins to work off the `_replicator` database.
