@@ -434,3 +434,24 @@ fn damaged() -> Interrupted {
     tracing::error!("an attachment's stored gzip cannot be read");
     Interrupted
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn what_is_inflated_at_once_is_bounded() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(&vec![0; 20_000_000]).unwrap();
+        let stored = encoder.finish().unwrap();
+        let mut plain = Plain::new(true);
+        let mut sizes: Vec<usize> = Vec::new();
+        for piece in plain.pieces(&stored) {
+            sizes.push(plain.push(piece).unwrap_or_default().len());
+        }
+        sizes.push(plain.finish().unwrap_or_default().len());
+        assert_eq!(sizes.iter().sum::<usize>(), 20_000_000);
+        assert!(sizes.iter().all(|size| *size <= 1_032 * GZIP_PIECE), "{sizes:?}");
+    }
+}
