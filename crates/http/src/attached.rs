@@ -452,6 +452,7 @@ mod tests {
         }
         sizes.push(plain.finish().unwrap_or_default().len());
         assert_eq!(sizes.iter().sum::<usize>(), 20_000_000);
-        assert!(sizes.iter().all(|size| *size <= 1_032 * GZIP_PIECE), "{sizes:?}");
+        // The decoder holds some of a piece back for the next.
+        assert!(sizes.iter().all(|size| *size <= 2 * 1_032 * GZIP_PIECE), "{sizes:?}");
     }
 }
