@@ -23,7 +23,7 @@ use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
 use crate::metrics::{FiguresElsewhere, Metrics};
 use crate::replicator::{Replicator, ReplicatorOptions};
-use crate::reply::ReplyMemory;
+use crate::reply::{ReplyMemory, STALL_MAX};
 use crate::request::BodyMemory;
 use crate::router;
 use crate::stall::StallGuard;
@@ -65,6 +65,8 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// How long requests under way may take to end when the server stops.
     pub drain: Duration,
+    /// A connection whose client takes nothing of what is sent for this long is closed.
+    pub stall_max: Duration,
     /// Where a failure of the storage is told.
     pub health: StorageHealth,
     /// What `/metrics` tells besides this server's and its layer's figures.
@@ -87,6 +89,7 @@ impl Default for ServerOptions {
             body_memory_bytes: 512 * 1024 * 1024,
             connections_max: 20_000,
             drain: Duration::from_secs(10),
+            stall_max: STALL_MAX,
             health: StorageHealth::default(),
             figures: FiguresElsewhere::default(),
             continue_trace: None,
@@ -127,6 +130,7 @@ pub(crate) struct State {
     pub uuids: Uuids,
     pub health: StorageHealth,
     pub figures: FiguresElsewhere,
+    pub stall_max: Duration,
     pub continue_trace: Option<ContinueTrace>,
     pub replicator: Arc<Replicator>,
 }
@@ -173,6 +177,7 @@ impl Server {
             health: options.health,
             figures: options.figures,
             continue_trace: options.continue_trace,
+            stall_max: options.stall_max,
         });
         let connections_max = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
         let connections = Arc::new(Semaphore::new(connections_max as usize));
@@ -244,7 +249,7 @@ async fn accept(
         let _ = stream.set_nodelay(true);
         // A client that has vanished while nothing was to be sent is noticed all the same.
         let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
-        let stream = StallGuard::new(stream, state.metrics.clone(), permit);
+        let stream = StallGuard::new(stream, state.stall_max, state.metrics.clone(), permit);
         let state = state.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let state = state.clone();

@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use flatbed_metrics::Held;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -12,14 +13,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::metrics::Metrics;
-use crate::reply::STALL_MAX;
 
-/// A TCP stream whose writes fail once none has got through for [`STALL_MAX`]: else a client that stops reading would
+/// A TCP stream whose writes fail once none has got through for a while: else a client that stops reading would
 /// keep its connection, and what is buffered for it, for ever.
 pub(crate) struct StallGuard {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
+    stall_max: Duration,
     metrics: Arc<Metrics>,
     _open: Held,
     /// Whatever is spoken on it, it is one connection as long as it is open.
@@ -27,12 +28,17 @@ pub(crate) struct StallGuard {
 }
 
 impl StallGuard {
-    /// Counts the connection, and what goes over it.
-    pub(crate) fn new(stream: TcpStream, metrics: Arc<Metrics>, permit: Option<OwnedSemaphorePermit>) -> Self {
+    /// Counts the connection, and what goes over it. A client that takes nothing for `stall_max` is given up.
+    pub(crate) fn new(
+        stream: TcpStream,
+        stall_max: Duration,
+        metrics: Arc<Metrics>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now()));
         metrics.connections_accepted.add(1);
         let open = metrics.connections.hold();
-        StallGuard { stream, deadline, waiting: false, metrics, _open: open, _permit: permit }
+        StallGuard { stream, deadline, waiting: false, stall_max, metrics, _open: open, _permit: permit }
     }
 
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -49,7 +55,7 @@ impl StallGuard {
         }
         if !self.waiting {
             self.waiting = true;
-            self.deadline.as_mut().reset(Instant::now() + STALL_MAX);
+            self.deadline.as_mut().reset(Instant::now() + self.stall_max);
         }
         match self.deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),

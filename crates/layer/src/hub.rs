@@ -32,7 +32,7 @@ pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
 /// After an error of the storage.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// A hub without followers ends after this long: one that only connects again finds it still there.
+/// A hub that has seen to be without followers ends after this long: one that only connects again finds it still there.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Rows read in one transaction, and with documents.

@@ -118,7 +118,8 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         reply.header(header::CONTENT_TYPE, "text/event-stream");
         reply.header(header::CACHE_CONTROL, "no-cache");
     }
-    let mut writer = Writer { database, changes, follow, seqs, sender, pages, rows: 0, _memory: memory };
+    let beaten = Instant::now();
+    let mut writer = Writer { database, changes, follow, seqs, sender, pages, rows: 0, beaten, _memory: memory };
     spawn(async move {
         let done = match writer.follow.feed {
             Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
@@ -210,6 +211,8 @@ struct Writer {
     sender: Sender,
     pages: Pages,
     rows: u64,
+    /// When there was a heartbeat last, or the client had all that there was.
+    beaten: Instant,
     _memory: Memory,
 }
 
@@ -247,8 +250,7 @@ impl Writer {
                     Waited::ReadOn => {}
                 }
             }
-            room = self.next_room(room).await;
-            page = self.changes.next_page().await?;
+            (room, page) = self.next_page(room).await?;
         }
         drop(room);
         let pending = self.pending().await?;
@@ -279,8 +281,7 @@ impl Writer {
                     }
                 }
             }
-            room = self.next_room(room).await;
-            page = self.changes.next_page().await?;
+            (room, page) = self.next_page(room).await?;
         }
         drop(room);
         if !events {
@@ -297,11 +298,32 @@ impl Writer {
         self.follow.descending || self.follow.limit.is_some_and(|limit| self.rows >= limit)
     }
 
-    /// Room for the next page; who has some keeps it.
-    async fn next_room(&self, room: PagePermit) -> PagePermit {
-        match room {
-            Some(room) => Some(room),
-            None => self.pages.room().await,
+    /// The next page, and room for it; who has some keeps it. A client that asked for heartbeats gets them also while
+    /// much is read that a filter does not pass, while others read, and while the storage does not answer.
+    async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
+        let Writer { changes, pages, sender, follow, beaten, .. } = self;
+        let next = async {
+            let room = match room {
+                Some(room) => Some(room),
+                None => pages.room().await,
+            };
+            (room, changes.next_page().await)
+        };
+        tokio::pin!(next);
+        loop {
+            let Some(beat) = follow.heartbeat else {
+                let (room, page) = next.await;
+                return Ok((room, page?));
+            };
+            tokio::select! {
+                // Pages that come at once must not keep it from being due.
+                biased;
+                () = tokio::time::sleep_until(*beaten + beat) => {}
+                (room, page) = &mut next => return Ok((room, page?)),
+            }
+            sender.buffer.extend_from_slice(follow.feed.heartbeat());
+            sender.flush().await?;
+            *beaten = Instant::now();
         }
     }
 
@@ -395,8 +417,9 @@ impl Writer {
         loop {
             // A client that does not read holds nothing that is read for it.
             self.sender.ready().await?;
+            self.beaten = Instant::now();
             let beat = self.follow.heartbeat;
-            let until = beat.map_or(*deadline, |beat| Instant::now() + beat);
+            let until = beat.map_or(*deadline, |beat| self.beaten + beat);
             tokio::select! {
                 followed = self.changes.follow() => return Ok(match followed {
                     Followed::Rows(rows) => Waited::Rows(rows),

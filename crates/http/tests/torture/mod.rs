@@ -61,6 +61,7 @@ pub struct World {
     acknowledged: Mutex<HashMap<String, u64>>,
     pub writes: AtomicU64,
     pub refused: AtomicU64,
+    pub given_up: AtomicU64,
     pub rows: AtomicU64,
     pub connections: AtomicU64,
     pub broken: AtomicU64,
@@ -85,6 +86,7 @@ impl World {
             acknowledged: Mutex::default(),
             writes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             broken: AtomicU64::new(0),
@@ -159,9 +161,10 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
         view.expect("a follower").must_equal(&database);
     }
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let (writes, given_up) = (count(&world.writes), count(&world.given_up));
+    assert!(given_up <= 1 + writes / 1_000, "{given_up} requests were given up, beside {writes} writes");
     println!(
-        "{length:?}: {} writes, {} refused; {} connections of {FOLLOWERS} followers, {} of them and of writers' broken; {} rows; {} single wakes",
-        count(&world.writes),
+        "{length:?}: {writes} writes, {} refused, {given_up} given up; {} connections of {FOLLOWERS} followers, {} of them and of writers' broken; {} rows; {} single wakes",
         count(&world.refused),
         count(&world.connections),
         count(&world.broken),

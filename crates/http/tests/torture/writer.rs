@@ -45,6 +45,8 @@ pub async fn write(world: Arc<World>, number: u64) {
             409 => count_refused(&world),
             // Somebody else has deleted it.
             404 if request.method == Method::DELETE => count_refused(&world),
+            // Conflicts for half a minute: the server gives up, and has written nothing.
+            503 => drop(world.given_up.fetch_add(1, Ordering::Relaxed)),
             status => panic!("{} {}: {status} {value}", request.method, request.path),
         }
         if matches!(answer.status, 404 | 409) {
