@@ -230,7 +230,8 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
         let mut results = vec![None];
         let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
         let mut items = batches.pop().unwrap();
-        let mut write = WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items };
+        let mut write =
+            WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
         let committed = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
         let [Ok(mine)] = &committed[..] else { panic!("{committed:?}") };
         db.set_revs_limit(revs_limit).await.unwrap();
@@ -241,4 +242,35 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
         assert_eq!((shown.rev, shown.body), (theirs.rev, br#""theirs":1"#.to_vec()));
         assert_clean(&db).await;
     }
+}
+
+/// Documents that others write all the time: the more attempts fail, the fewer are tried at once.
+#[tokio::test]
+async fn a_batch_that_fails_again_and_again_becomes_smaller() {
+    let store = Store::new("smaller").await;
+    let db = store.db();
+    let ids: Vec<String> = (0..40).map(|number| format!("d{number}")).collect();
+    let edit = |id: &String| {
+        let body = parse(b"{}", &Limits::default()).unwrap();
+        Edit { id: id.clone().into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    };
+    let edits: Vec<_> = ids.iter().map(edit).collect();
+    let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+    let all: Vec<usize> = (0..edits.len()).collect();
+    let mut results = vec![None; edits.len()];
+    let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &all, &mut results).await.unwrap();
+    let mut items = batches.pop().unwrap();
+    let mut write = WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
+    let mut tried = Vec::new();
+    for _ in 0..10 {
+        tried.push(store.attempt(&mut write, FIRST, false).await.unwrap().unwrap().len());
+    }
+    assert_eq!(tried, [40, 40, 40, 40, 40, 20, 10, 5, 2, 1]);
+    // What a whole attempt wrote after all is not written again by a small one.
+    write.attempts = 0;
+    let written = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
+    write.attempts = 100;
+    let again = store.attempt(&mut write, AFTER_UNKNOWN, true).await.unwrap().unwrap();
+    assert!(matches!((&again[..], &written[0]), ([Ok(again)], Ok(first)) if again == first));
+    assert_clean(&db).await;
 }

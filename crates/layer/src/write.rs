@@ -32,6 +32,9 @@ const TRANSACTION_BYTES_MAX: u64 = 850_000;
 /// Batches of one request that are under way at once.
 const BATCHES_AT_ONCE: usize = 4;
 
+/// A transaction that has failed more often than this takes half the documents, and half of these at each further failure.
+const WHOLE_FAILURES_MAX: u32 = 4;
+
 /// How often a write begins anew because the database was deleted and created again under it.
 const INSTANCES_MAX: usize = 8;
 
@@ -172,7 +175,7 @@ async fn write_batch(
     let mut done = Vec::with_capacity(batch.len());
     let mut rest = batch;
     while !rest.is_empty() {
-        let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest };
+        let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0 };
         let Some(results) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
             done.extend(rest.iter().map(|item| (item.at, None)));
             break;
@@ -223,6 +226,8 @@ pub(crate) struct WriteBatch<'a, 'e> {
     pub instance: &'a Instance,
     pub edits: &'a [Edit<'e>],
     pub items: &'a mut Vec<Item>,
+    /// How many there have been.
+    pub attempts: u32,
 }
 
 impl Operation for WriteBatch<'_, '_> {
@@ -237,12 +242,19 @@ impl Operation for WriteBatch<'_, '_> {
         // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
         // prepared: to begin anew would lose what an attempt knows whose commit may have happened.
         let instance = &*found;
+        for item in self.items.iter_mut() {
+            item.maybe_committed |= attempt.maybe_committed;
+        }
+        // Of many documents that others write too, one is always new: the fewer at once, the sooner they are written.
+        let halvings = self.attempts.saturating_sub(WHOLE_FAILURES_MAX).min(usize::BITS - 1);
+        let most = (self.items.len() >> halvings).max(1);
+        self.attempts += 1;
         // All reads are issued before the first is awaited.
         let reads: Vec<_> = self
             .items
             .iter_mut()
+            .take(most)
             .map(|item| {
-                item.maybe_committed |= attempt.maybe_committed;
                 let edit = &self.edits[item.at];
                 let keys = instance.keys.document(&edit.id);
                 let attempted = item.attempted.as_ref().filter(|_| item.maybe_committed);
