@@ -1,5 +1,7 @@
 // PouchDB on LevelDB and the server, both ways; and couchbackup.
 //   FLATBED_TEST_DOCUMENTS  how many documents are synchronized [1000]; one in twenty has a conflict
+//   FLATBED_TEST_DATA       a file of JSON lines with so many documents, to be synchronized instead of numbered ones: real
+//                           ones are made by tests/data/make.mjs with `all`
 import assert from 'node:assert/strict';
 import { createReadStream, createWriteStream, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,6 +14,9 @@ import { newName, startServer } from './server.mjs';
 const count = Number(process.env.FLATBED_TEST_DOCUMENTS ?? 1000);
 const sample = readFileSync(join(import.meta.dirname, 'data', 'browser-compat-data.jsonl'), 'utf8')
   .trim().split('\n').map((line) => JSON.parse(line));
+
+const real = process.env.FLATBED_TEST_DATA && readFileSync(process.env.FLATBED_TEST_DATA, 'utf8')
+  .trim().split('\n').slice(0, count).map((line) => JSON.parse(line));
 
 let server;
 let directory;
@@ -48,7 +53,7 @@ async function untilEqual(one, other, least) {
 const numbered = (prefix, from, to, more = {}) =>
   Array.from({ length: to - from }, (_, i) => ({ _id: `${prefix}${String(from + i).padStart(6, '0')}`, i, ...more }));
 
-test('live sync both ways with conflicts, while the server is killed', { timeout: 55_000 }, async () => {
+test('live sync both ways with conflicts, while the server is killed', { timeout: real ? 600_000 : 55_000 }, async () => {
   const [here, name] = [local(), newName('remote')];
   let there = new PouchDB(`${server.url}/${name}`);
   // After each batch PouchDB asks the source for its info, for its list of tasks, and leaves a refusal of that unhandled.
@@ -56,8 +61,11 @@ test('live sync both ways with conflicts, while the server is killed', { timeout
   there.info = () => info.call(there).catch(() => ({ update_seq: '0' }));
   const conflicts = Math.floor(count / 20);
   const half = Math.floor((count - conflicts) / 2);
-  await here.bulkDocs([...numbered('here', 0, half), ...numbered('both', 0, conflicts, { at: 'here' }), ...sample]);
-  await there.bulkDocs([...numbered('there', 0, half), ...numbered('both', 0, conflicts, { at: 'there' })]);
+  const made = (prefix, from) => (real
+    ? real.slice(from, from + half).map((doc) => ({ ...doc, _id: `${prefix}${doc._id}` }))
+    : numbered(prefix, 0, half));
+  await here.bulkDocs([...made('here', 0), ...numbered('both', 0, conflicts, { at: 'here' }), ...sample]);
+  await there.bulkDocs([...made('there', half), ...numbered('both', 0, conflicts, { at: 'there' })]);
 
   const sync = here.sync(there, { live: true, retry: true, batch_size: 100 });
   const failed = new Promise((_, reject) => sync.on('error', reject));
@@ -127,4 +135,47 @@ test('couchbackup backs up and restores', async () => {
   await done((next) => couchbackup.restore(createReadStream(file), to.name, { parallelism: 2 }, next));
   const all = async (db) => (await db.allDocs({ include_docs: true })).rows.map(({ doc }) => doc);
   assert.deepEqual(await all(to), await all(from));
+});
+
+test('checkpoints are found again after the server is started anew', async () => {
+  const [here, back] = [local(), local()];
+  const [name, copy] = [newName('remote'), newName('copy')];
+  let asked = [];
+  // PouchDB reads nothing again that it need not, which only its requests tell.
+  const remote = () => new PouchDB(`${server.url}/${name}`, {
+    fetch: (url, options) => (asked.push(String(url)), PouchDB.fetch(url, options)),
+  });
+  const replicate = async () => {
+    const answer = await fetch(`${server.url}/_replicate`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ source: name, target: `${server.url}/${copy}`, create_target: true }),
+    });
+    return (await answer.json()).history;
+  };
+  await here.bulkDocs(numbered('doc', 0, 200));
+  assert.equal((await here.replicate.to(remote())).docs_written, 200);
+  assert.equal((await here.replicate.from(remote())).ok, true);
+  assert.equal((await back.replicate.from(remote())).docs_written, 200);
+  assert.equal((await replicate())[0].docs_written, 200);
+  if (server.kill) {
+    await server.kill();
+    server = await server.restart();
+  }
+  asked = [];
+  await here.replicate.to(remote());
+  await back.replicate.from(remote());
+  const since = asked.filter((url) => url.includes('_changes')).map((url) => new URL(url).searchParams.get('since'));
+  assert.ok(since.length > 0 && since.every((seq) => seq && seq !== '0'), asked.join('\n'));
+  assert.deepEqual(asked.filter((url) => /_revs_diff|_bulk_get/.test(url)), []);
+  const [last, first] = await replicate();
+  assert.deepEqual([last.missing_checked, last.start_last_seq], [0, first.recorded_seq]);
+  // What is new goes on from there, one document and no more.
+  await here.put({ _id: 'new' });
+  assert.equal((await here.replicate.to(remote())).docs_read, 1);
+  const [{ missing_checked, docs_written }] = await replicate();
+  assert.deepEqual([missing_checked, docs_written], [1, 1]);
+  assert.equal((await back.replicate.from(remote())).docs_read, 1);
+  await here.destroy();
+  await back.destroy();
 });
