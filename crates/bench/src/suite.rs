@@ -107,12 +107,13 @@ pub async fn run(options: &Options) -> Result<(), SuiteError> {
     if let Some(transactions) = idle_transactions(&server).await {
         flatbed.insert("idle_transactions", transactions);
     }
-    histories(&server, &mut log, &mut flatbed).await?;
     let other_data = options.directory.join("flatbed-other-data");
     remove(&other_data)?;
     let other = Server::flatbed(&options.flatbed, &other_data).await?;
     let seconds = replication(&server, &other, &mut log).await?;
     flatbed.insert("replication", seconds);
+    // Not where the raw engine takes its keys from.
+    histories(&other, &mut log, &mut flatbed).await?;
     other.stop().await?;
     remove(&other_data)?;
     server.stop().await?;
