@@ -1,0 +1,135 @@
+// Runs functions of one design document. What comes in and goes out is JSON text, so that no object of one call is seen by
+// another, and the built-in functions are taken before a design document's code can change them.
+(() => {
+  const { parse, stringify } = JSON;
+  const { isArray } = Array;
+  const evaluate = globalThis.eval;
+  const apply = Function.prototype.call.bind(Function.prototype.apply);
+  const compiled = new Map();
+  const modules = new Map();
+  const get = Map.prototype.get.bind(compiled);
+  const set = Map.prototype.set.bind(compiled);
+  const getModule = Map.prototype.get.bind(modules);
+  const setModule = Map.prototype.set.bind(modules);
+  const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
+  const trimEnd = String.prototype.replace.call.bind(String.prototype.replace);
+  let design = {};
+  let emitted = 0;
+
+  class Failure {
+    constructor(kind, message) {
+      this.answer = [kind, message];
+    }
+  }
+
+  const member = (path) => {
+    let at = design;
+    for (let i = 0; i < path.length; i++) {
+      if (at === null || typeof at !== 'object' || !ownKey(at, path[i])) return undefined;
+      at = at[path[i]];
+    }
+    return at;
+  };
+
+  const compile = (path) => {
+    const name = stringify(path);
+    let found = get(name);
+    if (found !== undefined) return found;
+    const source = member(path);
+    if (typeof source !== 'string') throw new Failure('missing', '');
+    try {
+      found = evaluate('(' + trimEnd(source, /[\s;]+$/, '') + '\n)');
+    } catch (error) {
+      throw new Failure('compilation_error', `${error}`);
+    }
+    if (typeof found !== 'function') {
+      throw new Failure('compilation_error', 'Expression does not eval to a function.');
+    }
+    set(name, found);
+    return found;
+  };
+
+  // Modules of the design document: './a' and '../a' from where the asking module stands, all else from the top.
+  const require = (name, from = []) => {
+    const parts = `${name}`.split('/');
+    const path = parts[0] === '.' || parts[0] === '..' ? from.slice(0, -1) : [];
+    for (const part of parts) {
+      if (part === '..') path.pop();
+      else if (part !== '.' && part !== '') path.push(part);
+    }
+    const key = stringify(path);
+    const known = getModule(key);
+    if (known !== undefined) return known.exports;
+    const source = member(path);
+    if (typeof source !== 'string') throw new Failure('invalid_require_path', `Must require a string: ${name}`);
+    const module = { id: path.join('/'), exports: {} };
+    setModule(key, module);
+    const body = evaluate(`(function (module, exports, require) {${source}\n})`);
+    body(module, module.exports, (other) => require(other, path));
+    return module.exports;
+  };
+
+  const define = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
+  define('log', () => {});
+  define('toJSON', (value) => stringify(value));
+  define('isArray', (value) => isArray(value));
+  define('sum', (values) => values.reduce((sum, value) => sum + value, 0));
+  define('emit', () => {
+    emitted += 1;
+  });
+  define('require', (name) => require(name));
+
+  const run = {
+    load: (_, input) => {
+      design = input;
+      return [];
+    },
+    has: (path) => {
+      compile(path);
+      return [];
+    },
+    filter: (path, { docs, req }) => {
+      const passes = compile(path);
+      const results = [];
+      for (let i = 0; i < docs.length; i++) results[i] = apply(passes, design, [docs[i], req]) ? 1 : 0;
+      return results;
+    },
+    view: (path, { docs }) => {
+      const map = compile(path);
+      const results = [];
+      for (let i = 0; i < docs.length; i++) {
+        emitted = 0;
+        apply(map, design, [docs[i]]);
+        results[i] = emitted > 0 ? 1 : 0;
+      }
+      return results;
+    },
+    validate: (path, { document, old, user, security }) => {
+      apply(compile(path), design, [document, old, user, security]);
+      return [];
+    },
+  };
+
+  const thrown = (error) => {
+    if (error instanceof Failure) return error.answer;
+    if (error !== null && typeof error === 'object') {
+      if (ownKey(error, 'forbidden')) return ['forbidden', error.forbidden];
+      if (ownKey(error, 'unauthorized')) return ['unauthorized', error.unauthorized];
+      if (error.stack === undefined || error.name === undefined) {
+        for (const name in error) return [name, error[name]];
+      }
+      return [`${error.name}`, `${error.message}`];
+    }
+    return ['unknown_error', error];
+  };
+
+  return (kind, path, input) => {
+    try {
+      return stringify(['ok', run[kind](parse(path), parse(input))]);
+    } catch (error) {
+      const [name, message] = thrown(error);
+      const text = typeof message === 'string' ? message : stringify(message);
+      return stringify(['error', `${name}`, text === undefined ? '' : text]);
+    }
+  };
+})()

@@ -1,0 +1,40 @@
+//! How a call ends without a result.
+
+use std::time::Duration;
+
+/// What a function, or its surroundings, answered instead of a result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// `throw({forbidden: ...})`
+    #[error("forbidden: {0}")]
+    Forbidden(String),
+    /// `throw({unauthorized: ...})`
+    #[error("unauthorized: {0}")]
+    Unauthorized(String),
+    /// There is no such function in the design document.
+    #[error("missing function")]
+    Missing,
+    /// Its text is no function.
+    #[error("{0}")]
+    Compilation(String),
+    /// Anything else that was thrown.
+    #[error("{name}: {reason}")]
+    Thrown {
+        /// The error's name, or the thrown object's first member.
+        name: String,
+        /// What it says.
+        reason: String,
+    },
+    /// It ran for too long.
+    #[error("a function of a design document ran for more than {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    /// It took more memory or stack than it may.
+    #[error("a function of a design document took more memory than it may")]
+    OutOfResources,
+    /// Too many calls are waiting.
+    #[error("too many functions of design documents are waiting to run")]
+    Busy,
+}
+
+/// A result, or how a call ended without one.
+pub type Result<T> = std::result::Result<T, Error>;

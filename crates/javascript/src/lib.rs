@@ -1,0 +1,160 @@
+//! Functions of design documents: filters of changes, maps of views as filters, `validate_doc_update`.
+//!
+//! They are a stranger's programs. Each design document's run in a runtime of their own (QuickJS) that can reach nothing:
+//! no file, no network, no other document; its memory, its stack and the time of a call are bounded. All runs on a few
+//! threads of this crate, so that no thread of the caller ever waits for JavaScript.
+//!
+//! Documents go in as JSON text, results come out as values.
+
+mod error;
+mod machine;
+mod pool;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use error::{Error, Result};
+use flatbed_flatten::json::{self, Limits, Value};
+pub use pool::Runner;
+
+/// How long a call for one document may take (CouchDB's `os_process_timeout` is 5 s, FoundationDB's for a transaction too).
+pub const VALIDATION_MAX: Duration = Duration::from_secs(2);
+
+/// How long a call for a batch of documents may take.
+pub const BATCH_MAX: Duration = Duration::from_secs(5);
+
+/// A design document with functions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Design {
+    text: Arc<str>,
+    hash: u64,
+}
+
+impl Design {
+    /// `text`: the whole document as JSON text, `_id` and `_rev` in it.
+    pub fn new(text: impl Into<Arc<str>>) -> Design {
+        let text = text.into();
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        Design { text, hash: hasher.finish() }
+    }
+
+    /// The document's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq for Design {
+    fn eq(&self, other: &Design) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+/// What a write is validated with; all are JSON texts.
+#[derive(Debug, Clone, Copy)]
+pub struct Validation<'a> {
+    /// The document as it would be.
+    pub document: &'a str,
+    /// The revision that it replaces, or `null`.
+    pub old: &'a str,
+    /// Who writes: `{"db":...,"name":...,"roles":[...]}`.
+    pub user: &'a str,
+    /// The database's `_security`.
+    pub security: &'a str,
+}
+
+impl Runner {
+    /// Whether there is a function at a place in the design document, such as `["filters", "mine"]`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Compilation`], and those of any call.
+    pub async fn find(&self, design: &Design, path: &[&str]) -> Result<()> {
+        self.call(design, "has", path, "null".to_owned(), VALIDATION_MAX).await.map(drop)
+    }
+
+    /// Which of some documents (JSON texts) the filter `filters.NAME` lets through; `req` is the request as JSON text.
+    ///
+    /// # Errors
+    /// What the function throws for any of them, and those of any call.
+    pub async fn filter(&self, design: &Design, name: &str, docs: &[&[u8]], req: &str) -> Result<Vec<bool>> {
+        let mut input = batch(docs);
+        input.push_str(",\"req\":");
+        input.push_str(req);
+        input.push('}');
+        self.call(design, "filter", &["filters", name], input, BATCH_MAX).await.map(|found| passed(&found))
+    }
+
+    /// For which of some documents (JSON texts) the map of the view NAME emits anything.
+    ///
+    /// # Errors
+    /// What the function throws for any of them, and those of any call.
+    pub async fn emits(&self, design: &Design, name: &str, docs: &[&[u8]]) -> Result<Vec<bool>> {
+        let mut input = batch(docs);
+        input.push('}');
+        self.call(design, "view", &["views", name, "map"], input, BATCH_MAX).await.map(|found| passed(&found))
+    }
+
+    /// Asks `validate_doc_update` about a write.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`], [`Error::Unauthorized`]: the write is refused; and those of any call.
+    pub async fn validate(&self, design: &Design, write: &Validation<'_>) -> Result<()> {
+        let Validation { document, old, user, security } = write;
+        let input = format!("{{\"document\":{document},\"old\":{old},\"user\":{user},\"security\":{security}}}");
+        self.call(design, "validate", &["validate_doc_update"], input, VALIDATION_MAX).await.map(drop)
+    }
+
+    async fn call(
+        &self,
+        design: &Design,
+        kind: &'static str,
+        path: &[&str],
+        input: String,
+        time: Duration,
+    ) -> Result<String> {
+        let names = Value::Array(path.iter().map(|name| Value::String((*name).into())).collect());
+        let mut path = Vec::new();
+        json::write(&names, &mut path);
+        let path = String::from_utf8_lossy(&path).into_owned();
+        answer(&self.run(design.clone(), kind, path, input, time).await?)
+    }
+}
+
+fn batch(docs: &[&[u8]]) -> String {
+    let mut input = String::with_capacity(docs.iter().map(|doc| doc.len() + 1).sum::<usize>() + 64);
+    input.push_str("{\"docs\":[");
+    for (at, doc) in docs.iter().enumerate() {
+        input.push_str(if at > 0 { "," } else { "" });
+        input.push_str(&String::from_utf8_lossy(doc));
+    }
+    input.push(']');
+    input
+}
+
+/// `[1,0,...]`, as the dispatcher writes it.
+fn passed(results: &str) -> Vec<bool> {
+    results.bytes().filter(u8::is_ascii_digit).map(|digit| digit == b'1').collect()
+}
+
+/// Takes `["ok",RESULT]` or `["error",NAME,REASON]` apart.
+fn answer(text: &str) -> Result<String> {
+    if let Some(result) = text.strip_prefix("[\"ok\",").and_then(|rest| rest.strip_suffix(']')) {
+        return Ok(result.to_owned());
+    }
+    let (name, reason) = match json::parse(text.as_bytes(), &Limits::default()) {
+        Ok(Value::Array(parts)) => match &parts[..] {
+            [_, Value::String(name), Value::String(reason)] => (name.to_string(), reason.to_string()),
+            _ => return Err(Error::OutOfResources),
+        },
+        _ => return Err(Error::OutOfResources),
+    };
+    Err(match name.as_str() {
+        "forbidden" => Error::Forbidden(reason),
+        "unauthorized" => Error::Unauthorized(reason),
+        "missing" => Error::Missing,
+        "compilation_error" => Error::Compilation(reason),
+        _ => Error::Thrown { name, reason },
+    })
+}

@@ -1,0 +1,109 @@
+//! Functions of design documents, well-behaved ones and others.
+
+use flatbed_javascript::{Design, Error, Runner, Validation};
+
+fn runner() -> Runner {
+    Runner::new(1).expect("a thread")
+}
+
+async fn filter(source: &str, docs: &[&str]) -> Result<Vec<bool>, Error> {
+    let source = source.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let design = Design::new(format!(
+        "{{\"_id\":\"_design/d\",\"lib\":{{\"even\":\"exports.is = function (n) {{ return n % 2 === 0; }}\"}},\"filters\":{{\"f\":\"{source}\"}}}}"
+    ));
+    let docs: Vec<&[u8]> = docs.iter().map(|doc| doc.as_bytes()).collect();
+    runner().filter(&design, "f", &docs, "{\"query\":{\"name\":\"x\"}}").await
+}
+
+#[tokio::test]
+async fn filters() {
+    let docs = ["{\"_id\":\"x\",\"n\":1}", "{\"_id\":\"y\",\"n\":2}"];
+    assert_eq!(filter("function (doc) { return doc.n > 1; }", &docs).await, Ok(vec![false, true]));
+    assert_eq!(
+        filter("function (doc, req) {\n return doc._id === req.query.name\n}; ", &docs).await,
+        Ok(vec![true, false])
+    );
+    assert_eq!(filter("(doc) => require('lib/even').is(doc.n) // even", &docs).await, Ok(vec![false, true]));
+    assert_eq!(filter("function (doc) { return this._id === '_design/d'; }", &docs).await, Ok(vec![true, true]));
+    assert_eq!(
+        filter("function (doc) { return isArray([]) && sum([1, 2]) === 3 && toJSON(doc).length > 5; }", &docs).await,
+        Ok(vec![true, true])
+    );
+    assert_eq!(filter("function (doc) { return 1; }", &[]).await, Ok(vec![]));
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told() {
+    let docs = ["{}"];
+    let thrown = |name: &str, reason: &str| Err(Error::Thrown { name: name.into(), reason: reason.into() });
+    assert!(matches!(filter("function (doc) {", &docs).await, Err(Error::Compilation(_))));
+    assert!(matches!(filter("7", &docs).await, Err(Error::Compilation(_))));
+    assert_eq!(filter("function (doc) { throw new TypeError('no'); }", &docs).await, thrown("TypeError", "no"));
+    assert_eq!(filter("function (doc) { throw {oops: 'no'}; }", &docs).await, thrown("oops", "no"));
+    assert_eq!(filter("function (doc) { throw 'no'; }", &docs).await, thrown("unknown_error", "no"));
+    assert_eq!(filter("function (doc) { throw null; }", &docs).await, thrown("unknown_error", "null"));
+    assert_eq!(
+        filter("function (doc) { require('lib'); }", &docs).await,
+        thrown("invalid_require_path", "Must require a string: lib")
+    );
+    let design = Design::new(
+        "{\"filters\":{\"f\":7},\"views\":{\"v\":{\"map\":\"function (doc) { if (doc.a) emit(doc.a); }\"}}}",
+    );
+    let runner = runner();
+    for path in [vec!["filters", "f"], vec!["filters", "toString"], vec!["__proto__"], vec!["views", "w", "map"]] {
+        assert_eq!(runner.find(&design, &path).await, Err(Error::Missing), "{path:?}");
+    }
+    assert_eq!(runner.find(&design, &["views", "v", "map"]).await, Ok(()));
+    assert_eq!(runner.emits(&design, "v", &[b"{}", b"{\"a\":1}"]).await, Ok(vec![false, true]));
+}
+
+#[tokio::test]
+async fn writes_are_validated() {
+    let design = Design::new(concat!(
+        r#"{"validate_doc_update":"function (document, old, user, security) {"#,
+        r#" if (document.forbid) throw({forbidden: 'no ' + document.forbid});"#,
+        r#" if (!old && user.roles.indexOf('maker') < 0) throw({unauthorized: security.text}); }"}"#
+    ));
+    let runner = runner();
+    let validate = async |document: &str, old: &str, user: &str| {
+        let write = Validation { document, old, user, security: "{\"text\":\"made by makers\"}" };
+        runner.validate(&design, &write).await
+    };
+    assert_eq!(validate("{}", "{}", "{\"roles\":[]}").await, Ok(()));
+    assert_eq!(validate("{}", "null", "{\"roles\":[\"maker\"]}").await, Ok(()));
+    assert_eq!(validate("{}", "null", "{\"roles\":[]}").await, Err(Error::Unauthorized("made by makers".into())));
+    assert_eq!(validate("{\"forbid\":\"it\"}", "{}", "{\"roles\":[]}").await, Err(Error::Forbidden("no it".into())));
+}
+
+#[tokio::test]
+async fn hostile_functions_are_stopped() {
+    let docs = ["{\"n\":1}"];
+    assert!(matches!(filter("function (doc) { while (true) {} }", &docs).await, Err(Error::TimedOut(_))));
+    let caught = "function (doc) { while (true) { try { while (true) {} } catch (e) {} } }";
+    assert!(matches!(filter(caught, &docs).await, Err(Error::TimedOut(_))));
+    let bomb = "function (doc) { var a = ['x']; while (true) a.push(a.join('') + a.join('')); }";
+    assert!(filter(bomb, &docs).await.is_err());
+    let deep = "function (doc) { var f = function () { return f() + 1; }; return f(); }";
+    assert!(filter(deep, &docs).await.is_err());
+    assert!(filter("function (doc) { return JSON.parse('['.repeat(1000000)); }", &docs).await.is_err());
+    assert!(filter("function (doc) { throw new Array(1e9).join('x'); }", &docs).await.is_err());
+    let cyclic = "function (doc) { var a = {}; a.forbidden = a; throw a; }";
+    assert!(filter(cyclic, &docs).await.is_err());
+    let regex = "function (doc) { return /^(a+)+$/.test('aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!'); }";
+    assert!(filter(regex, &docs).await.is_err());
+    // What one function has broken, another design document does not notice.
+    let poison = "function (doc) { JSON.parse = JSON.stringify = Map.prototype.get = undefined; Array.prototype.push = 7; return true; }";
+    assert_eq!(filter(poison, &docs).await, Ok(vec![true]));
+    let runner = runner();
+    let (bad, good) = (
+        Design::new(format!("{{\"filters\":{{\"f\":\"{poison}\"}}}}")),
+        Design::new("{\"filters\":{\"f\":\"function (doc) { return doc.n; }\"}}"),
+    );
+    for _ in 0..3 {
+        assert_eq!(runner.filter(&bad, "f", &[b"{\"n\":1}"], "{}").await, Ok(vec![true]));
+        assert_eq!(runner.filter(&good, "f", &[b"{\"n\":1}", b"{\"n\":0}"], "{}").await, Ok(vec![true, false]));
+    }
+    for name in ["fetch", "process", "require('fs')", "std", "os", "XMLHttpRequest", "Deno", "setTimeout"] {
+        assert!(filter(&format!("function (doc) {{ {name}.x; }}"), &docs).await.is_err(), "{name}");
+    }
+}
