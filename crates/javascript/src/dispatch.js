@@ -69,6 +69,40 @@
     return module.exports;
   };
 
+  // Built-in loops do not listen to the clock. Here they are kept to lengths that they are done with soon.
+  const ITEMS_MAX = 5e6;
+  const COMPARISONS_MAX = 1e9;
+  const guard = (prototype, names, check) => {
+    for (const name of names) {
+      const original = prototype[name];
+      if (typeof original !== 'function') continue;
+      const guarded = {
+        [name](...given) {
+          check(this, given);
+          return apply(original, this, given);
+        },
+      };
+      Object.defineProperty(prototype, name, { value: guarded[name], writable: true, configurable: true });
+    }
+  };
+  const short = (value) => {
+    if (value !== null && typeof value === 'object' && value.length > ITEMS_MAX) throw new RangeError('too many items');
+  };
+  guard(
+    Array.prototype,
+    `at concat copyWithin fill flat includes indexOf join lastIndexOf pop push reverse shift slice sort splice toLocaleString
+     toReversed toSorted toSpliced toString unshift with`.split(/\s+/),
+    (value, given) => {
+      short(value);
+      for (let i = 0; i < given.length; i++) short(given[i]);
+    },
+  );
+  guard(String.prototype, ['includes', 'indexOf', 'lastIndexOf', 'replace', 'replaceAll', 'split'], (value, [wanted]) => {
+    if (value.length > 1e3 && typeof wanted === 'string' && value.length * wanted.length > COMPARISONS_MAX) {
+      throw new RangeError('too much to search');
+    }
+  });
+
   const define = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
   define('log', () => {});
   define('toJSON', (value) => stringify(value));

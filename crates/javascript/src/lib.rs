@@ -18,11 +18,24 @@ pub use error::{Error, Result};
 use flatbed_flatten::json::{self, Limits, Value};
 pub use pool::Runner;
 
-/// How long a call for one document may take (CouchDB's `os_process_timeout` is 5 s, FoundationDB's for a transaction too).
-pub const VALIDATION_MAX: Duration = Duration::from_secs(2);
+/// How functions are run.
+#[derive(Debug, Clone)]
+pub struct RunnerOptions {
+    /// How many run at once.
+    pub threads: usize,
+    /// How long a call for one document may take (CouchDB's `os_process_timeout` is 5 s; FoundationDB gives a whole
+    /// transaction as long).
+    pub validation_max: Duration,
+    /// How long a call for a batch of documents may take.
+    pub batch_max: Duration,
+}
 
-/// How long a call for a batch of documents may take.
-pub const BATCH_MAX: Duration = Duration::from_secs(5);
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        let (validation_max, batch_max) = (Duration::from_secs(2), Duration::from_secs(5));
+        RunnerOptions { threads: 2, validation_max, batch_max }
+    }
+}
 
 /// A design document with functions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -71,7 +84,7 @@ impl Runner {
     /// # Errors
     /// [`Error::Missing`], [`Error::Compilation`], and those of any call.
     pub async fn find(&self, design: &Design, path: &[&str]) -> Result<()> {
-        self.call(design, "has", path, "null".to_owned(), VALIDATION_MAX).await.map(drop)
+        self.call(design, "has", path, "null".to_owned(), self.options.validation_max).await.map(drop)
     }
 
     /// Which of some documents (JSON texts) the filter `filters.NAME` lets through; `req` is the request as JSON text.
@@ -83,7 +96,7 @@ impl Runner {
         input.push_str(",\"req\":");
         input.push_str(req);
         input.push('}');
-        self.call(design, "filter", &["filters", name], input, BATCH_MAX).await.map(|found| passed(&found))
+        self.call(design, "filter", &["filters", name], input, self.options.batch_max).await.map(|found| passed(&found))
     }
 
     /// For which of some documents (JSON texts) the map of the view NAME emits anything.
@@ -93,7 +106,9 @@ impl Runner {
     pub async fn emits(&self, design: &Design, name: &str, docs: &[&[u8]]) -> Result<Vec<bool>> {
         let mut input = batch(docs);
         input.push('}');
-        self.call(design, "view", &["views", name, "map"], input, BATCH_MAX).await.map(|found| passed(&found))
+        self.call(design, "view", &["views", name, "map"], input, self.options.batch_max)
+            .await
+            .map(|found| passed(&found))
     }
 
     /// Asks `validate_doc_update` about a write.
@@ -103,7 +118,7 @@ impl Runner {
     pub async fn validate(&self, design: &Design, write: &Validation<'_>) -> Result<()> {
         let Validation { document, old, user, security } = write;
         let input = format!("{{\"document\":{document},\"old\":{old},\"user\":{user},\"security\":{security}}}");
-        self.call(design, "validate", &["validate_doc_update"], input, VALIDATION_MAX).await.map(drop)
+        self.call(design, "validate", &["validate_doc_update"], input, self.options.validation_max).await.map(drop)
     }
 
     async fn call(

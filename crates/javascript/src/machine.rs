@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rquickjs::{Context, Function, Persistent, Runtime};
 
@@ -29,7 +29,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// `design`: the design document as JSON text.
-    pub(crate) fn new(design: &str, time_max: Duration) -> Result<Machine> {
+    pub(crate) fn new(design: &str, until: Instant) -> Result<Machine> {
         let started = Instant::now();
         let deadline_ms = Arc::new(AtomicU64::new(u64::MAX));
         let runtime = Runtime::new().map_err(|_| Error::OutOfResources)?;
@@ -46,24 +46,20 @@ impl Machine {
         });
         let dispatch = dispatch.map_err(|_| Error::OutOfResources)?;
         let machine = Machine { dispatch, context, started, deadline_ms };
-        machine.call("load", "[]", design, time_max)?;
+        machine.call("load", "[]", design, until)?;
         Ok(machine)
     }
 
     /// Calls a function; `path` and `input` are JSON text, as is what it gives. After [`Error::TimedOut`] or
     /// [`Error::OutOfResources`] the machine is not to be used again.
-    pub(crate) fn call(&self, kind: &str, path: &str, input: &str, time_max: Duration) -> Result<String> {
-        let until = self.started.elapsed() + time_max;
-        self.deadline_ms.store(until.as_millis() as u64, Ordering::Relaxed);
+    pub(crate) fn call(&self, kind: &str, path: &str, input: &str, until: Instant) -> Result<String> {
+        let deadline = until.saturating_duration_since(self.started);
+        self.deadline_ms.store(deadline.as_millis() as u64, Ordering::Relaxed);
         let answer = self.context.with(|ctx| {
             let dispatch = self.dispatch.clone().restore(&ctx)?;
             let answer: String = dispatch.call((kind, path, input))?;
             Ok::<_, rquickjs::Error>(answer)
         });
-        answer.map_err(
-            |_| {
-                if self.started.elapsed() >= until { Error::TimedOut(time_max) } else { Error::OutOfResources }
-            },
-        )
+        answer.map_err(|_| if Instant::now() >= until { Error::TimedOut(deadline) } else { Error::OutOfResources })
     }
 }

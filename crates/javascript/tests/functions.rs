@@ -1,9 +1,12 @@
 //! Functions of design documents, well-behaved ones and others.
 
-use flatbed_javascript::{Design, Error, Runner, Validation};
+use std::time::{Duration, Instant};
+
+use flatbed_javascript::{Design, Error, Runner, RunnerOptions, Validation};
 
 fn runner() -> Runner {
-    Runner::new(1).expect("a thread")
+    let time = Duration::from_millis(500);
+    Runner::new(RunnerOptions { threads: 1, validation_max: time, batch_max: time }).expect("a thread")
 }
 
 async fn filter(source: &str, docs: &[&str]) -> Result<Vec<bool>, Error> {
@@ -91,6 +94,29 @@ async fn hostile_functions_are_stopped() {
     assert!(filter(cyclic, &docs).await.is_err());
     let regex = "function (doc) { return /^(a+)+$/.test('aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!'); }";
     assert!(filter(regex, &docs).await.is_err());
+    let searched = "function (doc) { return [].indexOf.call({length: 1e15}, 1); }";
+    assert!(filter(searched, &docs).await.is_err());
+}
+
+#[tokio::test]
+async fn a_thread_that_does_not_stop_is_replaced() {
+    let runner = runner();
+    // A built-in function that goes on for minutes and is not interrupted, by a way around the guards.
+    let stuck = "function (doc) { Object.defineProperty(Array.prototype, 'x', {get: function () { return 1; }}); var s = 'a'.repeat(20000000); return new String(s + 'b').indexOf({toString: function () { return s.slice(10000000) + 'c'; }}); }";
+    let design = |source: &str| Design::new(format!("{{\"filters\":{{\"f\":\"{source}\"}}}}"));
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let answer = runner.filter(&design(stuck), "f", &[b"{}"], "{}").await;
+        assert!(matches!(answer, Err(Error::TimedOut(_))), "{answer:?}");
+        assert!(begun.elapsed() < Duration::from_millis(1_500), "{:?}", begun.elapsed());
+    }
+    // One thread alone runs here, and it is another one now.
+    assert_eq!(runner.filter(&design("function (doc) { return true; }"), "f", &[b"{}"], "{}").await, Ok(vec![true]));
+}
+
+#[tokio::test]
+async fn design_documents_do_not_see_one_another() {
+    let docs = ["{\"n\":1}"];
     // What one function has broken, another design document does not notice.
     let poison = "function (doc) { JSON.parse = JSON.stringify = Map.prototype.get = undefined; Array.prototype.push = 7; return true; }";
     assert_eq!(filter(poison, &docs).await, Ok(vec![true]));
