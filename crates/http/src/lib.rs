@@ -9,6 +9,7 @@ mod attached;
 mod auth;
 mod cors;
 mod error;
+mod functions;
 mod handlers;
 mod health;
 mod ids;

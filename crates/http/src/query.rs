@@ -70,6 +70,13 @@ impl Query {
         self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
+    /// Names and values as they are given, without those that a later one of the same name overrules.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_last = |at: usize, name: &str| !self.0.iter().skip(at + 1).any(|(later, _)| later == name);
+        let last = self.0.iter().enumerate().filter(move |(at, (name, _))| is_last(*at, name));
+        last.map(|(_, (name, value))| (name.as_str(), value.as_str()))
+    }
+
     /// `true` or `false`; absent is false.
     pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         match self.get(name) {

@@ -191,6 +191,14 @@ impl From<Gone> for Interrupted {
     }
 }
 
+impl From<Failure> for Interrupted {
+    fn from(failure: Failure) -> Self {
+        // What a stranger's function fails with is no fault of the server's.
+        tracing::debug!(error = %failure, "a stream broke off");
+        Interrupted
+    }
+}
+
 impl From<flatbed_layer::Error> for Interrupted {
     fn from(error: flatbed_layer::Error) -> Self {
         // That a database is deleted under its readers is nothing to be warned of.

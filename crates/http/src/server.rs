@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::Layer;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
@@ -74,6 +75,8 @@ pub struct ServerOptions {
     /// How a request's trace is made part of one that began elsewhere, by whoever takes the spans with the target
     /// [`TRACE_TARGET`](flatbed_layer::TRACE_TARGET).
     pub continue_trace: Option<ContinueTrace>,
+    /// How functions of design documents are run.
+    pub functions: RunnerOptions,
     /// How replications that this server runs are tried again and shared with others.
     pub replicator: ReplicatorOptions,
 }
@@ -93,6 +96,7 @@ impl Default for ServerOptions {
             health: StorageHealth::default(),
             figures: FiguresElsewhere::default(),
             continue_trace: None,
+            functions: RunnerOptions::default(),
             replicator: ReplicatorOptions::default(),
         }
     }
@@ -114,6 +118,9 @@ pub enum BindError {
         /// Why.
         source: std::io::Error,
     },
+    /// The system has no threads for functions of design documents.
+    #[error("threads cannot be started: {0}")]
+    Threads(std::io::Error),
 }
 
 /// What the handlers of one server share.
@@ -132,6 +139,7 @@ pub(crate) struct State {
     pub figures: FiguresElsewhere,
     pub stall_max: Duration,
     pub continue_trace: Option<ContinueTrace>,
+    pub functions: Runner,
     pub replicator: Arc<Replicator>,
 }
 
@@ -160,6 +168,7 @@ impl Server {
             let bound = TcpListener::bind(address).await;
             listeners.push(bound.map_err(|source| BindError::Listen { address, source })?);
         }
+        let functions = Runner::new(options.functions).map_err(BindError::Threads)?;
         let server_header = HeaderValue::from_str(&format!("Flatbed/{}", options.version));
         // Replications reach this server's own databases through its handlers.
         let state = Arc::new_cyclic(|state| State {
@@ -178,6 +187,7 @@ impl Server {
             figures: options.figures,
             continue_trace: options.continue_trace,
             stall_max: options.stall_max,
+            functions,
         });
         let connections_max = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
         let connections = Arc::new(Semaphore::new(connections_max as usize));

@@ -384,6 +384,11 @@ impl Changes {
         self.database.read(&mut pending).await
     }
 
+    /// Goes back to a row of what came last: what stood behind it has not been taken.
+    pub fn stand_at(&mut self, seq: Seq) {
+        self.cursor = Some(seq);
+    }
+
     /// A shared row as this feed shows it.
     pub fn shown(&self, row: &TailRow) -> ChangeRow {
         self.query.shown(row)

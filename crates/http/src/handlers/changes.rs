@@ -1,13 +1,14 @@
 //! `_changes`, in all its forms.
 
+mod filtered;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Followed, Seq, TailDocument,
-    TailRow,
+    ChangeRow, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Seq, TailDocument, TailRow,
 };
 use flatbed_mango::{InvalidSelector, Selector};
 use hyper::{Method, header};
@@ -25,6 +26,7 @@ use crate::server::State;
 use crate::shared_row::{self, Documents, Form};
 use crate::tracked::spawn;
 use crate::websocket::Handshake;
+use filtered::{Came, Filtered, Function};
 
 /// What a feed was asked for, beyond what the layer is asked.
 struct Follow {
@@ -84,7 +86,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         heartbeat: feed::heartbeat(query)?,
         timeout: feed::waits_for(feed::not_negative(query, "timeout")?),
     };
-    let asked = ChangesQuery {
+    let mut asked = ChangesQuery {
         since: feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?,
         descending: follow.descending,
         include_docs,
@@ -95,6 +97,12 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         design_only: filter.design_only,
         documents: filter.documents,
     };
+    let function = Function::of(state, &request, &database, follow.form.all_leaves).await?;
+    if function.is_some() {
+        // It sees documents, and the limit is of what it lets through.
+        asked.include_docs = true;
+        asked.limit = follow.limit.filter(|limit| *limit == 0);
+    }
     let seqs = SeqInterval::new(query, follow.limit)?;
     let mut etag = None;
     if feed == Feed::Normal {
@@ -104,7 +112,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         }
         etag = Some(tag);
     }
-    let mut changes = database.changes(asked);
+    let mut changes = Filtered::new(database.changes(asked), function, follow.limit);
     let pages = state.replies.pages();
     // The first page is read before the answer begins: a database that is not there is a 404.
     let room = pages.room().await;
@@ -144,7 +152,7 @@ fn all_leaves(query: &Query) -> Result<bool> {
     }
 }
 
-/// What a filter lets through; functions of design documents come later.
+/// What a filter lets through that the layer applies: all but functions of design documents.
 #[derive(Default)]
 struct Filter {
     doc_ids: Option<Arc<HashSet<String>>>,
@@ -178,12 +186,9 @@ fn filter(query: &Query, posted: Value<'static>) -> Result<Filter> {
             };
             Ok(Filter { documents: Some(DocumentFilter(Arc::new(passes))), ..Filter::default() })
         }
-        Some(filter @ "_view") => Err(Failure::not_implemented(&format!("filter={filter}"))),
-        Some(other) => Err(match other.split_once('/') {
-            // There are no functions to find in any design document yet.
-            Some(_) => Failure::not_found("missing"),
-            None => Failure::bad_request("`filter` must be of the form `designname/filtername`"),
-        }),
+        Some("_view") => Ok(Filter::default()),
+        Some(other) if other.starts_with('_') => Err(Failure::bad_request("unknown builtin filter name")),
+        Some(_) => Ok(Filter::default()),
     }
 }
 
@@ -205,7 +210,7 @@ impl Follow {
 
 struct Writer {
     database: Database,
-    changes: Changes,
+    changes: Filtered,
     follow: Follow,
     seqs: SeqInterval,
     sender: Sender,
@@ -218,7 +223,8 @@ struct Writer {
 
 /// How a wait for something new ended.
 enum Waited {
-    Rows(Vec<Arc<TailRow>>),
+    Shared(Vec<Arc<TailRow>>),
+    Passed(Vec<ChangeRow>),
     ReadOn,
     TimedOut,
 }
@@ -232,7 +238,7 @@ impl Writer {
         let mut page = first;
         let mut deadline = Instant::now() + self.follow.timeout;
         loop {
-            self.page(&page).await?;
+            self.rows(&page.rows).await?;
             let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && !self.is_done();
             if page.at_end {
                 if !wait {
@@ -243,8 +249,12 @@ impl Writer {
                 drop(room.take());
                 match self.wait(&mut deadline).await? {
                     Waited::TimedOut => break,
-                    Waited::Rows(rows) => {
+                    Waited::Shared(rows) => {
                         self.shared(rows).await?;
+                        break;
+                    }
+                    Waited::Passed(rows) => {
+                        self.rows(&rows).await?;
                         break;
                     }
                     Waited::ReadOn => {}
@@ -265,7 +275,7 @@ impl Writer {
         let events = self.follow.feed == Feed::EventSource;
         let mut page = first;
         'pages: loop {
-            self.page(&page).await?;
+            self.rows(&page.rows).await?;
             if page.at_end {
                 self.sender.flush().await?;
                 drop(room.take());
@@ -276,7 +286,11 @@ impl Writer {
                     let mut deadline = Instant::now() + self.follow.timeout;
                     match self.wait(&mut deadline).await? {
                         Waited::TimedOut => break 'pages,
-                        Waited::Rows(rows) => self.shared(rows).await?,
+                        Waited::Shared(rows) => self.shared(rows).await?,
+                        Waited::Passed(rows) => {
+                            self.rows(&rows).await?;
+                            self.sender.flush().await?;
+                        }
                         Waited::ReadOn => break,
                     }
                 }
@@ -335,8 +349,8 @@ impl Writer {
         Ok(self.changes.pending().await?)
     }
 
-    async fn page(&mut self, page: &ChangesPage) -> Written {
-        for row in &page.rows {
+    async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
+        for row in rows {
             self.rows += 1;
             self.sender.count_row();
             self.begin_row();
@@ -421,10 +435,11 @@ impl Writer {
             let beat = self.follow.heartbeat;
             let until = beat.map_or(*deadline, |beat| self.beaten + beat);
             tokio::select! {
-                followed = self.changes.follow() => return Ok(match followed {
-                    Followed::Rows(rows) => Waited::Rows(rows),
-                    Followed::ReadOn => Waited::ReadOn,
-                    Followed::Shutdown => Waited::TimedOut,
+                came = self.changes.follow() => return Ok(match came? {
+                    Came::Shared(rows) => Waited::Shared(rows),
+                    Came::Passed(rows) => Waited::Passed(rows),
+                    Came::ReadOn => Waited::ReadOn,
+                    Came::Shutdown => Waited::TimedOut,
                 }),
                 () = tokio::time::sleep_until(until) => {
                     if beat.is_none() {

@@ -5,14 +5,12 @@ use flatbed_layer::json::{self, Limits, Value};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
+use crate::functions::SECURITY_DEFAULT;
 use crate::handlers::bulk::{json_body, object};
 use crate::json_out;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
-
-/// What `_security` is where nobody has set it: administrators only.
-const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
 
 /// Documents that one `_purge` may name, as in CouchDB.
 const PURGES_MAX: usize = 100;

@@ -1,0 +1,141 @@
+//! Functions of design documents over HTTP: filters of changes.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Running, Store};
+
+const NULL: Value = Value::Null;
+
+async fn design(server: &Running, design: Value) {
+    server.ok("PUT", "/db/_design/d", design).await;
+}
+
+fn ids(changes: &Value) -> Vec<&str> {
+    changes["results"].as_array().expect("rows").iter().map(|row| row["id"].as_str().expect("an id")).collect()
+}
+
+async fn numbered(server: &Running, count: u64) {
+    let docs: Vec<Value> = (0..count).map(|n| json!({"_id": format!("doc{n:03}"), "n": n})).collect();
+    server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
+}
+
+#[tokio::test]
+async fn filters() {
+    let store = Store::new();
+    let server = store.serve(Default::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let filters = json!({
+        "filters": {
+            "even": "function (doc) { return doc.n % 2 === 0; }",
+            "from": "function (doc, req) { return doc.n >= Number(req.query.from); }",
+            "who": "function (doc, req) { return req.userCtx.roles[0] === '_admin' && req.userCtx.db === 'db' && req.path[1] === '_changes' && req.headers.authorization === undefined && req.headers.host === 'test' && req.secObj.admins.roles[0] === '_admin' && doc.n === 1; }",
+            "gone": "function (doc) { return doc._deleted; }",
+            "broken": "function (doc) {",
+            "throws": "function (doc) { throw({forbidden: 'no'}); }",
+            "endless": "function (doc) { while (true) {} }",
+        },
+        "views": {"big": {"map": "function (doc) { if (doc.n > 7) emit(doc._id, null); }"}},
+    });
+    design(&server, filters).await;
+    numbered(&server, 10).await;
+    let get = async |query: &str| server.json("GET", &format!("/db/_changes?{query}"), NULL).await;
+    let even = get("filter=d/even").await.1;
+    assert_eq!(ids(&even), ["doc000", "doc002", "doc004", "doc006", "doc008"]);
+    assert_eq!(even["results"][0].get("doc"), None);
+    let newest = get("").await.1;
+    assert_eq!(even["last_seq"], newest["last_seq"]);
+    let with_docs = get("filter=d/even&include_docs=true&limit=2").await.1;
+    assert_eq!(ids(&with_docs), ["doc000", "doc002"]);
+    assert_eq!(with_docs["results"][1]["doc"]["n"], 2);
+    assert_eq!(with_docs["last_seq"], with_docs["results"][1]["seq"]);
+    let rest = get(&format!("filter=d/even&since={}", with_docs["last_seq"].as_str().unwrap())).await.1;
+    assert_eq!(ids(&rest), ["doc004", "doc006", "doc008"]);
+    assert_eq!(ids(&get("filter=d/even&descending=true&limit=1").await.1), ["doc008"]);
+    assert_eq!(ids(&get("filter=d/even&limit=0").await.1), [""; 0]);
+    assert_eq!(ids(&get("filter=d/from&from=8").await.1), ["doc008", "doc009"]);
+    assert_eq!(ids(&server.ok("POST", "/db/_changes?filter=d/from&from=9", json!({})).await), ["doc009"]);
+    assert_eq!(ids(&get("filter=d/who").await.1), ["doc001"]);
+    assert_eq!(ids(&get("filter=_view&view=d/big").await.1), ["doc008", "doc009"]);
+    let rev = server.ok("GET", "/db/doc003", NULL).await["_rev"].as_str().unwrap().to_owned();
+    server.ok("DELETE", &format!("/db/doc003?rev={rev}"), NULL).await;
+    assert_eq!(ids(&get("filter=d/gone").await.1), ["doc003"]);
+
+    for (query, status, error, reason) in [
+        ("filter=d/none", 404, "not_found", "missing json key: none"),
+        ("filter=e/even", 404, "not_found", "missing"),
+        ("filter=_view&view=d/none", 404, "not_found", "missing json key: none"),
+        ("filter=_view", 400, "bad_request", "`view` filter parameter is not provided."),
+        ("filter=_view&view=a/b/c", 400, "bad_request", "`view` must be of the form `designname/viewname`"),
+        ("filter=even", 400, "bad_request", "`filter` must be of the form `designname/filtername`"),
+        ("filter=_none", 400, "bad_request", "unknown builtin filter name"),
+        ("filter=d/throws", 403, "forbidden", "no"),
+    ] {
+        let (found, answer) = get(query).await;
+        assert_eq!((found, &answer["error"], &answer["reason"]), (status, &json!(error), &json!(reason)), "{query}");
+    }
+    assert_eq!(get("filter=d/broken").await.1["error"], "compilation_error");
+    // The feed that it was a moment ago does not keep the others from their answers.
+    let (endless, even) = tokio::join!(get("filter=d/endless"), get("filter=d/even"));
+    assert_eq!((endless.0, &endless.1["error"], ids(&even.1).len()), (500, &json!("timeout"), 5));
+}
+
+/// A filter judges each leaf that `style=all_docs` shows.
+#[tokio::test]
+async fn leaves_are_filtered() {
+    let store = Store::new();
+    let server = store.serve(Default::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    design(&server, json!({"filters": {"a": "function (doc) { return doc.branch === 'a'; }"}})).await;
+    for branch in ["a", "b"] {
+        let doc = json!({"_rev": format!("1-{branch}"), "branch": branch});
+        server.ok("PUT", "/db/x?new_edits=false", doc).await;
+    }
+    let leaves = async |style: &str| {
+        let changes = server.ok("GET", &format!("/db/_changes?filter=d/a&style={style}"), NULL).await;
+        changes["results"].as_array().unwrap().iter().map(|row| row["changes"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(leaves("main_only").await, [NULL; 0]);
+    assert_eq!(leaves("all_docs").await, [json!([{"rev": "1-a"}])]);
+}
+
+#[tokio::test]
+async fn feeds_that_wait_are_filtered() {
+    let store = Store::new();
+    let server = store.serve(Default::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    design(&server, json!({"filters": {"even": "function (doc) { return doc.n % 2 === 0; }"}})).await;
+    let since = server.ok("GET", "/db/_changes", NULL).await["last_seq"].as_str().unwrap().to_owned();
+    let path = format!("/db/_changes?filter=d/even&since={since}&heartbeat=100");
+    let longpoll = format!("{path}&feed=longpoll");
+    let continuous = format!("{path}&feed=continuous&limit=2&include_docs=true");
+    let write = async {
+        for n in [1, 3, 4, 5, 6] {
+            tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+            server.ok("PUT", &format!("/db/doc{n}"), json!({ "n": n })).await;
+        }
+    };
+    let (polled, lines, ()) =
+        tokio::join!(server.ok("GET", &longpoll, NULL), server.call("GET", &continuous, ""), write);
+    assert_eq!(ids(&polled), ["doc4"]);
+    let rows: Vec<Value> = lines.body.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert_eq!(rows.len(), 3, "{}", lines.body);
+    assert_eq!((&rows[0]["id"], &rows[1]["doc"]["n"]), (&json!("doc4"), &json!(6)));
+    assert_eq!(rows[2]["last_seq"], rows[1]["seq"]);
+}
+
+#[tokio::test]
+async fn replications_are_filtered() {
+    let store = Store::new();
+    let server = store.serve(Default::default()).await;
+    for name in ["/db", "/copy"] {
+        server.ok("PUT", name, NULL).await;
+    }
+    design(&server, json!({"filters": {"from": "function (doc, req) { return doc.n >= Number(req.query.from); }"}}))
+        .await;
+    numbered(&server, 10).await;
+    let job = json!({"source": "db", "target": "copy", "filter": "d/from", "query_params": {"from": "7"}});
+    server.ok("POST", "/_replicate", job).await;
+    let copied = server.ok("GET", "/copy/_all_docs", NULL).await;
+    assert_eq!(copied["total_rows"], 3);
+}
