@@ -5,6 +5,7 @@ mod check;
 mod cli;
 mod config_file;
 mod dump;
+mod limits;
 mod load;
 mod logging;
 #[cfg(feature = "otel")]
@@ -62,6 +63,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Command::Serve(given) => {
             let (settings, config) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
+            let open_files = limits::raise_open_files();
+            limits::use_small_pages();
+            tracing::debug!(open_files, "limits");
             let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
             runtime.block_on(serve::serve(&settings, config, admin))?;
             Ok(true)

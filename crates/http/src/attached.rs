@@ -331,7 +331,8 @@ pub(crate) async fn send_or_null(
     match document {
         // The common case goes without a list of parts.
         Some(document) if document.attachments.is_empty() => json_out::document(document, &mut sender.buffer),
-        Some(document) => send(database, document, parts(document, show, true), sender).await?,
+        // Boxed: it is rare, and its state would stand in that of every feed.
+        Some(document) => Box::pin(send(database, document, parts(document, show, true), sender)).await?,
         None => sender.buffer.extend_from_slice(b"null"),
     }
     Ok(())

@@ -16,6 +16,7 @@ mod ids;
 mod json_out;
 mod metrics;
 mod multipart;
+mod preface;
 mod query;
 mod replicator;
 mod reply;

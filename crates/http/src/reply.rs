@@ -17,6 +17,9 @@ use crate::metrics::{Follower, Usage};
 /// Pieces of a streamed answer are about this large.
 pub(crate) const CHUNK_BYTES: usize = 48 * 1024;
 
+/// Beyond [`CHUNK_BYTES`], for the row that fills a piece.
+const ROW_BYTES: usize = 4 * 1024;
+
 /// Pieces that wait for a slow reader.
 const CHUNKS_WAITING_MAX: usize = 2;
 
@@ -214,10 +217,15 @@ impl From<flatbed_layer::Error> for Interrupted {
 impl Sender {
     /// Sends what is in the buffer if there is enough of it.
     pub(crate) async fn send_if_full(&mut self) -> Result<(), Gone> {
-        if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.flush().await }
+        if self.buffer.len() < CHUNK_BYTES {
+            return Ok(());
+        }
+        // More is likely to come, as much again: room for it at once.
+        let data = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES + ROW_BYTES));
+        self.send(Piece::Data(data.into())).await
     }
 
-    /// Sends what is in the buffer.
+    /// Sends what is in the buffer, which takes no memory then: a feed may wait long for its next row.
     pub(crate) async fn flush(&mut self) -> Result<(), Gone> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -313,7 +321,7 @@ impl Reply {
         let (sender, pieces) = mpsc::channel(CHUNKS_WAITING_MAX);
         let mut reply = Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces) };
         reply.json_headers();
-        (reply, Sender { pieces: sender, buffer: Vec::with_capacity(CHUNK_BYTES + 4_096), follower: None })
+        (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None })
     }
 
     fn json_headers(&mut self) {

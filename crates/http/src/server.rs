@@ -23,6 +23,7 @@ use crate::cors::Cors;
 use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
 use crate::metrics::{FiguresElsewhere, Metrics};
+use crate::preface;
 use crate::replicator::{Replicator, ReplicatorOptions};
 use crate::reply::{ReplyMemory, STALL_MAX};
 use crate::request::BodyMemory;
@@ -259,11 +260,13 @@ async fn accept(
         let _ = stream.set_nodelay(true);
         // A client that has vanished while nothing was to be sent is noticed all the same.
         let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
-        let stream = StallGuard::new(stream, state.stall_max, state.metrics.clone(), permit);
+        let (stall_max, metrics) = (state.stall_max, state.metrics.clone());
         let state = state.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let state = state.clone();
-            async move { Ok::<_, Infallible>(router::answer(state, request, Some(peer)).await) }
+            // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
+            // and the handlers' is many times larger than what a feed that waits needs.
+            let answer = Box::pin(router::answer(state.clone(), request, Some(peer)));
+            async move { Ok::<_, Infallible>(answer.await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
@@ -278,10 +281,19 @@ async fn accept(
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEAD_BYTES_MAX as u32)
             .keep_alive_interval(Duration::from_secs(30));
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
+        let (watcher, mut accepting) = (graceful.watcher(), accepting.clone());
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            let builder = tokio::select! {
+                found = tokio::time::timeout(HEAD_MAX, preface::speaks_http2(&stream)) => match found {
+                    Ok(Ok(true)) => builder.http2_only(),
+                    Ok(Ok(false)) => builder.http1_only(),
+                    Ok(Err(_)) | Err(_) => return,
+                },
+                _ = accepting.wait_for(|accepting| !*accepting) => return,
+            };
+            let stream = TokioIo::new(StallGuard::new(stream, stall_max, metrics, permit));
+            let connection = builder.serve_connection_with_upgrades(stream, service).into_owned();
+            if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!(error = %error, "a connection ended with an error");
             }
         });

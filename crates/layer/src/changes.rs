@@ -226,9 +226,10 @@ impl Changes {
         {
             return Ok(page);
         }
-        let (instance, page) = match self.next_by_ids().await? {
+        // Boxed: a follower that waits would keep room for the reads' states, which are large.
+        let (instance, page) = match Box::pin(self.next_by_ids()).await? {
             Some(by_ids) => by_ids,
-            None => self.database.read(&mut self.page()).await?,
+            None => Box::pin(self.database.read(&mut self.page())).await?,
         };
         self.is_behind = !page.at_end;
         self.limit -= page.rows.len() as u64;
@@ -381,7 +382,7 @@ impl Changes {
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
         let mut pending = Pending { inner: &self.database.inner, name: &self.database.name, cursor };
-        self.database.read(&mut pending).await
+        Box::pin(self.database.read(&mut pending)).await
     }
 
     /// Goes back to a row of what came last: what stood behind it has not been taken.
