@@ -38,6 +38,11 @@ const HEAD_MAX: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
 
+/// What the system takes of a connection's answers before they are sent. With more, it says that it takes more only after
+/// a third of megabytes has gone out: a client that reads slowly would look like one that does not read.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
+
 /// Feeds and other requests at once on one connection of HTTP/2.
 const STREAMS_MAX: u32 = 1_000;
 
@@ -260,6 +265,8 @@ async fn accept(
         let _ = stream.set_nodelay(true);
         // A client that has vanished while nothing was to be sent is noticed all the same.
         let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
         let (stall_max, metrics) = (state.stall_max, state.metrics.clone());
         let state = state.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {

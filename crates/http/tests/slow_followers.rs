@@ -93,6 +93,30 @@ async fn who_does_not_read_is_closed_and_others_go_on() {
     server.stop().await;
 }
 
+/// Far less in the time after which who does not read is closed than the system would buffer, but something all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_slowly_is_not_closed() {
+    let store = Store::new();
+    let stall_max = Duration::from_secs(2);
+    let server = store.serve(ServerOptions { stall_max, ..ServerOptions::default() }).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    let text = "x".repeat(200_000);
+    for part in 0..8 {
+        let documents: Vec<Value> = (0..10).map(|n| json!({ "_id": format!("{part}-{n}"), "text": text })).collect();
+        server.ok("POST", "/db/_bulk_docs", json!({ "docs": documents })).await;
+    }
+    let mut slow = deaf(server.address, "/db/_changes?feed=continuous&include_docs=true&heartbeat=1000").await;
+    let mut piece = vec![0; 8 * 1024];
+    for _ in 0..130 {
+        assert!(soon(slow.read(&mut piece)).await.expect("it is connected") > 0);
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    let metrics = server.call("GET", "/metrics", "").await.body;
+    assert_eq!(flatbed_metrics_of(&metrics, "flatbed_connections "), 2.0, "it, and the one that asks");
+    drop(slow);
+    server.stop().await;
+}
+
 fn flatbed_metrics_of(text: &str, name: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
