@@ -13,7 +13,16 @@ async fn followers_lose_nothing() {
     let store = Store::new();
     let (one, two) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
     let world = World::new(vec![one.address, two.address], false);
-    run(world, seconds(2.0), async {}).await;
+    let length = seconds(2.0);
+    let mut three = None;
+    let meanwhile = async {
+        tokio::time::sleep(length / 2).await;
+        let late = store.serve(ServerOptions::default()).await;
+        world.came(late.address);
+        three = Some(late);
+    };
+    run(world.clone(), length, meanwhile).await;
+    three.expect("a server").stop().await;
     two.stop().await;
     one.stop().await;
 }

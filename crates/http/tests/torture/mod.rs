@@ -100,6 +100,11 @@ impl World {
         *lock(&self.servers) = vec![to];
     }
 
+    /// One more server: what it tells begins later than what followers have.
+    pub fn came(&self, at: SocketAddr) {
+        lock(&self.servers).push(at);
+    }
+
     fn server(&self, random: &mut Random) -> SocketAddr {
         let servers = lock(&self.servers);
         servers[random.below(servers.len() as u64) as usize]
@@ -136,10 +141,13 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
         let (status, answer) = world.call(&mut random, Method::PUT, &format!("/{name}"), "").await;
         assert!(matches!(status, 201 | 412), "{name}: {status} {answer}");
     }
+    let alone = tokio::time::Instant::now() + (length / 3).min(Duration::from_secs(20));
+    quiet::wakes(world.clone(), || tokio::time::Instant::now() > alone).await;
     let followers: Vec<_> = (0..FOLLOWERS).map(|number| follower::Follower::new(world.clone(), number)).collect();
     let followers: Vec<_> = followers.into_iter().map(|follower| tokio::spawn(follower.run())).collect();
     let writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(writer::write(world.clone(), number))).collect();
-    let quiet = tokio::spawn(quiet::wakes(world.clone()));
+    let also = world.clone();
+    let quiet = tokio::spawn(quiet::wakes(world.clone(), move || also.is_over()));
     let time_is_up = async {
         tokio::time::sleep(length).await;
         world.is_over.store(true, Ordering::SeqCst);
