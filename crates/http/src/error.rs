@@ -79,6 +79,14 @@ impl From<LayerError> for Failure {
                 let reason = format!("attachments are larger than {bytes_max} bytes");
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
             }
+            LayerError::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            LayerError::Unauthorized(_) => Failure::unauthorized(&reason),
+            LayerError::ValidationFailed { error: error @ "service_unavailable", .. } => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, error, reason)
+            }
+            LayerError::ValidationFailed { error, .. } => {
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error, reason)
+            }
             // A replicator takes it as the refusal of this one document, and goes on.
             LayerError::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),

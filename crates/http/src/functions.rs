@@ -1,6 +1,13 @@
 //! What functions of design documents are told of requests, and how their failures are answered.
 
-use flatbed_javascript::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flatbed_javascript::{Design, Error, Runner, Validation};
+use flatbed_layer::{
+    Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Validate, Validator, Writing,
+    json,
+};
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 
@@ -9,6 +16,7 @@ use crate::error::Failure;
 use crate::json_out;
 use crate::query::decode;
 use crate::request::Request;
+use crate::server::State;
 
 /// What `_security` is where nobody has set it: administrators only.
 pub(crate) const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
@@ -21,6 +29,11 @@ pub(crate) fn user(principal: &Principal, database: &str) -> String {
     json_out::string_or_null(principal.name.as_deref(), &mut out);
     out.extend_from_slice(if principal.is_admin { b",\"roles\":[\"_admin\"]}" } else { b",\"roles\":[]}" });
     String::from_utf8_lossy(&out).into_owned()
+}
+
+/// A database that is written to for a request.
+pub(crate) fn written_by(state: &State, request: &Request, name: &str) -> Database {
+    state.layer.database(name).written_by(user(&request.principal, name))
 }
 
 /// The request as JSON text: what of CouchDB's request object is known here. Credentials are nobody's business.
@@ -63,6 +76,114 @@ fn members<'t>(pairs: impl Iterator<Item = (&'t str, &'t str)>, out: &mut Vec<u8
         json_out::member(name, text, out);
     }
     out.push(b'}');
+}
+
+/// Validates writes with the functions of design documents.
+pub(crate) struct Functions(pub Runner);
+
+impl Validate for Functions {
+    fn load(&self, design: &Document) -> Arc<dyn Validator> {
+        let mut text = Vec::new();
+        json_out::document(design, &mut text);
+        let design = Design::new(String::from_utf8_lossy(&text).into_owned());
+        Arc::new(Loaded { runner: self.0.clone(), design })
+    }
+}
+
+struct Loaded {
+    runner: Runner,
+    design: Design,
+}
+
+impl Validator for Loaded {
+    fn validate<'a>(
+        &'a self,
+        write: Writing<'a>,
+    ) -> Pin<Box<dyn Future<Output = flatbed_layer::Result<()>> + Send + 'a>> {
+        Box::pin(async move {
+            let document = edited(write.edit, write.old);
+            let old = write.old.map_or_else(
+                || "null".to_owned(),
+                |old| {
+                    let mut out = Vec::new();
+                    json_out::document(old, &mut out);
+                    String::from_utf8_lossy(&out).into_owned()
+                },
+            );
+            let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
+            let write = Validation { document: &document, old: &old, user: write.user, security: &security };
+            self.runner.validate(&self.design, &write).await.map_err(|error| match error {
+                Error::Forbidden(reason) => LayerError::Forbidden(reason),
+                Error::Unauthorized(reason) => LayerError::Unauthorized(reason),
+                Error::Missing => {
+                    let reason = "validate_doc_update is no function".to_owned();
+                    LayerError::ValidationFailed { error: "compilation_error", reason }
+                }
+                error => {
+                    let Failure { error, reason, .. } = error.into();
+                    LayerError::ValidationFailed { error, reason }
+                }
+            })
+        })
+    }
+}
+
+/// An edit as the document that it would make, in JSON text. As in CouchDB `_rev` is that of the revision below it where the
+/// new one is yet to be named.
+fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
+    let mut out = b"{\"_id\":".to_vec();
+    json_out::string(&edit.id, &mut out);
+    let line: &[RevId] = match (&edit.history, &edit.parent) {
+        (Some(history), _) => history,
+        (None, parent) => parent.as_slice(),
+    };
+    if let Some(first) = line.first() {
+        out.extend_from_slice(b",\"_rev\":");
+        json_out::rev(first, &mut out);
+    }
+    if edit.deleted {
+        out.extend_from_slice(b",\"_deleted\":true");
+    }
+    let mut body = Vec::new();
+    json::write(&edit.body, &mut body);
+    if let Some(members) = body.get(1..body.len().saturating_sub(1)).filter(|members| !members.is_empty()) {
+        out.push(b',');
+        out.extend_from_slice(members);
+    }
+    out.extend_from_slice(b",\"_revisions\":{\"start\":");
+    json_out::number(line.first().map_or(0, RevId::generation), &mut out);
+    out.extend_from_slice(b",\"ids\":[");
+    for (at, rev) in line.iter().enumerate() {
+        json_out::comma(at, &mut out);
+        json_out::string(&rev.hash_text(), &mut out);
+    }
+    out.extend_from_slice(b"]}");
+    if !edit.attachments.is_empty() {
+        out.extend_from_slice(b",\"_attachments\":{");
+        for (at, (name, attachment)) in edit.attachments.iter().enumerate() {
+            json_out::comma(at, &mut out);
+            let there = |found: &&Attachment| found.name == *name;
+            match attachment {
+                AttachmentEdit::Copy(attachment) => json_out::attachment(attachment, "stub", false, &mut out),
+                AttachmentEdit::Data { content_type, .. } => {
+                    json_out::string(name, &mut out);
+                    out.extend_from_slice(b":{");
+                    json_out::member("content_type", content_type, &mut out);
+                    out.extend_from_slice(b",\"stub\":true}");
+                }
+                AttachmentEdit::Stub { .. } => match old.and_then(|old| old.attachments.iter().find(there)) {
+                    Some(attachment) => json_out::attachment(attachment, "stub", false, &mut out),
+                    None => {
+                        json_out::string(name, &mut out);
+                        out.extend_from_slice(b":{\"stub\":true}");
+                    }
+                },
+            }
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 impl From<Error> for Failure {

@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::auth::{Admins, PasswordHash};
 use crate::cors::Cors;
+use crate::functions::Functions;
 use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
 use crate::metrics::{FiguresElsewhere, Metrics};
@@ -175,6 +176,7 @@ impl Server {
             listeners.push(bound.map_err(|source| BindError::Listen { address, source })?);
         }
         let functions = Runner::new(options.functions).map_err(BindError::Threads)?;
+        layer.validate_with(Arc::new(Functions(functions.clone())));
         let server_header = HeaderValue::from_str(&format!("Flatbed/{}", options.version));
         // Replications reach this server's own databases through its handlers.
         let state = Arc::new_cyclic(|state| State {

@@ -24,6 +24,8 @@ use crate::upload::{Upload, Uploaded};
 pub struct Database {
     pub(crate) inner: Arc<Inner>,
     pub(crate) name: Arc<str>,
+    /// Who writes.
+    pub(crate) user: Option<Arc<str>>,
 }
 
 /// What is told of a database as a whole.
@@ -57,7 +59,13 @@ pub struct DatabaseInfo {
 
 impl Database {
     pub(crate) fn new(inner: Arc<Inner>, name: &str) -> Self {
-        Database { inner, name: name.into() }
+        Database { inner, name: name.into(), user: None }
+    }
+
+    /// Writes through this handle are validated as this user's: text that the functions of design documents understand.
+    /// Without it they are the server's own, and not validated.
+    pub fn written_by(self, user: String) -> Self {
+        Database { user: Some(user.into()), ..self }
     }
 
     /// The name that was asked for.
@@ -112,7 +120,7 @@ impl Database {
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
-        crate::write::write_documents(&self.inner, &self.name, edits).await
+        crate::write::write_documents(self, edits).await
     }
 
     /// Reads one document.

@@ -47,6 +47,8 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     pub token: &'a [u8; 16],
     /// Distinct among the documents of the transaction.
     pub user_version: u16,
+    /// Why the edit is refused, if it would bring anything.
+    pub refused: Option<&'a Error>,
     /// No revision of another replica makes the document's leaves more than this.
     pub leaves_max: usize,
 }
@@ -163,6 +165,9 @@ impl DocumentWrite<'_, '_> {
             Ok(plan) => plan,
             Err(error) => return Ok(Err(error)),
         };
+        if let (true, Some(error)) = (plan.is_new(), self.refused) {
+            return Ok(Err(error.clone()));
+        }
         if plan.is_new() {
             // All that may refuse the edit comes before the first write.
             let body_is_there = match &self.body.place {

@@ -116,6 +116,20 @@ pub enum Error {
         /// How many there may be.
         leaves_max: usize,
     },
+    /// A function of a design document forbids the edit, and says why.
+    #[error("{0}")]
+    Forbidden(String),
+    /// A function of a design document forbids the edit to this user, and says why.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// A function of a design document could not be asked about the edit, which is therefore refused.
+    #[error("{reason}")]
+    ValidationFailed {
+        /// CouchDB's word.
+        error: &'static str,
+        /// For people.
+        reason: String,
+    },
     /// The system has no randomness to give.
     #[error("no randomness from the system")]
     NoRandomness,

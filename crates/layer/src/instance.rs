@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_flatten::json::Value;
+use tokio::sync::OnceCell;
 
 use crate::error::{Error, Result};
 use crate::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
@@ -13,6 +14,7 @@ use crate::layer::{Inner, REVS_LIMIT};
 use crate::proto::DatabaseRecord;
 use crate::transaction;
 use crate::updates::UpdatedKeys;
+use crate::validate::Validators;
 
 /// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
@@ -30,6 +32,8 @@ pub(crate) struct Instance {
     pub updated: UpdatedKeys,
     pub fields: Fields,
     pub hub: Arc<Hub>,
+    /// Those of this version of the record.
+    pub validators: OnceCell<Validators>,
 }
 
 impl Instance {

@@ -1,7 +1,7 @@
 //! The layer of one server: databases by name, what is cached of them, and how they come and go.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
@@ -22,6 +22,7 @@ use crate::proto;
 use crate::records::check_format;
 use crate::transaction::{self, Attempt, Operation};
 use crate::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
+use crate::validate::Validate;
 use crate::watches::Watches;
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
@@ -119,6 +120,8 @@ pub(crate) struct Inner {
     pub closing: watch::Sender<bool>,
     /// Followers of `_db_updates`.
     pub updates: UpdatesHub,
+    /// What runs functions of design documents.
+    pub validate: OnceLock<Arc<dyn Validate>>,
     uuid: String,
     databases: DashMap<String, Cached>,
 }
@@ -149,6 +152,7 @@ impl Layer {
             hubs_running: AtomicUsize::new(0),
             closing,
             updates: UpdatesHub::default(),
+            validate: OnceLock::new(),
             uuid,
             databases,
         });
@@ -160,6 +164,12 @@ impl Layer {
     /// The root's own id, 32 hexadecimal digits; the same for every server on it.
     pub fn uuid(&self) -> &str {
         &self.inner.uuid
+    }
+
+    /// Says how functions of design documents validate writes; what was said first holds. Until then no write is taken
+    /// where there are any.
+    pub fn validate_with(&self, validate: Arc<dyn Validate>) {
+        let _ = self.inner.validate.set(validate);
     }
 
     /// Reads a key of the root: whether the storage answers. Whether it takes writes is not tried.
@@ -309,8 +319,8 @@ impl Inner {
                 let hub =
                     hub.unwrap_or_else(|| Arc::new(Hub::new(name, record.namespace, record.incarnation, keys.clone())));
                 let updated = UpdatedKeys::new(&self.keys, name);
-                let (name, fields) = (name.to_owned(), Default::default());
-                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub })
+                let (name, fields, validators) = (name.to_owned(), Default::default(), Default::default());
+                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub, validators })
             }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });

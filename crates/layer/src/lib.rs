@@ -45,6 +45,7 @@ mod tree;
 mod unknown_results;
 mod updates;
 mod upload;
+mod validate;
 mod watches;
 mod write;
 
@@ -67,3 +68,4 @@ pub use tail::{TEXTS, TailDocument, TailRow};
 pub use transaction::TRACE_TARGET;
 pub use updates::{DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery};
 pub use upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
+pub use validate::{Validate, Validator, Writing};

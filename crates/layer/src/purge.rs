@@ -103,12 +103,16 @@ impl Operation for Purge<'_> {
                 body: &body,
                 token: &[0; 16],
                 user_version: 0,
+                refused: None,
                 leaves_max: usize::MAX,
             };
             write.purge(whole, &after, &purged, &old, &rows, &mut maintainers).await?;
         }
         for maintainer in &mut maintainers {
             maintainer.finish(trx, &instance)?;
+        }
+        if self.id.starts_with("_design/") && instance.record.validators > 0 {
+            instance.change_validators(trx);
         }
         self.note(trx, &instance, &purged, forgotten.as_ref())?;
         Ok(answer)

@@ -8,6 +8,7 @@ use foundationdb::Transaction;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
+use crate::database::Database;
 use crate::document::{Edit, Updated, check_document_id};
 use crate::document_write::{DocumentWrite, OldRead};
 use crate::error::{Error, Result};
@@ -19,6 +20,7 @@ use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::staging;
 use crate::transaction::{self, Attempt, Operation};
 use crate::tree::Leaves;
+use crate::validate;
 
 /// Most documents of one transaction.
 const BATCH_DOCUMENTS_MAX: usize = 250;
@@ -35,11 +37,15 @@ const BATCHES_AT_ONCE: usize = 4;
 /// A transaction that has failed more often than this takes half the documents, and half of these at each further failure.
 const WHOLE_FAILURES_MAX: u32 = 4;
 
+/// How often edits are validated anew because what validates has changed under them.
+const VALIDATORS_MAX: usize = 32;
+
 /// How often a write begins anew because the database was deleted and created again under it.
 const INSTANCES_MAX: usize = 8;
 
 /// Writes edits; one result each, in order. Several edits of one document are made one after the other.
-pub(crate) async fn write_documents(inner: &Inner, name: &str, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+    let (inner, name) = (&*database.inner, &*database.name);
     let mut results: Vec<Option<Result<Updated>>> = Vec::new();
     results.resize_with(edits.len(), || None);
     let mut waves: Vec<Vec<usize>> = Vec::new();
@@ -61,7 +67,7 @@ pub(crate) async fn write_documents(inner: &Inner, name: &str, edits: &[Edit<'_>
         resolved(inner, name).await?;
     }
     for wave in waves {
-        write_wave(inner, name, edits, &wave, &mut results).await?;
+        write_wave(database, edits, &wave, &mut results).await?;
     }
     let missing = || Err(Error::Corrupt("an edit has no result".into()));
     Ok(results.into_iter().map(|result| result.unwrap_or_else(missing)).collect())
@@ -69,12 +75,12 @@ pub(crate) async fn write_documents(inner: &Inner, name: &str, edits: &[Edit<'_>
 
 /// Writes edits of distinct documents, given by their places in `edits`.
 async fn write_wave(
-    inner: &Inner,
-    name: &str,
+    database: &Database,
     edits: &[Edit<'_>],
     wave: &[usize],
     results: &mut [Option<Result<Updated>>],
 ) -> Result<()> {
+    let (inner, name) = (&*database.inner, &*database.name);
     let mut wanted = wave.to_vec();
     for _ in 0..INSTANCES_MAX {
         let instance = instance_of(inner, name).await?;
@@ -89,7 +95,7 @@ async fn write_wave(
             while under_way.len() < BATCHES_AT_ONCE
                 && let Some(batch) = batches.next()
             {
-                under_way.push(write_batch(inner, instance.clone(), edits, batch));
+                under_way.push(write_batch(database, instance.clone(), edits, batch));
             }
             let Some(done) = under_way.next().await else { break };
             for (at, result) in done? {
@@ -118,6 +124,8 @@ pub(crate) struct Item {
     attempted: Option<RevId>,
     /// An attempt's commit may have happened.
     maybe_committed: bool,
+    /// Why a function of a design document refuses it.
+    refused: Option<Error>,
 }
 
 /// Flattens the wanted edits and splits them into batches of bounded size; too large ones get their result here.
@@ -152,7 +160,7 @@ pub(crate) async fn prepare(
             }
         }
         let bytes = transaction_bytes(&body, &edit.id);
-        let item = Item { at, body, token: random_id()?, attempted: None, maybe_committed: false };
+        let item = Item { at, body, token: random_id()?, attempted: None, maybe_committed: false, refused: None };
         match batches.last_mut() {
             Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
             _ => {
@@ -167,16 +175,32 @@ pub(crate) async fn prepare(
 
 /// Writes a batch in as many transactions as its size asks for. `None` as a result: the database is another one now.
 async fn write_batch(
-    inner: &Inner,
-    instance: Arc<Instance>,
+    database: &Database,
+    mut instance: Arc<Instance>,
     edits: &[Edit<'_>],
     batch: Vec<Item>,
 ) -> Result<Vec<(usize, Option<Result<Updated>>)>> {
     let mut done = Vec::with_capacity(batch.len());
+    let inner = &*database.inner;
     let mut rest = batch;
+    let mut changes = 0;
+    let mut validated = None;
     while !rest.is_empty() {
+        if validated != Some(instance.record.validators) {
+            let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
+            let refused = validate::refusals(database, &instance, &asked).await?;
+            rest.iter_mut().zip(refused).for_each(|(item, refused)| item.refused = refused);
+            validated = Some(instance.record.validators);
+        }
         let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0 };
         let Some(results) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
+            let found = resolved(inner, &database.name).await?;
+            if found.record.namespace == instance.record.namespace && changes < VALIDATORS_MAX {
+                // What validates has changed: the same edits are asked about anew, and know what became of them.
+                changes += 1;
+                instance = found;
+                continue;
+            }
             done.extend(rest.iter().map(|item| (item.at, None)));
             break;
         };
@@ -231,12 +255,15 @@ pub(crate) struct WriteBatch<'a, 'e> {
 }
 
 impl Operation for WriteBatch<'_, '_> {
-    /// Results of the first items, as many as one transaction takes; `None`: the database is another one now.
+    /// Results of the first items, as many as one transaction takes; `None`: the database is another one now, or is
+    /// validated otherwise.
     type Output = Option<Vec<Result<Updated>>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
-        if found.record.namespace != self.instance.record.namespace {
+        self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
+        let (now, then) = (&found.record, &self.instance.record);
+        if now.namespace != then.namespace || now.validators != then.validators {
             return Ok(None);
         }
         // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
@@ -270,6 +297,7 @@ impl Operation for WriteBatch<'_, '_> {
         let mut results = Vec::with_capacity(self.items.len());
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
+        let mut changes_validators = false;
         for (item, (keys, earlier, info, old)) in self.items.iter_mut().zip(reads) {
             let info = match info.await? {
                 Some(bytes) => Some(Info::decode(&bytes)?),
@@ -293,9 +321,12 @@ impl Operation for WriteBatch<'_, '_> {
             let (body, token) = (&item.body, &item.token);
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
             let leaves_max = self.inner.options.leaves_max;
-            let document = DocumentWrite { trx, instance, keys: &keys, edit, body, token, user_version, leaves_max };
+            let refused = item.refused.as_ref();
+            let document =
+                DocumentWrite { trx, instance, keys: &keys, edit, body, token, user_version, refused, leaves_max };
             let written = document.write(info, old, &mut maintainers).await?;
             user_version += u16::from(written.is_ok());
+            changes_validators |= written.is_ok() && instance.is_validated_by(edit);
             item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
             results.push(written);
             if may_move_more && results.len() < count {
@@ -305,6 +336,9 @@ impl Operation for WriteBatch<'_, '_> {
         }
         for maintainer in &mut maintainers {
             maintainer.finish(trx, instance)?;
+        }
+        if changes_validators {
+            instance.change_validators(trx);
         }
         Ok(Some(results))
     }

@@ -6,6 +6,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::attached::{DEFAULT_TYPE, Plain, Uploads, check_name, wrong_digest};
 use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
 use crate::handlers::document::named_rev;
 use crate::json_out;
 use crate::query::encode;
@@ -16,7 +17,7 @@ use crate::tracked::spawn;
 
 /// `name` may have slashes.
 pub(crate) async fn attachment(state: &State, request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
-    let database = state.layer.database(db);
+    let database = written_by(state, &request, db);
     match request.method.as_str() {
         "GET" | "HEAD" => get(database, request, id, name).await,
         "PUT" => put(database, request, db, id, name).await,

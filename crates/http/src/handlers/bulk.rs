@@ -6,6 +6,7 @@ use hyper::{Method, StatusCode};
 
 use crate::attached::Uploads;
 use crate::error::{Failure, Result};
+use crate::functions::written_by;
 use crate::handlers::document::edit_from;
 use crate::handlers::local::{self, LOCAL};
 use crate::json_out;
@@ -75,7 +76,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         Some(Value::Array(docs)) => docs,
         Some(_) => return Err(Failure::bad_request("`docs` parameter must be an array.")),
     };
-    let database = state.layer.database(name);
+    let database = written_by(state, &request, name);
     let mut uploads = Uploads::new(&database);
     let mut edits = Vec::with_capacity(docs.len());
     for doc in docs {

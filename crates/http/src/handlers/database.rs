@@ -5,6 +5,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::attached::Uploads;
 use crate::error::{Failure, Result};
+use crate::functions::written_by;
 use crate::handlers::document::{edit_of, write_one};
 use crate::handlers::local::LOCAL;
 use crate::json_out::{member, number};
@@ -130,7 +131,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
         crate::json_out::written(&edit.id, &updated.rev, &mut out);
         return Ok(Reply::json(StatusCode::CREATED, out));
     }
-    let mut reply = write_one(state, name, &edit, batch).await?;
+    let mut reply = write_one(&written_by(state, &request, name), &edit, batch).await?;
     if edit.history.is_none() {
         uploads.taken();
     }

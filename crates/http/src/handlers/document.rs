@@ -2,12 +2,13 @@
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
+    AttachmentEdit, Database, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
 };
 use hyper::{Method, StatusCode, header};
 
 use crate::attached::{self, Show, Uploads, Written};
 use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
 use crate::handlers::local::LOCAL;
 use crate::handlers::open_revs::{self, Form, Shown};
 use crate::handlers::{post_form, put_related};
@@ -259,7 +260,7 @@ pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> 
 /// Writes what was put: as [`write_one`], with the document's place; 200 for a tombstone.
 pub(crate) async fn write_put(state: &State, request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
     let batch = request.query.get("batch") == Some("ok");
-    let mut reply = write_one(state, name, edit, batch).await?;
+    let mut reply = write_one(&written_by(state, request, name), edit, batch).await?;
     if !batch {
         let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
         reply.header(header::LOCATION, &location);
@@ -271,8 +272,8 @@ pub(crate) async fn write_put(state: &State, request: &Request, name: &str, edit
 }
 
 /// Writes an edit: 201 with its tag, 202 when the client asked for a batch (it is as durable all the same).
-pub(crate) async fn write_one(state: &State, name: &str, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
-    let updated = state.layer.database(name).update(edit).await?;
+pub(crate) async fn write_one(database: &Database, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
+    let updated = database.update(edit).await?;
     if batch {
         let mut out = b"{\"ok\":true,\"id\":".to_vec();
         json_out::string(&edit.id, &mut out);
@@ -307,7 +308,7 @@ async fn copy(state: &State, request: &Request, name: &str, id: &str) -> Result<
     let copied = source.attachments.into_iter();
     let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
     let edit = Edit { id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
-    let mut reply = write_one(state, name, &edit, false).await?;
+    let mut reply = write_one(&written_by(state, request, name), &edit, false).await?;
     let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
     reply.header(header::LOCATION, &location);
     Ok(reply)
@@ -331,7 +332,7 @@ async fn delete(state: &State, mut request: Request, name: &str, id: &str) -> Re
         return Err(LayerError::Conflict.into());
     }
     let batch = request.query.get("batch") == Some("ok");
-    let mut reply = write_one(state, name, &edit, batch).await?;
+    let mut reply = write_one(&written_by(state, &request, name), &edit, batch).await?;
     if !batch {
         reply.status = StatusCode::OK;
     }

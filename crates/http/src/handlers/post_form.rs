@@ -8,6 +8,7 @@ use hyper::{StatusCode, header};
 
 use crate::attached::{DEFAULT_TYPE, Uploads, check_name};
 use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
 use crate::handlers::document::{edit_of_client, name_parent, write_one};
 use crate::multipart::is_kind;
 use crate::multipart::parts::Parts;
@@ -61,7 +62,7 @@ async fn post_form(state: &State, request: &mut Request, name: &str, id: &str) -
     };
     // New ones come first, as in CouchDB: the revision's hash depends on it.
     edit.attachments.splice(0..0, form.files);
-    let reply = write_one(state, name, &edit, false).await?;
+    let reply = write_one(&written_by(state, parts.request(), name), &edit, false).await?;
     uploads.taken();
     Ok(reply)
 }

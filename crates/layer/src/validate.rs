@@ -1,0 +1,174 @@
+//! Validation of writes by functions of a database's design documents.
+//!
+//! The layer knows which design documents have such a function, and runs none itself: whoever opens it says how. What a
+//! function sees is immutable once it is found: the edit, the revision that it replaces, and the functions as of a version
+//! of the database's record. So it is asked before the write's transaction, which takes no longer for it, and that
+//! transaction fails if the version is another one by then.
+
+use std::fmt;
+use std::sync::Arc;
+
+use flatbed_flatten::json::{self, Limits, Value};
+use foundationdb::Transaction;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{StreamExt, TryStreamExt};
+use prost::Message;
+
+use crate::all_docs::AllDocsQuery;
+use crate::database::Database;
+use crate::document::{Document, Edit, GetOptions};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::proto::DatabaseRecord;
+
+/// The member of a design document that validates.
+const MEMBER: &str = "validate_doc_update";
+
+/// Edits of a batch that are validated at once.
+const VALIDATED_AT_ONCE: usize = 8;
+
+/// How many ancestors of a replicated revision are looked at for a body.
+const ANCESTORS_MAX: usize = 16;
+
+/// Text of design documents that validate, in a database, at most.
+const DESIGN_BYTES_MAX: usize = 16_000_000;
+
+/// How functions of design documents are run.
+pub trait Validate: Send + Sync {
+    /// A design document that validates.
+    fn load(&self, design: &Document) -> Arc<dyn Validator>;
+}
+
+/// A design document's function.
+pub trait Validator: Send + Sync {
+    /// Resolves within seconds.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`], [`Error::Unauthorized`], [`Error::ValidationFailed`].
+    fn validate<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Result<()>>;
+}
+
+/// What is to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Writing<'a> {
+    /// The edit.
+    pub edit: &'a Edit<'a>,
+    /// The revision that it replaces, if it does.
+    pub old: Option<&'a Document>,
+    /// Who writes, as given to [`Database::written_by`].
+    pub user: &'a str,
+    /// The database's `_security`, if it was set.
+    pub security: Option<&'a [u8]>,
+}
+
+/// The functions of a database as of a version of its record.
+#[derive(Clone, Default)]
+pub(crate) struct Validators(Arc<[Arc<dyn Validator>]>);
+
+impl fmt::Debug for Validators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Validators").field(&self.0.len()).finish()
+    }
+}
+
+impl Instance {
+    /// The functions, read once for each version of the record: where they have changed since, the record's version has too.
+    async fn validators(&self, database: &Database) -> Result<Validators> {
+        self.validators.get_or_try_init(|| load(database)).await.cloned()
+    }
+
+    /// Whether a write of this document may change what validates.
+    pub(crate) fn is_validated_by(&self, edit: &Edit<'_>) -> bool {
+        let brings = || !edit.deleted && edit.body.get(MEMBER).is_some();
+        edit.id.starts_with("_design/") && (self.record.validators > 0 || brings())
+    }
+
+    /// Tells every process that what validates has changed.
+    pub(crate) fn change_validators(&self, trx: &Transaction) {
+        let record = DatabaseRecord { validators: self.record.validators + 1, ..self.record.clone() };
+        trx.set(&self.record_key, &record.encode_to_vec());
+        trx.update_metadata_version();
+    }
+}
+
+async fn load(database: &Database) -> Result<Validators> {
+    let failed = |reason: &str| Error::ValidationFailed { error: "internal_server_error", reason: reason.to_owned() };
+    let (start, end) = (Some("_design/".to_owned()), Some("_design0".to_owned()));
+    let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
+    let mut walk = database.all_docs(query);
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while let Some(rows) = walk.next_page().await? {
+        for design in rows.into_iter().filter_map(|row| row.doc) {
+            let text = [b"{", design.body.as_slice(), b"}"].concat();
+            if json::parse(&text, &Limits::default()).is_ok_and(|body: Value<'_>| body.get(MEMBER).is_some()) {
+                bytes += text.len();
+                if bytes > DESIGN_BYTES_MAX {
+                    return Err(failed("the design documents that validate are too large"));
+                }
+                let validate = database.inner.validate.get().ok_or_else(|| failed("no functions run here"))?;
+                found.push(validate.load(&design));
+            }
+        }
+    }
+    Ok(Validators(found.into()))
+}
+
+/// Asks the database's functions about edits: for each one why it is refused, if it is.
+pub(crate) async fn refusals(
+    database: &Database,
+    instance: &Instance,
+    edits: &[&Edit<'_>],
+) -> Result<Vec<Option<Error>>> {
+    let none = || vec![None; edits.len()];
+    // What the server writes of its own accord is not validated.
+    let (true, Some(user)) = (instance.record.validators > 0, &database.user) else { return Ok(none()) };
+    let validators = instance.validators(database).await?;
+    if validators.0.is_empty() {
+        return Ok(none());
+    }
+    let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
+    let asked = edits.iter().map(|edit| {
+        let validators = &validators;
+        async move {
+            // As in CouchDB: a broken function must not keep anybody from mending it.
+            if edit.id.starts_with("_design/") {
+                return Ok(None);
+            }
+            let Some(old) = old(database, edit).await? else { return Ok(None) };
+            for validator in validators.0.iter() {
+                let write = Writing { edit, old: old.as_ref(), user, security };
+                if let Err(error) = validator.validate(write).await {
+                    return Ok(Some(error));
+                }
+            }
+            Ok(None)
+        }
+    });
+    let asked: Vec<BoxFuture<'_, Result<Option<Error>>>> = asked.map(|asked| Box::pin(asked) as _).collect();
+    futures_util::stream::iter(asked).buffered(VALIDATED_AT_ONCE).try_collect().await
+}
+
+/// The revision that an edit replaces: its parent, of a replicated one the nearest ancestor whose body is there. `None`:
+/// the revision is there already.
+async fn old(database: &Database, edit: &Edit<'_>) -> Result<Option<Option<Document>>> {
+    let candidates = match &edit.history {
+        None => edit.parent.iter().cloned().collect(),
+        Some(path) => {
+            let missing = database.missing_revs(&[(edit.id.to_string(), path.clone())]).await?;
+            let missing = missing.into_iter().next().map(|(missing, _)| missing).unwrap_or_default();
+            let mut there = path.iter().filter(|rev| !missing.contains(rev)).cloned().peekable();
+            if path.first() == there.peek() {
+                return Ok(None);
+            }
+            there.take(ANCESTORS_MAX).collect::<Vec<_>>()
+        }
+    };
+    for rev in candidates {
+        let options = GetOptions { rev: Some(rev), revs: true, ..GetOptions::default() };
+        match database.get(&edit.id, &options).await {
+            Err(Error::DocumentNotFound(_)) => {}
+            found => return Ok(Some(Some(found?))),
+        }
+    }
+    Ok(Some(None))
+}
