@@ -61,7 +61,10 @@ async fn filters() {
     server.ok("DELETE", &format!("/db/doc003?rev={rev}"), NULL).await;
     assert_eq!(ids(&get("filter=d/gone").await.1), ["doc003"]);
 
+    server.ok("PUT", "/db/_design/empty", json!({})).await;
     for (query, status, error, reason) in [
+        ("filter=empty/none", 404, "not_found", "missing json key: filters"),
+        ("filter=_view&view=empty/none", 404, "not_found", "missing json key: views"),
         ("filter=d/none", 404, "not_found", "missing json key: none"),
         ("filter=e/even", 404, "not_found", "missing"),
         ("filter=_view&view=d/none", 404, "not_found", "missing json key: none"),

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatbed_javascript::{Design, Runner};
+use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesPage, Database, Error as LayerError, Followed, GetOptions, OpenRevs, Seq, TailRow,
 };
@@ -75,7 +76,11 @@ impl Function {
             Kind::View => &["views", function, "map"],
         };
         state.functions.find(&design, path).await.map_err(|error| match error {
-            flatbed_javascript::Error::Missing => Failure::not_found(format!("missing json key: {function}")),
+            flatbed_javascript::Error::Missing => {
+                let body = json::parse(design.text().as_bytes(), &Limits::default()).unwrap_or(Value::Null);
+                let all = path.first().filter(|all| body.get(all).is_none());
+                Failure::not_found(format!("missing json key: {}", all.unwrap_or(&function)))
+            }
             error => error.into(),
         })?;
         let security = database.security().await?;
