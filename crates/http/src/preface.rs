@@ -13,9 +13,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Whether a connection speaks HTTP/2: told from its first bytes, which are left to be read.
 ///
-/// Asked before hyper has the connection, so that one that sends nothing is closed in time. hyper-util looks again where
-/// upgrades are served (0.1.21), and hands the first 24 bytes over as a read of their own: the buffer of a connection of
-/// HTTP/1.1 then grows to 16 kB, and stays so.
+/// Asked before hyper has the connection, so that one that sends nothing is closed in time. hyper-util can tell too, but
+/// hands the first 24 bytes over as a read of their own: the buffer of a connection of HTTP/1.1 then grows to 16 kB, and
+/// stays so.
 ///
 /// # Errors
 /// Those of the connection, and `UnexpectedEof` where it ends before it is clear.

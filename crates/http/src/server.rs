@@ -10,9 +10,9 @@ use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::Layer;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use socket2::TcpKeepalive;
 use tokio::net::TcpListener;
@@ -277,34 +277,55 @@ async fn accept(
             let answer = Box::pin(router::answer(state.clone(), request, Some(peer)));
             async move { Ok::<_, Infallible>(answer.await) }
         });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_MAX)
-            .max_headers(HEADERS_MAX)
-            .max_buf_size(HEAD_BYTES_MAX);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS_MAX)
-            .max_header_list_size(HEAD_BYTES_MAX as u32)
-            .keep_alive_interval(Duration::from_secs(30));
         let (watcher, mut accepting) = (graceful.watcher(), accepting.clone());
         tokio::spawn(async move {
-            let builder = tokio::select! {
-                found = tokio::time::timeout(HEAD_MAX, preface::speaks_http2(&stream)) => match found {
-                    Ok(Ok(true)) => builder.http2_only(),
-                    Ok(Ok(false)) => builder.http1_only(),
-                    Ok(Err(_)) | Err(_) => return,
-                },
+            let told = tokio::select! {
+                told = tokio::time::timeout(HEAD_MAX, preface::speaks_http2(&stream)) => told,
                 _ = accepting.wait_for(|accepting| !*accepting) => return,
             };
+            let Ok(Ok(is_http2)) = told else { return };
             let stream = TokioIo::new(StallGuard::new(stream, stall_max, metrics, permit));
-            let connection = builder.serve_connection_with_upgrades(stream, service).into_owned();
-            if let Err(error) = watcher.watch(connection).await {
+            let ended = if is_http2 {
+                watcher.watch(http2().serve_connection(stream, service)).await
+            } else {
+                let connection = http1().serve_connection(stream, service).with_upgrades();
+                let mut connection = std::pin::pin!(connection);
+                let ended = tokio::select! {
+                    ended = connection.as_mut() => Some(ended),
+                    _ = accepting.wait_for(|accepting| !*accepting) => None,
+                };
+                match ended {
+                    Some(ended) => ended,
+                    None => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                }
+                // The watcher, which is waited for, ends here.
+            };
+            if let Err(error) = ended {
                 tracing::debug!(error = %error, "a connection ended with an error");
             }
         });
     }
+}
+
+fn http1() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
+    builder
+}
+
+fn http2() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .keep_alive_interval(Duration::from_secs(30));
+    builder
 }

@@ -46,6 +46,8 @@ impl Spans {
 
 /// Begins a task of the request at hand: its lines in the log carry the request's id, and its spans are of its trace.
 pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    // What wraps it would have room for its state several times.
+    let task = Box::pin(task);
     match SPANS.try_with(Spans::clone) {
         Ok(spans) => tokio::spawn(spans.within(task)),
         Err(_) => tokio::spawn(task),

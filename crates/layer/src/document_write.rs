@@ -4,7 +4,7 @@
 //! moves bodies. The latest range and the info are what plain reads see.
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
-use flatbed_revtree::{Ancestry, Merged, RevId, Tree};
+use flatbed_revtree::{Ancestry, Hash, Merged, RevId, Tree};
 use foundationdb::Transaction;
 use foundationdb::options::MutationType;
 
@@ -277,6 +277,8 @@ impl DocumentWrite<'_, '_> {
     /// An edit of a client: on a leaf, or the first. Its attachments come with it.
     async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
         let parent = match (info, &self.edit.parent) {
+            // A name that no edit gives is nobody's revision.
+            (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Ok(Err(Error::Conflict)),
             (None, parent) => parent.clone(),
             // A document that was deleted is created again on top of its tombstone.
             (Some(info), None) if info.deleted && !self.edit.deleted => Some(info.winner.clone()),

@@ -75,6 +75,9 @@ async fn revision_ids_are_couchdbs() {
     let unknown: RevId = "1-967a00dff5e02add41819138abb3284d".parse().unwrap();
     let rev = put(&db, "missing", Some(&unknown), r#"{"a":1}"#).await.unwrap();
     assert_eq!(rev.to_string(), "2-4f54ab3740f3104eec1cf2ec2b0327ed");
+    // But not one that no edit can have made.
+    let invented: RevId = "1-123".parse().unwrap();
+    assert!(matches!(put(&db, "new", Some(&invented), "{}").await, Err(Error::Conflict)));
     assert_clean(&layer, &db).await;
 }
 

@@ -238,7 +238,7 @@ impl Writer {
         let mut page = first;
         let mut deadline = Instant::now() + self.follow.timeout;
         loop {
-            self.rows(&page.rows).await?;
+            self.rows(&std::mem::take(&mut page.rows)).await?;
             let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && !self.is_done();
             if page.at_end {
                 if !wait {
@@ -275,7 +275,8 @@ impl Writer {
         let events = self.follow.feed == Feed::EventSource;
         let mut page = first;
         'pages: loop {
-            self.rows(&page.rows).await?;
+            // Nothing of a page is kept while nothing happens.
+            self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
                 self.sender.flush().await?;
                 drop(room.take());
@@ -316,14 +317,14 @@ impl Writer {
     /// much is read that a filter does not pass, while others read, and while the storage does not answer.
     async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
         let Writer { changes, pages, sender, follow, beaten, .. } = self;
-        let next = async {
+        // A follower mostly waits, and has room for this only while it reads.
+        let mut next = Box::pin(async {
             let room = match room {
                 Some(room) => Some(room),
                 None => pages.room().await,
             };
             (room, changes.next_page().await)
-        };
-        tokio::pin!(next);
+        });
         loop {
             let Some(beat) = follow.heartbeat else {
                 let (room, page) = next.await;
@@ -346,7 +347,7 @@ impl Writer {
         if self.follow.limit.is_none() || self.follow.descending {
             return Ok(0);
         }
-        Ok(self.changes.pending().await?)
+        Ok(Box::pin(self.changes.pending()).await?)
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
@@ -464,7 +465,10 @@ async fn write_row(
     shared_row::open(row, seq, &row.leaves, &mut sender.buffer);
     if let Some(show) = show {
         sender.buffer.extend_from_slice(b",\"doc\":");
-        attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
+        match &row.doc {
+            Some(document) if document.attachments.is_empty() => json_out::document(document, &mut sender.buffer),
+            document => Box::pin(attached::send_or_null(database, document.as_ref(), show, sender)).await?,
+        }
     }
     sender.buffer.push(b'}');
     Ok(())
