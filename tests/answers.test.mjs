@@ -78,8 +78,6 @@ function shape({ status, headers, text }, db) {
   for (const name of compared) if (headers[name] !== undefined) found[name] = blank(headers[name], db, name);
   if (isMultipart) found['content-type'] = headers['content-type'].replace(/boundary="?[^";]+"?/, 'boundary=~');
   if (found.etag && !/\d+-[0-9a-f]{32}/.test(headers.etag)) found.etag = '~';
-  // How the storage is: `/_up` tells it besides what CouchDB's does.
-  if (parsed?.status === 'ok') delete parsed.storage;
   return { status, headers: found, body: blank(parsed === undefined ? lines : parsed, db) };
 }
 

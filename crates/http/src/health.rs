@@ -5,9 +5,14 @@ use std::time::{Duration, Instant};
 
 use flatbed_layer::Layer;
 use hyper::StatusCode;
+use hyper::header::HeaderName;
 
-use crate::json_out::{member, string_or_null};
+use crate::json_out::member;
 use crate::reply::Reply;
+
+/// What is told of the storage besides CouchDB's answer, which monitors may compare: its state (`ok`, `unreachable`,
+/// `failed`), what it is, and how long it took to answer.
+const STORAGE: HeaderName = HeaderName::from_static("x-flatbed-storage");
 
 /// How long the storage may take to answer to `_up`.
 const PING_MAX: Duration = Duration::from_secs(5);
@@ -61,24 +66,25 @@ impl StorageHealth {
         };
         let mut out = b"{".to_vec();
         member("status", failure.as_ref().map_or("ok", |(error, _)| error), &mut out);
-        out.extend_from_slice(b",\"seeds\":{},");
+        out.extend_from_slice(b",\"seeds\":{}");
         if let Some((error, reason)) = &failure {
-            member("error", error, &mut out);
-            out.push(b',');
-            member("reason", reason, &mut out);
-            out.push(b',');
+            for (name, text) in [("error", *error), ("reason", reason)] {
+                out.push(b',');
+                member(name, text, &mut out);
+            }
         }
-        out.extend_from_slice(b"\"storage\":{\"engine\":");
-        string_or_null(self.engine, &mut out);
-        out.push(b',');
-        member("state", state, &mut out);
-        out.extend_from_slice(b",\"ping_ms\":");
-        match ping {
-            Some(took) => out.extend_from_slice((took.as_micros() as f64 / 1_000.0).to_string().as_bytes()),
-            None => out.extend_from_slice(b"null"),
+        out.push(b'}');
+        let mut reply =
+            Reply::json(if failure.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, out);
+        let mut told = format!("state={state}");
+        if let Some(engine) = self.engine {
+            told.push_str(&format!("; engine={engine}"));
         }
-        out.extend_from_slice(b"}}");
-        Reply::json(if failure.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, out)
+        if let Some(took) = ping {
+            told.push_str(&format!("; ping_ms={}", took.as_micros() as f64 / 1_000.0));
+        }
+        reply.header(STORAGE, &told);
+        reply
     }
 }
 
@@ -89,41 +95,44 @@ mod tests {
     use super::*;
     use crate::reply::ReplyBody;
 
-    async fn told(health: &StorageHealth, ping: impl Future<Output = flatbed_layer::Result<()>>) -> (u16, Value) {
+    async fn told(
+        health: &StorageHealth,
+        ping: impl Future<Output = flatbed_layer::Result<()>>,
+    ) -> (u16, Value, String) {
         let reply = health.answer(ping).await;
         let ReplyBody::Full(Some(body)) = reply.body else { panic!("a whole body") };
-        (reply.status.as_u16(), serde_json::from_slice(&body).unwrap())
+        let storage = reply.headers[STORAGE].to_str().unwrap().to_owned();
+        (reply.status.as_u16(), serde_json::from_slice(&body).unwrap(), storage)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_storage_that_does_not_answer_is_told_in_time() {
         let health = StorageHealth::new("cluster");
         let started = tokio::time::Instant::now();
-        let (status, answer) = told(&health, std::future::pending()).await;
+        let (status, answer, storage) = told(&health, std::future::pending()).await;
         assert!(started.elapsed() <= Duration::from_secs(6));
         assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")));
-        assert_eq!(answer["storage"], json!({"engine": "cluster", "state": "unreachable", "ping_ms": null}));
-        let (status, answer) = told(&health, async { Err(flatbed_layer::Error::NoRandomness) }).await;
-        assert_eq!((status, &answer["storage"]["state"]), (503, &json!("unreachable")));
-        assert!(told(&health, async { Ok(()) }).await.1["storage"]["ping_ms"].is_number());
+        assert_eq!(storage, "state=unreachable; engine=cluster");
+        let (status, _, storage) = told(&health, async { Err(flatbed_layer::Error::NoRandomness) }).await;
+        assert_eq!((status, storage.as_str()), (503, "state=unreachable; engine=cluster"));
+        let (status, answer, storage) = told(&health, async { Ok(()) }).await;
+        assert_eq!((status, answer), (200, json!({"status": "ok", "seeds": {}})));
+        assert!(storage.starts_with("state=ok; engine=cluster; ping_ms="));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_storage_stays_failed() {
         let health = StorageHealth::default();
-        let (status, answer) = told(&health, async { Ok(()) }).await;
-        assert_eq!((status, &answer["status"], &answer["seeds"]), (200, &json!("ok"), &json!({})));
+        assert_eq!(told(&health, async { Ok(()) }).await.0, 200);
         health.fail("the disk is full");
         health.fail("and more");
         for _ in 0..2 {
-            let (status, answer) = told(&health, async { Ok(()) }).await;
+            let (status, answer, storage) = told(&health, async { Ok(()) }).await;
             assert_eq!((status, &answer["error"]), (503, &json!("storage_failed")));
-            assert_eq!(
-                (&answer["reason"], &answer["storage"]["state"]),
-                (&json!("the disk is full"), &json!("failed"))
-            );
+            assert_eq!(answer["reason"], "the disk is full");
+            assert!(storage.starts_with("state=failed; ping_ms="));
         }
         // Whatever else is wrong.
-        assert_eq!(told(&health, std::future::pending()).await.1["storage"]["state"], "failed");
+        assert_eq!(told(&health, std::future::pending()).await.2, "state=failed");
     }
 }
