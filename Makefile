@@ -88,6 +88,10 @@ bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engin
 	pouchdb='$(target)/bench/node_modules/pouchdb-server/bin/pouchdb-server'; \
 	$(target)/release/flatbed-bench suite --flatbed $(target)/release/flatbed --directory $(target)/bench \
 	  $$([ -e "$$pouchdb" ] && echo --pouchdb "$$(realpath "$$pouchdb")")
+	if command -v npm >/dev/null; then \
+	  $(MAKE) --no-print-directory tests/node_modules/.package-lock.json; \
+	  FLATBED_BIN='$(abspath $(target))/release/flatbed' node tests/bench/pouchdb.mjs | tee $(target)/bench/pouchdb.md; \
+	else echo 'npm is missing: replication with PouchDB is not measured' >&2; fi
 
 # make bench-feeds CASE=1000of1-100 ROUNDS=3 runs one case three times; a star at the end stands for any end.
 bench-feeds: need-rust ## measure thousands of followers of changes feeds; results in target/bench/feeds.md
