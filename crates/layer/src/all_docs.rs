@@ -2,7 +2,6 @@
 
 use flatbed_revtree::RevId;
 use foundationdb::RangeOption;
-use foundationdb::Transaction;
 use foundationdb::options::StreamingMode;
 use prost::Message;
 
@@ -14,7 +13,7 @@ use crate::layer::Inner;
 use crate::proto;
 use crate::read::{READ_AHEAD, READ_BYTES_MAX, ShowsDocument, begin_latest, page_of, show_documents};
 use crate::records::{Info, revision};
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 
 /// Rows of a page without documents.
 const PAGE_ROWS_MAX: usize = 2_000;

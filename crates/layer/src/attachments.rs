@@ -9,7 +9,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
-use foundationdb::Transaction;
 use prost::Message;
 
 use crate::body::{BODY_BYTES_MAX, begin_read};
@@ -21,7 +20,7 @@ use crate::proto;
 use crate::read::page_of;
 use crate::records::{Info, RevisionRecord};
 use crate::staging;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 use crate::upload::Uploaded;
 
 /// The list of a revision's attachments takes at most this many bytes: it is the value of one key.

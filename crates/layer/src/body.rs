@@ -4,7 +4,7 @@ use flatbed_flatten::json::Value;
 use flatbed_flatten::{DecodeError, FlattenOptions};
 use foundationdb::future::FdbValues;
 use foundationdb::options::StreamingMode;
-use foundationdb::{FdbResult, RangeOption, Transaction};
+use foundationdb::{FdbResult, RangeOption};
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result};
@@ -12,6 +12,7 @@ use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::keys::KeyRange;
 use crate::layer::Inner;
 use crate::records::BodyPlace;
+use crate::transaction::Transaction;
 
 /// A body whose rows take more than this is written ahead: with the superseded one it moves, and the records, a
 /// transaction stays below 1 MB.

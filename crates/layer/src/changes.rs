@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_revtree::{RevId, rank};
-use foundationdb::Transaction;
 use prost::Message;
 use tokio::sync::watch;
 
@@ -23,7 +22,7 @@ use crate::read::{ShowsDocument, last_seq, page_of, show_documents};
 use crate::records::revision;
 use crate::seq::Seq;
 use crate::tail::{Part, TailDocument, TailRow};
-use crate::transaction::{Attempt, Operation, bounded};
+use crate::transaction::{Attempt, Operation, Transaction, bounded};
 use crate::tree::Leaves;
 
 /// Rows of a page without documents.
@@ -257,7 +256,7 @@ impl Changes {
         let inner = &self.database.inner;
         let instance = inner.cached(&self.database.name)?;
         let following = Following::at_running(inner, &instance, &self.query)?;
-        let version = async { Ok(inner.db.create_trx()?.get_read_version().await?) };
+        let version = async { Ok(Transaction::begin(&inner.db, &inner.metrics)?.get_read_version().await?) };
         let version = bounded(version).await.ok()?;
         if !bounded(async { Ok(following.fresh(version).await) }).await.ok()? {
             return None;

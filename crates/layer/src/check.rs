@@ -10,7 +10,6 @@ mod updates;
 use std::collections::HashSet;
 
 use flatbed_flatten::FieldNames;
-use foundationdb::Transaction;
 use prost::Message;
 
 use crate::database::{Database, decode_counter};
@@ -22,7 +21,7 @@ use crate::proto;
 use crate::read::{info, last_seq, page_of};
 use crate::records::revision;
 use crate::seq::Seq;
-use crate::transaction::{self, Attempt, Operation};
+use crate::transaction::{self, Attempt, Operation, Transaction};
 use document::{DocumentCheck, Sums};
 
 /// Keys read at once.

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_revtree::RevId;
-use foundationdb::Transaction;
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
@@ -22,8 +21,9 @@ use crate::layer::{Inner, NameRange};
 use crate::proto;
 use crate::read::{info, page_of};
 use crate::records::{RevisionRecord, revision};
-use crate::transaction::{self, Attempt, Operation, Quiet};
+use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::tree::{Leaves, drop_body};
+use crate::waits;
 
 /// Rows of by-seq that are looked through at once.
 const PAGE_ROWS: usize = 2_000;
@@ -108,7 +108,8 @@ fn now_seconds() -> u64 {
 pub(crate) fn start(inner: &Arc<Inner>, instance: Arc<Instance>) {
     let inner = Arc::clone(inner);
     let namespace = instance.record.namespace;
-    tokio::spawn(async move {
+    let operation = waits::Operation::current();
+    tokio::spawn(waits::carry(operation, async move {
         let total = total(&inner, &instance).await.unwrap_or(0);
         let now = now_seconds();
         let running = Arc::new(Running {
@@ -131,7 +132,7 @@ pub(crate) fn start(inner: &Arc<Inner>, instance: Arc<Instance>) {
             Err(error) => tracing::warn!(database = instance.name, %error, "a compaction broke off"),
         }
         inner.compactions.lock().remove(&namespace);
-    });
+    }));
 }
 
 async fn total(inner: &Inner, instance: &Instance) -> Result<u64> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
-use foundationdb::Transaction;
 
 use crate::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::attachments::{AttachmentReader, OpenAttachment};
@@ -16,7 +15,7 @@ use crate::local::{GetLocal, ListLocal, LocalDocument, PutLocal};
 use crate::purge::Purge;
 use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
 use crate::seq::Seq;
-use crate::transaction::{self, Attempt, Operation};
+use crate::transaction::{self, Attempt, Operation, Transaction};
 use crate::upload::{Upload, Uploaded};
 
 /// A database by its name. Cheap to clone; it may not exist.

@@ -5,7 +5,6 @@
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{Ancestry, Hash, Merged, RevId, Tree};
-use foundationdb::Transaction;
 use foundationdb::options::MutationType;
 
 use crate::attachments::{self, Attachment, AttachmentEdit, Resolve};
@@ -18,7 +17,7 @@ use crate::keys::DocumentKeys;
 use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::seq::STAMP_BYTES;
 use crate::staging;
-use crate::transaction::Quiet;
+use crate::transaction::{Quiet, Transaction};
 use crate::tree::{Dropped, Leaf, Leaves, Replacement, WholeTree, are_too_large, drop_body, prune, put_leaf, winner};
 
 /// Most revisions that wait beyond the limit to be dropped at once.

@@ -8,13 +8,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use flatbed_flatten::{FieldIds, FieldNames};
-use foundationdb::{RangeOption, Transaction};
+use foundationdb::RangeOption;
 use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::proto;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 
 /// The first id: those below mark kinds of rows (seed 002).
 pub(crate) const FIRST_ID: u64 = 10;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use foundationdb::{FdbError, FdbResult, Transaction};
+use foundationdb::{FdbError, FdbResult};
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::read::{READ_AHEAD, begin_latest, page_of};
 use crate::seq::Seq;
 use crate::tail::{Part, Tail, TailDocument, TailRow};
-use crate::transaction::{bounded, note};
+use crate::transaction::{Transaction, bounded, note};
 
 /// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
@@ -382,7 +382,7 @@ enum Woken {
 impl Reader {
     /// Reads what is behind the cursor, a bounded part of it; with the last part the watch is set, if it may be.
     async fn read(&self, inner: &Inner, hub: &Hub, may_watch: bool) -> Result<(Page, Option<Fired>)> {
-        let mut trx = inner.db.create_trx()?;
+        let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
         loop {
             inner.metrics.transactions.add(1);
             let error = match self.page(&trx, inner, hub).await {

@@ -4,7 +4,6 @@
 //! `_all_docs` and the counters are the first three; views, channels and expiry come by the same door.
 
 use flatbed_revtree::{RevId, rank};
-use foundationdb::Transaction;
 use foundationdb::options::MutationType;
 use prost::Message;
 
@@ -15,7 +14,7 @@ use crate::keys::{Counter, Keys};
 use crate::proto;
 use crate::records::{Info, revision_message};
 use crate::seq::Seq;
-use crate::transaction::Quiet;
+use crate::transaction::{Quiet, Transaction};
 
 /// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
 pub(crate) const LEAVES_IN_ENTRY_MAX: usize = 8;

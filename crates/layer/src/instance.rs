@@ -112,7 +112,7 @@ impl Instance {
             type Output = Vec<String>;
             async fn attempt(
                 &mut self,
-                trx: &foundationdb::Transaction,
+                trx: &transaction::Transaction,
                 _: transaction::Attempt,
             ) -> Result<Vec<String>> {
                 crate::fields::load(trx, self.0, self.1).await

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dashmap::DashMap;
 use flatbed_metrics::Family;
 use foundationdb::options::StreamingMode;
-use foundationdb::{Database as Fdb, RangeOption, Transaction};
+use foundationdb::{Database as Fdb, RangeOption};
 use prost::Message;
 use tokio::sync::watch;
 
@@ -20,7 +20,7 @@ use crate::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::metrics::Metrics;
 use crate::proto;
 use crate::records::check_format;
-use crate::transaction::{self, Attempt, Operation};
+use crate::transaction::{self, Attempt, Operation, Transaction};
 use crate::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
 use crate::validate::Validate;
 use crate::watches::Watches;
@@ -111,7 +111,7 @@ pub(crate) struct Inner {
     pub db: Arc<Fdb>,
     pub keys: RootKeys,
     pub options: LayerOptions,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     pub compactions: Compactions,
     pub watches: Watches,
     /// Databases that are followed.
@@ -136,7 +136,7 @@ impl Layer {
             return Err(Error::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()));
         }
         let keys = RootKeys::new(&options.root);
-        let metrics = Metrics::default();
+        let metrics = Arc::new(Metrics::default());
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
         let uuid = transaction::write(&db, &metrics, &mut open).await?;
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use foundationdb::Transaction;
 use prost::Message;
 
 use crate::database::Database;
@@ -15,7 +14,7 @@ use crate::keys::KeyRange;
 use crate::layer::Inner;
 use crate::proto;
 use crate::read::page_of;
-use crate::transaction::{self, Attempt, Operation};
+use crate::transaction::{self, Attempt, Operation, Transaction};
 
 /// Identifies one process, made anew whenever it starts.
 pub type Owner = [u8; 16];

@@ -17,6 +17,7 @@ mod body;
 mod changes;
 pub mod check;
 mod compact;
+mod counted;
 mod database;
 mod document;
 mod document_write;
@@ -46,6 +47,7 @@ mod unknown_results;
 mod updates;
 mod upload;
 mod validate;
+pub mod waits;
 mod watches;
 mod write;
 

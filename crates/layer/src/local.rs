@@ -2,7 +2,6 @@
 //!
 //! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one stays.
 
-use foundationdb::Transaction;
 use prost::Message;
 
 use crate::body::{BODY_BYTES_MAX, begin_read};
@@ -12,7 +11,7 @@ use crate::keys::KeyRange;
 use crate::layer::Inner;
 use crate::proto;
 use crate::read::page_of;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 
 /// The largest local document, in bytes of JSON text: it is written in one transaction.
 pub const LOCAL_BYTES_MAX: usize = 900_000;

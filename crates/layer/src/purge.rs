@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use flatbed_flatten::json::Value;
 use flatbed_revtree::RevId;
+use foundationdb::KeySelector;
 use foundationdb::options::MutationType;
-use foundationdb::{KeySelector, Transaction};
 use prost::Message;
 
 use crate::attachments;
@@ -21,7 +21,7 @@ use crate::layer::Inner;
 use crate::proto;
 use crate::read::info;
 use crate::records::{BodyPlace, RevisionRecord, revision_message};
-use crate::transaction::{Attempt, Operation, Quiet};
+use crate::transaction::{Attempt, Operation, Quiet, Transaction};
 use crate::tree::{Leaves, WholeTree};
 
 /// See [`crate::Database::purge`].

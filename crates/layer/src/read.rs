@@ -1,7 +1,7 @@
 //! Reading single documents.
 
 use flatbed_revtree::{RevId, Tree};
-use foundationdb::{RangeOption, Transaction};
+use foundationdb::RangeOption;
 
 use crate::attachments;
 use crate::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
@@ -12,7 +12,7 @@ use crate::keys::{DocumentKeys, take_rev};
 use crate::layer::Inner;
 use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::seq::Seq;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 use crate::tree::Leaves;
 
 /// Documents whose reads are issued before the first is awaited.

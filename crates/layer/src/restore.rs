@@ -4,7 +4,9 @@
 //! mean anything in it. Every database gets another incarnation: its by-seq entries move there, and a feed that is given a
 //! sequence of the old one begins at the beginning.
 
-use foundationdb::{Database as Fdb, Transaction};
+use std::sync::Arc;
+
+use foundationdb::Database as Fdb;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -15,7 +17,7 @@ use crate::proto;
 use crate::read::page_of;
 use crate::records::check_format;
 use crate::seq::Seq;
-use crate::transaction::{self, Attempt, Operation, Quiet};
+use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Entries moved in one transaction are at most this many, and this many bytes of keys and values together (one entry may
 /// pass it by its own size of a few kilobytes): well below FoundationDB's bounds.
@@ -41,7 +43,7 @@ pub struct Renewed {
 /// # Errors
 /// [`Error::FormatTooNew`] for a root that this program does not know, [`Error::Storage`].
 pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
-    let metrics = Metrics::default();
+    let metrics = Arc::new(Metrics::default());
     let mut roots = Vec::new();
     let mut rest = RootKeys::every_root();
     while let Some((key, instance)) = transaction::read(db, &metrics, &mut FirstRoot { range: &rest }).await? {
@@ -67,7 +69,7 @@ pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
 /// # Errors
 /// [`Error::FormatTooNew`], [`Error::Corrupt`] for a record that cannot be read, [`Error::Storage`].
 pub async fn begin_incarnations(db: &Fdb, root: &[u8], mut progress: impl FnMut(u64) + Send) -> Result<Renewed> {
-    let metrics = Metrics::default();
+    let metrics = Arc::new(Metrics::default());
     let keys = RootKeys::new(root);
     let mut renewed = Renewed::default();
     let mut records = keys.databases();

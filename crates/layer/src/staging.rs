@@ -7,7 +7,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use foundationdb::Transaction;
 use prost::Message;
 
 use crate::body::{BODY_BYTES_MAX, Prepared, begin_read, row_bytes};
@@ -17,7 +16,7 @@ use crate::keys::Keys;
 use crate::layer::{Inner, NameRange, now_ms, random_id};
 use crate::proto;
 use crate::records::BodyPlace;
-use crate::transaction::{self, Attempt, Operation, Quiet};
+use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Rows of one staging transaction take at most this much.
 const STAGE_BYTES_MAX: u64 = 500_000;

@@ -1,11 +1,13 @@
 //! Running an operation in a FoundationDB transaction, again where FoundationDB says so.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
-use foundationdb::{Database, FdbError, Transaction};
+use foundationdb::{Database, FdbError};
 use tracing::Instrument;
 
+pub(crate) use crate::counted::Transaction;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 
@@ -45,7 +47,7 @@ pub(crate) trait Operation: Send {
 pub const TRACE_TARGET: &str = "flatbed::trace";
 
 /// Runs an operation that writes: attempt, commit, and again on a retryable error.
-pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
     write_untraced(db, metrics, operation).instrument(span("write")).await
 }
 
@@ -61,10 +63,10 @@ fn span(kind: &'static str) -> tracing::Span {
     )
 }
 
-async fn write_untraced<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+async fn write_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
     let started = Instant::now();
     let mut state = Attempt::default();
-    let mut trx = db.create_trx()?;
+    let mut trx = Transaction::begin(db, metrics)?;
     metrics.transactions.add(1);
     loop {
         let attempt = state;
@@ -116,13 +118,13 @@ pub(crate) async fn bounded<T>(attempt: impl Future<Output = Result<T>> + Send) 
 }
 
 /// Runs an operation that only reads: nothing is committed.
-pub(crate) async fn read<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+pub(crate) async fn read<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
     read_untraced(db, metrics, operation).instrument(span("read")).await
 }
 
-async fn read_untraced<O: Operation>(db: &Database, metrics: &Metrics, operation: &mut O) -> Result<O::Output> {
+async fn read_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
     let started = Instant::now();
-    let mut trx = db.create_trx()?;
+    let mut trx = Transaction::begin(db, metrics)?;
     metrics.transactions.add(1);
     loop {
         match bounded(operation.attempt(&trx, Attempt::default())).await {

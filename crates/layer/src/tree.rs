@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use flatbed_revtree::{Ancestry, Branch, RevId, Sealed, Tree, rank};
-use foundationdb::Transaction;
 use foundationdb::future::FdbValues;
 
 use crate::attachments;
@@ -12,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::keys::{DocumentKeys, take_int, take_rev};
 use crate::records::{BodyPlace, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment};
-use crate::transaction::Quiet;
+use crate::transaction::{Quiet, Transaction};
 
 /// A leaf's record.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::compact::Compact;
 use crate::layer::ChangeRecord;
 use crate::local::PutLocal;
 use crate::purge::Purge;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 use crate::write::WriteBatch;
 use crate::{CreateOptions, Database, Edit, Error, Layer, LayerOptions, LocalDocument, RevId};
 
@@ -56,7 +56,7 @@ impl Store {
         attempt: Attempt,
         commits: bool,
     ) -> crate::Result<O::Output> {
-        let trx = self.layer.inner.db.create_trx().unwrap();
+        let trx = Transaction::begin(&self.layer.inner.db, &self.layer.inner.metrics).unwrap();
         let output = operation.attempt(&trx, attempt).await;
         if commits {
             trx.commit().await.unwrap();
@@ -118,7 +118,7 @@ async fn as_many_purges_are_remembered_as_the_limit_says() {
     let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
     let range = instance.keys.purges();
     let count = async || {
-        let trx = db.inner.db.create_trx().unwrap();
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         let option = foundationdb::RangeOption::from((&range.begin[..], &range.end[..]));
         trx.get_range(&option, 1, true).await.unwrap().len()
     };
@@ -197,7 +197,7 @@ async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
         let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
         let ids = [id.clone()];
         let mut compact = Compact::new(&db.inner, &instance, &ids);
-        let trx = db.inner.db.create_trx().unwrap();
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         compact.attempt(&trx, FIRST).await.unwrap();
         for generation in 70..140 {
             let line: Vec<_> = (1..=generation).rev().map(|at| format!("{at}-a")).collect();

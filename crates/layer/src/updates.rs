@@ -13,7 +13,6 @@ mod sweep;
 
 use std::sync::Arc;
 
-use foundationdb::Transaction;
 use foundationdb::options::MutationType;
 use prost::Message;
 use tokio::sync::broadcast;
@@ -25,7 +24,7 @@ use crate::layer::{Inner, now_ms};
 use crate::proto;
 use crate::read::page_of;
 use crate::seq::{STAMP_BYTES, Seq};
-use crate::transaction::{self, Attempt, Operation, Quiet};
+use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 use follow::Batch;
 pub(crate) use follow::UpdatesHub;

@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use flatbed_flatten::json::{self, Limits, Value};
-use foundationdb::Transaction;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt};
 use prost::Message;
@@ -20,6 +19,7 @@ use crate::document::{Document, Edit, GetOptions};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::proto::DatabaseRecord;
+use crate::transaction::Transaction;
 
 /// The member of a design document that validates.
 const MEMBER: &str = "validate_doc_update";

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use foundationdb::{FdbError, Transaction};
+use foundationdb::FdbError;
 
 use crate::error::Result;
 use crate::hub::{Hub, SAFETY_REREAD};
 use crate::layer::Inner;
-use crate::transaction::{self, Attempt, Operation, bounded, note};
+use crate::transaction::{self, Attempt, Operation, Transaction, bounded, note};
 
 /// How often what is not watched is looked at.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -163,7 +163,7 @@ pub(crate) async fn arm(
     inner: &Inner,
     key: &[u8],
 ) -> Result<(Vec<u8>, impl Future<Output = foundationdb::FdbResult<()>> + use<>)> {
-    let mut trx = inner.db.create_trx()?;
+    let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
     loop {
         inner.metrics.transactions.add(1);
         let read = trx.get(key, true).await;

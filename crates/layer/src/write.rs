@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
-use foundationdb::Transaction;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
@@ -18,7 +17,7 @@ use crate::keys::DocumentKeys;
 use crate::layer::{Inner, random_id};
 use crate::records::{BodyPlace, Info, RevisionRecord};
 use crate::staging;
-use crate::transaction::{self, Attempt, Operation};
+use crate::transaction::{self, Attempt, Operation, Transaction};
 use crate::tree::Leaves;
 use crate::validate;
 

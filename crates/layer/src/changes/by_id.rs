@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use foundationdb::Transaction;
-
 use super::{ChangeRow, Changes, ChangesPage, PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX, Page, Since};
 use crate::document::check_document_id;
 use crate::error::Result;
@@ -16,7 +14,7 @@ use crate::instance::Instance;
 use crate::read::last_seq;
 use crate::records::Info;
 use crate::seq::Seq;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 
 /// Longer lists are answered by a walk of by-seq: so many records are read well within FoundationDB's 5 s.
 const IDS_MAX: usize = 10_000;

@@ -1,6 +1,5 @@
 //! Checking the data of attachments: where it lies, who has it, whether it is what its digest says.
 
-use foundationdb::Transaction;
 use prost::Message;
 use sha2::{Digest, Sha256};
 
@@ -12,7 +11,7 @@ use crate::keys::KeyRange;
 use crate::layer::Inner;
 use crate::proto;
 use crate::read::page_of;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 
 /// Rows of a blob that are read at once: chunks of up to 90 kB.
 const CHUNKS_AT_ONCE: usize = 8;

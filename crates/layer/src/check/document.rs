@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use flatbed_flatten::DecodeError;
 use flatbed_revtree::{RevId, Tree};
-use foundationdb::Transaction;
 use prost::Message;
 
 use crate::attachments::{Attachment, decode_list};
@@ -18,6 +17,7 @@ use crate::layer::Inner;
 use crate::proto;
 use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, revision};
 use crate::seq::Seq;
+use crate::transaction::Transaction;
 use crate::tree::{Leaf, Segments};
 
 /// A document's revisions may take this much altogether before the checker gives up on it.

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use foundationdb::Transaction;
 use prost::Message;
 
 use super::{PAGE_KEYS, Report, hex, run};
@@ -11,7 +10,7 @@ use crate::keys::KeyRange;
 use crate::layer::Inner;
 use crate::proto;
 use crate::read::page_of;
-use crate::transaction::{Attempt, Operation};
+use crate::transaction::{Attempt, Operation, Transaction};
 use crate::updates::stamp_of;
 
 /// Databases looked at in one transaction, each with two reads.

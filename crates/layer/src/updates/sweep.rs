@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use foundationdb::Transaction;
 use prost::Message;
 
 use crate::error::Result;
@@ -11,7 +10,7 @@ use crate::keys::KeyRange;
 use crate::layer::{Inner, now_ms};
 use crate::proto;
 use crate::read::page_of;
-use crate::transaction::{self, Attempt, Operation, Quiet};
+use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Entries read in one transaction, and removed in one.
 const PAGE_ENTRIES: usize = 1_000;
