@@ -164,3 +164,19 @@ async fn replications_are_validated() {
     assert_eq!((&last["docs_written"], &last["doc_write_failures"]), (&json!(2), &json!(1)));
     assert_eq!(one.json("GET", "/copy/b", NULL).await.0, 404);
 }
+
+/// `_security` is shown to the functions: what one server sets holds for the next write at the other.
+#[tokio::test]
+async fn a_changed_security_holds_at_once_everywhere() {
+    let (_store, one, two) = pair().await;
+    let source = "function (doc, old, user, security) { if (security.closed) throw({forbidden: 'closed'}); }";
+    one.ok("PUT", "/db/_design/v", json!({ "validate_doc_update": source })).await;
+    for closed in [false, true, false, true] {
+        one.ok("PUT", "/db/_security", json!({ "closed": closed })).await;
+        for server in [&one, &two] {
+            let (status, error, _) = refused(server, "POST", "/db", json!({})).await;
+            let expected = if closed { (403, "forbidden") } else { (201, "") };
+            assert_eq!((status, error.as_str()), expected);
+        }
+    }
+}

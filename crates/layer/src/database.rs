@@ -263,7 +263,8 @@ impl Database {
         Ok(Some(self.record().await?.security).filter(|security| !security.is_empty()))
     }
 
-    /// Sets `_security`, JSON text of at most [`SECURITY_BYTES_MAX`] bytes.
+    /// Sets `_security`, JSON text of at most [`SECURITY_BYTES_MAX`] bytes. No write is committed afterwards that functions of
+    /// design documents were asked about under the one before.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`].
@@ -271,7 +272,7 @@ impl Database {
         if security.len() > SECURITY_BYTES_MAX {
             return Err(Error::InvalidSetting(format!("_security is at most {SECURITY_BYTES_MAX} bytes")));
         }
-        self.change_record(|record| record.security = security.to_vec()).await
+        self.change_record(|record| record.set_security(security)).await
     }
 
     /// Begins to drop the bodies of revisions that are no leaves, in the background; nothing where it is under way.

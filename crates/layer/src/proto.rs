@@ -67,9 +67,9 @@ pub struct DatabaseRecord {
     /// JSON text of _security; empty: the default
     #[prost(bytes = "vec", tag = "10")]
     pub security: ::prost::alloc::vec::Vec<u8>,
-    /// changes of design documents that validate writes; 0: there was never one
+    /// changes of what writes are judged by; 0: there was never a function that judges
     #[prost(uint64, tag = "11")]
-    pub validators: u64,
+    pub rules: u64,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -111,8 +111,8 @@ impl Operation for Purge<'_> {
         for maintainer in &mut maintainers {
             maintainer.finish(trx, &instance)?;
         }
-        if self.id.starts_with("_design/") && instance.record.validators > 0 {
-            instance.change_validators(trx);
+        if self.id.starts_with("_design/") && instance.record.rules > 0 {
+            instance.change_rules(trx);
         }
         self.note(trx, &instance, &purged, forgotten.as_ref())?;
         Ok(answer)

@@ -2,8 +2,8 @@
 //!
 //! The layer knows which design documents have such a function, and runs none itself: whoever opens it says how. What a
 //! function sees is immutable once it is found: the edit, the revision that it replaces, and the functions as of a version
-//! of the database's record. So it is asked before the write's transaction, which takes no longer for it, and that
-//! transaction fails if the version is another one by then.
+//! of the database's record, `_security` among them. So it is asked before the write's transaction, which takes no longer
+//! for it, and that transaction fails if the version is another one by then.
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,14 +80,25 @@ impl Instance {
     /// Whether a write of this document may change what validates.
     pub(crate) fn is_validated_by(&self, edit: &Edit<'_>) -> bool {
         let brings = || !edit.deleted && edit.body.get(MEMBER).is_some();
-        edit.id.starts_with("_design/") && (self.record.validators > 0 || brings())
+        edit.id.starts_with("_design/") && (self.record.rules > 0 || brings())
     }
 
     /// Tells every process that what validates has changed.
-    pub(crate) fn change_validators(&self, trx: &Transaction) {
-        let record = DatabaseRecord { validators: self.record.validators + 1, ..self.record.clone() };
+    pub(crate) fn change_rules(&self, trx: &Transaction) {
+        let record = DatabaseRecord { rules: self.record.rules + 1, ..self.record.clone() };
         trx.set(&self.record_key, &record.encode_to_vec());
         trx.update_metadata_version();
+    }
+}
+
+impl DatabaseRecord {
+    /// Sets `_security`. Where functions are asked about writes they are told of it, so that what they said under another
+    /// one holds no more.
+    pub(crate) fn set_security(&mut self, security: &[u8]) {
+        if self.security != security {
+            self.security = security.to_vec();
+            self.rules += u64::from(self.rules > 0);
+        }
     }
 }
 
@@ -121,7 +132,7 @@ pub(crate) async fn refusals(
 ) -> Result<Vec<Option<Error>>> {
     let none = || vec![None; edits.len()];
     // What the server writes of its own accord is not validated.
-    let (true, Some(user)) = (instance.record.validators > 0, &database.user) else { return Ok(none()) };
+    let (true, Some(user)) = (instance.record.rules > 0, &database.user) else { return Ok(none()) };
     let validators = instance.validators(database).await?;
     if validators.0.is_empty() {
         return Ok(none());

@@ -185,11 +185,11 @@ async fn write_batch(
     let mut changes = 0;
     let mut validated = None;
     while !rest.is_empty() {
-        if validated != Some(instance.record.validators) {
+        if validated != Some(instance.record.rules) {
             let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
             let refused = validate::refusals(database, &instance, &asked).await?;
             rest.iter_mut().zip(refused).for_each(|(item, refused)| item.refused = refused);
-            validated = Some(instance.record.validators);
+            validated = Some(instance.record.rules);
         }
         let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0 };
         let Some(results) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
@@ -262,7 +262,7 @@ impl Operation for WriteBatch<'_, '_> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
         let (now, then) = (&found.record, &self.instance.record);
-        if now.namespace != then.namespace || now.validators != then.validators {
+        if now.namespace != then.namespace || now.rules != then.rules {
             return Ok(None);
         }
         // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
@@ -296,7 +296,7 @@ impl Operation for WriteBatch<'_, '_> {
         let mut results = Vec::with_capacity(self.items.len());
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
-        let mut changes_validators = false;
+        let mut changes_rules = false;
         for (item, (keys, earlier, info, old)) in self.items.iter_mut().zip(reads) {
             let info = match info.await? {
                 Some(bytes) => Some(Info::decode(&bytes)?),
@@ -325,7 +325,7 @@ impl Operation for WriteBatch<'_, '_> {
                 DocumentWrite { trx, instance, keys: &keys, edit, body, token, user_version, refused, leaves_max };
             let written = document.write(info, old, &mut maintainers).await?;
             user_version += u16::from(written.is_ok());
-            changes_validators |= written.is_ok() && instance.is_validated_by(edit);
+            changes_rules |= written.is_ok() && instance.is_validated_by(edit);
             item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
             results.push(written);
             if may_move_more && results.len() < count {
@@ -336,8 +336,8 @@ impl Operation for WriteBatch<'_, '_> {
         for maintainer in &mut maintainers {
             maintainer.finish(trx, instance)?;
         }
-        if changes_validators {
-            instance.change_validators(trx);
+        if changes_rules {
+            instance.change_rules(trx);
         }
         Ok(Some(results))
     }

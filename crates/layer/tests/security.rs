@@ -1,0 +1,105 @@
+//! What a write was judged by holds when it is committed: functions of design documents, and `_security`.
+
+mod support;
+
+use std::sync::Arc;
+
+use flatbed_layer::{Document, Error, Result, Validate, Validator, Writing};
+use futures_util::future::BoxFuture;
+use support::{Store, assert_clean, create, get, put, soon};
+use tokio::sync::Semaphore;
+
+/// A function that refuses what `_security` says is closed, and takes its time once it has looked.
+#[derive(Clone)]
+struct Gate {
+    asked: Arc<Semaphore>,
+    may_answer: Arc<Semaphore>,
+}
+
+impl Gate {
+    fn new() -> Gate {
+        Gate { asked: Arc::new(Semaphore::new(0)), may_answer: Arc::new(Semaphore::new(0)) }
+    }
+
+    fn open(&self) {
+        self.may_answer.add_permits(Semaphore::MAX_PERMITS / 2);
+    }
+}
+
+impl Validate for Gate {
+    fn load(&self, _: &Document) -> Arc<dyn Validator> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Validator for Gate {
+    fn validate<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Result<()>> {
+        let is_closed = write.security.is_some_and(|security| security == CLOSED);
+        let user = write.user.to_owned();
+        Box::pin(async move {
+            self.asked.add_permits(1);
+            self.may_answer.acquire().await.expect("open").forget();
+            if is_closed { Err(Error::Forbidden(format!("closed to {user}"))) } else { Ok(()) }
+        })
+    }
+}
+
+const OPEN: &[u8] = br#"{"members":{"names":["all"]}}"#;
+const CLOSED: &[u8] = br#"{"members":{"names":["none"]}}"#;
+const DESIGN: &str = r#"{"validate_doc_update":"function () {}"}"#;
+
+#[tokio::test]
+async fn a_write_is_judged_by_the_security_that_it_is_committed_under() {
+    let store = Store::new();
+    let (one, two) = (store.layer().await, store.layer().await);
+    let gate = Gate::new();
+    one.validate_with(Arc::new(gate.clone()));
+    two.validate_with(Arc::new(gate.clone()));
+    let own = create(&one, "db", None).await;
+    put(&own, "_design/v", None, DESIGN).await.unwrap();
+    own.set_security(OPEN).await.unwrap();
+    // Judged by the old rule at either server, and not committed yet.
+    let writers: Vec<_> = [&one, &two]
+        .map(|layer| {
+            let db = layer.database("db").written_by("anna".to_owned());
+            tokio::spawn(async move { put(&db, "held", None, "{}").await })
+        })
+        .into();
+    soon(gate.asked.acquire_many(2)).await.unwrap().forget();
+    own.set_security(CLOSED).await.unwrap();
+    gate.open();
+    for writer in writers {
+        let result = soon(writer).await.unwrap();
+        assert!(matches!(&result, Err(Error::Forbidden(reason)) if reason == "closed to anna"), "{result:?}");
+    }
+    assert!(get(&own, "held").await.is_err());
+    assert_clean(&one, &own).await;
+}
+
+#[tokio::test]
+async fn a_changed_security_holds_for_the_next_write_everywhere() {
+    let store = Store::new();
+    let (one, two) = (store.layer().await, store.layer().await);
+    let gate = Gate::new();
+    gate.open();
+    one.validate_with(Arc::new(gate.clone()));
+    two.validate_with(Arc::new(gate.clone()));
+    let own = create(&one, "db", None).await;
+    put(&own, "_design/v", None, DESIGN).await.unwrap();
+    let users = [&one, &two].map(|layer| layer.database("db").written_by("anna".to_owned()));
+    for round in 0..3 {
+        for (security, is_open) in [(OPEN, true), (CLOSED, false)] {
+            own.set_security(security).await.unwrap();
+            for (at, db) in users.iter().enumerate() {
+                let result = put(db, &format!("{round}-{is_open}-{at}"), None, "{}").await;
+                match is_open {
+                    true => assert!(result.is_ok(), "{result:?}"),
+                    false => assert!(matches!(result, Err(Error::Forbidden(_))), "{result:?}"),
+                }
+            }
+        }
+    }
+    // The server's own writes are not judged.
+    put(&own, "own", None, "{}").await.unwrap();
+    assert_clean(&two, &own).await;
+}
