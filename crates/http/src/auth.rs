@@ -1,14 +1,17 @@
 //! Administrators: Basic authentication against PBKDF2 hashes in CouchDB's own form.
 
+mod checks;
+
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
 use base64::Engine;
+use hyper::StatusCode;
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 
 use crate::error::{Failure, Result};
+use checks::{Checks, TooMany};
 
 /// Iterations for new hashes.
 const ITERATIONS: u32 = 50_000;
@@ -18,9 +21,6 @@ const ITERATIONS_MAX: u32 = 10_000_000;
 
 /// Credentials known to be right.
 const CACHE_MAX: usize = 1_000;
-
-/// Checks of passwords that run at once.
-const CHECKS_AT_ONCE: usize = 2;
 
 /// Who makes a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +112,7 @@ fn derive(sha256: bool, password: &str, salt: &[u8], iterations: u32, bytes: usi
 pub(crate) struct Admins {
     hashes: HashMap<String, PasswordHash>,
     known: Mutex<Known>,
-    checks: Semaphore,
+    checks: Checks,
 }
 
 /// Digests of credentials that were right, oldest first.
@@ -124,7 +124,7 @@ struct Known {
 
 impl Admins {
     pub(crate) fn new(hashes: HashMap<String, PasswordHash>) -> Self {
-        Admins { hashes, known: Mutex::default(), checks: Semaphore::new(CHECKS_AT_ONCE) }
+        Admins { hashes, known: Mutex::default(), checks: Checks::new() }
     }
 
     /// Who stands behind an `authorization` header. Without administrators everyone is one.
@@ -145,18 +145,12 @@ impl Admins {
         }
         let wrong = || Failure::unauthorized("Name or password is incorrect.");
         let (name, password) = basic(credentials).ok_or_else(wrong)?;
-        let hash = self.hashes.get(&name).cloned();
-        // Few at once: a flood of wrong passwords must not take all cores.
-        let _permit = self.checks.acquire().await.map_err(|_| wrong())?;
-        let right = tokio::task::spawn_blocking(move || match hash {
-            Some(hash) => hash.verify(&password),
-            // As long as for a name that exists.
-            None => {
-                derive(true, &password, b"0", ITERATIONS, 32);
-                false
-            }
-        });
-        if !right.await.unwrap_or(false) {
+        let (hash, exists) = (self.hash_for(&name), self.hashes.contains_key(&name));
+        let right = self.checks.ask(digest, move || hash.verify(&password) && exists).await.map_err(|TooMany| {
+            let reason = "Too many passwords are being checked";
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+        })?;
+        if !right {
             return Err(wrong());
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,6 +163,20 @@ impl Admins {
             known.names.remove(&oldest);
         }
         Ok(Principal { name: Some(name), is_admin: true })
+    }
+
+    /// What a name's password is checked against. For a name that there is not it is another's, always the same one, so
+    /// that the check takes as long as of a name that there is.
+    fn hash_for(&self, name: &str) -> PasswordHash {
+        if let Some(hash) = self.hashes.get(name) {
+            return hash.clone();
+        }
+        let mut all: Vec<_> = self.hashes.iter().collect();
+        all.sort_unstable_by_key(|(name, _)| *name);
+        let digest = Sha256::digest(name.as_bytes());
+        let place = digest.iter().fold(0, |sum: usize, byte| (sum << 8 ^ usize::from(*byte)) % all.len().max(1));
+        let found = all.get(place).map(|(_, hash)| (*hash).clone());
+        found.unwrap_or(PasswordHash { sha256: true, key: vec![0; 32], salt: Vec::new(), iterations: ITERATIONS })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -225,10 +233,75 @@ mod tests {
         }
     }
 
+    /// A hash that takes a while to check, and its password.
+    fn slow() -> Admins {
+        let hash = PasswordHash { iterations: 40_000, ..PasswordHash::new("password").unwrap() };
+        let key = derive(true, "password", &hash.salt, hash.iterations, 32);
+        Admins::new([("admin".to_owned(), PasswordHash { key, ..hash })].into())
+    }
+
+    fn encode(text: &str) -> String {
+        format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text))
+    }
+
+    /// Threads of this process that have a name.
+    fn threads(name: &str) -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|found| found.trim() == name).count()
+    }
+
+    #[test]
+    fn clients_that_hang_up_start_no_further_checks() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_name("checks").build().unwrap();
+        runtime.block_on(async {
+            let admins = slow();
+            for attempt in 0..60 {
+                let wrong = encode(&format!("admin:wrong{attempt}"));
+                let asked = admins.authenticate(Some(&wrong));
+                // It hangs up.
+                let _ = tokio::time::timeout(std::time::Duration::from_millis(2), asked).await;
+            }
+            assert!(threads("checks") <= 2, "{} threads check passwords", threads("checks"));
+            // They are not waited for either.
+            assert!(admins.authenticate(Some(&encode("admin:password"))).await.is_ok());
+        });
+    }
+
+    #[tokio::test]
+    async fn few_wait_and_equal_ones_share_a_check() {
+        let admins = slow();
+        let (right, other) = (encode("admin:password"), encode("nobody:password"));
+        let wrong: Vec<String> = (0..40).map(|attempt| encode(&format!("admin:wrong{attempt}"))).collect();
+        let same = (0..100).map(|at| admins.authenticate(Some(if at % 2 == 0 { &right } else { &other })));
+        let different = wrong.iter().map(|wrong| admins.authenticate(Some(wrong)));
+        let (same, different) =
+            futures_util::future::join(futures_util::future::join_all(same), futures_util::future::join_all(different))
+                .await;
+        for (at, answer) in same.into_iter().enumerate() {
+            assert_eq!(answer.map_err(|failure| failure.status.as_u16()).err(), [None, Some(401)][at % 2], "{at}");
+        }
+        let statuses: Vec<u16> = different.into_iter().map(|answer| answer.unwrap_err().status.as_u16()).collect();
+        assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 14, "{statuses:?}");
+        assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 26, "{statuses:?}");
+    }
+
+    #[test]
+    fn unknown_names_are_checked_against_a_hash_that_there_is() {
+        let sha1 = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
+        let admins = Admins::new([("a".to_owned(), sha1.clone())].into());
+        assert_eq!(admins.hash_for("b"), sha1);
+        let sha256 = PasswordHash::new("x").unwrap();
+        let admins = Admins::new([("a".to_owned(), sha1.clone()), ("b".to_owned(), sha256.clone())].into());
+        assert_eq!(admins.hash_for("a"), sha1);
+        let found: Vec<_> = (0..50).map(|n| admins.hash_for(&format!("name{n}"))).collect();
+        assert!(found.contains(&sha1) && found.contains(&sha256));
+        assert_eq!(found, (0..50).map(|n| admins.hash_for(&format!("name{n}"))).collect::<Vec<_>>());
+    }
+
     #[tokio::test]
     async fn basic_authentication() {
         let admins = Admins::new([("admin".to_owned(), PasswordHash::new("pass:word").unwrap())].into());
-        let encode = |text: &str| format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text));
         for _ in 0..2 {
             let found = admins.authenticate(Some(&encode("admin:pass:word"))).await.unwrap();
             assert_eq!(found, Principal { name: Some("admin".into()), is_admin: true });
