@@ -8,7 +8,9 @@ mod write;
 use std::borrow::Cow;
 
 pub(crate) use number::float_of;
-pub use parse::{DEPTH_MAX, DEPTH_MAX_LIMIT, Limits, NUMBER_BYTES_MAX, ParseError, ParseErrorKind, parse};
+pub use parse::{
+    DEPTH_MAX, DEPTH_MAX_LIMIT, Limits, NUMBER_BYTES_MAX, ParseError, ParseErrorKind, parse, parse_unique,
+};
 pub(crate) use scan::is_number;
 pub(crate) use write::write_escaped;
 pub use write::{text_len, write, write_members, write_string};

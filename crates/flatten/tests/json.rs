@@ -2,7 +2,7 @@
 
 mod support;
 
-use flatbed_flatten::json::{Limits, ParseErrorKind, Value, parse, write};
+use flatbed_flatten::json::{Limits, ParseErrorKind, Value, parse, parse_unique, write};
 use proptest::prelude::*;
 
 fn kind(text: &[u8]) -> Option<ParseErrorKind> {
@@ -106,6 +106,20 @@ fn many_duplicates() {
     let text = format!("{{{}}}", members.join(","));
     let Value::Object(kept) = parse(text.as_bytes(), &Limits::default()).unwrap() else { panic!("no object") };
     assert_eq!(kept.len(), 500_000);
+    let refused = parse_unique(text.as_bytes(), &Limits::default()).unwrap_err();
+    assert_eq!(refused.kind, ParseErrorKind::Duplicate);
+}
+
+#[test]
+fn names_that_stand_twice() {
+    for text in [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"\u0061":2}}]"#, r#"{"a":1,"b":2,"a":3}"#] {
+        assert!(parse(text.as_bytes(), &Limits::default()).is_ok(), "{text}");
+        let refused = parse_unique(text.as_bytes(), &Limits::default()).unwrap_err();
+        assert_eq!(refused.kind, ParseErrorKind::Duplicate, "{text}");
+    }
+    for text in [r#"{"a":1,"A":{"a":2}}"#, r#"[{"a":1},{"a":1}]"#, "{}"] {
+        assert!(parse_unique(text.as_bytes(), &Limits::default()).is_ok(), "{text}");
+    }
 }
 
 proptest! {

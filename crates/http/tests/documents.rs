@@ -208,3 +208,38 @@ async fn what_is_not_there_yet_says_so() {
     assert_eq!(server.call("PUT", "/db/d", r#"{"_attachments":{}}"#).await.status, 201);
     server.stop().await;
 }
+
+/// Of two members of a name all take the last one, in whatever spelling, as CouchDB does: what is checked is what is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_members_that_stand_twice_the_last_counts() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let get = async |path: &str| server.call("GET", path, "").await.json();
+    assert_eq!(server.call("PUT", "/db/x", r#"{"_id":"y","_id":"x","a":1,"a":2}"#).await.status, 201);
+    assert_eq!(get("/db/x").await["a"], 2);
+    assert_eq!(server.call("POST", "/db", r#"{"_id":"p","\u005fid":"q"}"#).await.text("id"), "q");
+    let rows = r#"{"docs":[{"_id":"r","\u005fid":"s"},{"\u005fid":"t","_id":"u","_deleted":true,"_deleted":false}]}"#;
+    let rows = server.call("POST", "/db/_bulk_docs", rows).await.json();
+    assert_eq!((rows[0]["id"].as_str(), rows[1]["id"].as_str()), (Some("s"), Some("u")), "{rows}");
+    for (id, status) in [("p", 404), ("q", 200), ("r", 404), ("s", 200), ("t", 404), ("u", 200)] {
+        assert_eq!(server.call("GET", &format!("/db/{id}"), "").await.status, status, "{id}");
+    }
+    let rev = get("/db/x").await["_rev"].as_str().unwrap().to_owned();
+    let other = format!("1-{:032x}", 7);
+    let twice = |first: &str, last: &str| format!(r#"{{"_rev":"{first}","\u005frev":"{last}","n":1}}"#);
+    assert_eq!(server.call("PUT", "/db/x", &twice(&rev, &other)).await.status, 409);
+    assert_eq!(server.call("PUT", "/db/x", &twice(&other, &rev)).await.status, 201);
+    let replicated = r#"{"new_edits":false,"new_edits":true,"new_edits":false,"docs":[
+        {"_id":"v","_rev":"2-a","_rev":"2-b","_revisions":{"start":2,"ids":["a","c"]},
+         "\u005frevisions":{"start":2,"start":2,"ids":["a","c"],"ids":["b","d"]}}]}"#;
+    assert_eq!(server.call("POST", "/db/_bulk_docs", replicated).await.json(), serde_json::json!([]));
+    let found = get("/db/v?revs=true").await;
+    assert_eq!((found["_rev"].as_str(), found["_revisions"]["ids"][1].as_str()), (Some("2-b"), Some("d")), "{found}");
+    let attached = r#"{"_attachments":{"a":{"data":"YQ=="}},
+        "_attachments":{"b":{"data":"YQ==","data":"YmI="},"\u0062":{"data":"YmJi"}}}"#;
+    assert_eq!(server.call("PUT", "/db/w", attached).await.status, 201);
+    let stubs = get("/db/w").await["_attachments"].clone();
+    assert_eq!((stubs.as_object().unwrap().len(), stubs["b"]["length"].as_u64()), (1, Some(3)), "{stubs}");
+    server.stop().await;
+}

@@ -23,6 +23,8 @@ enum Says {
     Json(u16, Value),
     /// Not JSON.
     Text(&'static str),
+    /// As it is.
+    Raw(String),
     /// The beginning, then the same piece for ever.
     Endless(&'static str, &'static str),
 }
@@ -63,6 +65,7 @@ async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Sa
         let (status, text, more) = match says {
             Says::Json(status, value) => (status, value.to_string(), None),
             Says::Text(text) => (200, text.to_owned(), None),
+            Says::Raw(text) => (200, text, None),
             Says::Endless(text, more) => (200, text.to_owned(), Some(more)),
         };
         let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n");
@@ -193,6 +196,90 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
         .await;
     let entry = &answer["history"][0];
     assert_eq!((&entry["docs_written"], &entry["doc_write_failures"]), (&json!(0), &json!(1)), "{answer}");
+    server.stop().await;
+}
+
+/// What is checked must be what is written: of two members of a name, or one in another spelling, readers may take
+/// different ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_names_a_member_twice_fails_the_job() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    let row = |doc: &str| format!(r#"{{"results":[{{"id":"x","docs":[{{"ok":{doc}}}]}}]}}"#);
+    let line = r#""_revisions":{"start":1,"ids":["abc"]}"#;
+    let docs = [
+        format!(r#"{{"_id":"x","_id":"y","_rev":"1-abc",{line}}}"#),
+        format!(r#"{{"_id":"x","\u005fid":"y","_rev":"1-abc",{line}}}"#),
+        format!(r#"{{"_id":"x","_rev":"1-abc","_r\u0065v":"9-f",{line}}}"#),
+        format!(r#"{{"_id":"x","_rev":"1-abc","_rev":"9-f",{line}}}"#),
+        format!(r#"{{"_id":"x","_rev":"1-abc",{line},"_revisions":{{"start":9,"ids":["f"]}}}}"#),
+        format!(r#"{{"_id":"x","_rev":"1-abc",{line},"\u005frevisions":{{"start":9,"ids":["f"]}}}}"#),
+        r#"{"_id":"x","_rev":"1-abc","_revisions":{"start":1,"ids":["abc"],"ids":["f"]}}"#.to_owned(),
+        format!(r#"{{"_id":"x","_rev":"1-abc",{line},"_deleted":false,"_deleted":true}}"#),
+        format!(r#"{{"_id":"x","_rev":"1-abc",{line},"_attachments":{{}},"_attachments":{{"a":{{"data":""}}}}}}"#),
+        format!(
+            r#"{{"_id":"x","_rev":"1-abc",{line},"_attachments":{{"a":{{"data":""}},"\u0061":{{"data":"eA=="}}}}}}"#
+        ),
+    ];
+    let bulk = docs.iter().map(|doc| ("/_bulk_get", row(doc), "a revision"));
+    let single = docs.iter().take(7).map(|doc| ("/x?revs", format!("[{{\"ok\":{doc}}}]"), "a revision"));
+    let mut cases: Vec<(&str, String, &str)> = bulk.chain(single).collect();
+    let ok = format!(r#"{{"_id":"x","_rev":"1-abc",{line}}}"#);
+    cases.extend([
+        ("/_bulk_get", format!(r#"{{"results":[{{"id":"x","id":"y","docs":[{{"ok":{ok}}}]}}]}}"#), "well-formed"),
+        ("/_bulk_get", format!(r#"{{"results":[{{"id":"x","docs":[{{"ok":{ok},"ok":{ok}}}]}}]}}"#), "well-formed"),
+    ]);
+    for changes in [
+        r#"{"results":[{"seq":1,"id":"y","\u0069d":"x","changes":[{"rev":"1-abc"}]}],"last_seq":1}"#,
+        r#"{"results":[{"seq":1,"seq":2,"id":"x","changes":[{"rev":"1-abc"}]}],"last_seq":1}"#,
+        r#"{"results":[{"seq":1,"id":"x","changes":[],"changes":[{"rev":"1-abc"}]}],"last_seq":1}"#,
+        r#"{"results":[{"seq":1,"id":"x","changes":[{"rev":"1-f","rev":"1-abc"}]}],"last_seq":1}"#,
+        r#"{"results":[],"results":[{"seq":1,"id":"x","changes":[{"rev":"1-abc"}]}],"last_seq":1}"#,
+    ] {
+        cases.push(("/_changes", changes.to_owned(), "_changes is not well-formed"));
+    }
+    let large = r#""_attachments":{"a":{"content_type":"a/b","length":3000000,"stub":true}}"#;
+    let listed = row(&format!(r#"{{"_id":"x","_rev":"1-abc",{line},{large}}}"#));
+    for fetched in [
+        format!(r#"{{"_id":"x","_rev":"9-f","_revisions":{{"start":9,"ids":["f"]}},{large}}}"#),
+        format!(r#"{{"_id":"y","_rev":"1-abc",{line},{large}}}"#),
+        format!(r#"{{"_id":"x","_rev":"1-abc","\u005frev":"9-f",{line},{large}}}"#),
+    ] {
+        cases.push(("/x?revs", fetched, ""));
+    }
+    for (number, (place, text, wanted)) in cases.into_iter().enumerate() {
+        let (listed, shown) = (listed.clone(), text.clone());
+        let url = peer(move |_, path, _| match path {
+            _ if path.starts_with(place) => Says::Raw(shown.clone()),
+            // The revision is asked for alone: of a source without _bulk_get, or for the sake of its attachments.
+            _ if path.starts_with("/_bulk_get") && shown.starts_with('[') => Says::Json(404, json!({})),
+            _ if path.starts_with("/_bulk_get") && place == "/x?revs" => Says::Raw(listed.clone()),
+            _ => source(path),
+        })
+        .await;
+        let spec =
+            json!({"source": url, "target": format!("t{number}"), "create_target": true, "use_checkpoints": false});
+        let (status, answer) = server.json("POST", "/_replicate", spec).await;
+        assert_eq!(status, 500, "{text}: {answer}");
+        let reason = answer["reason"].as_str().unwrap();
+        assert!(reason.contains(wanted), "{text}: {answer}");
+        let info = server.ok("GET", &format!("/t{number}"), Value::Null).await;
+        assert_eq!(info["doc_count"], 0, "{text}");
+        assert_eq!(info["doc_del_count"], 0, "{text}");
+    }
+    // A target that answers so does not get a thing.
+    server.ok("PUT", "/a", Value::Null).await;
+    server.ok("PUT", "/a/x", json!({})).await;
+    let rev = server.ok("GET", "/a/x", Value::Null).await["_rev"].as_str().unwrap().to_owned();
+    let url = peer(move |_, path, _| match path {
+        "/_revs_diff" => Says::Raw(format!(r#"{{"x":{{"missing":[]}},"\u0078":{{"missing":["{rev}"]}}}}"#)),
+        "/_bulk_docs" => Says::Json(201, json!([])),
+        _ => source(path),
+    })
+    .await;
+    let (status, answer) =
+        server.json("POST", "/_replicate", json!({"source": "a", "target": url, "use_checkpoints": false})).await;
+    assert!(status == 500 && answer["reason"].as_str().unwrap().contains("_revs_diff"), "{answer}");
     server.stop().await;
 }
 

@@ -2,8 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flatbed_flatten::json::{Limits, Value, parse};
-
 use crate::raw;
 use crate::transfer::{Wanted, string_of};
 
@@ -50,24 +48,27 @@ impl<'w> Asked<'w> {
         if wanted.contains(&rev) {
             return true;
         }
-        let Some(Ok(revisions)) = revisions.map(|text| parse(text, &Limits::default())) else { return false };
-        let (Some(Value::Number(start)), Some(Value::Array(ids))) = (revisions.get("start"), revisions.get("ids"))
-        else {
-            return false;
-        };
-        let Ok(start) = start.parse::<u64>() else { return false };
+        let Some((start, ids)) = revisions.and_then(ancestry) else { return false };
         let wanted: HashSet<&str> = wanted.iter().copied().collect();
-        let path = ids.iter().filter_map(Value::as_str).zip((0..=start).rev());
+        let path = ids.iter().zip((0..=start).rev());
         path.into_iter().any(|(hash, position)| wanted.contains(format!("{position}-{hash}").as_str()))
     }
+}
+
+/// `start` and `ids` of the text of a `_revisions`.
+fn ancestry(revisions: &[u8]) -> Option<(u64, Vec<String>)> {
+    let members = raw::object(revisions)?;
+    let find = |wanted: &str| members.iter().find(|(name, _)| name == wanted).map(|(_, value)| *value);
+    let start = std::str::from_utf8(find("start")?).ok()?.parse().ok()?;
+    let ids = raw::items(find("ids")?)?.into_iter().map(string_of).collect::<Option<_>>()?;
+    Some((start, ids))
 }
 
 /// Whether the text of a revision's `_revisions` begins with that revision.
 pub(crate) fn is_ancestry_of(rev: &str, revisions: &[u8]) -> bool {
     let Some((position, hash)) = rev.split_once('-') else { return false };
-    let ids = raw::member(revisions, "ids").and_then(raw::items).unwrap_or_default();
-    raw::member(revisions, "start") == Some(position.as_bytes())
-        && ids.first().and_then(|text| string_of(text)).as_deref() == Some(hash)
+    ancestry(revisions)
+        .is_some_and(|(start, ids)| start.to_string() == position && ids.first().map(String::as_str) == Some(hash))
 }
 
 #[cfg(test)]
@@ -90,6 +91,11 @@ mod tests {
             [("4-d", above(3, r#"["d"]"#)), ("4-d", above(4, r#"["c","d"]"#)), ("4-d", above(4, "[]"))]
         {
             assert!(!is_ancestry_of(rev, &revisions));
+        }
+        // Two of a kind.
+        for twice in [r#"{"start":4,"start":3,"ids":["d"]}"#, r#"{"start":4,"ids":["d"],"\u0069ds":["e"]}"#] {
+            assert!(!is_ancestry_of("4-d", twice.as_bytes()), "{twice}");
+            assert!(!asked.is_asked_for("x", "4-d", Some(twice.as_bytes())), "{twice}");
         }
         asked.answer("x");
         asked.answer("z");

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::{Limits, Value, parse, write, write_string};
+use flatbed_flatten::json::{Limits, Value, parse_unique, write, write_string};
 use http_body_util::BodyExt;
 use hyper::{Method, header};
 use tokio::sync::mpsc;
@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::pool::Pieces;
 use crate::raw;
 use crate::stats::Tally;
-use crate::transfer::{Transfer, Wanted, string_of};
+use crate::transfer::{Revision, Transfer, Wanted};
 
 /// Attachments that are longer together are not held in memory.
 const LARGE_BYTES: u64 = 2 << 20;
@@ -46,12 +46,19 @@ impl Attached {
 /// How long the attachments of `_attachments` are together, or `None` if there are none. The outer `None`: it is not
 /// well-formed.
 pub(crate) fn bytes_of(attachments: &[u8]) -> Option<Option<u64>> {
-    let attachments = raw::members(attachments)?;
+    let attachments = raw::object(attachments)?;
     if attachments.is_empty() {
         return Some(None);
     }
-    let length = |stub: &[u8]| std::str::from_utf8(raw::member(stub, "length")?).ok()?.parse::<u64>().ok();
-    Some(Some(attachments.iter().fold(0, |sum: u64, (_, stub)| sum.saturating_add(length(stub).unwrap_or(0)))))
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+    attachments
+        .iter()
+        .try_fold(0, |sum: u64, (_, stub)| {
+            let members = raw::object(stub)?;
+            let length = members.iter().find(|(name, _)| name == "length").and_then(|(_, text)| number(text));
+            Some(sum.saturating_add(length.unwrap_or(0)))
+        })
+        .map(Some)
 }
 
 /// A revision as it is sent: text, then an attachment's data, then text again.
@@ -85,6 +92,13 @@ pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted, tally: &mut Ta
         _ => return Err(transfer.source.refused("a document", &answer)),
     }
     let malformed = || transfer.source.protocol("a revision is not well-formed");
+    let found = Revision::of(&answer.body).ok_or_else(malformed)?;
+    if found.id != *id || found.rev != *rev {
+        return Err(transfer.source.protocol("a revision came that was not asked for"));
+    }
+    if !found.has_its_ancestry() {
+        return Err(transfer.source.protocol("a revision has the ancestry of another one"));
+    }
     tally.read(1);
     for is_base64 in [false, true] {
         if !is_base64 && transfer.lacks_multipart.load(Ordering::Relaxed) {
@@ -122,9 +136,9 @@ fn message(doc: &[u8], is_base64: bool) -> Result<Option<Message>> {
 fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> {
     let mut text = b"{".to_vec();
     let mut attachments = Vec::new();
-    for (name, value) in raw::members(doc)? {
+    for (name, value) in raw::document(doc)? {
         if name == b"_attachments" {
-            attachments = raw::members(value)?;
+            attachments = raw::object(value)?;
             continue;
         }
         text.push(b'"');
@@ -136,19 +150,15 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
     text.extend_from_slice(b"\"_attachments\":{");
     let mut parts = Vec::new();
     let mut heads = Vec::new();
-    for (at, (raw_name, stub)) in attachments.iter().enumerate() {
-        let mut quoted = b"\"".to_vec();
-        quoted.extend_from_slice(raw_name);
-        quoted.push(b'"');
-        let name = string_of(&quoted)?;
-        let stub = parse(stub, &Limits::default()).ok()?;
+    for (at, (name, stub)) in attachments.iter().enumerate() {
+        let stub = parse_unique(stub, &Limits::default()).ok()?;
         let length = match stub.get("length") {
             Some(Value::Number(length)) => length.parse::<u64>().ok()?,
             _ => return None,
         };
         let content_type = stub.get("content_type").and_then(Value::as_str).unwrap_or("application/octet-stream");
         text.extend_from_slice(if at > 0 { b"," } else { b"" });
-        text.extend_from_slice(&quoted);
+        write_string(name, &mut text);
         text.extend_from_slice(b":{\"content_type\":");
         write_string(content_type, &mut text);
         for member in ["revpos", "digest"] {
@@ -169,7 +179,7 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
             let head = format!(
                 "\r\n--{boundary}\r\nContent-Disposition: attachment; filename=\"{}\"\r\nContent-Type: {}\r\n\
                  Content-Length: {length}\r\n\r\n",
-                clean(&name),
+                clean(name),
                 clean(content_type)
             );
             heads.push((head.into_bytes(), path, length));
@@ -299,6 +309,9 @@ mod tests {
         assert_eq!((bytes_of(b"{}"), bytes_of(b"{\"a\":{")), (Some(None), None));
         let huge = format!("{{\"a\":{{\"length\":{0}}},\"b\":{{\"length\":{0}}}}}", u64::MAX);
         assert_eq!(bytes_of(huge.as_bytes()), Some(Some(u64::MAX)));
+        for twice in [r#"{"a":{},"\u0061":{}}"#, r#"{"a":{"length":1,"length":9000000}}"#, r#"{"a":1}"#] {
+            assert_eq!(bytes_of(twice.as_bytes()), None, "{twice}");
+        }
     }
 
     #[test]
@@ -325,7 +338,7 @@ mod tests {
         }
         text.extend_from_slice(&json.tail);
         assert_eq!(text.len() as u64, json.length());
-        let value = parse(&text, &Limits::default()).unwrap();
+        let value = parse_unique(&text, &Limits::default()).unwrap();
         let data = value.get("_attachments").and_then(|all| all.get("é")).and_then(|one| one.get("data"));
         assert_eq!(data.and_then(Value::as_str), Some("ZGF0YQ=="));
     }

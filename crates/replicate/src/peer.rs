@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_flatten::json::{Limits, Value, parse_unique};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request};
 
@@ -41,9 +41,9 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// The body as JSON; what is none becomes `null`.
+    /// The body as JSON; what is none becomes `null`, and so does what names a member twice: no server does.
     pub(crate) fn json(&self) -> Value<'_> {
-        parse(&self.body, &Limits::default()).unwrap_or(Value::Null)
+        parse_unique(&self.body, &Limits::default()).unwrap_or(Value::Null)
     }
 }
 

@@ -1,7 +1,47 @@
 //! JSON text cut at its members and items without parsing what they hold: documents pass through as they were written.
+//!
+//! What is checked here is read again by others, whose parser may take another one of two members of the same name, and
+//! knows a name in any of its spellings. So where a member counts, there must be one of it, in its plain spelling.
+
+use std::collections::HashSet;
+
+use crate::transfer::string_of;
+
+/// The members of an object all of whose names count: those of the protocol, and names of attachments. `None`: it is no
+/// whole object, or a name stands there twice.
+pub(crate) fn object(text: &[u8]) -> Option<Vec<(String, &[u8])>> {
+    let members = members(text)?;
+    let mut seen = HashSet::with_capacity(members.len());
+    let members = members.into_iter().map(|(name, value)| Some((unescaped(name)?, value)));
+    let members: Vec<(String, &[u8])> = members.collect::<Option<_>>()?;
+    members.iter().all(|(name, _)| seen.insert(name.as_str())).then_some(members)
+}
+
+/// The members of a document, names as written. Those that begin with an underscore must be there once and without escapes;
+/// the others are data, which a peer may hold as it likes. `None`: they are not, or it is no whole object.
+pub(crate) fn document(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let members = members(text)?;
+    let mut seen = HashSet::new();
+    for (name, _) in &members {
+        match name.first() {
+            Some(b'_') if name.contains(&b'\\') || !seen.insert(*name) => return None,
+            Some(b'\\') if unescaped(name)?.starts_with('_') => return None,
+            _ => {}
+        }
+    }
+    Some(members)
+}
+
+/// A name without its escapes.
+fn unescaped(name: &[u8]) -> Option<String> {
+    if !name.contains(&b'\\') {
+        return String::from_utf8(name.to_vec()).ok();
+    }
+    string_of(&[b"\"", name, b"\""].concat())
+}
 
 /// The members of an object's text: names as written, without quotes, and values. `None`: it is no whole object.
-pub(crate) fn members(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+fn members(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut at = expect(text, 0, b'{')?;
     let mut members = Vec::new();
     loop {
@@ -21,9 +61,9 @@ pub(crate) fn members(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     }
 }
 
-/// The value of one member.
+/// The value of one member of an object all of whose names count.
 pub(crate) fn member<'t>(text: &'t [u8], name: &str) -> Option<&'t [u8]> {
-    members(text)?.into_iter().find(|(found, _)| *found == name.as_bytes()).map(|(_, value)| value)
+    object(text)?.into_iter().find(|(found, _)| found == name).map(|(_, value)| value)
 }
 
 /// The items of an array's text.
@@ -114,6 +154,30 @@ mod tests {
         assert_eq!(items(b"[]").unwrap().len(), 0);
         assert_eq!(items(br#"[1,"a" , [2],{}]"#).unwrap(), [&b"1"[..], br#""a""#, b"[2]", b"{}"]);
         assert_eq!(member(text, "_c"), Some(&b"null"[..]));
+    }
+
+    #[test]
+    fn what_counts_is_there_once_and_plain() {
+        for text in [
+            r#"{"_id":"a","_id":"b"}"#,
+            r#"{"_id":"a","\u005fid":"b"}"#,
+            r#"{"\u005Fid":"b"}"#,
+            r#"{"_\u0069d":"b"}"#,
+            r#"{"_deleted":true,"a":1,"_deleted":false}"#,
+            r#"{"\u005":1}"#,
+        ] {
+            assert_eq!(document(text.as_bytes()), None, "{text}");
+        }
+        // Data is the peer's own matter.
+        for text in [r#"{"a":1,"a":2,"\u0061":3,"_id":"x","":0}"#, r#"{"\"_id":1,"a_id":2,"a\u005f":3}"#] {
+            assert!(document(text.as_bytes()).is_some(), "{text}");
+        }
+        for text in [r#"{"id":"a","id":"b"}"#, r#"{"id":"a","\u0069d":"b"}"#, r#"{"ok":{},"ok":{}}"#, r#"{"\x":1}"#] {
+            assert_eq!(object(text.as_bytes()), None, "{text}");
+        }
+        let text = r#"{"\u0069d":"b","ok":1}"#;
+        assert_eq!(object(text.as_bytes()).unwrap()[0], ("id".to_owned(), &b"\"b\""[..]));
+        assert_eq!(member(text.as_bytes(), "id"), Some(&b"\"b\""[..]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! ([`REVISION_BYTES_MAX`]), and the revisions that wait to be written ([`WRITE_BYTES`] and one more). The source's
 //! answer is not read any further while the target writes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -92,24 +92,28 @@ impl Transfer {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
+        // A document may be there twice, where it was edited while the source told of it: each name stands once.
+        let mut asked: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for change in changes {
+            asked.entry(&change.id).or_default().extend(change.revs.iter().map(String::as_str));
+        }
         let mut body = b"{".to_vec();
-        let mut checked = 0;
-        for (at, change) in changes.iter().enumerate() {
+        for (at, (id, revs)) in asked.iter().enumerate() {
             if at > 0 {
                 body.push(b',');
             }
-            write_string(&change.id, &mut body);
+            write_string(id, &mut body);
             body.extend_from_slice(b":[");
-            for (at, rev) in change.revs.iter().enumerate() {
+            for (at, rev) in revs.iter().enumerate() {
                 if at > 0 {
                     body.push(b',');
                 }
                 write_string(rev, &mut body);
             }
             body.push(b']');
-            checked += change.revs.len();
         }
         body.push(b'}');
+        let checked = asked.values().map(BTreeSet::len).sum();
         let answer = self.target.call(Method::POST, "/_revs_diff", Some(body.into())).await?;
         if answer.status != 200 {
             return Err(self.target.refused("_revs_diff", &answer));
@@ -119,15 +123,12 @@ impl Transfer {
         };
         let mut wanted = Vec::new();
         let found: HashMap<&str, &Value<'_>> = documents.iter().map(|(id, found)| (id.as_ref(), found)).collect();
-        for change in changes {
-            let Some(Value::Array(missing)) = found.get(change.id.as_str()).and_then(|found| found.get("missing"))
-            else {
-                continue;
-            };
+        for (id, revs) in &asked {
+            let Some(Value::Array(missing)) = found.get(id).and_then(|found| found.get("missing")) else { continue };
             // What nobody asked about is not asked of the source.
             let missing: HashSet<&str> = missing.iter().filter_map(Value::as_str).collect();
-            let revs = change.revs.iter().filter(|rev| missing.contains(rev.as_str()));
-            wanted.extend(revs.map(|rev| (change.id.clone(), rev.clone())));
+            let revs = revs.iter().filter(|rev| missing.contains(*rev));
+            wanted.extend(revs.map(|rev| ((*id).to_owned(), (*rev).to_owned())));
         }
         if count {
             add(&self.progress.missing_checked, checked);
@@ -284,21 +285,21 @@ impl Transfer {
         if !take.asked.has_room() {
             return Err(self.source.protocol("a list of revisions has more rows than were asked for"));
         }
-        let members = raw::members(row).ok_or_else(malformed)?;
+        let members = raw::object(row).ok_or_else(malformed)?;
         let mut count = 0;
         for (name, value) in members {
-            match name {
-                b"id" => take.asked.answer(&string_of(value).ok_or_else(malformed)?),
-                b"docs" => {
+            match name.as_str() {
+                "id" => take.asked.answer(&string_of(value).ok_or_else(malformed)?),
+                "docs" => {
                     for item in raw::items(value).ok_or_else(malformed)? {
                         count += self.take(item, take)?;
                     }
                 }
-                b"ok" => {
+                "ok" => {
                     count += 1;
                     self.take_revision(value, take)?;
                 }
-                b"error" => {
+                "error" => {
                     let error = raw::member(value, "error").unwrap_or_default();
                     // What was purged or compacted meanwhile is no longer a leaf.
                     if error != b"\"not_found\"" {
@@ -318,19 +319,16 @@ impl Transfer {
 
     fn take_revision(&self, text: &[u8], take: &mut Take<'_, '_, '_>) -> Result<()> {
         let malformed = || self.source.protocol("a revision is not well-formed");
-        let members = raw::members(text).ok_or_else(malformed)?;
-        let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
-        let text_of = |name: &str| find(name).and_then(string_of).ok_or_else(malformed);
-        let (id, rev) = (text_of("_id")?, text_of("_rev")?);
-        let revisions = find("_revisions");
-        if revisions.is_some_and(|revisions| !is_ancestry_of(&rev, revisions)) {
+        let found = Revision::of(text).ok_or_else(malformed)?;
+        if !found.has_its_ancestry() {
             return Err(self.source.protocol("a revision has the ancestry of another one"));
         }
+        let Revision { id, rev, revisions, attachments } = found;
         if !take.asked.is_asked_for(&id, &rev, revisions) {
             return Err(self.source.protocol("a revision came that was not asked for"));
         }
         take.asked.answer(&id);
-        let attachments = match find("_attachments") {
+        let attachments = match attachments {
             Some(attachments) => attachments::bytes_of(attachments).ok_or_else(malformed)?,
             None => None,
         };
@@ -384,6 +382,28 @@ impl Transfer {
             }
         }
         Ok(())
+    }
+}
+
+/// What counts of a revision's text.
+pub(crate) struct Revision<'t> {
+    pub(crate) id: String,
+    pub(crate) rev: String,
+    revisions: Option<&'t [u8]>,
+    attachments: Option<&'t [u8]>,
+}
+
+impl Revision<'_> {
+    /// `None`: it is not well-formed, or leaves room for another reading.
+    pub(crate) fn of(text: &[u8]) -> Option<Revision<'_>> {
+        let members = raw::document(text)?;
+        let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
+        let (id, rev) = (string_of(find("_id")?)?, string_of(find("_rev")?)?);
+        Some(Revision { id, rev, revisions: find("_revisions"), attachments: find("_attachments") })
+    }
+
+    pub(crate) fn has_its_ancestry(&self) -> bool {
+        self.revisions.is_none_or(|revisions| is_ancestry_of(&self.rev, revisions))
     }
 }
 

@@ -72,6 +72,9 @@ pub enum ParseErrorKind {
     /// Something follows the value.
     #[error("trailing characters")]
     Trailing,
+    /// An object has two members of one name; [`parse_unique()`] alone minds it.
+    #[error("a name stands twice")]
+    Duplicate,
 }
 
 /// Parses a text that holds one value: any size, time and memory in proportion to it.
@@ -79,9 +82,21 @@ pub enum ParseErrorKind {
 /// # Errors
 /// [`ParseError`] with the byte where it went wrong.
 pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, ParseError> {
+    parse_with(bytes, limits, false)
+}
+
+/// As [`parse()`], but for texts that nobody writes with two members of one name in an object: such a one is refused.
+///
+/// # Errors
+/// [`ParseError`] with the byte where it went wrong.
+pub fn parse_unique<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, ParseError> {
+    parse_with(bytes, limits, true)
+}
+
+fn parse_with<'a>(bytes: &'a [u8], limits: &Limits, is_unique: bool) -> Result<Value<'a>, ParseError> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ParseError { kind: ParseErrorKind::Utf8, offset: error.valid_up_to() })?;
-    let mut parser = Parser { text, bytes, at: 0, depth_left: limits.depth_max.min(DEPTH_MAX_LIMIT) };
+    let mut parser = Parser { text, bytes, at: 0, depth_left: limits.depth_max.min(DEPTH_MAX_LIMIT), is_unique };
     parser.space();
     let value = parser.value()?;
     parser.space();
@@ -93,6 +108,7 @@ struct Parser<'a> {
     bytes: &'a [u8],
     at: usize,
     depth_left: usize,
+    is_unique: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -184,7 +200,9 @@ impl<'a> Parser<'a> {
                 b',' => self.at += 1,
                 b'}' => {
                     self.at += 1;
-                    drop_duplicates(&mut members);
+                    if drop_duplicates(&mut members) && self.is_unique {
+                        return Err(self.error(ParseErrorKind::Duplicate));
+                    }
                     return Ok(Value::Object(members));
                 }
                 _ => return Err(self.error(ParseErrorKind::Unexpected)),
@@ -298,8 +316,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Leaves the last member of each name, where it stands (as CouchDB does).
-fn drop_duplicates(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) {
+/// Leaves the last member of each name, where it stands (as CouchDB does); whether there were others.
+fn drop_duplicates(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) -> bool {
     let mut keep: Option<Vec<bool>> = None;
     if members.len() <= PAIRWISE_MAX {
         for (at, (name, _)) in members.iter().enumerate() {
@@ -315,11 +333,11 @@ fn drop_duplicates(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) {
             }
         }
     }
-    if let Some(keep) = keep {
-        let mut at = 0;
-        members.retain(|_| {
-            at += 1;
-            keep[at - 1]
-        });
-    }
+    let Some(keep) = keep else { return false };
+    let mut at = 0;
+    members.retain(|_| {
+        at += 1;
+        keep[at - 1]
+    });
+    true
 }
