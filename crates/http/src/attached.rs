@@ -389,13 +389,13 @@ const GZIP_PIECE: usize = 512;
 /// Stored bytes without their encoding.
 pub(crate) enum Plain {
     Identity,
-    Gzip(Box<flate2::write::GzDecoder<Vec<u8>>>),
+    Gzip(Box<flate2::write::MultiGzDecoder<Vec<u8>>>),
 }
 
 impl Plain {
     pub(crate) fn new(is_gzip: bool) -> Plain {
         match is_gzip {
-            true => Plain::Gzip(Box::new(flate2::write::GzDecoder::new(Vec::new()))),
+            true => Plain::Gzip(Box::new(flate2::write::MultiGzDecoder::new(Vec::new()))),
             false => Plain::Identity,
         }
     }

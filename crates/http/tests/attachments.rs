@@ -190,7 +190,7 @@ async fn digests_and_lengths() {
         ("transfer-encoding: chunked\r\n", "fffffffffffffffff\r\ndata!\r\n", false),
     ] {
         let mut client = server.connect().await;
-        let head = format!("PUT /db/n/a HTTP/1.1\r\nhost: test\r\ncontent-type: a/b\r\n{headers}\r\n{body}");
+        let head = format!("PUT /db/n/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: a/b\r\n{headers}\r\n{body}");
         client.stream.write_all(head.as_bytes()).await.unwrap();
         client.stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -276,4 +276,91 @@ async fn names() {
     }
     is_clean(&store.layer().await.database("db")).await;
     server.stop().await;
+}
+
+/// As CouchDB does: a page that somebody has stored is a stranger's.
+#[tokio::test(flavor = "multi_thread")]
+async fn browsers_run_nothing_of_them() {
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    let page = b"<script>fetch('/_all_dbs')</script>";
+    assert_eq!(client.call("PUT", "/db/d/page", &[("content-type", "text/html")], page).await.status, 201);
+    assert_eq!(client.call("PUT", "/db/e/a", &[KIND], b"0123456789").await.status, 201);
+    for (method, path, headers, status) in [
+        ("GET", "/db/d/page", &[][..], 200),
+        ("HEAD", "/db/d/page", &[], 200),
+        ("GET", "/db/d/page", &[("accept-encoding", "gzip")], 200),
+        ("GET", "/db/e/a", &[("range", "bytes=1-2")], 206),
+    ] {
+        client.send(method, path, headers, b"").await;
+        let head = soon(client.head()).await;
+        assert_eq!(head.status, status);
+        assert_eq!(head.header("content-security-policy"), Some("sandbox"), "{method} {path} {headers:?}");
+        assert_eq!(head.header("x-content-type-options"), Some("nosniff"), "{method} {path} {headers:?}");
+        let length = head.header("content-length").and_then(|length| length.parse().ok()).unwrap();
+        soon(client.bytes(if method == "HEAD" { 0 } else { length })).await;
+    }
+    server.stop().await;
+}
+
+/// Files of gzip may be put one behind the other (RFC 1952, 2.2), as logs are.
+#[tokio::test(flavor = "multi_thread")]
+async fn gzip_of_several_members() {
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    let encoding = ("content-encoding", "gzip");
+    let parts: Vec<Vec<u8>> = (0..5).map(|part| vec![b'a' + part; 100_000 * usize::from(part)]).collect();
+    let sent: Vec<u8> = parts.iter().flat_map(|part| gzip(part)).collect();
+    assert_eq!(client.call("PUT", "/db/d/a", &[KIND, encoding], &sent).await.status, 201);
+    let (_, plain) = get(&mut client, "/db/d/a", &[]).await;
+    assert!(plain == parts.concat(), "{} of {} bytes", plain.len(), parts.concat().len());
+    assert!(get(&mut client, "/db/d/a", &[("accept-encoding", "gzip")]).await.1 == sent);
+    let stub = client.call("GET", "/db/d", &[], b"").await.json()["_attachments"]["a"].clone();
+    assert_eq!(stub["length"], 1_000_000);
+    let inline = client.call("GET", "/db/d?attachments=true", &[], b"").await.json();
+    assert_eq!(inline["_attachments"]["a"]["data"].as_str().unwrap().len(), 1_333_336);
+    // The last one must be whole, and nothing else may follow.
+    for end in [&sent[..sent.len() - 9], &[sent.as_slice(), b"garbage"].concat()] {
+        assert_eq!(client.call("PUT", "/db/broken/a", &[KIND, encoding], end).await.status, 400);
+    }
+    // In JSON, in a part of its own, and a request's whole body.
+    let data = base64(&sent);
+    let document = format!(r#"{{"_attachments":{{"a":{{"content_type":"a/b","encoding":"gzip","data":"{data}"}}}}}}"#);
+    assert_eq!(client.call("PUT", "/db/inline", &[], document.as_bytes()).await.status, 201);
+    assert!(get(&mut client, "/db/inline/a", &[]).await.1 == plain);
+    let head = format!(
+        "--x\r\ncontent-type: application/json\r\n\r\n{{\"_attachments\":{{\"a\":{{\"content_type\":\"a/b\",\
+         \"follows\":true,\"encoding\":\"gzip\",\"length\":1000000,\"encoded_length\":{}}}}}}}\r\n--x\r\n\
+         content-encoding: gzip\r\n\r\n",
+        sent.len()
+    );
+    let body = [head.as_bytes(), &sent, b"\r\n--x--"].concat();
+    let kind = ("content-type", "multipart/related; boundary=x");
+    let written = client.call("PUT", "/db/related", &[kind], &body).await;
+    assert_eq!(written.status, 201, "{written:?}");
+    assert!(get(&mut client, "/db/related/a", &[]).await.1 == plain);
+    let body = [gzip(b"{\"a\":"), gzip(b""), gzip(b"1}")].concat();
+    assert_eq!(client.call("PUT", "/db/body", &[encoding], &body).await.status, 201);
+    assert_eq!(client.call("GET", "/db/body", &[], b"").await.json()["a"], 1);
+    is_clean(&store.layer().await.database("db")).await;
+    server.stop().await;
+}
+
+fn base64(bytes: &[u8]) -> String {
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let number = (0..3).fold(0, |number, at| number << 8 | u32::from(three.get(at).copied().unwrap_or(0)));
+        for digit in 0..4 {
+            let is_there = digit <= three.len();
+            let at = number >> (18 - 6 * digit) & 63;
+            text.push(if is_there { digits[at as usize].into() } else { '=' });
+        }
+    }
+    text
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use flate2::write::GzDecoder;
+use flate2::write::MultiGzDecoder;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
 use md5::{Digest, Md5};
 use sha2::Sha256;
@@ -60,7 +60,7 @@ enum Coder {
     /// Compressed here.
     Compress(Box<GzEncoder<Vec<u8>>>),
     /// They come compressed, and are looked into for their length.
-    Compressed(Box<GzDecoder<Count>>),
+    Compressed(Box<MultiGzDecoder<Count>>),
 }
 
 /// Counts what is written to it.
@@ -107,7 +107,7 @@ impl Upload {
     /// `is_gzip`: the bytes come compressed.
     pub(crate) fn new(inner: Arc<Inner>, instance: Arc<Instance>, content_type: &str, is_gzip: bool) -> Result<Upload> {
         let coder = if is_gzip {
-            Coder::Compressed(Box::new(GzDecoder::new(Count::default())))
+            Coder::Compressed(Box::new(MultiGzDecoder::new(Count::default())))
         } else if is_compressible(content_type) {
             let builder = GzBuilder::new().operating_system(GZIP_SYSTEM);
             Coder::Compress(Box::new(builder.write(Vec::new(), Compression::new(GZIP_LEVEL))))

@@ -75,6 +75,9 @@ async fn get(database: Database, request: Request, id: &str, name: &str) -> Resu
     reply.header(header::CONTENT_TYPE, &attachment.content_type);
     reply.header(header::ETAG, &etag);
     reply.header(header::ACCEPT_RANGES, if attachment.gzip { "none" } else { "bytes" });
+    // Whoever may write an attachment must not have its scripts run as this server's own, with its readers' credentials.
+    reply.header(header::CONTENT_SECURITY_POLICY, "sandbox");
+    reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     let mut length = attachment.length;
     if sends_gzip {
         reply.header(header::CONTENT_ENCODING, "gzip");
