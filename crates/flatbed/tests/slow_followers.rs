@@ -29,7 +29,7 @@ async fn a_backlog_takes_no_memory() {
     let follow = |since: &str| {
         let mut stream = TcpStream::connect(server.url.authority()).unwrap();
         let path = format!("/db/_changes?feed=continuous&include_docs=true&heartbeat=1000&since={since}");
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes()).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).unwrap();
         // It is under way.
         stream.read_exact(&mut [0; 15]).unwrap();
         stream

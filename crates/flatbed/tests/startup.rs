@@ -186,7 +186,7 @@ async fn signals() {
 
     let server = Server::start(directory.path());
     let mut request = std::net::TcpStream::connect(server.url.authority()).unwrap();
-    request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{").unwrap();
+    request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{").unwrap();
     std::thread::sleep(Duration::from_millis(300));
     let code = server.end(&["TERM", "TERM"]);
     assert_eq!(code, Some(130), "a running request holds a first signal up, but not a second");

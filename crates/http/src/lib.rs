@@ -12,6 +12,7 @@ mod error;
 mod functions;
 mod handlers;
 mod health;
+mod host;
 mod ids;
 mod json_out;
 mod metrics;

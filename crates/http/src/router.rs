@@ -15,6 +15,7 @@ use crate::handlers::{
     all_docs, attachment, bulk, bulk_get, changes, database, db_updates, document, local, maintenance, replicate,
     revisions, scheduler, server,
 };
+use crate::host;
 use crate::query::{Query, decode};
 use crate::replicator::REPLICATOR;
 use crate::reply::{Reply, ReplyBody};
@@ -61,13 +62,17 @@ async fn answer_within(
     let challenge = headers.get(WANTED_CHALLENGE).cloned();
     let is_inside = inside.is_some();
     let mut user = None;
-    let mut reply = match state.cors.preflight(&method, &headers) {
+    // What replications ask this server itself goes by no name.
+    let checked = if is_inside { Ok(()) } else { host::check(version, &uri, &headers, state.admins.is_empty()) };
+    let preflight = if checked.is_ok() { state.cors.preflight(&method, &headers) } else { None };
+    let mut reply = match preflight {
         Some(reply) => {
             route = Route::Preflight;
             reply
         }
         None => {
             let handled = async {
+                checked?;
                 let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
                 let principal = match inside {
                     Some(principal) => principal,

@@ -3,7 +3,9 @@
 mod support;
 
 use flatbed_http::{BindError, Cors, PasswordHash, Server, ServerOptions};
-use support::{Client, Store};
+use support::{Client, Running, Store, soon};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const RIGHT: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 const WRONG: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmU=");
@@ -88,5 +90,70 @@ async fn browsers_of_other_origins() {
     assert_eq!(refused.status, 401);
     assert_eq!(refused.header("access-control-allow-credentials"), Some("true"));
     assert_eq!(client.call("GET", "/", &[], b"").await.header("access-control-allow-origin"), None);
+    server.stop().await;
+}
+
+/// What a server answers to bytes as they are.
+async fn raw(server: &Running, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut answer, mut piece) = (String::new(), [0; 4096]);
+    while !answer.ends_with("}\n") {
+        let count = soon(stream.read(&mut piece)).await.unwrap();
+        assert!(count > 0, "the connection ended: {request} {answer}");
+        answer.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer}"));
+    (status, answer)
+}
+
+/// A page whose name has been made to resolve to this machine writes nothing, and reads nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_administrator_only_this_machines_names_are_taken() {
+    let store = Store::new();
+    let cors = Cors { origins: vec!["*".into()], ..Cors::default() };
+    let server = store.serve(ServerOptions { cors, ..ServerOptions::default() }).await;
+    let websocket = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n\
+                     sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+    let preflight = "origin: http://evil.example\r\naccess-control-request-method: PUT\r\n";
+    for (method, path, more) in [
+        ("PUT", "/db", ""),
+        ("GET", "/", ""),
+        ("GET", "/_up", ""),
+        ("OPTIONS", "/db", preflight),
+        ("GET", "/db/_changes?feed=websocket", websocket),
+    ] {
+        let request =
+            |host: &str| format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{more}connection: close\r\n\r\n");
+        for host in ["evil.example", "evil.example:5984", "127.0.0.1.evil.example", "192.168.1.1:5984"] {
+            let (status, answer) = raw(&server, &request(host)).await;
+            assert_eq!(status, 403, "{method} {path} {host}: {answer}");
+            assert!(answer.contains("{\"error\":\"forbidden\",\"reason\":"), "{answer}");
+        }
+        for two in ["localhost\r\nhost: localhost", "localhost\r\nhost: evil.example", "", "a b"] {
+            let (status, answer) = raw(&server, &request(two)).await;
+            assert_eq!(status, 400, "{method} {path} {two}: {answer}");
+            assert!(answer.contains("{\"error\":\"bad_request\",\"reason\":"), "{answer}");
+        }
+    }
+    assert_eq!(raw(&server, "PUT /db HTTP/1.1\r\n\r\n").await.0, 400);
+    assert_eq!(raw(&server, "PUT http://evil.example/db HTTP/1.1\r\nhost: localhost\r\n\r\n").await.0, 400);
+    assert_eq!(raw(&server, "PUT http://evil.example/db HTTP/1.1\r\nhost: evil.example\r\n\r\n").await.0, 403);
+    assert_eq!(server.call("GET", "/_all_dbs", "").await.json(), serde_json::json!([]));
+    let port = server.address.port();
+    for host in [format!("localhost:{port}"), format!("127.0.0.1:{port}"), "[::1]".into(), "LOCALHOST".into()] {
+        assert_eq!(
+            raw(&server, &format!("GET /_up HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")).await.0,
+            200
+        );
+    }
+    // No browser speaks it.
+    assert_eq!(raw(&server, "GET /_up HTTP/1.0\r\n\r\n").await.0, 200);
+    server.stop().await;
+
+    let server = store.serve(with_admin()).await;
+    assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\nhost: db.example\r\nconnection: close\r\n\r\n").await.0, 200);
+    assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\n\r\n").await.0, 400);
+    assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n").await.0, 400);
     server.stop().await;
 }

@@ -44,7 +44,7 @@ async fn data_that_follows() {
     // By order, without a header; by name, in another order; a name that is written otherwise; equal data.
     let order = body(&follows(&["a", "b/c"]), &[("", "one"), ("", "two")]);
     let made = put(&mut client, "/db/order", &order).await;
-    assert_eq!((made.status, made.header("location")), (201, Some("http://test/db/order")), "{made:?}");
+    assert_eq!((made.status, made.header("location")), (201, Some("http://localhost/db/order")), "{made:?}");
     let file = |name: &str| format!("Content-Disposition: attachment; filename=\"{name}\"");
     let (a, bc) = (file("a"), file("b/c"));
     let names = body(&follows(&["a", "b/c"]), &[(&bc, "two"), (&a, "one")]);
@@ -178,7 +178,7 @@ fn form(fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 async fn post(client: &mut Client, path: &str, fields: &[(&str, &str)]) -> Answer {
-    let headers = [("content-type", "multipart/form-data; boundary=abc"), ("referer", "http://test/page?x")];
+    let headers = [("content-type", "multipart/form-data; boundary=abc"), ("referer", "http://localhost/page?x")];
     client.call("POST", path, &headers, &form(fields)).await
 }
 
@@ -246,9 +246,9 @@ async fn forms_of_a_page() {
         (&[kind][..], &whole[..], 400),
         (&[kind, ("referer", "http://elsewhere/")], &whole, 400),
         (&[kind, ("referer", "test")], &whole, 400),
-        (&[("referer", "http://test/")], &whole, 415),
-        (&[("content-type", "multipart/form-data"), ("referer", "http://test/")], &whole, 400),
-        (&[kind, ("referer", "http://test/")], &whole[..whole.len() - 2], 400),
+        (&[("referer", "http://localhost/")], &whole, 415),
+        (&[("content-type", "multipart/form-data"), ("referer", "http://localhost/")], &whole, 400),
+        (&[kind, ("referer", "http://localhost/")], &whole[..whole.len() - 2], 400),
     ] {
         let answer = server.connect().await.call("POST", "/db/f", headers, sent).await;
         assert_eq!(answer.status, status, "{answer:?}");

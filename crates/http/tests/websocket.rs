@@ -222,7 +222,7 @@ async fn whoever_ends_it_the_other_knows() {
     let address = server.address;
     let third = tokio::spawn(async move {
         let mut stream = TcpStream::connect(address).await.expect("connected");
-        stream.write_all(b"PUT /db2 HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.expect("sent");
+        stream.write_all(b"PUT /db2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("answered");
         answer

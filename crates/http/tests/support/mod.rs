@@ -187,7 +187,7 @@ impl Client {
     }
 
     pub async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         let mut give = |name: &str, value: &str| {
             if !headers.iter().any(|(given, _)| *given == name) {
                 head.push_str(&format!("{name}: {value}\r\n"));

@@ -34,7 +34,7 @@ impl Feed {
         let stream = socket.connect(address).await.map_err(|_| Broken)?;
         let mut feed = Feed { stream, raw: Vec::new(), at: 0, body: Vec::new(), is_complete: false };
         let method = if body.is_empty() { "GET" } else { "POST" };
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\naccept: application/json\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\naccept: application/json\r\n");
         if let Some(id) = last_event_id {
             request += &format!("last-event-id: {id}\r\n");
         }

@@ -1,0 +1,141 @@
+//! Which server a request means: the `Host` of HTTP/1, `:authority` of HTTP/2.
+//!
+//! Without administrators everyone who can connect may do everything, and only this machine can connect. A browser on this
+//! machine can too, and runs pages of strangers: one whose own name resolves to 127.0.0.1 (DNS rebinding) is of the same
+//! origin as this server in the browser's eyes. What gives it away is the name that it asks for.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use hyper::header::{self, HeaderMap};
+use hyper::http::uri::{Authority, Uri};
+use hyper::{StatusCode, Version};
+
+use crate::error::{Failure, Result};
+
+/// Checks that a request says which server it means, once, and says it in one way; `only_loopback`: and that it means this
+/// machine by a name that nobody can point elsewhere.
+///
+/// A request of HTTP/1.0 may say nothing: no browser sends such a one.
+///
+/// # Errors
+/// 400 where it is not clear what is meant, 403 where another name is meant than may be.
+pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopback: bool) -> Result<()> {
+    let mut named = headers.get_all(header::HOST).iter();
+    let host = named.next();
+    if named.next().is_some() {
+        return Err(Failure::bad_request("Several Host headers"));
+    }
+    let is_missing = match version {
+        Version::HTTP_09 | Version::HTTP_10 => false,
+        Version::HTTP_11 => host.is_none(),
+        _ => host.is_none() && uri.authority().is_none(),
+    };
+    if is_missing {
+        return Err(Failure::bad_request("Host header is missing"));
+    }
+    let host = match host {
+        None => None,
+        // A target that has no authority has an empty one here (RFC 9112, 3.2); for a server it means nothing.
+        Some(host) if host.is_empty() && uri.authority().is_none() && !only_loopback => return Ok(()),
+        Some(host) => {
+            let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+            Some(host.ok_or_else(|| Failure::bad_request("Host header is invalid"))?)
+        }
+    };
+    if let (Some(host), Some(target)) = (&host, uri.authority())
+        && !is_same(host, target)
+    {
+        return Err(Failure::bad_request("Host header and the request's target disagree"));
+    }
+    for authority in host.as_ref().into_iter().chain(uri.authority()) {
+        if !is_host_and_port(authority) {
+            return Err(Failure::bad_request("Host header is invalid"));
+        }
+        if only_loopback && !is_loopback(authority.host()) {
+            let reason = "Without administrators only localhost, 127.0.0.0/8 and [::1] are taken as Host.";
+            return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", reason));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an authority has no user, and its port is one.
+fn is_host_and_port(authority: &Authority) -> bool {
+    let port = authority.as_str().strip_prefix(authority.host());
+    port.is_some_and(|port| matches!(port, "" | ":") || authority.port_u16().is_some())
+}
+
+/// Whether two authorities are one: no port is port 80.
+fn is_same(one: &Authority, other: &Authority) -> bool {
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
+    one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)
+}
+
+/// Names that mean this machine whatever a name server says.
+fn is_loopback(host: &str) -> bool {
+    let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse().is_ok_and(|host: Ipv4Addr| host.is_loopback())
+        || v6.is_some_and(|host| host.parse() == Ok(Ipv6Addr::LOCALHOST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(version: Version, target: &str, hosts: &[&str], only_loopback: bool) -> u16 {
+        let mut headers = HeaderMap::new();
+        for host in hosts {
+            headers.append(header::HOST, host.parse().unwrap());
+        }
+        let checked = check(version, &target.parse().unwrap(), &headers, only_loopback);
+        checked.map_or_else(|failure| failure.status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn only_names_of_this_machine() {
+        let own = ["localhost", "LocalHost:5984", "127.0.0.1", "127.0.0.1:1", "127.9.8.7:5984", "[::1]", "[::1]:5984"];
+        for host in own {
+            assert_eq!(status(Version::HTTP_11, "/", &[host], true), 200, "{host}");
+            assert_eq!(status(Version::HTTP_2, &format!("http://{host}/"), &[], true), 200, "{host}");
+            assert_eq!(status(Version::HTTP_10, "/", &[host], true), 200, "{host}");
+        }
+        let others = [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "evil-localhost",
+            "10.0.0.1",
+            "128.0.0.1",
+            "0.0.0.0",
+            "127.1",
+            "[::2]:5984",
+            "[::]",
+        ];
+        for host in others {
+            assert_eq!(status(Version::HTTP_11, "/", &[host], true), 403, "{host}");
+            assert_eq!(status(Version::HTTP_11, "/", &[host], false), 200, "{host}");
+            assert_eq!(status(Version::HTTP_2, &format!("http://{host}/"), &[], true), 403, "{host}");
+            assert_eq!(status(Version::HTTP_10, "/", &[host], true), 403, "{host}");
+        }
+        for host in ["", "a b", "localhost:x", "user@localhost", "localhost, evil", "[::1", "http://localhost"] {
+            assert_eq!(status(Version::HTTP_11, "/", &[host], true), 400, "{host}");
+        }
+    }
+
+    #[test]
+    fn one_host_that_agrees_with_the_target() {
+        for only_loopback in [false, true] {
+            assert_eq!(status(Version::HTTP_11, "/", &[], only_loopback), 400);
+            assert_eq!(status(Version::HTTP_10, "/", &[], only_loopback), 200);
+            assert_eq!(status(Version::HTTP_2, "/", &[], only_loopback), 400);
+            for version in [Version::HTTP_10, Version::HTTP_11, Version::HTTP_2] {
+                assert_eq!(status(version, "/", &["localhost", "localhost"], only_loopback), 400, "{version:?}");
+                let absolute = |host| status(version, "http://LOCALHOST/db", &[host], only_loopback);
+                assert_eq!((absolute("localhost:80"), absolute("localhost:81"), absolute("a")), (200, 400, 400));
+            }
+        }
+        assert_eq!(status(Version::HTTP_11, "/", &[""], false), 200);
+        assert_eq!(status(Version::HTTP_11, "http://localhost/", &[""], false), 400);
+    }
+}
