@@ -200,7 +200,7 @@ async fn what_is_no_handshake_is_refused() {
     for (path, status) in [("/none/_changes?feed=websocket", 404), ("/db/_changes?feed=websocket&since=x", 400)] {
         assert_eq!(server.connect().await.call("GET", path, &UPGRADE, b"").await.status, status, "{path}");
     }
-    drop(Socket::open(&server, path, &[("origin", "http://test")]).await);
+    drop(Socket::open(&server, path, &[("origin", "http://localhost")]).await);
     server.stop().await;
     let admins = [("root".to_owned(), PasswordHash::new("secret").unwrap())].into();
     let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
