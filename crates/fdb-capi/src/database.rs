@@ -124,8 +124,8 @@ fn told(error: &dyn std::error::Error, code: fdb_error_t) -> fdb_error_t {
 /// Opens the database of a cluster file ([`crate::cluster_file`]). A null or empty path: the file that
 /// `FLATBED_CLUSTER_FILE` or `FDB_CLUSTER_FILE` of the environment names, else the directory [`DEFAULT_DIRECTORY`].
 ///
-/// Errors: 2008 before `fdb_setup_network`, 2022 where `FLATBED_FDB_BUGGIFY` or `FLATBED_FDB_PENDING_READS` of the
-/// environment means nothing, the codes of [`ClusterFileError`] and of [`OpenError`]. One line on stderr says why.
+/// Errors: 2008 before `fdb_setup_network`, 2022 where `FLATBED_FDB_BUGGIFY`, `FLATBED_FDB_PENDING_READS`, `FLATBED_FDB_LATENCY_US`
+/// or `FLATBED_FDB_SERVER` of the environment means nothing, the codes of [`ClusterFileError`] and of [`OpenError`]. One line on stderr says why.
 ///
 /// # Safety
 /// The path is null or ends with a zero byte; `out_database` may be written to.

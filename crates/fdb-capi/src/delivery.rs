@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fdb_embedded::Withheld;
+use fdb_embedded::{VirtualClock, Withheld};
 
 use crate::future::FDBFuture;
 
@@ -128,6 +128,15 @@ pub(crate) fn answer_soon(withheld: Withheld) {
     }
     drop(state);
     withheld.deliver_after(Duration::ZERO);
+}
+
+/// Moves the clock of a simulated cluster to its next answer, whose callbacks come from this call; false where none is
+/// under way. For a runtime that has nothing else to do, see [`VirtualClock::advance`].
+pub fn advance(clock: &VirtualClock) -> bool {
+    let before = CALLS_BACK.replace(true);
+    let is_delivered = clock.advance();
+    CALLS_BACK.set(before);
+    is_delivered
 }
 
 /// Gives work to the network thread.

@@ -25,6 +25,7 @@ mod types;
 
 pub use blob::*;
 pub use database::*;
+pub use delivery::advance;
 pub use error::{fdb_error_predicate, fdb_get_error};
 pub use future::*;
 pub use mapped::fdb_transaction_get_mapped_range;

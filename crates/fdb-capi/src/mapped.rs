@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use fdb_embedded::{KeySelector, MappedRange, RangeOptions, RangeResult};
+use fdb_embedded::{KeySelector, MappedRange, Question, RangeOptions, RangeResult};
 
 use crate::future::FDBFuture;
 use crate::outcome::Outcome;
@@ -17,7 +17,7 @@ pub(crate) struct MappedAnswer {
     pub(crate) array: Vec<FDBMappedKeyValue>,
     pub(crate) is_more: bool,
     _records: Vec<Vec<FDBKeyValue>>,
-    _range: MappedRange,
+    range: MappedRange,
 }
 
 fn key(bytes: &[u8]) -> FDBKey {
@@ -40,6 +40,17 @@ pub(crate) fn pairs(range: &RangeResult) -> Vec<FDBKeyValue> {
 }
 
 impl MappedAnswer {
+    /// How many entries of the index led to records.
+    pub(crate) fn records(&self) -> usize {
+        self.range.records.len()
+    }
+
+    /// Bytes of the index and of the records.
+    pub(crate) fn bytes(&self) -> usize {
+        let records = self.range.records.iter().map(|records| records.pairs.arena.len()).sum::<usize>();
+        self.range.index.arena.len() + records
+    }
+
     pub(crate) fn outcome(range: MappedRange) -> Outcome {
         let mut records: Vec<Vec<FDBKeyValue>> = range.records.iter().map(|records| pairs(&records.pairs)).collect();
         let array = range.index.iter().zip(&range.records).zip(&mut records);
@@ -63,7 +74,7 @@ impl MappedAnswer {
             }
         });
         let array = array.collect();
-        Outcome::MappedKeyValues(MappedAnswer { array, is_more: range.index.more, _records: records, _range: range })
+        Outcome::MappedKeyValues(MappedAnswer { array, is_more: range.index.more, _records: records, range })
     }
 }
 
@@ -99,5 +110,5 @@ pub unsafe extern "C" fn fdb_transaction_get_mapped_range(
     let begin = KeySelector { key: begin, or_equal: begin_or_equal != 0, offset: begin_offset };
     let end = KeySelector { key: end, or_equal: end_or_equal != 0, offset: end_offset };
     let options = RangeOptions { limit, target_bytes, mode, iteration, snapshot: snapshot != 0, reverse: reverse != 0 };
-    tr.answer(|tr| tr.get_mapped_range(begin, end, mapper, &options), MappedAnswer::outcome)
+    tr.answer(Question::Mapped(0), |tr| tr.get_mapped_range(begin, end, mapper, &options), MappedAnswer::outcome)
 }

@@ -22,7 +22,7 @@ pub(crate) enum Outcome {
     KeyValues {
         array: Vec<FDBKeyValue>,
         is_more: bool,
-        _arena: Vec<u8>,
+        arena: Vec<u8>,
     },
     MappedKeyValues(MappedAnswer),
     Keys {
@@ -52,7 +52,7 @@ impl Outcome {
                 value_length: c_len(value.len()),
             }
         };
-        Outcome::KeyValues { array: result.pairs.iter().map(pair).collect(), is_more: result.more, _arena: arena }
+        Outcome::KeyValues { array: result.pairs.iter().map(pair).collect(), is_more: result.more, arena }
     }
 
     pub(crate) fn keys(keys: Vec<Vec<u8>>) -> Outcome {
@@ -64,6 +64,17 @@ impl Outcome {
     pub(crate) fn strings(strings: Vec<String>) -> Outcome {
         let strings: Vec<CString> = strings.into_iter().filter_map(|string| CString::new(string).ok()).collect();
         Outcome::Strings { array: strings.iter().map(|string| string.as_ptr()).collect(), _strings: strings }
+    }
+
+    /// Bytes of the keys and values in it.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Outcome::Key(key) => key.len(),
+            Outcome::Value(value) => value.as_ref().map_or(0, Vec::len),
+            Outcome::KeyValues { arena, .. } => arena.len(),
+            Outcome::MappedKeyValues(answer) => answer.bytes(),
+            _ => 0,
+        }
     }
 
     /// The error's code, 0 for any other outcome.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use fdb_embedded::{KeySelector, RangeOptions, Transaction};
+use fdb_embedded::{KeySelector, METADATA_VERSION_KEY, Question, RangeOptions, Transaction};
 
 use crate::future::FDBFuture;
 use crate::outcome::Outcome;
@@ -16,7 +16,7 @@ use crate::types::{bytes, fdb_bool_t};
 /// beside them says; so for every function of this module.
 pub unsafe extern "C" fn fdb_transaction_get_read_version(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer_regardless(Transaction::get_read_version, Outcome::Int64)
+    unsafe { &*tr }.answer_regardless(Question::ReadVersion, Transaction::get_read_version, Outcome::Int64)
 }
 
 /// The value of a key.
@@ -31,7 +31,8 @@ pub unsafe extern "C" fn fdb_transaction_get(
 ) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive and the bytes have their length.
     let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
-    tr.answer(|tr| tr.get(key, snapshot != 0), Outcome::Value)
+    let question = if key == METADATA_VERSION_KEY { Question::ReadVersion } else { Question::Key };
+    tr.answer(question, |tr| tr.get(key, snapshot != 0), Outcome::Value)
 }
 
 /// The key that a selector means.
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn fdb_transaction_get_key(
     // SAFETY: by contract `tr` is alive and the bytes have their length.
     let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
     let selector = KeySelector { key, or_equal: or_equal != 0, offset };
-    tr.answer(|tr| tr.get_key(selector, snapshot != 0), Outcome::Key)
+    tr.answer(Question::Range, |tr| tr.get_key(selector, snapshot != 0), Outcome::Key)
 }
 
 /// The pairs between two selectors.
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range(
     let begin = KeySelector { key: begin, or_equal: begin_or_equal != 0, offset: begin_offset };
     let end = KeySelector { key: end, or_equal: end_or_equal != 0, offset: end_offset };
     let options = RangeOptions { limit, target_bytes, mode, iteration, snapshot: snapshot != 0, reverse: reverse != 0 };
-    tr.answer(|tr| tr.get_range(begin, end, &options), Outcome::range)
+    tr.answer(Question::Range, |tr| tr.get_range(begin, end, &options), Outcome::range)
 }
 
 /// The addresses of the servers that hold a key.
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn fdb_transaction_get_addresses_for_key(
 ) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive and the bytes have their length.
     let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
-    tr.answer(|tr| tr.get_addresses_for_key(key), Outcome::strings)
+    tr.answer(Question::Estimate, |tr| tr.get_addresses_for_key(key), Outcome::strings)
 }
 
 /// Bytes of the transaction so far.
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn fdb_transaction_get_addresses_for_key(
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_approximate_size(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer_regardless(Transaction::get_approximate_size, Outcome::Int64)
+    unsafe { &*tr }.answer_regardless(Question::Local, Transaction::get_approximate_size, Outcome::Int64)
 }
 
 /// Bytes of the keys and values of a range.
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn fdb_transaction_get_estimated_range_size_bytes(
     // SAFETY: by contract `tr` is alive and the bytes have their lengths.
     let (tr, begin, end) =
         unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
-    tr.answer(|tr| tr.get_estimated_range_size_bytes(begin, end), Outcome::Int64)
+    tr.answer(Question::Estimate, |tr| tr.get_estimated_range_size_bytes(begin, end), Outcome::Int64)
 }
 
 /// Keys that cut a range into pieces of about `chunk_size` bytes.
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range_split_points(
     // SAFETY: by contract `tr` is alive and the bytes have their lengths.
     let (tr, begin, end) =
         unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
-    tr.answer(|tr| tr.get_range_split_points(begin, end, chunk_size), Outcome::keys)
+    tr.answer(Question::Estimate, |tr| tr.get_range_split_points(begin, end, chunk_size), Outcome::keys)
 }
 
 /// How long the transaction was held back because of its tags, in seconds: never at all.
@@ -147,7 +148,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range_split_points(
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(|tr| tr.get_approximate_size().map(|_| 0.0), Outcome::Double)
+    unsafe { &*tr }.answer(Question::Local, |tr| tr.get_approximate_size().map(|_| 0.0), Outcome::Double)
 }
 
 /// What the transaction costs for throttling, in bytes of whole pages, although nothing is throttled.
@@ -156,5 +157,5 @@ pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDB
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_total_cost(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(Transaction::get_total_cost, Outcome::Int64)
+    unsafe { &*tr }.answer(Question::Local, Transaction::get_total_cost, Outcome::Int64)
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use fdb_embedded::{Delivery, Done, Engine, Error, Result, Transaction};
+use fdb_embedded::{Delivery, Done, Engine, Error, Question, Result, Transaction};
 
 use crate::defaults::Defaults;
 use crate::error::code;
@@ -38,23 +38,29 @@ impl FDBTransaction {
     /// The future of a question that the engine answers before the call returns; see [`Transaction::next_delivery`].
     pub(crate) fn answer<T>(
         &self,
+        question: Question,
         ask: impl FnOnce(&Transaction) -> Result<T>,
         ok: impl FnOnce(T) -> Outcome,
     ) -> *mut FDBFuture {
-        self.deliver(Outcome::of(self.usable().and_then(ask), ok))
+        self.deliver(question, Outcome::of(self.usable().and_then(ask), ok))
     }
 
     /// The same, also for a transaction whose data cannot be used.
     pub(crate) fn answer_regardless<T>(
         &self,
+        question: Question,
         ask: impl FnOnce(&Transaction) -> Result<T>,
         ok: impl FnOnce(T) -> Outcome,
     ) -> *mut FDBFuture {
-        self.deliver(Outcome::of(ask(&self.transaction), ok))
+        self.deliver(question, Outcome::of(ask(&self.transaction), ok))
     }
 
-    fn deliver(&self, outcome: Outcome) -> *mut FDBFuture {
-        match self.transaction.next_delivery() {
+    fn deliver(&self, question: Question, outcome: Outcome) -> *mut FDBFuture {
+        let question = match &outcome {
+            Outcome::MappedKeyValues(answer) => Question::Mapped(answer.records()),
+            _ => question,
+        };
+        match self.transaction.next_delivery(question, || outcome.bytes()) {
             Delivery::AtOnce => FDBFuture::ready(outcome),
             late => self.answer_later(outcome, late),
         }
@@ -66,6 +72,7 @@ impl FDBTransaction {
         let withheld = self.transaction.withhold(FDBFuture::release(&future));
         match delivery {
             Delivery::After(delay) => withheld.deliver_after(delay),
+            Delivery::Simulated(due) => withheld.deliver_at(due),
             _ => future.attach_withheld(withheld),
         }
         FDBFuture::into_raw(future)

@@ -1,9 +1,9 @@
 //! A transaction's way into the committer and back.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use crate::committer::{CommitRequest, Committed, Failure};
+use crate::committer::{CommitRequest, Committed, Complete, Failure};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::range_set::RangeList;
@@ -42,6 +42,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         state.end_reads();
         return Started::ReadOnly(done, watches);
     }
+    let simulated = core.simulation.as_ref().map(|simulation| simulation.begin_commit(state));
     state.cost.add_writes(&state.outgoing.mutations);
     let bytes = state.outgoing.bytes(&state.read_conflicts);
     let error = match i64::try_from(bytes) {
@@ -69,7 +70,8 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     let generation = state.generation;
     let timeout = state.deadline().map(|deadline| time_out(shared, generation, core, deadline));
     let (shared, weak_core) = (Arc::clone(shared), Arc::downgrade(core));
-    let complete = Box::new(move |result: std::result::Result<Committed, Failure>| {
+    let weak = Weak::clone(&weak_core);
+    let complete = move |result: std::result::Result<Committed, Failure>| {
         if let (Some(timeout), Some(core)) = (timeout, weak_core.upgrade()) {
             core.timer.cancel(timeout);
         }
@@ -83,7 +85,14 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         drop(state);
         calls.into_iter().for_each(|call| call());
         answer.give(answered);
-    });
+    };
+    let complete: Complete = match simulated {
+        None => Box::new(complete),
+        Some(simulated) => Box::new(move |result| match weak.upgrade() {
+            Some(core) => simulated.deliver(&core, move || complete(result)),
+            None => complete(result),
+        }),
+    };
     Started::Queued(Box::new(CommitRequest {
         read_conflicts: if read.is_some() { state.read_conflicts.take() } else { RangeList::default() },
         read,

@@ -19,12 +19,13 @@ use crate::format;
 use crate::late::PendingReads;
 use crate::open_error::OpenError;
 use crate::options::{TransactionOptions, default_for};
+use crate::simulation::{SimulatedCluster, Simulation};
 use crate::snapshot::{READ_AGE_MAX, Versions, lock};
 use crate::stats::{Counters, Stats};
 use crate::status::{self, Rates};
 use crate::store::{Store, StoreError};
 use crate::timekeeper::TimeKeeper;
-use crate::timer::Timer;
+use crate::timer::{self, Timer};
 use crate::transaction::Transaction;
 use crate::watch::{Waiting, Watch, WatchId, Watches};
 
@@ -39,6 +40,9 @@ pub struct OpenOptions {
     /// Every how many reads [`Transaction::next_delivery`] tells to answer one from another thread, as all of a
     /// cluster's are; 0 for none. `None`: 257.
     pub pending_read_every: Option<u32>,
+    /// A cluster's latencies and the work of its server; `None` for none. Of two openings of one directory in one process the
+    /// first decides.
+    pub simulated: Option<SimulatedCluster>,
     /// Most records that the clears of one batch of commits remove at once, the rest in the background; `None`: 4,096.
     pub clear_records_max: Option<usize>,
     /// Address space to begin with, in bytes; it grows by itself. `None`: as much as the system gives, up to 1 TiB.
@@ -60,6 +64,7 @@ pub(crate) struct Core {
     pub(crate) rates: Rates,
     pub(crate) faults: Faults,
     pub(crate) pending_reads: PendingReads,
+    pub(crate) simulation: Option<Simulation>,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
     /// Bytes of the file in use, as of the last batch.
@@ -202,6 +207,7 @@ impl Engine {
             rates: Rates::default(),
             faults: Faults::new(options.buggify, options.client_buggify),
             pending_reads: PendingReads::new(options.pending_read_every),
+            simulation: options.simulated.map(Simulation::new),
             clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
             is_removal_paused: options.is_removal_paused,
             data_bytes: AtomicU64::new(0),
@@ -222,7 +228,12 @@ impl Engine {
             std::thread::Builder::new().name("fdb-committer".into()).spawn(move || committer.run()),
             std::thread::Builder::new().name("fdb-timer".into()).spawn({
                 let core = Arc::clone(&core);
-                move || core.timer.run()
+                move || {
+                    if core.simulation.is_some() {
+                        timer::wake_exactly();
+                    }
+                    core.timer.run();
+                }
             }),
         ];
         for thread in threads {

@@ -12,6 +12,7 @@ use crate::commit::time_out;
 use crate::committer::{Committed, Complete, Failure};
 use crate::engine::Core;
 use crate::error::{Error, Result};
+use crate::simulation::{Moment, Question};
 use crate::snapshot::lock;
 use crate::state::{Call, State, shielded};
 use crate::transaction::{Done, Transaction};
@@ -51,7 +52,13 @@ pub enum Delivery {
     WhenAskedFor,
     /// From another thread, so much later.
     After(Duration),
+    /// When a simulated cluster answers.
+    Simulated(Due),
 }
+
+/// When an answer of a simulated cluster comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due(Moment);
 
 /// An answer that was made and not delivered, as the transaction keeps it.
 pub(crate) struct LateAnswer {
@@ -95,10 +102,7 @@ impl Withheld {
     /// Delivers the answer from this call, if the transaction did not end before.
     pub fn deliver(mut self) {
         let Some(shared) = self.shared.take() else { return };
-        let late = take(&mut lock(&shared), self.id);
-        if let Some(late) = late {
-            (late.deliver)(Ok(()));
-        }
+        deliver(&shared, self.id);
     }
 
     /// Has the answer delivered from the engine's thread after `delay`, with an error where the transaction ends before.
@@ -110,22 +114,35 @@ impl Withheld {
         late.due = Some(due);
         arm_timeout(&shared, &state, &core);
         drop(state);
-        core.timer.schedule(due, move || {
-            let late = take(&mut lock(&shared), id);
-            if let Some(late) = late {
-                (late.deliver)(Ok(()));
-            }
-        });
+        core.timer.schedule(due, move || deliver(&shared, id));
+    }
+
+    /// Has the answer delivered when the simulated cluster answers, with an error where the transaction ends before.
+    pub fn deliver_at(mut self, due: Due) {
+        let (Some(shared), Some(core)) = (self.shared.take(), self.core.upgrade()) else { return };
+        let id = self.id;
+        let mut state = lock(&shared);
+        let Some(late) = state.late.iter_mut().find(|late| late.id == id) else { return };
+        late.due = core.instant(due.0);
+        arm_timeout(&shared, &state, &core);
+        drop(state);
+        core.at(due.0, move || deliver(&shared, id));
     }
 }
 
 impl Transaction {
     /// How the answer of the next read is to be delivered by the API above the engine, whose own calls answer at once:
-    /// late where faults say so, when asked for where it is one of every
-    /// [`pending_read_every`](crate::OpenOptions::pending_read_every).
+    /// late where faults or a [`SimulatedCluster`](crate::SimulatedCluster) say so, when asked for where it is one of
+    /// every [`pending_read_every`](crate::OpenOptions::pending_read_every). `bytes` were read.
     #[inline]
-    pub fn next_delivery(&self) -> Delivery {
+    pub fn next_delivery(&self, question: Question, bytes: impl FnOnce() -> usize) -> Delivery {
         let core = self.core();
+        if core.simulation.is_some()
+            && let Some(due) = self.with(|state, core| core.answer_due(state, question, bytes()))
+        {
+            let fault = core.faults.on_read_answer().unwrap_or_default();
+            return Delivery::Simulated(Due(due + fault));
+        }
         match core.faults.on_read_answer() {
             Some(delay) => Delivery::After(delay),
             None if core.pending_reads.is_next() => Delivery::WhenAskedFor,
@@ -154,6 +171,13 @@ impl Core {
             }
             None => shielded(|| complete(answer)),
         }
+    }
+}
+
+fn deliver(shared: &Mutex<State>, id: u64) {
+    let late = take(&mut lock(shared), id);
+    if let Some(late) = late {
+        (late.deliver)(Ok(()));
     }
 }
 

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::late::LateAnswer;
 use crate::options::{TransactionOptions, is_persistent};
 use crate::range_set::{RangeList, RangeSet};
+use crate::simulation::Moment;
 use crate::snapshot::{ReadPoint, lock};
 use crate::transaction::Done;
 use crate::watch::{Waiting, Watch};
@@ -22,7 +23,7 @@ pub(crate) const USER_END: &[u8] = b"\xff";
 /// The first key past the system keys.
 pub(crate) const SYSTEM_END: &[u8] = b"\xff\xff";
 /// A key that every transaction may read, and set to a versionstamp; layers use it to notice changes of their metadata.
-pub(crate) const METADATA_VERSION_KEY: &[u8] = b"\xff/metadataVersion";
+pub const METADATA_VERSION_KEY: &[u8] = b"\xff/metadataVersion";
 /// The longest user key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 10_000;
 /// The longest system key, in bytes.
@@ -175,6 +176,8 @@ pub(crate) struct State {
     /// The read version of the commit that ended the reads, which the transaction goes on to tell.
     pub(crate) ended_version: Option<i64>,
     pub(crate) read: Option<ReadPoint>,
+    /// When a simulated cluster has told the read version; `None` before it was asked.
+    pub(crate) version_due: Option<Moment>,
     pub(crate) cost: Cost,
     pub(crate) writes: WriteMap,
     pub(crate) outgoing: Outgoing,
@@ -219,6 +222,7 @@ impl State {
             requested_version: None,
             ended_version: None,
             cost: Cost::default(),
+            version_due: None,
             read: None,
             writes: WriteMap::default(),
             outgoing: Outgoing::default(),
@@ -453,6 +457,7 @@ impl State {
         self.fail_watches(core, Error::TRANSACTION_CANCELLED);
         self.requested_version = None;
         self.ended_version = None;
+        self.version_due = None;
         self.cost = Cost::default();
         self.read = None;
         self.writes = WriteMap::default();

@@ -542,7 +542,7 @@ impl Transaction {
                 return None;
             }
             let (state, weak_core) = (Arc::clone(&self.state), Arc::downgrade(core));
-            core.timer.schedule(at, move || {
+            core.after(delay, move || {
                 let Some(core) = weak_core.upgrade() else { return answer.give(Err(Error::TRANSACTION_CANCELLED)) };
                 let mut state = lock(&state);
                 if state.generation == generation && state.ended.is_none() {

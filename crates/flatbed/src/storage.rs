@@ -9,7 +9,7 @@ use std::{
 };
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
-use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions, Stats};
+use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions, SimulatedCluster, Stats};
 use flatbed_http::{FiguresElsewhere, StorageHealth};
 use flatbed_metrics::{Family, Kind, Value};
 use foundationdb::{
@@ -90,6 +90,15 @@ impl Storage {
         let options = OpenOptions::from_env()?;
         if let Some(Buggify { probability, seed }) = options.buggify {
             tracing::warn!(probability, seed, "FLATBED_FDB_BUGGIFY is set: the engine injects faults, for tests only");
+        }
+        if let Some(SimulatedCluster { read, read_version, commit, has_server, .. }) = &options.simulated {
+            tracing::warn!(
+                ?read,
+                ?read_version,
+                ?commit,
+                server = has_server,
+                "FLATBED_FDB_LATENCY_US or FLATBED_FDB_SERVER is set: the engine answers as late as a cluster, for tests only"
+            );
         }
         let has_faults = options.buggify.is_some();
         backend::select(Backend::Embedded)?;

@@ -52,7 +52,12 @@ fn configuration_files() {
 #[test]
 fn a_setting_for_tests_is_refused_or_told() {
     let directory = tempfile::tempdir().unwrap();
-    for (name, value) in [("FLATBED_FDB_BUGGIFY", "5%"), ("FLATBED_FDB_PENDING_READS", "often")] {
+    for (name, value) in [
+        ("FLATBED_FDB_BUGGIFY", "5%"),
+        ("FLATBED_FDB_PENDING_READS", "often"),
+        ("FLATBED_FDB_LATENCY_US", "1ms"),
+        ("FLATBED_FDB_SERVER", "on"),
+    ] {
         let command = &mut flatbed();
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.path()).env(name, value);
         let output = command.output().unwrap();

@@ -1,0 +1,144 @@
+//! Answers that come when a cluster would have sent them, by a clock that the test moves.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{Database, Future};
+use fdb_capi::*;
+use fdb_embedded::{OpenOptions, SimulatedCluster, VirtualClock};
+
+fn open(dir: &Path, has_server: bool, clock: Option<Arc<VirtualClock>>) -> Database {
+    let mut cluster = SimulatedCluster::parse("1000,500,2000").unwrap();
+    cluster.has_server = has_server;
+    cluster.clock = clock;
+    let mut options = OpenOptions::default();
+    options.simulated = Some(cluster);
+    Database(open_embedded(dir, options).unwrap())
+}
+
+/// Moves the clock until the future is ready; the time that has passed since `since`, in microseconds.
+fn ready_after(clock: &VirtualClock, since: Duration, future: &Future) -> u128 {
+    while !future.is_ready() {
+        assert!(advance(clock), "nothing is under way");
+    }
+    (clock.now() - since).as_micros()
+}
+
+#[test]
+fn latencies_are_those_of_a_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::<VirtualClock>::default();
+    let database = open(dir.path(), false, Some(Arc::clone(&clock)));
+    let tr = database.transaction();
+    tr.set(b"key", b"value");
+    let own = tr.get(b"key");
+    assert!(own.is_ready(), "its own writes answer it");
+    // A commit without a read needs a read version all the same.
+    let commit = tr.commit();
+    assert_eq!(ready_after(&clock, Duration::ZERO, &commit), 2500);
+    assert_eq!(commit.error(), 0);
+    assert!(!advance(&clock));
+
+    let tr = database.transaction();
+    let begun = clock.now();
+    let (one, two) = (tr.get(b"key"), tr.range(b"", b"\xff", 0));
+    assert!(!one.is_ready() && !two.is_ready());
+    assert_eq!(ready_after(&clock, begun, &one), 1500);
+    assert!(!two.is_ready(), "one at a time");
+    assert_eq!(ready_after(&clock, begun, &two), 1500);
+    assert_eq!(one.value(), Ok(Some(b"value".to_vec())));
+    let three = tr.get(b"other");
+    assert_eq!(ready_after(&clock, begun, &three), 2500);
+    tr.set(b"key", b"new");
+    let commit = tr.commit();
+    assert_eq!(ready_after(&clock, begun, &commit), 4500);
+
+    // What comes with the read version, and a commit of nothing.
+    let tr = database.transaction();
+    let begun = clock.now();
+    let metadata = tr.get(b"\xff/metadataVersion");
+    assert_eq!(ready_after(&clock, begun, &metadata), 500);
+    assert_eq!(tr.commit().wait(), 0);
+    assert_eq!((clock.now() - begun).as_micros(), 500);
+}
+
+#[test]
+fn one_server_works_for_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::<VirtualClock>::default();
+    let database = open(dir.path(), true, Some(Arc::clone(&clock)));
+    let tr = database.transaction();
+    for number in 0..100u8 {
+        tr.set(&[number], &[0; 1000]);
+    }
+    // 100 keys of 13 µs take less than the commit's latency; another 300 take longer.
+    let commit = tr.commit();
+    assert_eq!(ready_after(&clock, Duration::ZERO, &commit), 2500);
+    let (tr, begun) = (database.transaction(), clock.now());
+    for number in 0..300u16 {
+        tr.set(&number.to_be_bytes(), b"");
+    }
+    let commit = tr.commit();
+    assert_eq!(ready_after(&clock, begun, &commit), 170 + 300 * 13);
+
+    // Some 80 kB in one range: beside 44 µs what 200 MB/s need. Until then nobody else is served.
+    let (one, other, begun) = (database.transaction(), database.transaction(), clock.now());
+    let ranges: Vec<_> = (0..4).map(|_| one.range(&[0], &[100], 0)).collect();
+    let point = other.get(&[0]);
+    let bytes = ranges.iter().map(|range| {
+        ready_after(&clock, begun, range);
+        range.pairs().unwrap().0.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() as u128
+    });
+    let bytes = bytes.collect::<Vec<_>>();
+    assert!(bytes[0] > 50_000, "{bytes:?}");
+    let work = 170 + bytes.iter().map(|bytes| 44 + bytes / 200).sum::<u128>();
+    assert_eq!((clock.now() - begun).as_micros(), work);
+    // It has its read version then, and is read after it.
+    assert_eq!(ready_after(&clock, begun, &point), work + 170 + 1000);
+    // Idle again.
+    let (tr, begun) = (database.transaction(), clock.now());
+    assert_eq!(ready_after(&clock, begun, &tr.get(b"x")), 1500);
+}
+
+#[test]
+fn by_the_machines_clock_nothing_comes_too_early() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = open(dir.path(), true, None);
+    for number in 0..20 {
+        let (tr, begun) = (database.transaction(), Instant::now());
+        let read = tr.get(b"key");
+        assert_eq!(read.wait(), 0);
+        assert!(begun.elapsed() >= Duration::from_micros(1500));
+        tr.set(b"key", &[number]);
+        let begun = Instant::now();
+        assert_eq!(tr.commit().wait(), 0);
+        assert!(begun.elapsed() >= Duration::from_micros(2000));
+    }
+}
+
+#[test]
+fn what_ends_a_transaction_ends_answers_under_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::<VirtualClock>::default();
+    let database = open(dir.path(), false, Some(Arc::clone(&clock)));
+    let tr = database.transaction();
+    let read = tr.get(b"key");
+    // SAFETY: the transaction is alive.
+    unsafe { fdb_transaction_cancel(tr.0) };
+    assert_eq!(read.wait(), 1025);
+    // A commit under way lands, and is answered as ended.
+    let tr = database.transaction();
+    tr.set(b"key", b"value");
+    let commit = tr.commit();
+    // SAFETY: as above.
+    unsafe { fdb_transaction_reset(tr.0) };
+    assert_eq!(commit.wait(), 1025);
+    while advance(&clock) {}
+    let tr = database.transaction();
+    let (read, begun) = (tr.get(b"key"), clock.now());
+    assert_eq!(ready_after(&clock, begun, &read), 1500);
+    assert_eq!(read.value(), Ok(Some(b"value".to_vec())));
+}
