@@ -72,6 +72,8 @@ static ARRIVED: Condvar = Condvar::new();
 thread_local! {
     /// Whether this thread calls back.
     static CALLS_BACK: Cell<bool> = const { Cell::new(false) };
+    /// Whether it has, since [`advance`] began.
+    static HAS_CALLED_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
 fn state() -> MutexGuard<'static, State> {
@@ -130,13 +132,20 @@ pub(crate) fn answer_soon(withheld: Withheld) {
     withheld.deliver_after(Duration::ZERO);
 }
 
-/// Moves the clock of a simulated cluster to its next answer, whose callbacks come from this call; false where none is
-/// under way. For a runtime that has nothing else to do, see [`VirtualClock::advance`].
+/// Moves the clock of a simulated cluster to its next answer that somebody waits for with a callback, which comes from
+/// this call; the answers before it are delivered too. False where none is under way. It is for a runtime that has
+/// nothing else to do, see [`VirtualClock::advance`].
 pub fn advance(clock: &VirtualClock) -> bool {
     let before = CALLS_BACK.replace(true);
-    let is_delivered = clock.advance();
+    HAS_CALLED_BACK.set(false);
+    while clock.advance() && !HAS_CALLED_BACK.get() {}
     CALLS_BACK.set(before);
-    is_delivered
+    HAS_CALLED_BACK.get()
+}
+
+/// This thread has called back.
+pub(crate) fn note_call_back() {
+    HAS_CALLED_BACK.set(true);
 }
 
 /// Gives work to the network thread.

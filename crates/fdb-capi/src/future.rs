@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use fdb_embedded::{Done, Engine, Error, WatchId, Withheld};
 
-use crate::delivery::{answer_soon, deliver, is_network_thread};
+use crate::delivery::{answer_soon, deliver, is_network_thread, note_call_back};
 use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
 use crate::outcome::Outcome;
 use crate::types::{FDBCallback, FDBKey, FDBKeyValue, FDBMappedKeyValue, c_len, fdb_bool_t, fdb_error_t};
@@ -198,6 +198,7 @@ impl FDBFuture {
             // SAFETY: whoever set the callback promised that it may be called once, from any thread, with its parameter.
             // The future outlives the call: `this` is a reference to it that is not the one a callback may give up.
             unsafe { (callback.function)(Arc::as_ptr(this).cast_mut(), callback.parameter) };
+            note_call_back();
         }
     }
 

@@ -22,7 +22,7 @@ fn open(dir: &Path, has_server: bool, clock: Option<Arc<VirtualClock>>) -> Datab
 /// Moves the clock until the future is ready; the time that has passed since `since`, in microseconds.
 fn ready_after(clock: &VirtualClock, since: Duration, future: &Future) -> u128 {
     while !future.is_ready() {
-        assert!(advance(clock), "nothing is under way");
+        assert!(clock.advance(), "nothing is under way");
     }
     (clock.now() - since).as_micros()
 }
@@ -40,7 +40,7 @@ fn latencies_are_those_of_a_cluster() {
     let commit = tr.commit();
     assert_eq!(ready_after(&clock, Duration::ZERO, &commit), 2500);
     assert_eq!(commit.error(), 0);
-    assert!(!advance(&clock));
+    assert!(!clock.advance());
 
     let tr = database.transaction();
     let begun = clock.now();
@@ -63,6 +63,22 @@ fn latencies_are_those_of_a_cluster() {
     assert_eq!(ready_after(&clock, begun, &metadata), 500);
     assert_eq!(tr.commit().wait(), 0);
     assert_eq!((clock.now() - begun).as_micros(), 500);
+}
+
+/// A runtime that waits for one answer would wait for ever, were the clock moved to another one only.
+#[test]
+fn the_clock_is_moved_to_an_answer_that_somebody_waits_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::<VirtualClock>::default();
+    let database = open(dir.path(), false, Some(Arc::clone(&clock)));
+    let tr = database.transaction();
+    let reads: Vec<_> = (0..3u8).map(|number| tr.get(&[number])).collect();
+    let calls = reads[1].callback();
+    assert!(advance(&clock));
+    assert_eq!(calls.try_recv().map(|call| call.1), Ok(0));
+    assert_eq!(reads.iter().map(Future::is_ready).collect::<Vec<_>>(), [true, true, false]);
+    assert!(!advance(&clock), "nobody waits for the third");
+    assert!(reads[2].is_ready());
 }
 
 #[test]
@@ -136,7 +152,7 @@ fn what_ends_a_transaction_ends_answers_under_way() {
     // SAFETY: as above.
     unsafe { fdb_transaction_reset(tr.0) };
     assert_eq!(commit.wait(), 1025);
-    while advance(&clock) {}
+    while clock.advance() {}
     let tr = database.transaction();
     let (read, begun) = (tr.get(b"key"), clock.now());
     assert_eq!(ready_after(&clock, begun, &read), 1500);

@@ -355,10 +355,11 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::IllegalDatabaseName(name.to_owned()))
 }
 
+/// An id that nobody else has. Keys write a zero byte as two, so it has none: what an operation writes is always as long.
 pub(crate) fn random_id() -> Result<[u8; 16]> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|_| Error::NoRandomness)?;
-    Ok(id)
+    Ok(id.map(|byte| byte.max(1)))
 }
 
 pub(crate) fn now_ms() -> u64 {

@@ -1,31 +1,430 @@
 //! How many answers of a cluster each operation waits for, one after the other, and what it reads and writes.
+//!
+//! The numbers are those of the table in design/performance.md, exactly. `FLATBED_WAITS=update` writes the table anew, for
+//! a change that means to change them. On the embedded engine all answers come when a simulated cluster would send them, by
+//! a clock that moves when the runtime has nothing else to do, so that the machine's speed plays no part. On a cluster, where
+//! it does, what an operation asks for is compared, and not for how long it waits.
 
-use flatbed_layer::waits::{self, Path};
-use support::{create, get, put};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fdb_embedded::VirtualClock;
+use flatbed_layer::waits::{self, Path, Waits};
+use flatbed_layer::{
+    AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, GetOptions, Layer,
+    LocalDocument, NameRange, OpenRevs, RevId, Updated,
+};
+use support::{Random, Store, create, delete, get, put};
 
 mod support;
 
+const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/performance.md");
+const BEGIN: &str = "<!-- The table of waits: FLATBED_WAITS=update cargo test -p flatbed-layer --test waits -->\n";
+const END: &str = "<!-- End of the table of waits. -->\n";
+
+/// Documents of the databases that are walked.
+const DOCUMENTS: usize = 1_000;
+
+/// What was measured, in the order of the table.
+struct Table(Vec<(String, Waits)>);
+
+impl Table {
+    /// Measures one operation.
+    async fn row<T>(&mut self, name: &str, operation: impl Future<Output = T>) -> T {
+        let (output, waits) = waits::count(operation).await;
+        self.0.push((name.to_owned(), waits));
+        output
+    }
+
+    /// Measures each page of a walk: the first two, the last, and all together.
+    async fn walk<P>(&mut self, name: &str, mut next: impl AsyncFnMut() -> Option<P>) {
+        let mut pages = Vec::new();
+        let (_, all) = waits::count(async {
+            loop {
+                // An operation within another one counts for itself alone.
+                let (page, waits) = waits::count(next()).await;
+                if page.is_none() {
+                    break;
+                }
+                pages.push(waits);
+            }
+        })
+        .await;
+        assert_eq!(all, Waits::default());
+        let last = pages.len().saturating_sub(1);
+        for (at, waits) in pages.iter().enumerate().filter(|(at, _)| *at < 2 || *at == last) {
+            self.0.push((format!("{name}, page {} of {}", at + 1, pages.len()), *waits));
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = String::from(
+            "| operation | waits | GRV | reads | commits | ms | transactions | point reads | range reads | keys read | \
+             bytes read | keys written | bytes written |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        );
+        for (name, waits) in &self.0 {
+            let Path { read_versions, reads, commits } = waits.path;
+            let ms = read_versions as f64 * 0.5 + reads as f64 + commits as f64 * 2.0;
+            let numbers = [
+                waits.path.depth().to_string(),
+                read_versions.to_string(),
+                reads.to_string(),
+                commits.to_string(),
+                ms.to_string(),
+                waits.transactions.to_string(),
+                waits.point_reads.to_string(),
+                (waits.range_reads + waits.size_reads).to_string(),
+                waits.keys_read.to_string(),
+                waits.bytes_read.to_string(),
+                waits.keys_written.to_string(),
+                waits.bytes_written.to_string(),
+            ];
+            text.push_str(&format!("| {name} | {} |\n", numbers.join(" | ")));
+        }
+        text
+    }
+}
+
+/// A runtime that moves the clock before it waits.
+fn runtime(clock: &Arc<VirtualClock>) -> tokio::runtime::Runtime {
+    let clock = Arc::clone(clock);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().on_thread_park(move || {
+        fdb_capi::advance(&clock);
+    });
+    builder.build().expect("a runtime")
+}
+
+#[test]
+fn operations_wait_as_often_as_the_table_says() {
+    let clock = Arc::<VirtualClock>::default();
+    let store = Store::simulated(&clock);
+    let mut table = Table(Vec::new());
+    runtime(&clock).block_on(Box::pin(measure(&store, &mut table)));
+    let design = std::fs::read_to_string(DESIGN).expect("the design document");
+    let (before, rest) = design.split_once(BEGIN).expect("the table's begin");
+    let (expected, after) = rest.split_once(END).expect("the table's end");
+    let measured = table.markdown();
+    if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
+        return compare_on_a_cluster(expected, &measured);
+    }
+    if std::env::var("FLATBED_WAITS").is_ok_and(|mode| mode == "update") {
+        std::fs::write(DESIGN, [before, BEGIN, &measured, END, after].concat()).expect("written");
+        return;
+    }
+    let differences: Vec<_> = expected
+        .lines()
+        .filter(|line| !measured.lines().any(|other| other == *line))
+        .map(|line| format!("- {line}"))
+        .chain(measured.lines().filter(|line| !expected.lines().any(|e| e == *line)).map(|line| format!("+ {line}")))
+        .collect();
+    assert!(
+        expected == measured,
+        "operations wait, read or write otherwise than design/performance.md says; where that is meant, \
+         FLATBED_WAITS=update writes the table:\n{}",
+        differences.join("\n")
+    );
+}
+
+/// Depths depend on when answers come, bytes on the length of the root's name, and pages on the servers.
+fn compare_on_a_cluster(expected: &str, measured: &str) {
+    println!("on a cluster waits, bytes and pages of ranges are not compared");
+    for (expected, measured) in expected.lines().zip(measured.lines()) {
+        let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        let (expected, measured) = (cells(expected), cells(measured));
+        if expected[7] != measured[7] {
+            println!("not compared, since transactions were tried again: {}", expected[1]);
+            continue;
+        }
+        // Name, point reads, keys read, keys written.
+        for column in [1, 8, 10, 12] {
+            assert_eq!(expected[column], measured[column], "{expected:?}, {measured:?}");
+        }
+    }
+}
+
+fn body(number: usize) -> String {
+    format!(r#"{{"number":{number},"text":"{}","list":[1,2,3],"inner":{{"a":true,"b":null}}}}"#, "x".repeat(200))
+}
+
+fn edit(id: String, parent: Option<RevId>, text: &str) -> Edit<'_> {
+    let body = flatbed_layer::json::parse(text.as_bytes(), &flatbed_layer::json::Limits::default()).expect("JSON");
+    Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
+}
+
+fn id(number: usize) -> String {
+    format!("document-{number:05}")
+}
+
+/// Writes documents in one request; gives their revisions.
+async fn bulk(db: &Database, bodies: &[String], parents: Option<&[RevId]>) -> Vec<RevId> {
+    let parent = |number: usize| parents.map(|parents| parents[number].clone());
+    let edits: Vec<_> =
+        bodies.iter().enumerate().map(|(number, body)| edit(id(number), parent(number), body)).collect();
+    let written = db.bulk_update(&edits).await.expect("written");
+    written.into_iter().map(|result| result.expect("written").rev).collect()
+}
+
+async fn measure(store: &Store, table: &mut Table) {
+    let layer = store.layer().await;
+    databases(&layer, table).await;
+    documents(&layer, table).await;
+    let revs = walks(&layer, table).await;
+    replication(&layer, &revs, table).await;
+    attachments(&layer, table).await;
+    compaction(&layer, &revs, table).await;
+    another_process(store, &layer, table).await;
+    updates(&layer, table).await;
+}
+
+async fn databases(layer: &Layer, table: &mut Table) {
+    let options = CreateOptions::default();
+    table.row("a database is created", layer.create_database("one", &options)).await.unwrap();
+    let one = layer.database("one");
+    table.row("its first document", put(&one, "d", None, r#"{"a":1}"#)).await.unwrap();
+    table.row("`GET /{db}`", one.info()).await.unwrap();
+    table.row("`_security` read", one.security()).await.unwrap();
+    table.row("`_security` written", one.set_security(b"{}")).await.unwrap();
+    table.row("`_all_dbs`", layer.all_databases(&NameRange::default())).await.unwrap();
+    table.row("a database is deleted", layer.delete_database("one")).await.unwrap();
+}
+
+async fn documents(layer: &Layer, table: &mut Table) {
+    let db = create(layer, "documents", None).await;
+    put(&db, "names", None, &body(0)).await.unwrap();
+    let first = table.row("a new document", put(&db, "d", None, &body(1))).await.unwrap();
+    table.row("a new document with a new name in it", put(&db, "e", None, r#"{"new":1}"#)).await.unwrap();
+    table.row("a document is read", get(&db, "d")).await.unwrap();
+    let conflicts = GetOptions { conflicts: true, ..GetOptions::default() };
+    table.row("a document is read with its conflicts", db.get("d", &conflicts)).await.unwrap();
+    table.row("a document that is not there", get(&db, "none")).await.unwrap_err();
+    let second = table.row("an edit", put(&db, "d", Some(&first), &body(2))).await.unwrap();
+    table.row("an edit of an old revision, refused", put(&db, "d", Some(&first), &body(3))).await.unwrap_err();
+    let old = GetOptions { rev: Some(first), ..GetOptions::default() };
+    table.row("an old revision is read", db.get("d", &old)).await.unwrap();
+    let text = body(4);
+    let both = async {
+        let ours = edit("d".into(), Some(second.clone()), &text);
+        tokio::join!(db.update(&ours), db.bulk_update(std::slice::from_ref(&ours)))
+    };
+    let (one, _) = table.row("two equal edits at once, of which one begins anew", both).await;
+    let third = one.unwrap().rev;
+    table.row("a document is deleted", delete(&db, "d", &third)).await.unwrap();
+
+    for branch in 0..20 {
+        let rev = format!("1-{branch:032x}").parse().unwrap();
+        let text = body(branch);
+        db.update(&Edit { history: Some(vec![rev]), ..edit("leaves".into(), None, &text) }).await.unwrap();
+    }
+    let winner = db.get("leaves", &GetOptions::default()).await.unwrap().rev;
+    table.row("an edit of a document with 20 leaves", put(&db, "leaves", Some(&winner), &body(5))).await.unwrap();
+    table
+        .row("`open_revs=all` of 20 leaves", {
+            let db = &db;
+            async move { db.open_revs("leaves", &OpenRevs::All, 0, false, &GetOptions::default()).await }
+        })
+        .await
+        .unwrap();
+    table.row("a leaf of 20 is purged", db.purge("leaves", &[format!("1-{:032x}", 3).parse().unwrap()])).await.unwrap();
+
+    let mut random = Random(1);
+    let text: String = (0..2_000_000).map(|_| char::from(b'a' + random.below(26) as u8)).collect();
+    let large = format!(r#"{{"text":"{text}"}}"#);
+    let rev = table.row("a document of 2 MB", put(&db, "large", None, &large)).await.unwrap();
+    table.row("a document of 2 MB is read", get(&db, "large")).await.unwrap();
+    table.row("a document of 2 MB is deleted", delete(&db, "large", &rev)).await.unwrap();
+
+    let local = |text: &'static [u8]| LocalDocument { id: "l".into(), revision: 1, body: text.into() };
+    table.row("a local document is written", db.put_local(&local(b"\"a\":1"))).await.unwrap();
+    table.row("a local document is read", db.get_local("l")).await.unwrap();
+    table.row("local documents are listed", db.list_local(None, false)).await.unwrap();
+    table.row("a local document is deleted", db.delete_local("l")).await.unwrap();
+}
+
+/// Leaves a database `walked` of [`DOCUMENTS`] documents, whose revisions are the answer.
+async fn walks(layer: &Layer, table: &mut Table) -> Vec<RevId> {
+    let db = create(layer, "walked", None).await;
+    put(&db, "names", None, &body(0)).await.unwrap();
+    let bodies: Vec<_> = (0..DOCUMENTS).map(body).collect();
+    let first = table.row("a bulk of 1,000 new documents", bulk(&db, &bodies, None)).await;
+    let revs = table.row("a bulk of 1,000 edits", bulk(&db, &bodies, Some(&first))).await;
+
+    table
+        .row("`_all_docs`, its total", async { db.all_docs(AllDocsQuery::default()).total_rows().await })
+        .await
+        .unwrap();
+    let mut walk = db.all_docs(AllDocsQuery::default());
+    table.walk("`_all_docs` of 1,000", async || walk.next_page().await.unwrap()).await;
+    let mut walk = db.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
+    table.walk("`_all_docs` with documents of 1,000", async || walk.next_page().await.unwrap()).await;
+    let limited = AllDocsQuery { include_docs: true, limit: Some(10), skip: 500, ..AllDocsQuery::default() };
+    let mut walk = db.all_docs(limited);
+    table.walk("`_all_docs?skip=500&limit=10` with documents", async || walk.next_page().await.unwrap()).await;
+    let keys: Vec<_> = (0..100).map(|number| id(number * 7)).collect();
+    table.row("`_all_docs` of 100 keys", db.all_docs_keys(&keys, false, false)).await.unwrap();
+    table.row("`_all_docs` of 100 keys with documents", db.all_docs_keys(&keys, true, false)).await.unwrap();
+    let requests: Vec<_> = keys.iter().map(|id| (id.clone(), GetOptions::default())).collect();
+    table.row("`_bulk_get` of 100", db.get_many(&requests)).await.unwrap();
+
+    let with_documents = ChangesQuery { include_docs: true, ..ChangesQuery::default() };
+    let by_ids = ChangesQuery { doc_ids: Some(Arc::new(keys.into_iter().collect())), ..ChangesQuery::default() };
+    for (name, query) in [
+        ("`_changes` of 1,000", ChangesQuery::default()),
+        ("`_changes?style=all_docs` of 1,000", ChangesQuery { all_leaves: true, ..ChangesQuery::default() }),
+        ("`_changes` with documents of 1,000", with_documents.clone()),
+        ("`_changes?descending=true` of 1,000", ChangesQuery { descending: true, ..ChangesQuery::default() }),
+        ("`_changes` of 100 ids", by_ids),
+    ] {
+        let mut changes = db.changes(query);
+        let mut at_end = false;
+        table
+            .walk(name, async || {
+                if at_end {
+                    return None;
+                }
+                let page = changes.next_page().await.unwrap();
+                at_end = page.at_end;
+                Some(page)
+            })
+            .await;
+    }
+    let mut changes = db.changes(ChangesQuery { limit: Some(10), ..ChangesQuery::default() });
+    table.row("`_changes?limit=10` of 1,000", changes.next_page()).await.unwrap();
+    table.row("`_changes?limit=10` of 1,000, its `pending`", changes.pending()).await.unwrap();
+    revs
+}
+
+async fn replication(layer: &Layer, revs: &[RevId], table: &mut Table) {
+    let db = layer.database("walked");
+    let known: Vec<_> = (0..100).map(|number| (id(number), vec![revs[number].clone()])).collect();
+    let unknown: Vec<_> = (0..100).map(|number| (id(number), vec!["9-a".parse().unwrap()])).collect();
+    table.row("`_revs_diff` of 100 known revisions", db.missing_revs(&known)).await.unwrap();
+    table.row("`_revs_diff` of 100 unknown revisions", db.missing_revs(&unknown)).await.unwrap();
+    let copy = create(layer, "replica", None).await;
+    put(&copy, "names", None, &body(0)).await.unwrap();
+    let bodies: Vec<_> = (0..100).map(body).collect();
+    let edits: Vec<_> = bodies
+        .iter()
+        .enumerate()
+        .map(|(number, body)| {
+            let history = vec![revs[number].clone(), format!("1-{number:032x}").parse().unwrap()];
+            Edit { history: Some(history), ..edit(id(number), None, body) }
+        })
+        .collect();
+    table.row("`_bulk_docs` of 100 with `new_edits=false`", copy.bulk_update(&edits)).await.unwrap();
+}
+
+async fn attachments(layer: &Layer, table: &mut Table) {
+    let db = create(layer, "attachments", None).await;
+    put(&db, "names", None, &body(0)).await.unwrap();
+    // As `_attachments` of a document in JSON: each is staged by itself.
+    let with_data = async {
+        let mut list = Vec::new();
+        for number in 0..200 {
+            let mut upload = db.upload("text/plain", false).await?;
+            upload.write(format!("data {number:05}").as_bytes()).await?;
+            let data = upload.finish().await?;
+            let content_type = "text/plain".to_owned();
+            list.push((format!("a{number:03}"), AttachmentEdit::Data { content_type, revpos: None, data }));
+        }
+        let text = body(0);
+        db.update(&Edit { attachments: list, ..edit("many".into(), None, &text) }).await
+    };
+    let Updated { rev } = table.row("a document with 200 attachments of 10 bytes", with_data).await.unwrap();
+    let text = body(1);
+    let stubs = (0..200).map(|number| (format!("a{number:03}"), AttachmentEdit::Stub { revpos: None })).collect();
+    let stubs = Edit { attachments: stubs, ..edit("many".into(), Some(rev), &text) };
+    table.row("an edit with 200 stubs", db.update(&stubs)).await.unwrap();
+    table.row("a document with 200 attachments is read", get(&db, "many")).await.unwrap();
+    let one = async {
+        let mut reader = db.attachment("many", None, "a100").await?;
+        while reader.next().await?.is_some() {}
+        Ok::<_, flatbed_layer::Error>(())
+    };
+    table.row("an attachment of 10 bytes is read", one).await.unwrap();
+    let large = async {
+        let mut upload = db.upload("image/png", false).await?;
+        for _ in 0..100 {
+            upload.write(&[7; 100_000]).await?;
+        }
+        upload.finish().await
+    };
+    let data = table.row("10 MB are uploaded", large).await.unwrap();
+    let data = AttachmentEdit::Data { content_type: "image/png".into(), revpos: None, data };
+    let large = Edit { attachments: vec![("large".into(), data)], ..edit("large".into(), None, "{}") };
+    table.row("and become an attachment", db.update(&large)).await.unwrap();
+    let all = async {
+        let mut reader = db.attachment("large", None, "large").await?;
+        while reader.next().await?.is_some() {}
+        Ok::<_, flatbed_layer::Error>(())
+    };
+    table.row("an attachment of 10 MB is read", all).await.unwrap();
+}
+
+/// Of `walked`, each of whose documents has one superseded revision.
+async fn compaction(layer: &Layer, revs: &[RevId], table: &mut Table) {
+    let compactions = || {
+        let family = layer.metrics().into_iter().find(|family| family.name == "flatbed_compactions");
+        match family.expect("the counter").samples[0].value {
+            flatbed_metrics::Value::Count(count) => count,
+            _ => panic!("a counter"),
+        }
+    };
+    let db = layer.database("walked");
+    for name in ["1,000 documents are compacted", "and once more, with nothing to do"] {
+        let before = compactions();
+        let compact = async {
+            db.compact().await.unwrap();
+            while compactions() == before || !layer.compactions().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        table.row(name, compact).await;
+    }
+    assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    let next = edit(id(0), Some(revs[0].clone()), "{}");
+    table.row("an edit after it", db.update(&next)).await.unwrap();
+}
+
+async fn another_process(store: &Store, layer: &Layer, table: &mut Table) {
+    let db = create(layer, "named", None).await;
+    let members: Vec<_> = (0..4_096).map(|number| format!(r#""name{number:04}":{number}"#)).collect();
+    let text = format!("{{{}}}", members.join(","));
+    let rev = table.row("a document with 4,096 new names", put(&db, "d", None, &text)).await.unwrap();
+    put(&db, "small", None, r#"{"name0001":1}"#).await.unwrap();
+    let other = table.row("a layer is opened", store.layer()).await;
+    table.row("its first read, of a database of 4,096 names", get(&other.database("named"), "small")).await.unwrap();
+    let other = store.layer().await;
+    let db = other.database("named");
+    let first = put(&db, "e", None, r#"{"name0002":2}"#);
+    table.row("its first write, to such a database", first).await.unwrap();
+    table.row("an edit of a document with 4,096 names", put(&db, "d", Some(&rev), &text)).await.unwrap();
+    assert!(matches!(db.get("d", &GetOptions::default()).await, Ok(document) if document.body.len() > 4_096));
+}
+
+async fn updates(layer: &Layer, table: &mut Table) {
+    let mut at_end = false;
+    let mut updates = layer.database_updates(DatabaseUpdatesQuery::default());
+    table
+        .walk("`_db_updates`", async || {
+            if at_end {
+                return None;
+            }
+            let page = updates.next_page().await.unwrap();
+            at_end = page.at_end;
+            Some(page)
+        })
+        .await;
+    table.row("the newest of all databases' updates", layer.newest_database_update()).await.unwrap();
+}
+
+/// Totals are those of the process, whether what is counted is an operation or not.
 #[tokio::test]
-async fn an_operations_waits_are_counted() {
-    let store = support::Store::new();
+async fn the_process_counts_in_metrics() {
+    let store = Store::new();
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
-    let rev = put(&db, "d", None, r#"{"a":1}"#).await.unwrap();
-    get(&db, "d").await.unwrap();
-
-    let (read, waits) = waits::count(get(&db, "d")).await;
-    read.unwrap();
-    assert_eq!(waits.transactions, 1);
-    assert_eq!(waits.path, Path { read_versions: 1, reads: 1, commits: 0 });
-    assert_eq!((waits.commits, waits.keys_written), (0, 0));
-    assert!(waits.keys_read >= 2 && waits.bytes_read > 0, "{waits:?}");
-
-    let (written, waits) = waits::count(put(&db, "d", Some(&rev), r#"{"a":2}"#)).await;
-    written.unwrap();
-    assert_eq!((waits.transactions, waits.commits, waits.path.commits), (1, 1, 1));
-    assert!(waits.keys_written > 0 && waits.bytes_written > waits.keys_written, "{waits:?}");
-
-    // What is not an operation is in the process's totals all the same.
+    put(&db, "d", None, r#"{"a":1}"#).await.unwrap();
     let total = |name: &str| {
         let family = layer.metrics().into_iter().find(|family| family.name == name).expect("the family");
         match family.samples[0].value {
