@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flatbed_javascript::{Design, Error, Runner, Validation};
+use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::{
     Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Validate, Validator, Writing,
     json,
@@ -82,10 +82,14 @@ fn members<'t>(pairs: impl Iterator<Item = (&'t str, &'t str)>, out: &mut Vec<u8
 pub(crate) struct Functions(pub Runner);
 
 impl Validate for Functions {
-    fn load(&self, design: &Document) -> Arc<dyn Validator> {
+    fn caller(&self) -> u64 {
+        self.0.caller().0
+    }
+
+    fn load(&self, design: &Document, database: &str) -> Arc<dyn Validator> {
         let mut text = Vec::new();
         json_out::document(design, &mut text);
-        let design = Design::new(String::from_utf8_lossy(&text).into_owned());
+        let design = Design::new(database, String::from_utf8_lossy(&text).into_owned());
         Arc::new(Loaded { runner: self.0.clone(), design })
     }
 }
@@ -111,8 +115,9 @@ impl Validator for Loaded {
                 },
             );
             let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
+            let caller = Caller(write.caller);
             let write = Validation { document: &document, old: &old, user: write.user, security: &security };
-            self.runner.validate(&self.design, &write).await.map_err(|error| match error {
+            self.runner.validate(&self.design, caller, &write).await.map_err(|error| match error {
                 Error::Forbidden(reason) => LayerError::Forbidden(reason),
                 Error::Unauthorized(reason) => LayerError::Unauthorized(reason),
                 Error::Missing => {
@@ -198,7 +203,9 @@ impl From<Error> for Failure {
             Error::Thrown { .. } => internal("unknown_error"),
             Error::TimedOut(_) => internal("timeout"),
             Error::OutOfResources => internal("os_process_error"),
-            Error::Busy => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
+            Error::Busy | Error::Refused => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
         }
     }
 }

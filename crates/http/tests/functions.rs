@@ -142,3 +142,68 @@ async fn replications_are_filtered() {
     let copied = server.ok("GET", "/copy/_all_docs", NULL).await;
     assert_eq!(copied["total_rows"], 3);
 }
+
+/// Databases with equal design documents, and requests of one database: none sees what a function was given for another.
+#[tokio::test]
+async fn functions_keep_nothing_from_request_to_request() {
+    let store = Store::new();
+    let server = store.serve(Default::default()).await;
+    let keeps = "var kept = require('lib').kept; kept.push(doc._id); if (typeof seen === 'undefined') seen = []; seen.push(doc._id);
+        Array.prototype.before = (Array.prototype.before || 0) + 1;
+        var all = kept.concat(seen, [].before > BATCH ? ['before'] : []);";
+    let design = json!({
+        "lib": "exports.kept = [];",
+        "filters": {"f": format!("function (doc) {{ {} return all.join().indexOf('secret') < 0; }}", keeps.replace("BATCH", "100"))},
+        "validate_doc_update": format!("function (doc) {{ {} if (all.length > 2) throw({{forbidden: all.join()}}); }}", keeps.replace("BATCH", "1")),
+    });
+    for round in 0..2 {
+        for name in ["a", "b"] {
+            server.ok("PUT", &format!("/{name}"), NULL).await;
+            server.ok("PUT", &format!("/{name}/_design/d"), design.clone()).await;
+        }
+        server.ok("PUT", "/a/secret1", json!({})).await;
+        server.ok("PUT", "/b/public", json!({})).await;
+        server.ok("PUT", "/b/other", json!({})).await;
+        for _ in 0..2 {
+            let secret = server.ok("GET", "/a/_changes?filter=d/f", NULL).await;
+            assert!(!ids(&secret).contains(&"secret1"), "round {round}: {secret}");
+            let public = server.ok("GET", "/b/_changes?filter=d/f", NULL).await;
+            assert_eq!(ids(&public).len(), 3, "round {round}: {public}");
+        }
+        // The same names come again.
+        for name in ["a", "b"] {
+            server.ok("DELETE", &format!("/{name}"), NULL).await;
+        }
+    }
+}
+
+/// What waits for its turn is not what ran for too long, and one database's endless functions are no other's matter.
+#[tokio::test]
+async fn endless_functions_keep_no_other_database_waiting() {
+    let store = Store::new();
+    let mut options = flatbed_http::ServerOptions::default();
+    options.functions.threads = 2;
+    let server = store.serve(options).await;
+    let endless = json!({"validate_doc_update": "function (doc) { if (doc.n) while (true) {} }"});
+    let quick = json!({"validate_doc_update": "function (doc) { if (!doc.n) throw({forbidden: 'n'}); }"});
+    for (name, design) in [("bad", endless), ("good", quick)] {
+        server.ok("PUT", &format!("/{name}"), NULL).await;
+        server.ok("PUT", &format!("/{name}/_design/d"), design).await;
+    }
+    let bad = async {
+        let docs: Vec<Value> = (0..8).map(|n| json!({"_id": format!("doc{n}"), "n": 1})).collect();
+        server.ok("POST", "/bad/_bulk_docs", json!({ "docs": docs })).await
+    };
+    let good = async {
+        for n in 0..20 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            let path = format!("/good/doc{n}");
+            let write = server.ok("PUT", &path, json!({"n": 1}));
+            tokio::time::timeout(std::time::Duration::from_millis(1_000), write).await.expect("no wait");
+        }
+    };
+    let (rows, ()) = tokio::join!(bad, good);
+    let errors: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["error"].as_str().unwrap()).collect();
+    assert!(errors.contains(&"timeout") && errors.contains(&"service_unavailable"), "{rows}");
+    assert!(errors.iter().all(|error| ["timeout", "service_unavailable"].contains(error)), "{rows}");
+}

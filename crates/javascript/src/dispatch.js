@@ -1,6 +1,6 @@
-// Runs functions of one design document. What comes in and goes out is JSON text, so that no object of one call is seen by
+// Runs functions of one design document for one caller. What comes in and goes out is JSON text, so that no object of one call is seen by
 // another, and the built-in functions are taken before a design document's code can change them.
-(() => {
+export const dispatch = (() => {
   const { parse, stringify } = JSON;
   const { isArray } = Array;
   const evaluate = globalThis.eval;
@@ -166,4 +166,4 @@
       return stringify(['error', `${name}`, text === undefined ? '' : text]);
     }
   };
-})()
+})();

@@ -31,9 +31,12 @@ pub enum Error {
     /// It took more memory or stack than it may.
     #[error("a function of a design document took more memory than it may")]
     OutOfResources,
-    /// Too many calls are waiting.
+    /// It never ran: too many calls are waiting, or waited for too long.
     #[error("too many functions of design documents are waiting to run")]
     Busy,
+    /// It never ran: a function of its design document could not be stopped lately.
+    #[error("a function of this design document could not be stopped, and none of it is run for a while")]
+    Refused,
 }
 
 /// A result, or how a call ended without one.

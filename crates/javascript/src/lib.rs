@@ -1,14 +1,17 @@
 //! Functions of design documents: filters of changes, maps of views as filters, `validate_doc_update`.
 //!
 //! They are a stranger's programs. Each design document's run in a runtime of their own (QuickJS) that can reach nothing:
-//! no file, no network, no other document; its memory, its stack and the time of a call are bounded. All runs on a few
-//! threads of this crate, so that no thread of the caller ever waits for JavaScript.
+//! no file, no network, no other document; its memory, its stack and the time of a call are bounded. A runtime serves one
+//! caller, a request, and ends with it: what a function leaves behind, wherever it does, is seen by no other request. All
+//! runs on a few threads of this crate, which databases take turns on, so that no thread of the caller ever waits for
+//! JavaScript.
 //!
 //! Documents go in as JSON text, results come out as values.
 
 mod error;
 mod machine;
 mod pool;
+mod queue;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -21,8 +24,10 @@ pub use pool::Runner;
 /// How functions are run.
 #[derive(Debug, Clone)]
 pub struct RunnerOptions {
-    /// How many run at once.
+    /// How many run at once; of one database one less, if there are several.
     pub threads: usize,
+    /// How long a call may wait for a thread. Its time to run begins when it does.
+    pub wait_max: Duration,
     /// How long a call for one document may take (CouchDB's `os_process_timeout` is 5 s; FoundationDB gives a whole
     /// transaction as long).
     pub validation_max: Duration,
@@ -33,24 +38,31 @@ pub struct RunnerOptions {
 impl Default for RunnerOptions {
     fn default() -> Self {
         let (validation_max, batch_max) = (Duration::from_secs(2), Duration::from_secs(5));
-        RunnerOptions { threads: 2, validation_max, batch_max }
+        RunnerOptions { threads: 3, wait_max: Duration::from_secs(5), validation_max, batch_max }
     }
 }
+
+/// On whose behalf functions are called: a request. Its calls may see what functions have left behind in earlier ones of
+/// the same caller, and never in others'. [`Runner::caller`] makes one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller(pub u64);
 
 /// A design document with functions. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Design {
+    database: Arc<str>,
     text: Arc<str>,
     hash: u64,
 }
 
 impl Design {
-    /// `text`: the whole document as JSON text, `_id` and `_rev` in it.
-    pub fn new(text: impl Into<Arc<str>>) -> Design {
+    /// `database`: what tells its database from all others, those that had its name before included. `text`: the whole
+    /// document as JSON text, `_id` and `_rev` in it.
+    pub fn new(database: impl Into<Arc<str>>, text: impl Into<Arc<str>>) -> Design {
         let text = text.into();
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
-        Design { text, hash: hasher.finish() }
+        Design { database: database.into(), text, hash: hasher.finish() }
     }
 
     /// The document's text.
@@ -61,7 +73,7 @@ impl Design {
 
 impl PartialEq for Design {
     fn eq(&self, other: &Design) -> bool {
-        self.hash == other.hash && self.text == other.text
+        self.hash == other.hash && self.database == other.database && self.text == other.text
     }
 }
 
@@ -83,30 +95,39 @@ impl Runner {
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Compilation`], and those of any call.
-    pub async fn find(&self, design: &Design, path: &[&str]) -> Result<()> {
-        self.call(design, "has", path, "null".to_owned(), self.options.validation_max).await.map(drop)
+    pub async fn find(&self, design: &Design, caller: Caller, path: &[&str]) -> Result<()> {
+        self.call(design, caller, "has", path, "null".to_owned(), self.options.validation_max).await.map(drop)
     }
 
     /// Which of some documents (JSON texts) the filter `filters.NAME` lets through; `req` is the request as JSON text.
     ///
     /// # Errors
     /// What the function throws for any of them, and those of any call.
-    pub async fn filter(&self, design: &Design, name: &str, docs: &[&[u8]], req: &str) -> Result<Vec<bool>> {
+    pub async fn filter(
+        &self,
+        design: &Design,
+        caller: Caller,
+        name: &str,
+        docs: &[&[u8]],
+        req: &str,
+    ) -> Result<Vec<bool>> {
         let mut input = batch(docs);
         input.push_str(",\"req\":");
         input.push_str(req);
         input.push('}');
-        self.call(design, "filter", &["filters", name], input, self.options.batch_max).await.map(|found| passed(&found))
+        self.call(design, caller, "filter", &["filters", name], input, self.options.batch_max)
+            .await
+            .map(|found| passed(&found))
     }
 
     /// For which of some documents (JSON texts) the map of the view NAME emits anything.
     ///
     /// # Errors
     /// What the function throws for any of them, and those of any call.
-    pub async fn emits(&self, design: &Design, name: &str, docs: &[&[u8]]) -> Result<Vec<bool>> {
+    pub async fn emits(&self, design: &Design, caller: Caller, name: &str, docs: &[&[u8]]) -> Result<Vec<bool>> {
         let mut input = batch(docs);
         input.push('}');
-        self.call(design, "view", &["views", name, "map"], input, self.options.batch_max)
+        self.call(design, caller, "view", &["views", name, "map"], input, self.options.batch_max)
             .await
             .map(|found| passed(&found))
     }
@@ -115,15 +136,18 @@ impl Runner {
     ///
     /// # Errors
     /// [`Error::Forbidden`], [`Error::Unauthorized`]: the write is refused; and those of any call.
-    pub async fn validate(&self, design: &Design, write: &Validation<'_>) -> Result<()> {
+    pub async fn validate(&self, design: &Design, caller: Caller, write: &Validation<'_>) -> Result<()> {
         let Validation { document, old, user, security } = write;
         let input = format!("{{\"document\":{document},\"old\":{old},\"user\":{user},\"security\":{security}}}");
-        self.call(design, "validate", &["validate_doc_update"], input, self.options.validation_max).await.map(drop)
+        self.call(design, caller, "validate", &["validate_doc_update"], input, self.options.validation_max)
+            .await
+            .map(drop)
     }
 
     async fn call(
         &self,
         design: &Design,
+        caller: Caller,
         kind: &'static str,
         path: &[&str],
         input: String,
@@ -133,7 +157,7 @@ impl Runner {
         let mut path = Vec::new();
         json::write(&names, &mut path);
         let path = String::from_utf8_lossy(&path).into_owned();
-        answer(&self.run(design.clone(), kind, path, input, time).await?)
+        answer(&self.run(design.clone(), caller, kind, path, input, time).await?)
     }
 }
 

@@ -1,10 +1,11 @@
-//! One design document's functions, in a runtime of their own.
+//! One design document's functions for one caller, in a runtime of their own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use rquickjs::{Context, Function, Persistent, Runtime};
+use rquickjs::module::WriteOptions;
+use rquickjs::{Context, Function, Module, Persistent, Runtime};
 
 use crate::error::{Error, Result};
 
@@ -17,49 +18,66 @@ const STACK_BYTES_MAX: usize = 512 * 1024;
 /// What answers a call; written in JavaScript.
 const DISPATCH: &str = include_str!("dispatch.js");
 
-/// A runtime with one design document loaded.
+/// [`DISPATCH`], compiled: to parse it takes longer than all else that makes a machine.
+pub(crate) struct Dispatch(Vec<u8>);
+
+impl Dispatch {
+    pub(crate) fn compile() -> Result<Dispatch> {
+        let stripped = WriteOptions { strip_source: true, strip_debug: true, ..WriteOptions::default() };
+        let compile = || {
+            let context = Context::full(&Runtime::new()?)?;
+            context.with(|ctx| Module::declare(ctx, "dispatch", DISPATCH)?.write(stripped))
+        };
+        compile().map(Dispatch).map_err(|_| Error::OutOfResources)
+    }
+}
+
+/// A runtime with one design document loaded. What its functions leave behind stays in it.
 pub(crate) struct Machine {
     // Dropped before the context that it lives in.
     dispatch: Persistent<Function<'static>>,
     context: Context,
-    started: Instant,
-    /// When a call is over, in milliseconds since `started`.
-    deadline_ms: Arc<AtomicU64>,
+    runtime: Runtime,
 }
 
 impl Machine {
     /// `design`: the design document as JSON text.
-    pub(crate) fn new(design: &str, until: Instant) -> Result<Machine> {
-        let started = Instant::now();
-        let deadline_ms = Arc::new(AtomicU64::new(u64::MAX));
+    pub(crate) fn new(code: &Dispatch, design: &str, until: Instant, abandoned: &Arc<AtomicBool>) -> Result<Machine> {
         let runtime = Runtime::new().map_err(|_| Error::OutOfResources)?;
         runtime.set_memory_limit(MEMORY_BYTES_MAX);
         runtime.set_max_stack_size(STACK_BYTES_MAX);
-        let deadline = deadline_ms.clone();
-        runtime.set_interrupt_handler(Some(Box::new(move || {
-            started.elapsed().as_millis() as u64 > deadline.load(Ordering::Relaxed)
-        })));
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
         let dispatch = context.with(|ctx| {
-            let dispatch: Function<'_> = ctx.eval(DISPATCH)?;
-            Ok::<_, rquickjs::Error>(Persistent::save(&ctx, dispatch))
+            // SAFETY: the bytes are what the same QuickJS has written in `Dispatch::compile`; nobody else makes one.
+            let module = unsafe { Module::load(ctx.clone(), &code.0) }?;
+            let (module, _) = module.eval()?;
+            Ok::<_, rquickjs::Error>(Persistent::save(&ctx, module.get::<_, Function<'_>>("dispatch")?))
         });
         let dispatch = dispatch.map_err(|_| Error::OutOfResources)?;
-        let machine = Machine { dispatch, context, started, deadline_ms };
-        machine.call("load", "[]", design, until)?;
+        let machine = Machine { dispatch, context, runtime };
+        machine.call("load", "[]", design, until, abandoned)?;
         Ok(machine)
     }
 
-    /// Calls a function; `path` and `input` are JSON text, as is what it gives. After [`Error::TimedOut`] or
-    /// [`Error::OutOfResources`] the machine is not to be used again.
-    pub(crate) fn call(&self, kind: &str, path: &str, input: &str, until: Instant) -> Result<String> {
-        let deadline = until.saturating_duration_since(self.started);
-        self.deadline_ms.store(deadline.as_millis() as u64, Ordering::Relaxed);
+    /// Calls a function; `path` and `input` are JSON text, as is what it gives. It is stopped at `until`, and when nobody
+    /// waits for it any more. After [`Error::TimedOut`] or [`Error::OutOfResources`] the machine is not to be used again.
+    pub(crate) fn call(
+        &self,
+        kind: &str,
+        path: &str,
+        input: &str,
+        until: Instant,
+        abandoned: &Arc<AtomicBool>,
+    ) -> Result<String> {
+        let (begun, abandoned) = (Instant::now(), abandoned.clone());
+        let is_over = move || abandoned.load(Ordering::Relaxed) || Instant::now() >= until;
+        self.runtime.set_interrupt_handler(Some(Box::new(is_over)));
         let answer = self.context.with(|ctx| {
             let dispatch = self.dispatch.clone().restore(&ctx)?;
             let answer: String = dispatch.call((kind, path, input))?;
             Ok::<_, rquickjs::Error>(answer)
         });
-        answer.map_err(|_| if Instant::now() >= until { Error::TimedOut(deadline) } else { Error::OutOfResources })
+        let is_late = Instant::now() >= until;
+        answer.map_err(|_| if is_late { Error::TimedOut(until - begun) } else { Error::OutOfResources })
     }
 }

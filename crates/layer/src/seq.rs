@@ -37,7 +37,8 @@ impl Seq {
         &self.stamp
     }
 
-    pub(crate) fn incarnation(&self) -> u64 {
+    /// Tells the sequence's database from others that had its name.
+    pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 

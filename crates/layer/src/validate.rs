@@ -35,8 +35,12 @@ const DESIGN_BYTES_MAX: usize = 16_000_000;
 
 /// How functions of design documents are run.
 pub trait Validate: Send + Sync {
-    /// A design document that validates.
-    fn load(&self, design: &Document) -> Arc<dyn Validator>;
+    /// A design document that validates; `database` tells its database from all others, those that had its name before
+    /// included.
+    fn load(&self, design: &Document, database: &str) -> Arc<dyn Validator>;
+
+    /// Another number than it gave before: on whose behalf a batch of edits is validated.
+    fn caller(&self) -> u64;
 }
 
 /// A design document's function.
@@ -57,6 +61,8 @@ pub struct Writing<'a> {
     pub old: Option<&'a Document>,
     /// Who writes, as given to [`Database::written_by`].
     pub user: &'a str,
+    /// Of [`Validate::caller`]: what a function leaves behind is seen by calls of the same caller alone.
+    pub caller: u64,
     /// The database's `_security`, if it was set.
     pub security: Option<&'a [u8]>,
 }
@@ -74,7 +80,7 @@ impl fmt::Debug for Validators {
 impl Instance {
     /// The functions, read once for each version of the record: where they have changed since, the record's version has too.
     async fn validators(&self, database: &Database) -> Result<Validators> {
-        self.validators.get_or_try_init(|| load(database)).await.cloned()
+        self.validators.get_or_try_init(|| load(database, self)).await.cloned()
     }
 
     /// Whether a write of this document may change what validates.
@@ -102,10 +108,11 @@ impl DatabaseRecord {
     }
 }
 
-async fn load(database: &Database) -> Result<Validators> {
+async fn load(database: &Database, instance: &Instance) -> Result<Validators> {
     let failed = |reason: &str| Error::ValidationFailed { error: "internal_server_error", reason: reason.to_owned() };
     let (start, end) = (Some("_design/".to_owned()), Some("_design0".to_owned()));
     let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
+    let named = format!("{}/{}", instance.name, instance.incarnation());
     let mut walk = database.all_docs(query);
     let (mut found, mut bytes) = (Vec::new(), 0);
     while let Some(rows) = walk.next_page().await? {
@@ -117,7 +124,7 @@ async fn load(database: &Database) -> Result<Validators> {
                     return Err(failed("the design documents that validate are too large"));
                 }
                 let validate = database.inner.validate.get().ok_or_else(|| failed("no functions run here"))?;
-                found.push(validate.load(&design));
+                found.push(validate.load(&design, &named));
             }
         }
     }
@@ -138,6 +145,7 @@ pub(crate) async fn refusals(
         return Ok(none());
     }
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
+    let caller = database.inner.validate.get().map_or(0, |validate| validate.caller());
     let asked = edits.iter().map(|edit| {
         let validators = &validators;
         async move {
@@ -147,7 +155,7 @@ pub(crate) async fn refusals(
             }
             let Some(old) = old(database, edit).await? else { return Ok(None) };
             for validator in validators.0.iter() {
-                let write = Writing { edit, old: old.as_ref(), user, security };
+                let write = Writing { edit, old: old.as_ref(), user, caller, security };
                 if let Err(error) = validator.validate(write).await {
                     return Ok(Some(error));
                 }

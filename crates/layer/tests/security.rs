@@ -27,8 +27,12 @@ impl Gate {
 }
 
 impl Validate for Gate {
-    fn load(&self, _: &Document) -> Arc<dyn Validator> {
+    fn load(&self, _: &Document, _: &str) -> Arc<dyn Validator> {
         Arc::new(self.clone())
+    }
+
+    fn caller(&self) -> u64 {
+        0
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use flatbed_javascript::{Design, Runner};
+use flatbed_javascript::{Caller, Design, Runner};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesPage, Database, Error as LayerError, Followed, GetOptions, OpenRevs, Seq, TailRow,
@@ -28,6 +28,8 @@ const BYTES_AT_ONCE: usize = 1_000_000;
 pub(super) struct Function {
     runner: Runner,
     design: Design,
+    /// The feed: a request.
+    caller: Caller,
     name: String,
     kind: Kind,
     /// The request as JSON text.
@@ -67,15 +69,20 @@ impl Function {
                 Kind::Filter => "`filter` must be of the form `designname/filtername`",
             }));
         };
-        let document = database.get(&format!("_design/{design}"), &GetOptions::default()).await?;
+        let options = GetOptions { local_seq: true, ..GetOptions::default() };
+        let mut document = database.get(&format!("_design/{design}"), &options).await?;
+        // A sequence tells its database from those that had the name before.
+        let incarnation = document.local_seq.take().map_or(0, |seq| seq.incarnation());
         let mut text = Vec::new();
         json_out::document(&document, &mut text);
-        let design = Design::new(String::from_utf8_lossy(&text).into_owned());
+        let design =
+            Design::new(format!("{}/{incarnation}", database.name()), String::from_utf8_lossy(&text).into_owned());
         let path: &[&str] = match kind {
             Kind::Filter => &["filters", function],
             Kind::View => &["views", function, "map"],
         };
-        state.functions.find(&design, path).await.map_err(|error| match error {
+        let caller = state.functions.caller();
+        state.functions.find(&design, caller, path).await.map_err(|error| match error {
             flatbed_javascript::Error::Missing => {
                 let body = json::parse(design.text().as_bytes(), &Limits::default()).unwrap_or(Value::Null);
                 let all = path.first().filter(|all| body.get(all).is_none());
@@ -88,6 +95,7 @@ impl Function {
         Ok(Some(Function {
             runner: state.functions.clone(),
             design,
+            caller,
             name: function.to_owned(),
             kind,
             request: functions::request(request, database.name(), security).into(),
@@ -155,8 +163,8 @@ impl Function {
         let docs: Vec<&[u8]> = texts.iter().map(Vec::as_slice).filter(|text| *text != b"null").collect();
         let found = match self.kind {
             _ if docs.is_empty() => Vec::new(),
-            Kind::Filter => self.runner.filter(&self.design, &self.name, &docs, &self.request).await?,
-            Kind::View => self.runner.emits(&self.design, &self.name, &docs).await?,
+            Kind::Filter => self.runner.filter(&self.design, self.caller, &self.name, &docs, &self.request).await?,
+            Kind::View => self.runner.emits(&self.design, self.caller, &self.name, &docs).await?,
         };
         if found.len() != docs.len() {
             return Err(flatbed_javascript::Error::OutOfResources.into());

@@ -1,0 +1,59 @@
+//! Calls a second: `cargo run --release -p flatbed-javascript --example calls`.
+
+use std::time::{Duration, Instant};
+
+use flatbed_javascript::{Design, Runner, RunnerOptions, Validation};
+
+const TIME: Duration = Duration::from_secs(2);
+
+const DESIGN: &str = r#"{"_id":"_design/d","_rev":"1-a",
+"lib":{"types":"exports.known = function (type) { return ['order', 'person', 'item'].indexOf(type) >= 0; };"},
+"validate_doc_update":"function (doc, old, user, security) { var types = require('lib/types'); if (!types.known(doc.type)) throw({forbidden: 'unknown type ' + doc.type}); if (old && old.type !== doc.type) throw({forbidden: 'the type stays'}); if (user.roles.indexOf('_admin') < 0 && !user.name) throw({unauthorized: 'log in'}); }",
+"filters":{"f":"function (doc, req) { return doc.type === req.query.type; }"}}"#;
+
+const DOC: &str = r#"{"_id":"x","_rev":"1-b","type":"order","total":17.5,"lines":[{"item":"a","count":2},{"item":"b","count":1}],"_revisions":{"start":1,"ids":["b"]}}"#;
+
+const USER: &str = r#"{"db":"db","name":"jan","roles":["writer"]}"#;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let runner = Runner::new(RunnerOptions::default())?;
+    let design = Design::new("db/1", DESIGN);
+    for at_once in [1, 8] {
+        let (begun, mut calls) = (Instant::now(), 0_u64);
+        let mut tasks = Vec::new();
+        for _ in 0..at_once {
+            let (runner, design) = (runner.clone(), design.clone());
+            tasks.push(tokio::spawn(async move {
+                let mut calls = 0;
+                while begun.elapsed() < TIME {
+                    let write = Validation { document: DOC, old: "null", user: USER, security: "{}" };
+                    runner.validate(&design, runner.caller(), &write).await?;
+                    calls += 1;
+                }
+                Ok::<u64, flatbed_javascript::Error>(calls)
+            }));
+        }
+        for task in tasks {
+            calls += task.await??;
+        }
+        println!("validate, {at_once} at once: {:.0} calls/s", calls as f64 / begun.elapsed().as_secs_f64());
+    }
+    let (begun, mut calls, caller) = (Instant::now(), 0_u64, runner.caller());
+    while begun.elapsed() < TIME {
+        let write = Validation { document: DOC, old: "null", user: USER, security: "{}" };
+        runner.validate(&design, caller, &write).await?;
+        calls += 1;
+    }
+    println!("validate, of one request: {:.0} calls/s", calls as f64 / begun.elapsed().as_secs_f64());
+    for docs in [1, 100] {
+        let (begun, mut calls) = (Instant::now(), 0_u64);
+        let docs = vec![DOC.as_bytes(); docs];
+        while begun.elapsed() < TIME {
+            runner.filter(&design, runner.caller(), "f", &docs, r#"{"query":{"type":"order"}}"#).await?;
+            calls += 1;
+        }
+        println!("filter of {}: {:.0} calls/s", docs.len(), calls as f64 / begun.elapsed().as_secs_f64());
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Calls that wait for a thread, in turn by database.
+//!
+//! However many calls a database has waiting, the others' come between them. No database holds all threads, so one whose
+//! functions do not end leaves one to the others; and those whose functions ran for long lately share few among
+//! themselves, so that several of these leave some too.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Calls that wait, of all databases.
+const WAITING_MAX: usize = 16_384;
+
+/// Calls that wait, of one database: a change is filtered for all its followers at once.
+const WAITING_OF_ONE_MAX: usize = 4_096;
+
+/// A call that runs for longer makes its database slow.
+const LONG: Duration = Duration::from_millis(500);
+
+/// For so long.
+const SLOW_FOR: Duration = Duration::from_secs(60);
+
+/// Too many calls wait already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// `J`: what waits.
+#[derive(Debug)]
+pub(crate) struct Queue<J> {
+    threads: usize,
+    waiting: HashMap<Arc<str>, VecDeque<(u64, J)>>,
+    /// The databases that have calls waiting, whose turn it is first.
+    turns: VecDeque<Arc<str>>,
+    count: usize,
+    next_id: u64,
+    /// The database of each call that runs.
+    running: Vec<Arc<str>>,
+    /// Until when databases are slow.
+    slow: HashMap<Arc<str>, Instant>,
+}
+
+impl<J> Queue<J> {
+    /// For so many threads.
+    pub(crate) fn new(threads: usize) -> Queue<J> {
+        let (waiting, turns, running, slow) = Default::default();
+        Queue { threads, waiting, turns, count: 0, next_id: 0, running, slow }
+    }
+
+    /// Adds a call; its number, for [`Queue::remove`].
+    pub(crate) fn push(&mut self, database: &Arc<str>, job: J) -> Result<u64, Full> {
+        let of_one = self.waiting.get(database).map_or(0, VecDeque::len);
+        if self.count >= WAITING_MAX || of_one >= WAITING_OF_ONE_MAX {
+            return Err(Full);
+        }
+        if of_one == 0 {
+            self.turns.push_back(database.clone());
+        }
+        self.next_id += 1;
+        self.count += 1;
+        self.waiting.entry(database.clone()).or_default().push_back((self.next_id, job));
+        Ok(self.next_id)
+    }
+
+    /// Takes a call back, if it still waits.
+    pub(crate) fn remove(&mut self, database: &Arc<str>, id: u64) {
+        let Some(jobs) = self.waiting.get_mut(database) else { return };
+        let before = jobs.len();
+        jobs.retain(|(found, _)| *found != id);
+        self.count -= before - jobs.len();
+        if jobs.is_empty() {
+            self.waiting.remove(database);
+            self.turns.retain(|found| found != database);
+        }
+    }
+
+    /// The next call that may run, which then does until [`Queue::finished`].
+    pub(crate) fn take(&mut self, now: Instant) -> Option<J> {
+        let is_slow = |database: &Arc<str>| self.slow.get(database).is_some_and(|until| now < *until);
+        let slow_run = self.running.iter().filter(|database| is_slow(database)).count();
+        let may_run = |database: &Arc<str>| {
+            let run = self.running.iter().filter(|running| *running == database).count();
+            run < self.share(1) && (!is_slow(database) || slow_run < self.share(2))
+        };
+        let place = self.turns.iter().position(may_run)?;
+        let database = self.turns.remove(place)?;
+        let jobs = self.waiting.get_mut(&database)?;
+        let (_, job) = jobs.pop_front()?;
+        self.count -= 1;
+        if jobs.is_empty() {
+            self.waiting.remove(&database);
+        } else {
+            self.turns.push_back(database.clone());
+        }
+        self.running.push(database);
+        Some(job)
+    }
+
+    /// All threads but so many, or one.
+    fn share(&self, left: usize) -> usize {
+        self.threads.saturating_sub(left).max(1)
+    }
+
+    /// A call of this database has run for so long.
+    pub(crate) fn finished(&mut self, database: &Arc<str>, ran: Duration, now: Instant) {
+        if let Some(place) = self.running.iter().position(|running| running == database) {
+            self.running.swap_remove(place);
+        }
+        if ran >= LONG {
+            self.slow.retain(|_, until| now < *until);
+            self.slow.insert(database.clone(), now + SLOW_FOR);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names<const N: usize>(names: [&str; N]) -> [Arc<str>; N] {
+        names.map(Into::into)
+    }
+
+    #[test]
+    fn databases_take_turns() {
+        let [a, b] = names(["a", "b"]);
+        let (mut queue, now) = (Queue::new(1), Instant::now());
+        for n in 0..3 {
+            queue.push(&a, n).unwrap();
+        }
+        for n in 10..12 {
+            queue.push(&b, n).unwrap();
+        }
+        let mut order = Vec::new();
+        while let Some(job) = queue.take(now) {
+            queue.finished(if job < 10 { &a } else { &b }, Duration::ZERO, now);
+            order.push(job);
+        }
+        assert_eq!(order, [0, 10, 1, 11, 2]);
+        assert!(queue.waiting.is_empty() && queue.turns.is_empty() && queue.running.is_empty() && queue.count == 0);
+    }
+
+    #[test]
+    fn one_database_leaves_a_thread_to_the_others() {
+        let [a, b, c] = names(["a", "b", "c"]);
+        let (mut queue, now) = (Queue::new(3), Instant::now());
+        for n in 0..4 {
+            queue.push(&a, n).unwrap();
+        }
+        assert_eq!((queue.take(now), queue.take(now), queue.take(now)), (Some(0), Some(1), None));
+        queue.push(&b, 10).unwrap();
+        assert_eq!(queue.take(now), Some(10));
+        // Two slow ones have one thread between them.
+        for (database, ran) in [(&a, LONG), (&a, LONG), (&b, LONG)] {
+            queue.finished(database, ran, now);
+        }
+        queue.push(&b, 11).unwrap();
+        queue.push(&c, 20).unwrap();
+        queue.push(&c, 21).unwrap();
+        assert_eq!((queue.take(now), queue.take(now), queue.take(now)), (Some(2), Some(20), Some(21)));
+        queue.finished(&c, Duration::ZERO, now);
+        assert_eq!(queue.take(now), None);
+        queue.finished(&a, Duration::ZERO, now);
+        assert_eq!(queue.take(now), Some(11));
+        assert_eq!(queue.take(now), None);
+        // It is forgotten.
+        assert_eq!(queue.take(now + SLOW_FOR), Some(3));
+    }
+
+    #[test]
+    fn few_wait_and_who_leaves_makes_room() {
+        let (mut queue, now) = (Queue::new(2), Instant::now());
+        let [a] = names(["a"]);
+        let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, n).unwrap()).collect();
+        assert_eq!(queue.push(&a, 0), Err(Full));
+        queue.remove(&a, ids[0]);
+        queue.remove(&a, ids[0]);
+        queue.push(&a, 0).unwrap();
+        let mut others = 0;
+        while queue.push(&format!("b{others}").into(), others).is_ok() {
+            others += 1;
+        }
+        assert_eq!(others, WAITING_MAX - WAITING_OF_ONE_MAX);
+        assert_eq!(queue.take(now), Some(1));
+        for id in &ids {
+            queue.remove(&a, *id);
+        }
+        assert_eq!(queue.waiting.get(&a).map(VecDeque::len), Some(1));
+    }
+}
