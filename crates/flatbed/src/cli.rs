@@ -34,6 +34,8 @@ pub enum Command {
         /// Where the data shall lie.
         given: Given,
     },
+    /// Renew what was restored into a cluster.
+    Renew(Given),
     /// Put documents in.
     Load(Load),
     /// Write documents out.
@@ -82,7 +84,7 @@ pub enum UsageError {
     #[error("{0} (flatbed --help lists what there is)")]
     Arguments(#[from] lexopt::Error),
     /// No command, or one that does not exist.
-    #[error("{0:?} is no command of flatbed: serve, load, dump, check, backup and restore are")]
+    #[error("{0:?} is no command of flatbed: serve, load, dump, check, backup, restore and renew are")]
     Command(String),
     /// A command without what it works on.
     #[error("flatbed {command} needs {missing} (flatbed {command} --help)")]
@@ -108,6 +110,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, U
             Some("check") => check(&mut parser),
             Some("backup") => backup(&mut parser),
             Some("restore") => restore(&mut parser),
+            Some("renew") => renew(&mut parser),
             Some("load") => load(&mut parser),
             Some("dump") => dump(&mut parser),
             Some("help") => Ok(Command::Print(help())),
@@ -160,6 +163,21 @@ fn restore(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     let Some((backup, given)) = directory(parser)? else { return Ok(Command::Print(restore_help())) };
     let backup = backup.ok_or(UsageError::Missing { command: "restore", missing: "the directory of a backup" })?;
     Ok(Command::Restore { backup, given })
+}
+
+fn renew(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let mut given = Given::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(renew_help())),
+            Long(flag) => {
+                let flag = flag.to_owned();
+                given.take(&flag, Takes::Storage, parser)?;
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Command::Renew(given))
 }
 
 /// A directory, and where the data lie; `None` if help is asked for.
@@ -262,6 +280,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed check DB [OPTIONS]       recompute a database's indexes and counters from its raw keys
   flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
   flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
+  flatbed renew [OPTIONS]          make a cluster's data fit to be served after fdbrestore
   flatbed COMMAND --help           tell a command's options
   flatbed --version
 "
@@ -313,6 +332,17 @@ fn restore_help() -> String {
     )
 }
 
+fn renew_help() -> String {
+    format!(
+        "flatbed renew [OPTIONS]\n\n\
+         To be run after every fdbrestore, with every Flatbed on the root stopped: sequences and caches of before mean\n\
+         nothing afterwards, and clients that follow changes begin at the beginning again. Until it is done no server\n\
+         starts. What was interrupted goes on when it is run again. flatbed restore does the same by itself.\n\
+         Exit status: 0 done, 2 not.\n\n{}",
+        setting_lines(Takes::Storage)
+    )
+}
+
 const LOAD_HELP: &str = "\
 flatbed load DB FILE... [OPTIONS]
 
@@ -360,6 +390,9 @@ mod tests {
         let Ok(Command::Restore { backup, given }) = parsed("restore o --cluster-file c") else { panic!("restore") };
         assert_eq!((backup, given.settings["cluster_file"].text.as_str()), (PathBuf::from("o"), "c"));
 
+        let Ok(Command::Renew(given)) = parsed("renew --cluster-file c --root r") else { panic!("renew") };
+        assert_eq!((given.settings["cluster_file"].text.as_str(), given.settings["root"].text.as_str()), ("c", "r"));
+
         let dump = Dump { database: "db".into(), url: Some("u".into()), no_rev: true };
         assert_eq!(parsed("dump db --url u --no-rev"), Ok(Command::Dump(dump)));
     }
@@ -367,7 +400,7 @@ mod tests {
     #[test]
     fn refused() {
         for (line, message) in [
-            ("start", "\"start\" is no command of flatbed: serve, load, dump, check, backup and restore are"),
+            ("start", "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore and renew are"),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
             ("check --data-dir d", "flatbed check needs a database's name (flatbed check --help)"),
@@ -376,6 +409,7 @@ mod tests {
             ("backup o --root r", "invalid option '--root' (flatbed --help lists what there is)"),
             ("restore --data-dir d", "flatbed restore needs the directory of a backup (flatbed restore --help)"),
             ("restore o p", "unexpected argument \"p\" (flatbed --help lists what there is)"),
+            ("renew db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
             ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),
         ] {
             assert_eq!(parsed(line), Err(message.to_owned()), "{line}");

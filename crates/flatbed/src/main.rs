@@ -12,6 +12,7 @@ mod logging;
 mod otel;
 mod process;
 mod progress;
+mod renew;
 mod restore;
 mod serve;
 mod settings;
@@ -81,6 +82,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
         }
         Command::Restore { backup, given } => {
             runtime.block_on(restore::restore(&backup, &settle(given, &variables)?.0))?;
+            Ok(true)
+        }
+        Command::Renew(given) => {
+            let (settings, _) = settle(given, &variables)?;
+            let _log = logging::start(&settings, runtime.handle())?;
+            runtime.block_on(renew::renew(&settings))?;
             Ok(true)
         }
         Command::Load(options) => {

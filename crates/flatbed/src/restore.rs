@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fdb_embedded::Restore;
-use flatbed_layer::restore::{Renewed, begin_incarnations, roots};
+use flatbed_layer::renew::{self, Renewed, roots};
 
 use crate::{
     backup::{CopyError, directory, draw},
@@ -43,7 +43,7 @@ async fn renew(staging: &Path) -> Result<Renewed, CopyError> {
     for root in roots(&database).await? {
         let before = all.entries;
         let renewed =
-            begin_incarnations(&database, &root, |moved| progress.draw(before + moved, before + moved)).await?;
+            renew::renew(&database, &root, true, |moved| progress.draw(before + moved, before + moved)).await?;
         all.databases += renewed.databases;
         all.entries += renewed.entries;
     }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     config_file::{ConfigError, ConfigFile},
-    process,
+    process, renew,
     settings::Settings,
     storage::{Storage, StorageError},
 };
@@ -31,6 +31,14 @@ pub enum ServeError {
     /// The layer does not open what the storage holds.
     #[error("the storage cannot be used: {0}")]
     Layer(#[from] flatbed_layer::Error),
+    /// What the storage holds was restored, and must be renewed first.
+    #[error("the storage cannot be used: {reason}. With every Flatbed on it stopped: {command}")]
+    Renew {
+        /// What is found.
+        reason: flatbed_layer::Error,
+        /// What to do.
+        command: String,
+    },
     /// The configuration file cannot be used or written back.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -85,7 +93,12 @@ pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Optio
         storage = Storage::open(settings) => storage?,
         () = signals.next() => return Ok(()),
     };
-    let layer = Layer::open(storage.database(), settings.layer_options()).await?;
+    let layer = match Layer::open(storage.database(), settings.layer_options()).await {
+        Err(reason @ (flatbed_layer::Error::Renewing | flatbed_layer::Error::StampsAhead { .. })) => {
+            return Err(ServeError::Renew { reason, command: renew::command(settings) });
+        }
+        layer => layer?,
+    };
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let (health, figures) = (storage.health(), storage.figures().and(process::figures));
     let options = ServerOptions {

@@ -8,6 +8,7 @@ use prost::Message;
 use crate::database::{Database, decode_counter};
 use crate::document::Document;
 use crate::error::{Error, Result};
+use crate::instance::InstanceId;
 use crate::keys::{Counter, KeyRange};
 use crate::layer::Inner;
 use crate::proto;
@@ -66,13 +67,13 @@ pub struct AllDocs {
     limit: u64,
     done: bool,
     /// Of the first page.
-    namespace: Option<u64>,
+    instance: Option<InstanceId>,
 }
 
 impl AllDocs {
     pub(crate) fn new(database: Database, query: AllDocsQuery) -> Self {
         let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
-        AllDocs { database, query, rest: None, skip, limit, done: false, namespace: None }
+        AllDocs { database, query, rest: None, skip, limit, done: false, instance: None }
     }
 
     /// Documents that are not deleted, in the whole database.
@@ -104,7 +105,7 @@ impl AllDocs {
                 limit: self.limit,
             };
             let found = self.database.read(&mut page).await?;
-            if *self.namespace.get_or_insert(found.namespace) != found.namespace {
+            if *self.instance.get_or_insert(found.instance) != found.instance {
                 return Err(Error::DatabaseNotFound);
             }
             self.skip -= found.skipped;
@@ -129,7 +130,7 @@ struct Page<'a> {
 }
 
 struct Found {
-    namespace: u64,
+    instance: InstanceId,
     rows: Vec<AllDocsRow>,
     skipped: u64,
     rest: Option<KeyRange>,
@@ -145,8 +146,7 @@ impl Operation for Page<'_> {
             Some(rest) => rest.clone(),
             None => whole_range(keys, self.query),
         };
-        let namespace = instance.record.namespace;
-        let mut found = Found { namespace, rows: Vec::new(), skipped: 0, rest: None };
+        let mut found = Found { instance: instance.id(), rows: Vec::new(), skipped: 0, rest: None };
         if range.begin >= range.end {
             return Ok(found);
         }

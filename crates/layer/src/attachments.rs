@@ -205,8 +205,7 @@ pub(crate) async fn check(
                 trx.get(&instance.keys.attachment_data(attachment.digest()), false).await?.is_some()
             }
             AttachmentEdit::Data { data, .. } => {
-                data.namespace == instance.record.namespace
-                    && staging::is_staged(trx, &instance.keys, &data.blob_id).await?
+                data.instance == instance.id() && staging::is_staged(trx, &instance.keys, &data.blob_id).await?
             }
         };
         if !is_there {
@@ -367,7 +366,7 @@ impl Operation for ReadChunks<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, &self.place.instance.name).await?;
-        if instance.record.namespace != self.place.instance.record.namespace {
+        if instance.id() != self.place.instance.id() {
             return Err(Error::DatabaseNotFound);
         }
         let rows = instance.keys.blob_rows(&self.place.blob_id);

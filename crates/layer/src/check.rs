@@ -200,7 +200,7 @@ impl Operation for End<'_> {
 }
 
 async fn same_instance(inner: &Inner, name: &str, instance: &Instance, trx: &Transaction) -> Result<()> {
-    match inner.resolve(trx, name).await?.record.namespace == instance.record.namespace {
+    match inner.resolve(trx, name).await?.id() == instance.id() {
         true => Ok(()),
         false => Err(Error::DatabaseNotFound),
     }

@@ -203,7 +203,7 @@ impl Operation for Candidates<'_> {
 }
 
 async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<()> {
-    match inner.resolve(trx, &instance.name).await?.record.namespace == instance.record.namespace {
+    match inner.resolve(trx, &instance.name).await?.id() == instance.id() {
         true => Ok(()),
         false => Err(Error::DatabaseNotFound),
     }
@@ -244,7 +244,7 @@ impl Operation for Compact<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Compacted> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
-        if found.record.namespace != self.instance.record.namespace {
+        if found.id() != self.instance.id() {
             return Err(Error::DatabaseNotFound);
         }
         let (mut bodies, mut attached, mut documents) = (0, 0, 0);

@@ -216,10 +216,10 @@ impl Database {
     /// after a while.
     pub async fn discard(&self, data: &Uploaded) {
         match crate::write::instance_of(&self.inner, &self.name).await {
-            Ok(instance) if instance.record.namespace == data.namespace => {
+            Ok(instance) if instance.id() == data.instance => {
                 crate::staging::discard(&self.inner, &instance, &data.blob_id).await;
             }
-            // It went with its database.
+            // It went with its database, or with the state that a restore replaced.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
             Err(error) => tracing::debug!(%error, "an upload is left to the sweeper"),
         }

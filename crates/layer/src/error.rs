@@ -78,6 +78,26 @@ pub enum Error {
         /// The one that this binary reads.
         known: u32,
     },
+    /// The store was restored and is being renewed, or that was interrupted.
+    #[error("the store is being renewed after a restore, or that was interrupted: run `flatbed renew` to its end")]
+    Renewing,
+    /// The store holds versions that the cluster has not come to: it was restored from another cluster's backup.
+    #[error(
+        "the store's newest change is at version {newest}, and the cluster is at {now} only: it was restored, and must go \
+         through `flatbed renew` first"
+    )]
+    StampsAhead {
+        /// The version of the newest change.
+        newest: u64,
+        /// The cluster's.
+        now: u64,
+    },
+    /// There is nothing under the root.
+    #[error("there is nothing of Flatbed's under this root")]
+    StoreNotFound,
+    /// Another renewal has begun.
+    #[error("another renewal goes on: let that one end")]
+    RenewedElsewhere,
     /// What lies in FoundationDB cannot be read.
     #[error("stored data cannot be read: {0}")]
     Corrupt(String),

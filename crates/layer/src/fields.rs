@@ -12,7 +12,9 @@ use foundationdb::RangeOption;
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::instance::Instance;
 use crate::keys::Keys;
+use crate::layer::Inner;
 use crate::proto;
 use crate::transaction::{Attempt, Operation, Transaction};
 
@@ -112,10 +114,9 @@ pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Ve
 
 /// Gives ids to names that have none. Its output has every name from the cache's end on, old and new.
 pub(crate) struct Allocate<'a> {
-    pub keys: &'a Keys,
-    /// The database's namespace and the key of its record: deletion by another process must fail this.
-    pub namespace: u64,
-    pub record_key: &'a [u8],
+    pub inner: &'a Inner,
+    /// Whose names they are.
+    pub instance: &'a Instance,
     /// In order of first sight, without duplicates.
     pub names: &'a [String],
     /// First id that the cache does not have.
@@ -131,20 +132,20 @@ impl Operation for Allocate<'_> {
     type Output = Option<(Vec<String>, u64)>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
-        crate::transaction::conflict_with(trx, self.record_key)?;
-        let record = trx.get(self.record_key, true).await?.ok_or(Error::DatabaseNotFound)?;
+        let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         // A setting that was changed meanwhile changes nothing about names.
-        if proto::DatabaseRecord::decode(&*record)?.namespace != self.namespace {
+        if found.id() != self.instance.id() {
             return Ok(None);
         }
+        let keys = &self.instance.keys;
         // The next id is read with conflict: of two processes that allocate at once, one begins again and finds the
         // other's names here.
-        let next_key = self.keys.next_field_id();
+        let next_key = keys.next_field_id();
         let next = match trx.get(&next_key, false).await? {
             None => FIRST_ID,
             Some(bytes) => proto::FieldId::decode(&*bytes)?.id,
         };
-        let mut entered = load(trx, self.keys, self.known_until).await?;
+        let mut entered = load(trx, keys, self.known_until).await?;
         let known: HashSet<String> = entered.iter().cloned().collect();
         let mut free = (FIRST_ID + self.ids_max).saturating_sub(next);
         let mut id = next;
@@ -155,8 +156,8 @@ impl Operation for Allocate<'_> {
             if known.contains(name) {
                 continue;
             }
-            trx.set(&self.keys.field_id(name), &proto::FieldId { id }.encode_to_vec());
-            trx.set(&self.keys.field_name(id), &proto::FieldName { name: name.clone() }.encode_to_vec());
+            trx.set(&keys.field_id(name), &proto::FieldId { id }.encode_to_vec());
+            trx.set(&keys.field_name(id), &proto::FieldName { name: name.clone() }.encode_to_vec());
             entered.push(name.clone());
             id += 1;
             free -= 1;

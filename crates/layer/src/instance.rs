@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_flatten::json::Value;
+use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
 use crate::hub::Hub;
 use crate::keys::Keys;
@@ -19,8 +20,42 @@ use crate::validate::Validators;
 /// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
 
+/// FoundationDB's error for a read version that is gone: what reads begins anew.
+const TRANSACTION_TOO_OLD: i32 = 1007;
+
 /// Most names that one transaction gives ids to, so that it stays small.
 const ALLOCATED_AT_ONCE_MAX: usize = 256;
+
+/// Which instance of a database is meant: one that was deleted and created again, or restored, is another one, and nothing
+/// that was prepared for one is written into another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InstanceId {
+    pub namespace: u64,
+    incarnation: u64,
+    epoch: u64,
+}
+
+impl From<&DatabaseRecord> for InstanceId {
+    fn from(record: &DatabaseRecord) -> Self {
+        InstanceId { namespace: record.namespace, incarnation: record.incarnation, epoch: record.epoch }
+    }
+}
+
+/// Bits of an incarnation that tell epochs apart.
+const EPOCH_BITS: u32 = 24;
+
+/// The incarnation of a database that is created. The namespace keeps it apart from others of its name; below it renewals
+/// are counted, and above it stand bits of the epoch: a restore takes back which namespaces have been given, too.
+pub(crate) fn first_incarnation(namespace: u64, epoch: u64) -> u64 {
+    let instance = namespace << 16;
+    let free_bits = instance.leading_zeros().min(EPOCH_BITS);
+    epoch.checked_shl(u64::BITS - free_bits).unwrap_or(0) | instance
+}
+
+/// The incarnation that a database has from a renewal on.
+pub(crate) fn next_incarnation(record: &DatabaseRecord, epoch: u64) -> u64 {
+    first_incarnation(record.namespace, epoch) | ((record.incarnation & 0xffff) % 0xffff + 1)
+}
 
 /// One instance: a database that is deleted and created again is another one, with another namespace and nothing cached.
 #[derive(Debug)]
@@ -39,6 +74,10 @@ pub(crate) struct Instance {
 impl Instance {
     pub(crate) fn incarnation(&self) -> u64 {
         self.record.incarnation
+    }
+
+    pub(crate) fn id(&self) -> InstanceId {
+        InstanceId::from(&self.record)
     }
 
     /// How many revisions of each branch are kept, its leaf included.
@@ -86,9 +125,8 @@ impl Instance {
                 return Ok(());
             }
             let mut allocate = Allocate {
-                keys: &self.keys,
-                namespace: self.record.namespace,
-                record_key: &self.record_key,
+                inner,
+                instance: self,
                 names: &names,
                 known_until,
                 ids_max: u64::from(self.record.field_ids_max),
@@ -107,19 +145,24 @@ impl Instance {
 
     /// Loads the names that other processes have allocated since.
     pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
-        struct Load<'a>(&'a Keys, u64);
+        struct Load<'a>(&'a Inner, &'a Instance, u64);
         impl transaction::Operation for Load<'_> {
-            type Output = Vec<String>;
+            type Output = Option<Vec<String>>;
             async fn attempt(
                 &mut self,
                 trx: &transaction::Transaction,
                 _: transaction::Attempt,
-            ) -> Result<Vec<String>> {
-                crate::fields::load(trx, self.0, self.1).await
+            ) -> Result<Option<Vec<String>>> {
+                let Load(inner, instance, from) = *self;
+                let names = crate::fields::load(trx, &instance.keys, from);
+                let (found, names) = futures_util::try_join!(inner.resolve(trx, &instance.name), names)?;
+                Ok((found.id() == instance.id()).then_some(names))
             }
         }
         let from = FIRST_ID + self.fields.len() as u64;
-        let names = transaction::read(&inner.db, &inner.metrics, &mut Load(&self.keys, from)).await?;
+        let names = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
+        // The reader sees a state that has been replaced since: let it begin anew.
+        let names = names.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
         // None, where another task has loaded them since the caller looked: whoever misses one still finds out then.
         self.fields.enter(from, &names);
         Ok(())
@@ -131,4 +174,35 @@ impl Instance {
 pub(crate) struct Cached {
     pub seen: Vec<u8>,
     pub instance: Arc<Instance>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto;
+    use proptest::prelude::*;
+
+    fn record(namespace: u64, incarnation: u64) -> proto::DatabaseRecord {
+        proto::DatabaseRecord { namespace, incarnation, ..proto::DatabaseRecord::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn incarnations_differ(
+            namespace in 1..1_u64 << 40, other in 1..1_u64 << 24, restores in 0..0x1_0000_u64, epochs: [u64; 3]
+        ) {
+            let first = namespace << 16 | restores;
+            let second = next_incarnation(&record(namespace, first), epochs[0]);
+            let third = next_incarnation(&record(namespace, second), epochs[1]);
+            prop_assert!(first != second && second != third);
+            let twice = next_incarnation(&record(namespace, first), epochs[0] ^ 1);
+            prop_assert!(twice != second, "two restores of one backup");
+            // A database that was deleted and created again.
+            let namespace = namespace & 0xff_ffff;
+            prop_assume!(namespace != other);
+            let here = next_incarnation(&record(namespace, first), epochs[0]);
+            let there = next_incarnation(&record(other, other << 16), epochs[2]);
+            prop_assert!(here != there && here != first_incarnation(other, epochs[2]));
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The layer of one server: databases by name, what is cached of them, and how they come and go.
 
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
@@ -15,11 +15,13 @@ use crate::compact::{CompactionProgress, Compactions};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::hub::{Followers, Hub};
+use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::metrics::Metrics;
 use crate::proto;
 use crate::records::check_format;
+use crate::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::transaction::{self, Attempt, Operation, Transaction};
 use crate::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
 use crate::validate::Validate;
@@ -124,13 +126,15 @@ pub(crate) struct Inner {
     pub validate: OnceLock<Arc<dyn Validate>>,
     uuid: String,
     databases: DashMap<String, Cached>,
+    /// In which `databases` was filled.
+    epoch: Mutex<u64>,
 }
 
 impl Layer {
     /// Opens the layer on a FoundationDB database; creates the root's record the first time.
     ///
     /// # Errors
-    /// [`Error::FormatTooNew`], [`Error::Storage`].
+    /// [`Error::FormatTooNew`], [`Error::Renewing`], [`Error::StampsAhead`], [`Error::Storage`].
     pub async fn open(db: Arc<Fdb>, options: LayerOptions) -> Result<Layer> {
         if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
             return Err(Error::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()));
@@ -138,7 +142,7 @@ impl Layer {
         let keys = RootKeys::new(&options.root);
         let metrics = Arc::new(Metrics::default());
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
-        let uuid = transaction::write(&db, &metrics, &mut open).await?;
+        let Opened { uuid, epoch } = transaction::write(&db, &metrics, &mut open).await?;
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
         let (compactions, watches) = (Compactions::default(), Watches::new(options.watches_max));
@@ -155,6 +159,7 @@ impl Layer {
             validate: OnceLock::new(),
             uuid,
             databases,
+            epoch: Mutex::new(epoch),
         });
         crate::staging::start_sweeper(&inner);
         crate::compact::start_watching(&inner);
@@ -302,7 +307,9 @@ impl Inner {
             return Ok(cached.instance.clone());
         }
         let record_key = self.keys.database(name);
-        let Some(bytes) = trx.get(&record_key, true).await? else {
+        let (record, root) = (trx.get(&record_key, true), trx.get(&self.keys.instance(), true));
+        self.enter_epoch(in_use(root.await?.as_deref())?.epoch);
+        let Some(bytes) = record.await? else {
             self.databases.remove(name);
             return Err(Error::DatabaseNotFound);
         };
@@ -327,10 +334,21 @@ impl Inner {
         Ok(instance)
     }
 
-    /// As [`Inner::resolve`], for a transaction that writes: it fails if the database is deleted or changed meanwhile.
+    /// What is cached of another epoch goes, also of databases that nobody asks for again.
+    fn enter_epoch(&self, epoch: u64) {
+        let mut entered = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        if *entered != epoch {
+            *entered = epoch;
+            self.databases.clear();
+        }
+    }
+
+    /// As [`Inner::resolve`], for a transaction that writes: it fails if the database is deleted or changed meanwhile, or
+    /// the store renewed.
     pub(crate) async fn resolve_for_write(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let instance = self.resolve(trx, name).await?;
         transaction::conflict_with(trx, &instance.record_key)?;
+        transaction::conflict_with(trx, &self.keys.instance())?;
         Ok(instance)
     }
 
@@ -366,40 +384,6 @@ pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-struct OpenRoot<'a> {
-    keys: &'a RootKeys,
-    uuid: [u8; 16],
-}
-
-impl Operation for OpenRoot<'_> {
-    type Output = Vec<u8>;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u8>> {
-        let key = self.keys.instance();
-        if let Some(bytes) = trx.get(&key, false).await? {
-            let record = proto::Instance::decode(&*bytes)?;
-            check_format("the store", record.format_version)?;
-            return Ok(record.uuid);
-        }
-        let record = proto::Instance { format_version: FORMAT_VERSION, uuid: self.uuid.to_vec(), incarnation: 0 };
-        trx.set(&key, &record.encode_to_vec());
-        Ok(record.uuid)
-    }
-}
-
-struct Ping<'a> {
-    keys: &'a RootKeys,
-}
-
-impl Operation for Ping<'_> {
-    type Output = ();
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
-        trx.get(&self.keys.instance(), true).await?;
-        Ok(())
-    }
-}
-
 struct Create<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -418,6 +402,7 @@ impl Operation for Create<'_> {
         let key = self.inner.keys.database(self.name);
         let namespace_key = self.inner.keys.next_namespace();
         let (found, next) = (trx.get(&key, false), trx.get(&namespace_key, false));
+        let epoch = epoch_for_write(trx, &self.inner.keys).await?;
         if let Some(found) = found.await? {
             // A namespace is given once, so an equal record is the one of our own earlier attempt.
             let ours = attempt.maybe_committed && self.made.as_deref() == Some(&*found);
@@ -430,12 +415,12 @@ impl Operation for Create<'_> {
         let record = proto::DatabaseRecord {
             format_version: FORMAT_VERSION,
             namespace: next,
-            // What lies below counts restores; this keeps a re-created database apart from its predecessor.
-            incarnation: next << 16,
+            incarnation: first_incarnation(next, epoch),
             run_bytes: self.run_bytes,
             field_ids_max: self.field_ids_max,
             created_at_ms: self.created_at_ms,
             leaves_only: self.leaves_only,
+            epoch,
             ..proto::DatabaseRecord::default()
         }
         .encode_to_vec();
@@ -464,7 +449,9 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
         let key = self.inner.keys.database(self.name);
-        let bytes = trx.get(&key, false).await?.ok_or(Error::DatabaseNotFound)?;
+        let bytes = trx.get(&key, false);
+        epoch_for_write(trx, &self.inner.keys).await?;
+        let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_format("the database", before.format_version)?;
         if attempt.after_unknown && self.namespace.is_some_and(|changed| changed != before.namespace) {
@@ -496,7 +483,9 @@ impl Operation for Delete<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
         let key = self.inner.keys.database(self.name);
-        let Some(bytes) = trx.get(&key, false).await? else {
+        let bytes = trx.get(&key, false);
+        epoch_for_write(trx, &self.inner.keys).await?;
+        let Some(bytes) = bytes.await? else {
             let ours = attempt.maybe_committed && self.deleted.is_some();
             return if ours { Ok(()) } else { Err(Error::DatabaseNotFound) };
         };

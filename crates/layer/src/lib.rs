@@ -22,6 +22,8 @@ mod database;
 mod document;
 mod document_write;
 mod error;
+#[cfg(test)]
+mod fenced;
 mod fields;
 mod hub;
 mod index;
@@ -36,7 +38,8 @@ mod proto;
 mod purge;
 mod read;
 mod records;
-pub mod restore;
+pub mod renew;
+mod root;
 mod seq;
 mod staging;
 mod tail;

@@ -19,9 +19,12 @@ pub struct Instance {
     /// 16 bytes
     #[prost(bytes = "vec", tag = "2")]
     pub uuid: ::prost::alloc::vec::Vec<u8>,
-    /// of what _db_updates tells; a restore gives another one
+    /// drawn by each renewal; the incarnation of what _db_updates tells
     #[prost(fixed64, tag = "3")]
-    pub incarnation: u64,
+    pub epoch: u64,
+    /// while one goes on: 10 bytes, the stamp of the transaction that began it. Always the last field
+    #[prost(bytes = "vec", tag = "4")]
+    pub renewal: ::prost::alloc::vec::Vec<u8>,
 }
 /// {root}/DATABASE_EVENTS/{versionstamp}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -34,6 +37,9 @@ pub struct DatabaseEvent {
     /// Unix time
     #[prost(uint64, tag = "3")]
     pub at_ms: u64,
+    /// epoch of the renewal that its stamp is of; 0: it stands where it was noted
+    #[prost(fixed64, tag = "4")]
+    pub renewed: u64,
 }
 /// {root}/DBS/{name}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -43,7 +49,7 @@ pub struct DatabaseRecord {
     /// {NS} is {root}/DATA/{namespace}
     #[prost(uint64, tag = "2")]
     pub namespace: u64,
-    /// part of every sequence; a restore gives another one
+    /// part of every sequence; a renewal gives another one
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
     /// 0: one key a leaf
@@ -70,6 +76,9 @@ pub struct DatabaseRecord {
     /// changes of what writes are judged by; 0: there was never a function that judges
     #[prost(uint64, tag = "11")]
     pub rules: u64,
+    /// of the renewal that gave it its incarnation, or in which it was created
+    #[prost(fixed64, tag = "12")]
+    pub epoch: u64,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -238,6 +247,9 @@ pub struct PurgeInfo {
     pub document_id: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub revisions: ::prost::alloc::vec::Vec<Revision>,
+    /// as in DatabaseEvent
+    #[prost(fixed64, tag = "15")]
+    pub renewed: u64,
 }
 /// {NS}/LEASES/{id}: who does something that one process at a time may do.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -186,7 +186,7 @@ impl Purge<'_> {
             quiet.clear_range(forgotten)?;
         }
         let revisions = purged.iter().map(revision_message).collect();
-        let record = proto::PurgeInfo { document_id: self.id.to_owned(), revisions };
+        let record = proto::PurgeInfo { document_id: self.id.to_owned(), revisions, renewed: 0 };
         let key = instance.keys.purge_stamped(0);
         quiet.atomic(&key, &record.encode_to_vec(), MutationType::SetVersionstampedKey)?;
         quiet.atomic(&instance.keys.counter(Counter::Purges), &1_i64.to_le_bytes(), MutationType::Add)?;

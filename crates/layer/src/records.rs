@@ -88,6 +88,20 @@ impl Info {
     }
 }
 
+/// The operand of SET_VERSIONSTAMPED_VALUE that gives an info record another stamp and leaves the rest; `None`: the record does
+/// not bear the stamp that it should.
+pub(crate) fn stamped_anew(info: &[u8], stamp: &[u8; STAMP_BYTES], user_version: u16) -> Option<Vec<u8>> {
+    let begin = INFO_STAMP_OFFSET as usize;
+    let mut operand = info.to_vec();
+    let place = operand.get_mut(begin..begin + STAMP_BYTES)?;
+    if place != stamp || info.first_chunk() != Some(&[0x0a, STAMP_BYTES as u8]) {
+        return None;
+    }
+    place[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
+    operand.extend_from_slice(&INFO_STAMP_OFFSET.to_le_bytes());
+    Some(operand)
+}
+
 /// A revision's own record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RevisionRecord {
@@ -233,6 +247,12 @@ mod tests {
         assert_eq!(operand[2..14], [0xee; 12]);
         assert_eq!(operand.split_off(operand.len() - 4), INFO_STAMP_OFFSET.to_le_bytes());
         assert_eq!(Info::decode(&operand).unwrap(), info);
+        let mut anew = stamped_anew(&operand, &info.stamp, 0x0102).expect("its stamp");
+        anew.truncate(operand.len());
+        let stamp = [&info.stamp[..10], &[1, 2]].concat().try_into().unwrap();
+        assert_eq!(Info::decode(&anew).unwrap(), Info { stamp, ..info.clone() });
+        assert_eq!(stamped_anew(&operand, &stamp, 0), None);
+        assert!((0..operand.len()).all(|cut| stamped_anew(&operand[..cut.min(13)], &info.stamp, 0).is_none()));
     }
 
     proptest! {

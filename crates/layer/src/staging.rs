@@ -94,7 +94,7 @@ impl Operation for Stage<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
         let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
-        if instance.record.namespace != self.instance.record.namespace {
+        if instance.id() != self.instance.id() {
             return Ok(false);
         }
         let keys = &instance.keys;
@@ -132,7 +132,7 @@ impl Operation for Sweep<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
         let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
-        if instance.record.namespace != self.instance.record.namespace {
+        if instance.id() != self.instance.id() {
             return Ok(false);
         }
         let key = instance.keys.staged(self.blob_id);

@@ -23,12 +23,13 @@ use crate::keys::{KeyRange, RootKeys};
 use crate::layer::{Inner, now_ms};
 use crate::proto;
 use crate::read::page_of;
+use crate::root::in_use;
 use crate::seq::{STAMP_BYTES, Seq};
 use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 use follow::Batch;
 pub(crate) use follow::UpdatesHub;
-pub(crate) use sweep::sweep;
+pub(crate) use sweep::{sweep, sweep_root};
 
 /// Rows of a first page, and of a batch.
 const PAGE_ROWS_MAX: usize = 1_000;
@@ -45,6 +46,11 @@ type Stamp = [u8; STAMP_BYTES];
 const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
     [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
 
+/// Sets the newest stamp of all to the transaction's.
+pub(crate) fn touch_newest(trx: &Transaction, keys: &RootKeys) -> Result<()> {
+    Quiet(trx).atomic(&keys.newest_update(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+}
+
 /// What every write of documents to one database overwrites.
 #[derive(Debug)]
 pub(crate) struct UpdatedKeys {
@@ -55,6 +61,11 @@ pub(crate) struct UpdatedKeys {
 impl UpdatedKeys {
     pub(crate) fn new(keys: &RootKeys, name: &str) -> Self {
         UpdatedKeys { database: keys.database_updated(name), newest: keys.newest_update() }
+    }
+
+    /// Whether anything was ever told of the database's documents.
+    pub(crate) async fn is_there(&self, trx: &Transaction) -> Result<bool> {
+        Ok(trx.get(&self.database, true).await?.is_some())
     }
 
     /// In a transaction that changes documents.
@@ -68,13 +79,13 @@ impl UpdatedKeys {
 /// In the transaction that creates or deletes a database.
 pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: bool) -> Result<()> {
     let quiet = Quiet(trx);
-    let event = proto::DatabaseEvent { name: name.to_owned(), deleted, at_ms: now_ms() };
-    let key = keys.database_event_stamped();
+    let event = proto::DatabaseEvent { name: name.to_owned(), deleted, at_ms: now_ms(), renewed: 0 };
+    let key = keys.database_event_stamped(0);
     quiet.atomic(&key, &event.encode_to_vec(), MutationType::SetVersionstampedKey)?;
     if deleted {
         quiet.clear(&keys.database_updated(name))?;
     }
-    quiet.atomic(&keys.newest_update(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+    touch_newest(trx, keys)
 }
 
 /// What has happened to a database.
@@ -250,7 +261,7 @@ fn before(mut stamp: Stamp) -> Stamp {
 
 /// Where updates stand at a read version.
 struct Begin {
-    /// Of the whole instance: a restore gives another one.
+    /// Of all that is told: the epoch.
     incarnation: u64,
     newest: Stamp,
 }
@@ -265,10 +276,7 @@ impl Operation for Newest<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Begin> {
         let (instance_key, newest_key) = (self.keys.instance(), self.keys.newest_update());
         let (instance, newest) = (trx.get(&instance_key, true), trx.get(&newest_key, true));
-        let incarnation = match instance.await? {
-            Some(bytes) => proto::Instance::decode(&*bytes)?.incarnation,
-            None => 0,
-        };
+        let incarnation = in_use(instance.await?.as_deref())?.epoch;
         let newest = newest.await?;
         Ok(Begin { incarnation, newest: stamp_of(newest.as_deref().unwrap_or_default())? })
     }

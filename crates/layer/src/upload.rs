@@ -9,7 +9,7 @@ use md5::{Digest, Md5};
 use sha2::Sha256;
 
 use crate::error::{Error, Result};
-use crate::instance::Instance;
+use crate::instance::{Instance, InstanceId};
 use crate::layer::{Inner, now_ms, random_id};
 use crate::staging::{self, Stage};
 use crate::transaction;
@@ -33,7 +33,7 @@ const GZIP_SYSTEM: u8 = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uploaded {
     pub(crate) blob_id: Vec<u8>,
-    pub(crate) namespace: u64,
+    pub(crate) instance: InstanceId,
     pub(crate) digest: [u8; 32],
     /// MD5 of what is stored.
     pub md5: [u8; 16],
@@ -182,7 +182,7 @@ impl Upload {
         self.is_staged = false;
         Ok(Uploaded {
             blob_id: std::mem::take(&mut self.blob_id),
-            namespace: self.instance.record.namespace,
+            instance: self.instance.id(),
             digest: std::mem::take(&mut self.digest).finalize().into(),
             md5: std::mem::take(&mut self.md5).finalize().into(),
             sent_md5: std::mem::take(&mut self.sent_md5).finalize().into(),

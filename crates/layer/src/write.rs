@@ -39,7 +39,7 @@ const WHOLE_FAILURES_MAX: u32 = 4;
 /// How often edits are validated anew because what validates has changed under them.
 const VALIDATORS_MAX: usize = 32;
 
-/// How often a write begins anew because the database was deleted and created again under it.
+/// How often a write begins anew because the database was deleted and created again, or restored, under it.
 const INSTANCES_MAX: usize = 8;
 
 /// Writes edits; one result each, in order. Several edits of one document are made one after the other.
@@ -194,7 +194,7 @@ async fn write_batch(
         let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0 };
         let Some(results) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
             let found = resolved(inner, &database.name).await?;
-            if found.record.namespace == instance.record.namespace && changes < VALIDATORS_MAX {
+            if found.id() == instance.id() && changes < VALIDATORS_MAX {
                 // What validates has changed: the same edits are asked about anew, and know what became of them.
                 changes += 1;
                 instance = found;
@@ -261,8 +261,7 @@ impl Operation for WriteBatch<'_, '_> {
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
-        let (now, then) = (&found.record, &self.instance.record);
-        if now.namespace != then.namespace || now.rules != then.rules {
+        if found.id() != self.instance.id() || found.record.rules != self.instance.record.rules {
             return Ok(None);
         }
         // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are

@@ -5,7 +5,7 @@ mod support;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use flatbed_layer::restore::begin_incarnations;
+use flatbed_layer::renew::renew;
 use flatbed_layer::{
     CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Layer, Seq, Since, Wait,
 };
@@ -257,7 +257,7 @@ async fn a_restored_copy_has_other_sequences() {
     let db = create(&layer, "db", None).await;
     put(&db, "x", None, "{}").await.unwrap();
     let (before, seen) = all(&layer, Since::Beginning).await;
-    begin_incarnations(&store.fdb, &store.root, |_| ()).await.unwrap();
+    renew(&store.fdb, &store.root, false, |_| ()).await.unwrap();
     let (after, last) = all(&layer, Since::After(seen)).await;
     assert_eq!(told(&after), told(&before), "an old sequence means the beginning");
     assert_eq!(all(&layer, Since::After(last)).await.0, []);

@@ -29,12 +29,12 @@ impl RootKeys {
     }
 
     /// For SET_VERSIONSTAMPED_KEY: the stamp's place, then its offset (4 bytes little-endian).
-    pub(crate) fn database_event_stamped(&self) -> Vec<u8> {
+    pub(crate) fn database_event_stamped(&self, user_version: u16) -> Vec<u8> {
         let mut key = with_int(&self.prefix, DATABASE_EVENTS);
         key.push(TUPLE_VERSIONSTAMP);
         let offset = key.len() as u32;
         key.extend_from_slice(&[0xff; STAMP_BYTES - 2]);
-        key.extend_from_slice(&[0; 2]);
+        key.extend_from_slice(&user_version.to_be_bytes());
         key.extend_from_slice(&offset.to_le_bytes());
         key
     }

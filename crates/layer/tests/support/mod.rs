@@ -180,3 +180,39 @@ pub async fn assert_clean(layer: &Layer, db: &Database) {
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("not within a minute")
 }
+
+/// All keys of the store's root with their values, as a backup has them.
+pub async fn snapshot(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let begin = foundationdb::tuple::pack(&(foundationdb::tuple::Bytes::from(store.root.clone()),));
+    let end = [begin.as_slice(), &[0xff]].concat();
+    let mut trx = store.fdb.create_trx().expect("a transaction");
+    'anew: loop {
+        let mut option = foundationdb::RangeOption::from((begin.as_slice(), end.as_slice()));
+        let mut rows = Vec::new();
+        loop {
+            match trx.get_range(&option, 1, true).await {
+                Ok(page) => {
+                    rows.extend(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())));
+                    match option.next_range(&page) {
+                        Some(next) => option = next,
+                        None => return rows,
+                    }
+                }
+                Err(error) => {
+                    trx = trx.on_error(error).await.expect("an error that a retry mends");
+                    continue 'anew;
+                }
+            }
+        }
+    }
+}
+
+/// Puts the root's keys back to what they were, as `fdbrestore` does: beside every layer that is open.
+pub async fn put_back(store: &Store, rows: &[(Vec<u8>, Vec<u8>)]) {
+    let begin = foundationdb::tuple::pack(&(foundationdb::tuple::Bytes::from(store.root.clone()),));
+    let end = [begin.as_slice(), &[0xff]].concat();
+    change(&store.fdb, |trx| trx.clear_range(&begin, &end)).await;
+    for rows in rows.chunks(500) {
+        change(&store.fdb, |trx| rows.iter().for_each(|(key, value)| trx.set(key, value))).await;
+    }
+}

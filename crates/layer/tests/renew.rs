@@ -1,8 +1,8 @@
-//! A store as it is after a restore: other incarnations, everything else as it was.
+//! A store after a restore: other incarnations and stamps, everything else as it was, and nobody writes what he knew before.
 
 mod support;
 
-use flatbed_layer::restore::{Renewed, begin_incarnations, roots};
+use flatbed_layer::renew::{Renewed, renew, roots};
 use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Seq, Since, json};
 use foundationdb::tuple::pack;
 use support::{Store, all_changes, assert_clean, change, create, delete, get, put};
@@ -52,7 +52,7 @@ async fn followers_begin_anew() {
     let info = db.info().await.unwrap();
 
     let mut told = Vec::new();
-    let renewed = begin_incarnations(&store.fdb, &store.root, |moved| told.push(moved)).await.unwrap();
+    let renewed = renew(&store.fdb, &store.root, false, |moved| told.push(moved)).await.unwrap();
     assert_eq!(renewed, Renewed { databases: 2, entries: 5_002 });
     assert!(told.is_sorted() && told.len() > 3 && told.last() == Some(&5_002), "{told:?}");
 
@@ -62,7 +62,7 @@ async fn followers_begin_anew() {
         assert_clean(&layer, &db).await;
         let after = all_changes(&db).await;
         let rows = |rows: &[flatbed_layer::ChangeRow]| -> Vec<_> {
-            rows.iter().map(|row| (row.seq.number(), row.id.clone(), row.rev.clone(), row.deleted)).collect()
+            rows.iter().map(|row| (row.id.clone(), row.rev.clone(), row.deleted)).collect()
         };
         assert_eq!(rows(&after), rows(&before), "the same changes in the same order");
         assert!(after.iter().zip(&before).all(|(after, before)| after.seq != before.seq));
@@ -115,13 +115,13 @@ async fn what_was_interrupted_is_done_again() {
     change(&store.fdb, moved).await;
     assert_eq!(all_changes(&db).await.len(), 8);
 
-    let renewed = begin_incarnations(&store.fdb, &store.root, |_| {}).await.unwrap();
+    let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
     assert_eq!(renewed, Renewed { databases: 1, entries: 20 });
     assert_clean(&layer, &db).await;
     let (once, rows) = follow(&db, Since::After(seen)).await;
     assert_eq!(rows, 20);
     // Each restore is another one.
-    begin_incarnations(&store.fdb, &store.root, |_| {}).await.unwrap();
+    renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
     assert_eq!(follow(&db, Since::After(once)).await.1, 20);
     assert_clean(&layer, &db).await;
 }
@@ -142,7 +142,7 @@ async fn faults_lose_no_entry() {
     let (seen, rows) = follow(&db, Since::Beginning).await;
     assert_eq!(rows, 100);
     for _ in 0..20 {
-        let renewed = begin_incarnations(&store.fdb, &store.root, |_| {}).await.unwrap();
+        let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
         assert_eq!(renewed, Renewed { databases: 1, entries: 100 }, "what was moved is counted once");
         assert_eq!(follow(&db, Since::After(seen)).await.1, 100);
     }
@@ -176,6 +176,6 @@ async fn all_roots_are_found() {
     expected.sort();
     assert_eq!(found, expected);
     // One root alone is renewed.
-    let renewed = begin_incarnations(&store.fdb, &expected[1], |_| {}).await.unwrap();
+    let renewed = renew(&store.fdb, &expected[1], false, |_| {}).await.unwrap();
     assert_eq!(renewed, Renewed { databases: 1, entries: 1 });
 }

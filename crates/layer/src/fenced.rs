@@ -1,0 +1,160 @@
+//! What was begun before a renewal is not committed after its beginning.
+
+use std::sync::{Arc, OnceLock};
+
+use flatbed_flatten::json::{Limits, parse};
+use foundationdb::api::NetworkAutoStop;
+use foundationdb::tuple::Bytes;
+
+use crate::compact::Compact;
+use crate::database::Database;
+use crate::instance::Instance;
+use crate::renew::renew;
+use crate::transaction::{Attempt, Operation, Transaction};
+use crate::write::WriteBatch;
+use crate::{CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
+
+static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+
+/// A layer with a database, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
+async fn database() -> (Database, Option<tempfile::TempDir>) {
+    // SAFETY: the network is stopped by nobody before the process ends.
+    NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+    let root = Bytes::from(format!("test{}{:?}", std::process::id(), std::time::SystemTime::now()).into_bytes());
+    let root = root[..root.len().min(60)].to_vec();
+    let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
+        Ok(path) => (path, None),
+        Err(_) => {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("embedded.cluster");
+            std::fs::write(&path, "embedded:test@data\n").unwrap();
+            (path.to_str().unwrap().to_owned(), Some(directory))
+        }
+    };
+    let fdb = foundationdb::Database::from_path(&path).unwrap();
+    let layer = Layer::open(Arc::new(fdb), LayerOptions { root, ..LayerOptions::default() }).await.unwrap();
+    layer.create_database("db", &CreateOptions::default()).await.unwrap();
+    (layer.database("db"), directory)
+}
+
+async fn current(db: &Database) -> Arc<Instance> {
+    db.exists().await.unwrap();
+    crate::write::instance_of(&db.inner, &db.name).await.unwrap()
+}
+
+fn edit(id: &str) -> Edit<'_> {
+    let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+}
+
+/// A renewal is killed after its first transaction.
+async fn begin_renewal(db: &Database) {
+    let (fdb, root) = (db.inner.db.clone(), db.inner.options.root.clone());
+    let renewal = async move {
+        let _ = renew(&fdb, &root, false, |_| std::panic::resume_unwind(Box::new(()))).await;
+    };
+    assert!(tokio::spawn(renewal).await.is_err());
+}
+
+/// The operation is attempted, a renewal begins, and only then it is committed.
+async fn is_refused<O: Operation>(db: &Database, mut operation: O) {
+    let inner = &db.inner;
+    let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+    assert!(operation.attempt(&trx, Attempt::default()).await.is_ok());
+    begin_renewal(db).await;
+    assert!(trx.commit().await.is_err(), "a renewal has begun");
+    let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+    assert!(matches!(operation.attempt(&trx, Attempt::default()).await, Err(Error::Renewing)));
+    renew(&inner.db, &inner.options.root, false, |_| {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
+    let (db, _directory) = database().await;
+    let (inner, name) = (&*db.inner, &*db.name);
+    for id in ["a", "purged"] {
+        db.update(&edit(id)).await.unwrap();
+    }
+    let superseded = db.get("a", &crate::GetOptions::default()).await.unwrap().rev;
+    db.update(&Edit { parent: Some(superseded), ..edit("a") }).await.unwrap();
+    let edits = [edit("d")];
+    let prepared = async || {
+        let instance = current(&db).await;
+        let mut results = vec![None];
+        let mut batches = crate::write::prepare(inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        (instance, batches.pop().unwrap())
+    };
+    let (instance, mut items) = prepared().await;
+    is_refused(&db, WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 }).await;
+    // After its end it finds out by itself: what was prepared for the store of before is not written.
+    let mut write = WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
+    let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+    assert!(matches!(write.attempt(&trx, Attempt::default()).await, Ok(None)));
+
+    let instance = current(&db).await;
+    let names = ["new".to_owned()];
+    let (known_until, ids_max) = (crate::fields::FIRST_ID + instance.fields.len() as u64, 100);
+    let allocate =
+        || crate::fields::Allocate { inner, instance: &instance, names: &names, known_until, ids_max, attempted: 0 };
+    is_refused(&db, allocate()).await;
+    let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+    assert!(matches!(allocate().attempt(&trx, Attempt::default()).await, Ok(None)));
+
+    let ids = ["a".to_owned()];
+    let instance = current(&db).await;
+    is_refused(&db, Compact::new(inner, &instance, &ids)).await;
+    let revs = [db.get("purged", &crate::GetOptions::default()).await.unwrap().rev];
+    is_refused(&db, crate::purge::Purge::new(inner, name, "purged", &revs)).await;
+    let instance = current(&db).await;
+    let rows = [(vec![0; 4], vec![1])];
+    let blob_id = &[7; 16];
+    let (created_at_ms, is_first, touches) = (1, true, false);
+    let stage =
+        crate::staging::Stage { inner, instance: &instance, blob_id, created_at_ms, rows: &rows, is_first, touches };
+    is_refused(&db, stage).await;
+    assert_eq!(db.update(&edit("e")).await.unwrap().rev.generation(), 1);
+    let report = crate::check::check_database(&db, |_| {}).await.unwrap();
+    assert!(report.is_clean() && report.staged_uploads == 0, "{report:#?}");
+}
+
+#[tokio::test]
+async fn nothing_is_written_while_a_renewal_goes_on() {
+    let (db, _directory) = database().await;
+    let inner = &db.inner;
+    let layer = Layer { inner: Arc::clone(inner) };
+    db.update(&edit("a")).await.unwrap();
+    begin_renewal(&db).await;
+    let before = everything(&db).await;
+    let owner = [1; 16];
+    let local = LocalDocument { id: "l".into(), revision: 1, body: Vec::new() };
+    let refused = [
+        db.update(&edit("b")).await.map(|_| ()),
+        db.put_local(&local).await,
+        db.delete_local("l").await.map(|_| ()),
+        db.take_lease("l", &owner, None).await.map(|_| ()),
+        db.hold_lease("l", &owner, b"", false).await.map(|_| ()),
+        db.drop_lease("l").await,
+        db.set_security(b"{}").await,
+        db.set_purged_infos_limit(9).await,
+        db.purge("a", &[]).await.map(|_| ()),
+        layer.create_database("new", &CreateOptions::default()).await,
+        layer.delete_database("db").await,
+        layer.sweep_database_updates(std::time::Duration::ZERO).await.map(|_| ()),
+    ];
+    for (at, refused) in refused.into_iter().enumerate() {
+        assert!(matches!(refused, Err(Error::Renewing)), "{at}: {refused:?}");
+    }
+    // One database that cannot be listed does not keep others from being swept.
+    assert_eq!(layer.sweep_broken_uploads(std::time::Duration::ZERO).await.unwrap(), 0);
+    assert_eq!(everything(&db).await, before);
+    renew(&inner.db, &inner.options.root, false, |_| {}).await.unwrap();
+    db.update(&edit("b")).await.unwrap();
+}
+
+async fn everything(db: &Database) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let trx = db.inner.db.create_trx().unwrap();
+    let (begin, end) = (db.inner.keys.instance(), db.inner.keys.end());
+    let option = foundationdb::RangeOption::from((begin.as_slice(), end.as_slice()));
+    let page = trx.get_range(&option, 1, true).await.unwrap();
+    page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect()
+}

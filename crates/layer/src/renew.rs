@@ -1,0 +1,228 @@
+//! What a store must go through after a restore, before it is served.
+//!
+//! What was restored goes on from an older state than the one that followers, replicas and caches have seen, and its stamps
+//! may lie ahead of the cluster's versions. So a renewal draws another epoch, which no cache survives, gives every database
+//! another incarnation, so that no sequence from before means anything, and gives whatever bears a stamp one of this
+//! cluster's own commits, in the order that it had.
+//!
+//! All of it goes in transactions of bounded size, and an interrupted renewal is taken up where it was: entries of by-seq
+//! that are done lie in the new incarnation, records, purges and events that are done bear the new epoch. While it goes on the
+//! root's record says so, and nobody else reads or writes.
+
+mod database;
+mod events;
+mod roots;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foundationdb::Database as Fdb;
+use foundationdb::options::MutationType;
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::keys::{KeyRange, METADATA_VERSION, RootKeys};
+use crate::layer::random_id;
+use crate::metrics::Metrics;
+use crate::proto;
+use crate::read::page_of;
+use crate::records::check_format;
+use crate::transaction::{self, Attempt, Operation, Transaction};
+use crate::updates::{sweep_root, touch_newest};
+
+pub use roots::roots;
+
+/// What one transaction moves is at most this many entries, and this many bytes of keys and values together (one entry may
+/// pass it by its own size of a few kilobytes): well below FoundationDB's bounds. Each further attempt takes half.
+const PAGE_ENTRIES: usize = 2_000;
+const PAGE_BYTES_MAX: usize = 400_000;
+
+/// Records of databases read at once; each may have a `_security` of 50 kB.
+const RECORDS_AT_ONCE: usize = 20;
+
+/// What [`renew`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Renewed {
+    /// Databases with a new incarnation.
+    pub databases: u64,
+    /// Documents that have got a new sequence; after an interruption the rest of them.
+    pub entries: u64,
+}
+
+/// Renews everything under a root. Whoever serves it should be stopped: a layer that is open refuses all work meanwhile.
+///
+/// `is_copy`: the store was copied with all that the cluster knows beside it, so it cannot be seen whether an interrupted
+/// renewal in it was ended elsewhere. After an error or a kill it may be called again. `progress` is called after each
+/// transaction that changed something, with the number of documents so far.
+///
+/// # Errors
+/// [`Error::StoreNotFound`], [`Error::FormatTooNew`], [`Error::RenewedElsewhere`], [`Error::Corrupt`] for a record that cannot
+/// be read, [`Error::Storage`].
+pub async fn renew(db: &Fdb, root: &[u8], is_copy: bool, mut progress: impl FnMut(u64) + Send) -> Result<Renewed> {
+    let metrics = Arc::new(Metrics::default());
+    let keys = RootKeys::new(root);
+    let progress: &mut (dyn FnMut(u64) + Send) = &mut progress;
+    let mut ended = None;
+    loop {
+        let mut begin = Begin { keys: &keys, drawn: draw()?, ended, is_copy };
+        let Begun { epoch, is_foreign } = transaction::write(db, &metrics, &mut begin).await?;
+        if epoch == begin.drawn {
+            progress(0);
+        }
+        let renewal = Renewal { db, metrics: &metrics, keys: &keys, epoch };
+        let renewed = renewal.run(progress).await?;
+        if is_foreign {
+            ended = Some(epoch);
+            continue;
+        }
+        transaction::write(db, &metrics, &mut Finish { keys: &keys, epoch }).await?;
+        progress(renewed.entries);
+        return Ok(renewed);
+    }
+}
+
+fn draw() -> Result<u64> {
+    let random = random_id()?;
+    Ok(random.iter().fold(0, |drawn, byte| drawn << 8 | u64::from(*byte)))
+}
+
+/// A renewal under way.
+#[derive(Clone, Copy)]
+struct Renewal<'a> {
+    db: &'a Fdb,
+    metrics: &'a Arc<Metrics>,
+    keys: &'a RootKeys,
+    epoch: u64,
+}
+
+impl Renewal<'_> {
+    async fn run(&self, progress: &mut (dyn FnMut(u64) + Send)) -> Result<Renewed> {
+        // Of each name one is left: in whatever order they are stamped, none is told of what was before it.
+        let is_own = |bytes: Option<&[u8]>| self.is_own(bytes).map(|()| self.epoch);
+        sweep_root(self.db, self.metrics, self.keys, Duration::ZERO, &is_own, &mut |_| progress(0)).await?;
+        self.events(&mut || progress(0)).await?;
+        let mut renewed = Renewed::default();
+        let mut rest = Some(self.keys.databases());
+        while let Some(range) = rest {
+            let mut page = Records { keys: self.keys, range: &range };
+            let (records, next) = transaction::read(self.db, self.metrics, &mut page).await?;
+            for (key, name, record) in records {
+                renewed.databases += 1;
+                if record.epoch != self.epoch {
+                    self.database(&key, &name, &record, &mut renewed.entries, progress).await?;
+                }
+            }
+            rest = next;
+        }
+        Ok(renewed)
+    }
+
+    /// Whether the root's record, as a transaction finds it, says that this renewal goes on.
+    fn is_own(&self, bytes: Option<&[u8]>) -> Result<()> {
+        let record = bytes.map(proto::Instance::decode).transpose()?.unwrap_or_default();
+        let is_own = record.epoch == self.epoch && !record.renewal.is_empty();
+        if is_own { Ok(()) } else { Err(Error::RenewedElsewhere) }
+    }
+}
+
+struct Begun {
+    epoch: u64,
+    /// It was begun before, and perhaps ended since, in a state that this one is a copy of: its epoch and incarnations may
+    /// be known to others. It must be ended, and another follow.
+    is_foreign: bool,
+}
+
+/// Says in the root's record that a renewal goes on, with the epoch that it brings; or finds one that was interrupted.
+struct Begin<'a> {
+    keys: &'a RootKeys,
+    drawn: u64,
+    /// The epoch of one that has just been ended, which another is to follow.
+    ended: Option<u64>,
+    is_copy: bool,
+}
+
+impl Operation for Begin<'_> {
+    type Output = Begun;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Begun> {
+        let key = self.keys.instance();
+        let (root, metadata) = (trx.get(&key, false), trx.get(METADATA_VERSION, true));
+        let mut record = proto::Instance::decode(&*root.await?.ok_or(Error::StoreNotFound)?)?;
+        check_format("the store", record.format_version)?;
+        if attempt.maybe_committed && record.epoch == self.drawn {
+            return Ok(Begun { epoch: self.drawn, is_foreign: false });
+        }
+        match self.ended {
+            Some(ended) if record.epoch != ended || record.renewal.is_empty() => return Err(Error::RenewedElsewhere),
+            None if !record.renewal.is_empty() => {
+                // The transaction that began it has stamped both. A renewal's end changes the other, which no restore of
+                // what lies under the root brings back.
+                let is_own = !self.is_copy && metadata.await?.as_deref() == Some(&record.renewal);
+                return Ok(Begun { epoch: record.epoch, is_foreign: !is_own });
+            }
+            _ => {}
+        }
+        record.epoch = self.drawn;
+        record.renewal = vec![0xff; STAMP_BYTES];
+        let mut operand = record.encode_to_vec();
+        let offset = (operand.len() - STAMP_BYTES) as u32;
+        operand.extend_from_slice(&offset.to_le_bytes());
+        trx.atomic_op(&key, &operand, MutationType::SetVersionstampedValue);
+        trx.update_metadata_version();
+        Ok(Begun { epoch: self.drawn, is_foreign: false })
+    }
+}
+
+/// Of a versionstamp without a user version.
+const STAMP_BYTES: usize = 10;
+
+/// Lets the store be used.
+struct Finish<'a> {
+    keys: &'a RootKeys,
+    epoch: u64,
+}
+
+impl Operation for Finish<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        let key = self.keys.instance();
+        let mut record = proto::Instance::decode(&*trx.get(&key, false).await?.ok_or(Error::StoreNotFound)?)?;
+        if record.epoch != self.epoch {
+            return Err(Error::RenewedElsewhere);
+        }
+        if record.renewal.is_empty() {
+            return if attempt.maybe_committed { Ok(()) } else { Err(Error::RenewedElsewhere) };
+        }
+        record.renewal = Vec::new();
+        trx.set(&key, &record.encode_to_vec());
+        touch_newest(trx, self.keys)?;
+        trx.update_metadata_version();
+        Ok(())
+    }
+}
+
+/// A page of databases.
+struct Records<'a> {
+    keys: &'a RootKeys,
+    range: &'a KeyRange,
+}
+
+impl Operation for Records<'_> {
+    /// Keys, names and records, and what is left.
+    type Output = (Vec<(Vec<u8>, String, proto::DatabaseRecord)>, Option<KeyRange>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let page = trx.get_range(&page_of(self.range, RECORDS_AT_ONCE, false), 1, true).await?;
+        let more = page.more() || page.len() == RECORDS_AT_ONCE;
+        let mut records = Vec::with_capacity(page.len());
+        for row in &page {
+            let record = proto::DatabaseRecord::decode(row.value())?;
+            check_format("the database", record.format_version)?;
+            records.push((row.key().to_vec(), self.keys.database_name(row.key())?, record));
+        }
+        let last = page.last().filter(|_| more);
+        let next = last.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
+        Ok((records, next))
+    }
+}

@@ -1,0 +1,64 @@
+//! New stamps for what `_db_updates` tells of creations and deletions.
+
+use foundationdb::options::MutationType;
+use prost::Message;
+
+use super::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
+use crate::error::Result;
+use crate::keys::KeyRange;
+use crate::proto;
+use crate::read::page_of;
+use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
+
+impl Renewal<'_> {
+    /// Goes through the log from its beginning. What has been stamped anew lies behind what has not, or, where the cluster
+    /// is younger than the stamps, before it: it bears the epoch, and is passed over.
+    pub(super) async fn events(&self, progress: &mut (dyn FnMut() + Send)) -> Result<()> {
+        let mut range = self.keys.database_events();
+        loop {
+            let mut page = EventsPage { renewal: self, range: &range };
+            let (stamped, last) = transaction::write(self.db, self.metrics, &mut page).await?;
+            if stamped > 0 {
+                progress();
+            }
+            let Some(last) = last else { return Ok(()) };
+            range.begin = [last.as_slice(), &[0]].concat();
+        }
+    }
+}
+
+struct EventsPage<'a> {
+    renewal: &'a Renewal<'a>,
+    range: &'a KeyRange,
+}
+
+impl Operation for EventsPage<'_> {
+    /// How many were stamped, and the last key looked at; `None`: there was none.
+    type Output = (u16, Option<Vec<u8>>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let Renewal { keys, epoch, .. } = *self.renewal;
+        let root = trx.get(&keys.instance(), false);
+        let page = trx.get_range(&page_of(self.range, PAGE_ENTRIES, false), 1, false).await?;
+        self.renewal.is_own(root.await?.as_deref())?;
+        let quiet = Quiet(trx);
+        let (mut bytes, mut user_version, mut last) = (0, 0, None);
+        for row in &page {
+            last = Some(row.key().to_vec());
+            // What is no event stays, for the checker to tell of.
+            let event = proto::DatabaseEvent::decode(row.value()).ok().filter(|event| event.renewed != epoch);
+            if let (Some(mut event), Ok(_)) = (event, keys.database_event_stamp(row.key())) {
+                event.renewed = epoch;
+                let (key, value) = (keys.database_event_stamped(user_version), event.encode_to_vec());
+                quiet.atomic(&key, &value, MutationType::SetVersionstampedKey)?;
+                trx.clear(row.key());
+                user_version += 1;
+                bytes += 4 * row.key().len() + value.len();
+                if bytes > PAGE_BYTES_MAX {
+                    break;
+                }
+            }
+        }
+        Ok((user_version, last))
+    }
+}

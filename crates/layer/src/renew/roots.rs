@@ -1,0 +1,61 @@
+//! Which roots there are in a store.
+
+use std::sync::Arc;
+
+use foundationdb::Database as Fdb;
+use prost::Message;
+
+use crate::error::Result;
+use crate::keys::{KeyRange, RootKeys};
+use crate::metrics::Metrics;
+use crate::proto;
+use crate::read::page_of;
+use crate::records::check_format;
+use crate::transaction::{self, Attempt, Operation, Transaction};
+
+/// The roots of all layers in a store, in bytewise order.
+///
+/// Reads one key a root, and one for each key of others' that begins like a root.
+///
+/// # Errors
+/// [`Error::FormatTooNew`] for a root that this program does not know, [`Error::Storage`].
+pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
+    let metrics = Arc::new(Metrics::default());
+    let mut roots = Vec::new();
+    let mut rest = RootKeys::every_root();
+    while let Some((key, instance)) = transaction::read(db, &metrics, &mut FirstRoot { range: &rest }).await? {
+        rest.begin = match instance {
+            // Behind all keys under this root. What follows may be the root that has this one as its beginning.
+            Some((root, is_ours)) => {
+                let next = RootKeys::new(&root).end();
+                roots.extend(is_ours.then_some(root));
+                next
+            }
+            None => [key.as_slice(), &[0]].concat(),
+        };
+    }
+    Ok(roots)
+}
+
+struct FirstRoot<'a> {
+    range: &'a KeyRange,
+}
+
+impl Operation for FirstRoot<'_> {
+    /// A key, and the root that it lies under if it has that form; whether that is a layer's.
+    type Output = Option<(Vec<u8>, Option<(Vec<u8>, bool)>)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let page = trx.get_range(&page_of(self.range, 1, false), 1, true).await?;
+        let Some(key) = page.first().map(|row| row.key().to_vec()) else { return Ok(None) };
+        let Ok(root) = RootKeys::root_of(&key) else { return Ok(Some((key, None))) };
+        let bytes = trx.get(&RootKeys::new(&root).instance(), true).await?;
+        let record = bytes.and_then(|bytes| proto::Instance::decode(&*bytes).ok());
+        // Anything may stand under a key of this form in a store that is shared.
+        let record = record.filter(|record| record.uuid.len() == 16 && record.format_version > 0);
+        if let Some(record) = &record {
+            check_format("the store", record.format_version)?;
+        }
+        Ok(Some((key, Some((root, record.is_some())))))
+    }
+}
