@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use crate::error::{Failure, Result, parse_rev};
 use crate::json_out;
 use crate::query::Query;
-use crate::reply::{Interrupted, Sender};
+use crate::reply::{CHUNK_BYTES, Interrupted, Sender};
 
 /// What an attachment is where nobody says.
 pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
@@ -242,27 +242,28 @@ impl Show {
 /// A part of a document's text.
 pub(crate) enum Part {
     Text(Vec<u8>),
+    /// The document's body, which is not copied.
+    Body,
     /// The data of the attachment at this place, as base64.
     Data(usize),
     /// The data of the attachment at this place, as it is stored.
     Stored(usize),
 }
 
-/// A document up to its attachments, left open. Its revisions may have been read for another reason than to be shown.
-pub(crate) fn open(document: &Document, with_revisions: bool, out: &mut Vec<u8>) {
-    if with_revisions || document.revisions.is_none() {
-        json_out::open_document(document, out);
-    } else {
-        json_out::open_document(&Document { revisions: None, ..document.clone() }, out);
-    }
+/// A document up to its attachments, left open, behind what is in `out`; what comes next is to be written behind what is
+/// left there. Its revisions may have been read for another reason than to be shown.
+pub(crate) fn open(document: &Document, with_revisions: bool, parts: &mut Vec<Part>, out: &mut Vec<u8>) {
+    json_out::begin_document(document, out);
+    parts.push(Part::Text(std::mem::take(out)));
+    parts.push(Part::Body);
+    json_out::go_on_with_document(document, with_revisions, out);
 }
 
 /// A document's text with its attachments, whose data is read when it is sent.
 pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
     let known_to = show.known_to(document.revisions.as_deref());
-    let mut out = Vec::new();
-    open(document, with_revisions, &mut out);
-    let mut parts = Vec::new();
+    let (mut out, mut parts) = (Vec::new(), Vec::new());
+    open(document, with_revisions, &mut parts, &mut out);
     if !document.attachments.is_empty() {
         out.extend_from_slice(b",\"_attachments\":{");
         for (at, attachment) in document.attachments.iter().enumerate() {
@@ -289,13 +290,15 @@ pub(crate) fn length(document: &Document, parts: &[Part]) -> u64 {
     let attachment = |at: &usize| document.attachments.get(*at);
     let of = |part: &Part| match part {
         Part::Text(text) => text.len() as u64,
+        Part::Body => document.body.len() as u64,
         Part::Data(at) => attachment(at).map_or(0, |attachment| attachment.length.div_ceil(3) * 4),
         Part::Stored(at) => attachment(at).map_or(0, |attachment| attachment.stored_length),
     };
     parts.iter().map(of).sum()
 }
 
-/// Sends a document's text; what attachments take in memory does not depend on their size.
+/// Sends a document's text; what it takes in memory beside the document does not depend on its size, nor on that of its
+/// attachments.
 pub(crate) async fn send(
     database: &Database,
     document: &Document,
@@ -305,6 +308,7 @@ pub(crate) async fn send(
     for part in parts {
         match part {
             Part::Text(text) => sender.buffer.extend_from_slice(&text),
+            Part::Body => sender.write(&document.body).await?,
             Part::Data(at) => {
                 if let Some(attachment) = document.attachments.get(at) {
                     data(database, document, attachment, sender).await?;
@@ -330,7 +334,9 @@ pub(crate) async fn send_or_null(
 ) -> std::result::Result<(), Interrupted> {
     match document {
         // The common case goes without a list of parts.
-        Some(document) if document.attachments.is_empty() => json_out::document(document, &mut sender.buffer),
+        Some(document) if document.attachments.is_empty() && document.body.len() <= CHUNK_BYTES => {
+            json_out::document(document, &mut sender.buffer);
+        }
         // Boxed: it is rare, and its state would stand in that of every feed.
         Some(document) => Box::pin(send(database, document, parts(document, show, true), sender)).await?,
         None => sender.buffer.extend_from_slice(b"null"),

@@ -45,8 +45,12 @@ impl Cors {
             return None;
         }
         self.allowed(headers)?;
-        let mut reply =
-            Reply { status: StatusCode::NO_CONTENT, headers: HeaderMap::new(), body: ReplyBody::Full(None) };
+        let mut reply = Reply {
+            status: StatusCode::NO_CONTENT,
+            headers: HeaderMap::new(),
+            body: ReplyBody::Full(None),
+            held: None,
+        };
         self.decorate(headers, &mut reply.headers);
         let mut allowed = HEADERS.to_owned();
         for name in &self.headers {

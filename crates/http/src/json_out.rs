@@ -96,8 +96,15 @@ pub(crate) fn digest(attachment: &Attachment) -> String {
 }
 
 /// A document up to its attachments, left open.
-pub(crate) fn open_document(document: &Document, out: &mut Vec<u8>) {
+fn open_document(document: &Document, out: &mut Vec<u8>) {
     out.reserve(document.body.len() + document.id.len() + 80);
+    begin_document(document, out);
+    out.extend_from_slice(&document.body);
+    go_on_with_document(document, true, out);
+}
+
+/// What stands before a document's body.
+pub(crate) fn begin_document(document: &Document, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"_id\":");
     string(&document.id, out);
     out.extend_from_slice(b",\"_rev\":");
@@ -107,9 +114,12 @@ pub(crate) fn open_document(document: &Document, out: &mut Vec<u8>) {
     }
     if !document.body.is_empty() {
         out.push(b',');
-        out.extend_from_slice(&document.body);
     }
-    if let Some(revisions) = &document.revisions {
+}
+
+/// What stands behind a document's body up to its attachments, left open.
+pub(crate) fn go_on_with_document(document: &Document, with_revisions: bool, out: &mut Vec<u8>) {
+    if let Some(revisions) = document.revisions.as_ref().filter(|_| with_revisions) {
         out.extend_from_slice(b",\"_revisions\":{\"start\":");
         number(revisions.first().map_or(0, RevId::generation), out);
         out.extend_from_slice(b",\"ids\":[");

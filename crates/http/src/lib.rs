@@ -17,6 +17,7 @@ mod ids;
 mod json_out;
 mod metrics;
 mod multipart;
+mod outlet;
 mod preface;
 mod query;
 mod replicator;

@@ -116,21 +116,18 @@ pub(crate) fn exposition(state: &State) -> String {
     flatbed_metrics::text(&families)
 }
 
-fn memory(state: &State) -> [Family; 4] {
-    let ([texts, trees], answers, pages) =
-        (state.memory.usage(), state.replies.whole_usage(), state.replies.page_usage());
-    let parts = [("request_text", texts), ("request_tree", trees), ("answer", answers)];
+fn memory(state: &State) -> [Family; 2] {
+    let ([texts, trees], pages, unsent) =
+        (state.memory.usage(), state.outlets.page_usage(), state.outlets.piece_usage());
+    let parts = [("request_text", texts), ("request_tree", trees), ("answer_page", pages), ("answer_unsent", unsent)];
     let mut used =
-        Family::new("flatbed_memory_used_bytes", "Memory that requests' bodies and large answers hold.", Kind::Gauge);
+        Family::new("flatbed_memory_used_bytes", "Memory that requests' bodies and answers hold.", Kind::Gauge);
     let mut limit = Family::new("flatbed_memory_limit_bytes", "What they may hold at most together.", Kind::Gauge);
     for (part, usage) in parts {
         used.push(&[("part", part.into())], Value::Count(usage.used as u64));
         limit.push(&[("part", part.into())], Value::Count(usage.limit as u64));
     }
-    let help = "Pages of streams that are read and not yet written out, of about 1 MB at most.";
-    let pages_used = Family::gauge("flatbed_stream_pages", help, pages.used as f64);
-    let pages_limit = Family::gauge("flatbed_stream_pages_limit", "Such pages at most.", pages.limit as f64);
-    [used, limit, pages_used, pages_limit]
+    [used, limit]
 }
 
 /// How much there is of something bounded.

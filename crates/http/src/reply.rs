@@ -6,13 +6,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_layer::Document;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::error::Failure;
-use crate::metrics::{Follower, Usage};
+use crate::metrics::Follower;
+use crate::outlet::{Outgoing, Outlet, Room};
+use crate::tracked;
 
 /// Pieces of a streamed answer are about this large.
 pub(crate) const CHUNK_BYTES: usize = 48 * 1024;
@@ -26,90 +29,56 @@ const CHUNKS_WAITING_MAX: usize = 2;
 /// A reader that takes nothing for this long is given up.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// Whole answers above this go out in pieces: one that is not read is then seen to stall, over HTTP/2 too.
-const PACED_BYTES: usize = 256 * 1024;
+/// An answer that finds no room for so long is refused.
+const ROOM_MAX: Duration = Duration::from_secs(30);
 
-/// The unit in which memory for answers is given out.
-const PERMIT_BYTES: usize = 1024;
-
-/// Pages of streams that are read and not yet written out. A page is about 1 MB of documents at most, or 1 MB and one
-/// document more.
-const PAGES_MAX: usize = 64;
-
-/// Memory that answers may take together, so that readers who do not read cannot exhaust it.
-#[derive(Debug)]
-pub(crate) struct ReplyMemory {
-    whole: Arc<Semaphore>,
-    whole_bytes_max: usize,
-    pages: Arc<Semaphore>,
+/// Where streams wait before they read a page.
+#[derive(Debug, Clone)]
+pub(crate) struct Pages {
+    outlet: Option<Arc<Outlet>>,
+    has_documents: bool,
 }
 
 /// Room for a page until this is dropped.
-pub(crate) type PagePermit = Option<OwnedSemaphorePermit>;
+pub(crate) type PagePermit = Option<Room>;
 
-impl ReplyMemory {
-    pub(crate) fn new(whole_bytes: usize) -> Self {
-        let whole = (whole_bytes / PERMIT_BYTES).min(u32::MAX as usize);
-        let (whole, pages) = (Arc::new(Semaphore::new(whole)), Arc::new(Semaphore::new(PAGES_MAX)));
-        ReplyMemory { whole, whole_bytes_max: whole_bytes, pages }
+impl Pages {
+    /// For the answer at hand; `has_documents`: its pages may have documents of any size.
+    pub(crate) fn new(has_documents: bool) -> Pages {
+        Pages { outlet: tracked::outlet(), has_documents }
     }
 
-    /// Bytes of whole answers that go out in pieces.
-    pub(crate) fn whole_usage(&self) -> Usage {
-        let free = self.whole.available_permits() * PERMIT_BYTES;
-        Usage { used: self.whole_bytes_max.saturating_sub(free), limit: self.whole_bytes_max }
-    }
-
-    /// Pages of streams.
-    pub(crate) fn page_usage(&self) -> Usage {
-        Usage { used: PAGES_MAX.saturating_sub(self.pages.available_permits()), limit: PAGES_MAX }
-    }
-
-    /// Where streams wait before they read a page.
-    pub(crate) fn pages(&self) -> Pages {
-        Pages(self.pages.clone())
-    }
-
-    /// Lets a large whole body out piece by piece; where too many are waiting already, an error takes its place.
-    pub(crate) fn pace(&self, reply: &mut Reply) {
-        let ReplyBody::Full(Some(bytes)) = &reply.body else { return };
-        if bytes.len() <= PACED_BYTES {
-            return;
+    /// Waits for room for the page that takes most; what it does not take is to be given back once it is read.
+    async fn room(&self) -> PagePermit {
+        match &self.outlet {
+            Some(outlet) => Some(outlet.page_room(self.has_documents).await),
+            None => None,
         }
-        let mut rest = bytes.clone();
-        let permits = u32::try_from(rest.len().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let Ok(permit) = self.whole.clone().try_acquire_many_owned(permits) else {
-            let reason = "Too many large answers at once";
-            *reply = Reply::failure(&Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason));
-            return;
-        };
-        reply.header(header::CONTENT_LENGTH, &rest.len().to_string());
-        let (pieces, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-        reply.body = ReplyBody::Stream(receiver);
-        let sender = Sender { pieces, buffer: Vec::new(), follower: None };
-        tokio::spawn(async move {
-            let _permit = permit;
-            while !rest.is_empty() {
-                let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
-                if sender.send(Piece::Data(piece)).await.is_err() {
-                    return;
-                }
-            }
-            let _ = sender.send(Piece::End).await;
-        });
     }
 }
 
-/// See [`ReplyMemory::pages`].
-#[derive(Debug, Clone)]
-pub(crate) struct Pages(Arc<Semaphore>);
+/// Room for what is read before the answer begins: who waits for long is told so, and does not wait for ever where what
+/// is to be read first, in the client's order, waits behind what is to be read later.
+pub(crate) async fn first_room(pages: &Pages) -> Result<PagePermit, Failure> {
+    tokio::time::timeout(ROOM_MAX, pages.room()).await.map_err(|_| busy())
+}
 
-impl Pages {
-    /// Waits for room for a page.
-    pub(crate) async fn room(&self) -> PagePermit {
-        // The semaphore is never closed.
-        self.0.clone().acquire_owned().await.ok()
+fn busy() -> Failure {
+    let reason = "Too many answers wait for their clients";
+    Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+}
+
+/// Gives back what a page does not take.
+pub(crate) fn shrink(room: &mut PagePermit, bytes: usize) {
+    if let Some(room) = room {
+        room.shrink(bytes);
     }
+}
+
+/// What a page takes once it is read, beside its documents' bodies: ids and revisions of so many rows.
+pub(crate) fn page_bytes<'d>(rows: usize, documents: impl Iterator<Item = &'d Document>) -> usize {
+    const ROW_BYTES: usize = 1_024;
+    CHUNK_BYTES + rows * ROW_BYTES + documents.map(|document| document.body.len()).sum::<usize>()
 }
 
 /// The body of an answer.
@@ -117,17 +86,27 @@ impl Pages {
 pub enum ReplyBody {
     /// All of it.
     Full(Option<Bytes>),
+    /// All of it, with the room that it takes.
+    Whole(Whole),
     /// Pieces from a task.
     Stream(mpsc::Receiver<Piece>),
     /// A stream that has ended as it should.
     Ended,
 }
 
+/// See [`ReplyBody::Whole`].
+#[derive(Debug)]
+pub struct Whole {
+    rest: Bytes,
+    outlet: Arc<Outlet>,
+    room: Arc<Room>,
+}
+
 /// What the task of a streamed answer sends.
 #[derive(Debug)]
 pub enum Piece {
     /// More of the text.
-    Data(Bytes),
+    Data(Outgoing),
     /// The text is complete. A task that ends without this has failed, and the connection is cut.
     End,
 }
@@ -138,15 +117,23 @@ pub enum Piece {
 pub struct BrokenOff;
 
 impl Body for ReplyBody {
-    type Data = Bytes;
+    type Data = Outgoing;
     type Error = BrokenOff;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
         match &mut *self {
-            ReplyBody::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            ReplyBody::Full(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(Outgoing::new(bytes, None, None)))))
+            }
+            ReplyBody::Whole(Whole { rest, .. }) if rest.is_empty() => Poll::Ready(None),
+            ReplyBody::Whole(Whole { rest, outlet, room }) => {
+                // In pieces: what is sent of it shows that its client reads.
+                let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
+                Poll::Ready(Some(Ok(Frame::data(Outgoing::new(piece, Some(outlet.clone()), Some(room.clone()))))))
+            }
             ReplyBody::Ended => Poll::Ready(None),
             ReplyBody::Stream(pieces) => match std::task::ready!(pieces.poll_recv(context)) {
                 Some(Piece::Data(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
@@ -160,12 +147,17 @@ impl Body for ReplyBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, ReplyBody::Full(None) | ReplyBody::Ended)
+        match self {
+            ReplyBody::Full(None) | ReplyBody::Ended => true,
+            ReplyBody::Whole(whole) => whole.rest.is_empty(),
+            ReplyBody::Full(Some(_)) | ReplyBody::Stream(_) => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             ReplyBody::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            ReplyBody::Whole(whole) => SizeHint::with_exact(whole.rest.len() as u64),
             ReplyBody::Ended => SizeHint::with_exact(0),
             ReplyBody::Stream(_) => SizeHint::default(),
         }
@@ -179,6 +171,8 @@ pub(crate) struct Sender {
     pub buffer: Vec<u8>,
     /// Where a feed's bytes are counted.
     follower: Option<Follower>,
+    /// Where its pieces have room.
+    outlet: Option<Arc<Outlet>>,
 }
 
 /// The client is gone or does not read: the task ends.
@@ -222,7 +216,16 @@ impl Sender {
         }
         // More is likely to come, as much again: room for it at once.
         let data = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES + ROW_BYTES));
-        self.send(Piece::Data(data.into())).await
+        self.send_data(data.into()).await
+    }
+
+    /// Sends a text behind what is in the buffer, however long it is, without ever having it in memory twice.
+    pub(crate) async fn write(&mut self, text: &[u8]) -> Result<(), Gone> {
+        for part in text.chunks(CHUNK_BYTES) {
+            self.buffer.extend_from_slice(part);
+            self.send_if_full().await?;
+        }
+        Ok(())
     }
 
     /// Sends what is in the buffer, which takes no memory then: a feed may wait long for its next row.
@@ -231,27 +234,25 @@ impl Sender {
             return Ok(());
         }
         let data = Bytes::from(std::mem::take(&mut self.buffer));
-        self.send(Piece::Data(data)).await
+        self.send_data(data).await
     }
 
     /// Sends what is in many answers, after what is in the buffer.
     pub(crate) async fn send_shared(&mut self, bytes: Bytes) -> Result<(), Gone> {
         self.flush().await?;
-        self.send(Piece::Data(bytes)).await
+        self.send_data(bytes).await
     }
 
     /// Waits until a piece can be sent without waiting.
     pub(crate) async fn ready(&self) -> Result<(), Gone> {
-        match tokio::time::timeout(STALL_MAX, self.pieces.reserve()).await {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(Gone),
-        }
+        self.reserve().await.map(drop)
     }
 
     /// Sends the rest and the end.
     pub(crate) async fn finish(mut self) -> Result<(), Gone> {
         self.flush().await?;
-        self.send(Piece::End).await
+        self.reserve().await?.send(Piece::End);
+        Ok(())
     }
 
     /// Counts what is sent as `follower`'s, for as long as there is this sender.
@@ -272,13 +273,52 @@ impl Sender {
         self.pieces.closed().await;
     }
 
-    async fn send(&self, piece: Piece) -> Result<(), Gone> {
-        if let (Some(follower), Piece::Data(data)) = (&self.follower, &piece) {
+    async fn reserve(&self) -> Result<mpsc::Permit<'_, Piece>, Gone> {
+        match tokio::time::timeout(STALL_MAX, self.pieces.reserve()).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => Err(Gone),
+        }
+    }
+
+    async fn send_data(&self, data: Bytes) -> Result<(), Gone> {
+        if let Some(follower) = &self.follower {
             follower.bytes(data.len());
         }
-        match tokio::time::timeout(STALL_MAX, self.pieces.send(piece)).await {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(Gone),
+        let place = self.reserve().await?;
+        let room = match &self.outlet {
+            // That others do not read is not this client's fault: it waits as long as it is there.
+            Some(outlet) => tokio::select! {
+                biased;
+                room = outlet.room(data.len()) => Some(Arc::new(room)),
+                () = self.pieces.closed() => return Err(Gone),
+            },
+            None => None,
+        };
+        place.send(Piece::Data(Outgoing::new(data, self.outlet.clone(), room)));
+        Ok(())
+    }
+
+    /// Waits for room for a page, as long as the client is there.
+    pub(crate) async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
+        self.watch().page_room(pages).await
+    }
+
+    /// What knows of the client while something else is sent.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(self.pieces.clone())
+    }
+}
+
+/// See [`Sender::watch`].
+pub(crate) struct Watch(mpsc::Sender<Piece>);
+
+impl Watch {
+    /// As [`Sender::page_room`].
+    pub(crate) async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
+        tokio::select! {
+            biased;
+            room = pages.room() => Ok(room),
+            () = self.0.closed() => Err(Gone),
         }
     }
 }
@@ -292,13 +332,16 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// Its body.
     pub body: ReplyBody,
+    /// The room that a whole body was read in.
+    pub(crate) held: PagePermit,
 }
 
 impl Reply {
     /// A JSON text; a newline is added as CouchDB does.
     pub fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
         text.push(b'\n');
-        let mut reply = Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(Some(text.into())) };
+        let mut reply =
+            Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(Some(text.into())), held: None };
         reply.json_headers();
         reply
     }
@@ -310,8 +353,12 @@ impl Reply {
 
     /// 304 with its tag.
     pub fn not_modified(etag: &str) -> Self {
-        let mut reply =
-            Reply { status: StatusCode::NOT_MODIFIED, headers: HeaderMap::new(), body: ReplyBody::Full(None) };
+        let mut reply = Reply {
+            status: StatusCode::NOT_MODIFIED,
+            headers: HeaderMap::new(),
+            body: ReplyBody::Full(None),
+            held: None,
+        };
         reply.header(header::ETAG, etag);
         reply
     }
@@ -319,9 +366,28 @@ impl Reply {
     /// JSON in pieces.
     pub(crate) fn stream() -> (Self, Sender) {
         let (sender, pieces) = mpsc::channel(CHUNKS_WAITING_MAX);
-        let mut reply = Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces) };
+        let mut reply =
+            Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces), held: None };
         reply.json_headers();
-        (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None })
+        (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None, outlet: tracked::outlet() })
+    }
+
+    /// Finds room for a whole body; where there is none for long, an error takes its place.
+    pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) {
+        let held = self.held.take();
+        let ReplyBody::Full(Some(bytes)) = &self.body else { return };
+        let room = match held {
+            Some(mut room) => {
+                room.shrink(bytes.len() + CHUNK_BYTES);
+                Ok(room)
+            }
+            None => tokio::time::timeout(ROOM_MAX, outlet.room(bytes.len())).await,
+        };
+        let Ok(room) = room else {
+            *self = Reply::failure(&busy());
+            return;
+        };
+        self.body = ReplyBody::Whole(Whole { rest: bytes.clone(), outlet: outlet.clone(), room: Arc::new(room) });
     }
 
     fn json_headers(&mut self) {

@@ -16,6 +16,7 @@ use crate::handlers::{
     revisions, scheduler, server,
 };
 use crate::host;
+use crate::outlet::Outlet;
 use crate::query::{Query, decode};
 use crate::replicator::REPLICATOR;
 use crate::reply::{Reply, ReplyBody};
@@ -29,20 +30,21 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 /// Where a client says which challenge it wants to see in a 401.
 const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
 
-/// Answers one request; `peer` is `None` for one of this server's own replications.
+/// Answers one request at its outlet; `peer` is `None` for one of this server's own replications.
 pub(crate) async fn answer(
     state: Arc<State>,
     request: hyper::Request<Incoming>,
     peer: Option<SocketAddr>,
+    outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
     let id = state.request_ids.next();
     let segments = segments(request.uri().path());
     let route = segments.as_ref().map_or(Route::Invalid, |segments| Route::of(segments));
-    let tracking = Tracking::begin(&state.metrics, &id, request.method(), request.uri(), route, peer);
+    let tracking = Tracking::begin(&state.metrics, &id, request.method(), request.uri(), route, peer, outlet.clone());
     if let Some(continue_trace) = state.continue_trace {
         tracking.continue_trace(continue_trace, request.headers());
     }
-    tracking.spans().within(answer_within(state, request, id, (segments, route), tracking)).await
+    tracking.spans().within(answer_within(state, request, id, (segments, route), tracking, outlet)).await
 }
 
 async fn answer_within(
@@ -51,7 +53,11 @@ async fn answer_within(
     id: String,
     (segments, mut route): (Result<Vec<String>>, Route),
     tracking: Tracking,
+    outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
+    outlet.connection().unblocked().await;
+    // Where others wait for room for what they have made, nothing is made that would wait behind them.
+    drop(outlet.room(0).await);
     let (mut parts, body) = request.into_parts();
     // Nothing from outside has extensions.
     let inside = parts.extensions.remove::<Principal>();
@@ -78,6 +84,9 @@ async fn answer_within(
                     Some(principal) => principal,
                     None => state.admins.authenticate(authorization).await?,
                 };
+                if principal.is_admin {
+                    outlet.connection().know();
+                }
                 user = principal.name.clone();
                 let segments = segments?;
                 let memory = state.memory.clone();
@@ -100,7 +109,7 @@ async fn answer_within(
         }
         reply.body = ReplyBody::Full(None);
     }
-    state.replies.pace(&mut reply);
+    reply.find_room(&outlet).await;
     state.cors.decorate(&request_headers, &mut reply.headers);
     reply.header(REQUEST_ID, &id);
     reply.headers.insert(header::SERVER, state.server_header.clone());

@@ -1,7 +1,6 @@
 //! Listening, connections and their limits, and the end of it all.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +23,10 @@ use crate::functions::Functions;
 use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
 use crate::metrics::{FiguresElsewhere, Metrics};
+use crate::outlet::{ANSWERS_MAX, Outlets};
 use crate::preface;
 use crate::replicator::{Replicator, ReplicatorOptions};
-use crate::reply::{ReplyMemory, STALL_MAX};
+use crate::reply::STALL_MAX;
 use crate::request::BodyMemory;
 use crate::router;
 use crate::stall::StallGuard;
@@ -44,8 +44,17 @@ const KEEP_ALIVE: TcpKeepalive =
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
-/// Feeds and other requests at once on one connection of HTTP/2.
-const STREAMS_MAX: u32 = 1_000;
+/// Streams that a client of HTTP/2 has reset and whose request was not looked at yet; with more its connection ends.
+const RESETS_MAX: usize = 20;
+
+/// Streams that a client of HTTP/2 has broken the protocol on, likewise.
+const BROKEN_MAX: usize = 100;
+
+/// What a stream of HTTP/2 buffers of its answer.
+const STREAM_BUFFER_BYTES: usize = 64 * 1024;
+
+/// What a connection of HTTP/2 takes of requests' bodies before they are read.
+const RECEIVED_BYTES_MAX: u32 = 256 * 1024;
 
 /// Header lines of a request.
 const HEADERS_MAX: usize = 100;
@@ -66,7 +75,7 @@ pub struct ServerOptions {
     pub version: String,
     /// The largest body of a request, inflated, in bytes.
     pub body_bytes_max: usize,
-    /// Memory for all requests' bodies that are being read and worked on, in bytes; large answers may take half as much
+    /// Memory for all requests' bodies that are being read and worked on, in bytes; answers may take three quarters as much
     /// again.
     pub body_memory_bytes: usize,
     /// Connections at once; further ones wait to be accepted.
@@ -138,7 +147,7 @@ pub(crate) struct State {
     pub version: String,
     pub server_header: HeaderValue,
     pub memory: BodyMemory,
-    pub replies: ReplyMemory,
+    pub outlets: Arc<Outlets>,
     pub metrics: Arc<Metrics>,
     pub request_ids: RequestIds,
     pub uuids: Uuids,
@@ -178,6 +187,7 @@ impl Server {
         let functions = Runner::new(options.functions).map_err(BindError::Threads)?;
         layer.validate_with(Arc::new(Functions(functions.clone())));
         let server_header = HeaderValue::from_str(&format!("Flatbed/{}", options.version));
+        let document_bytes_max = usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX);
         // Replications reach this server's own databases through its handlers.
         let state = Arc::new_cyclic(|state| State {
             replicator: Replicator::new(layer.clone(), options.replicator, crate::replicator::local::connect(state)),
@@ -187,7 +197,7 @@ impl Server {
             version: options.version,
             server_header: server_header.unwrap_or(HeaderValue::from_static("Flatbed")),
             memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
-            replies: ReplyMemory::new(options.body_memory_bytes / 2),
+            outlets: Outlets::new(options.body_memory_bytes / 4 * 3, document_bytes_max),
             metrics: Arc::default(),
             request_ids: RequestIds::default(),
             uuids: Uuids::default(),
@@ -218,7 +228,11 @@ impl Server {
             tasks.push(tokio::spawn(accept));
         }
         let replicator = self.state.replicator.start();
-        shutdown.await;
+        let outlets = self.state.outlets.clone();
+        tokio::select! {
+            () = shutdown => {}
+            () = outlets.watch(self.state.stall_max) => {}
+        }
         accepting.send_replace(false);
         for task in tasks {
             let _ = task.await;
@@ -232,7 +246,13 @@ impl Server {
             // Connections that speak another protocol by now are no longer waited for above.
             let _ = self.connections.acquire_many(self.connections_max).await;
         };
-        if tokio::time::timeout(self.drain, ended).await.is_err() {
+        let ended = tokio::time::timeout(self.drain, async {
+            tokio::select! {
+                () = ended => {}
+                () = outlets.watch(self.state.stall_max) => {}
+            }
+        });
+        if ended.await.is_err() {
             tracing::warn!("connections were still busy when the time to end was over");
         }
     }
@@ -271,11 +291,20 @@ async fn accept(
         let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
         let (stall_max, metrics) = (state.stall_max, state.metrics.clone());
         let state = state.clone();
+        let answers = state.outlets.connect(state.admins.is_empty());
+        let connection = answers.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let outlet = connection.begin();
             // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
             // and the handlers' is many times larger than what a feed that waits needs.
-            let answer = Box::pin(router::answer(state.clone(), request, Some(peer)));
-            async move { Ok::<_, Infallible>(answer.await) }
+            let answer = outlet.map(|outlet| Box::pin(router::answer(state.clone(), request, Some(peer), outlet)));
+            async move {
+                match answer {
+                    Some(answer) => Ok(answer.await),
+                    // Nothing was done for it: the client may send it again. Only HTTP/2 has several at once.
+                    None => Err(h2::Error::from(h2::Reason::REFUSED_STREAM)),
+                }
+            }
         });
         let (watcher, mut accepting) = (graceful.watcher(), accepting.clone());
         tokio::spawn(async move {
@@ -284,10 +313,11 @@ async fn accept(
                 _ = accepting.wait_for(|accepting| !*accepting) => return,
             };
             let Ok(Ok(is_http2)) = told else { return };
-            let stream = TokioIo::new(StallGuard::new(stream, stall_max, metrics, permit));
-            let ended = if is_http2 {
-                watcher.watch(http2().serve_connection(stream, service)).await
-            } else {
+            let stream = TokioIo::new(StallGuard::new(stream, stall_max, metrics, answers.clone(), permit));
+            let serve = async {
+                if is_http2 {
+                    return watcher.watch(http2().serve_connection(stream, service)).await;
+                }
                 let connection = http1().serve_connection(stream, service).with_upgrades();
                 let mut connection = std::pin::pin!(connection);
                 let ended = tokio::select! {
@@ -302,6 +332,10 @@ async fn accept(
                     }
                 }
                 // The watcher, which is waited for, ends here.
+            };
+            let ended = tokio::select! {
+                ended = serve => ended,
+                () = answers.cut() => return,
             };
             if let Err(error) = ended {
                 tracing::debug!(error = %error, "a connection ended with an error");
@@ -324,8 +358,14 @@ fn http2() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(ANSWERS_MAX as u32)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(BROKEN_MAX)
+        .max_send_buf_size(STREAM_BUFFER_BYTES)
+        .initial_connection_window_size(RECEIVED_BYTES_MAX)
+        .initial_stream_window_size(RECEIVED_BYTES_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
-        .keep_alive_interval(Duration::from_secs(30));
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20));
     builder
 }

@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::metrics::Metrics;
+use crate::outlet::Connection;
 
 /// A TCP stream whose writes fail once none has got through for a while: else a client that stops reading would
 /// keep its connection, and what is buffered for it, for ever.
@@ -22,23 +23,26 @@ pub(crate) struct StallGuard {
     waiting: bool,
     stall_max: Duration,
     metrics: Arc<Metrics>,
+    answers: Arc<Connection>,
     _open: Held,
     /// Whatever is spoken on it, it is one connection as long as it is open.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl StallGuard {
-    /// Counts the connection, and what goes over it. A client that takes nothing for `stall_max` is given up.
+    /// Counts the connection, and what goes over it, and tells its answers whether it takes more. A client that takes
+    /// nothing for `stall_max` is given up.
     pub(crate) fn new(
         stream: TcpStream,
         stall_max: Duration,
         metrics: Arc<Metrics>,
+        answers: Arc<Connection>,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now()));
         metrics.connections_accepted.add(1);
         let open = metrics.connections.hold();
-        StallGuard { stream, deadline, waiting: false, stall_max, metrics, _open: open, _permit: permit }
+        StallGuard { stream, deadline, waiting: false, stall_max, metrics, answers, _open: open, _permit: permit }
     }
 
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -49,6 +53,7 @@ impl StallGuard {
     }
 
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.answers.set_blocked(written.is_pending());
         if written.is_ready() {
             self.waiting = false;
             return written;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::Buf;
 use flatbed_layer::TRACE_TARGET;
 use flatbed_metrics::{Held, Label};
 use hyper::body::{Body, Frame, SizeHint};
@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, Span, field};
 
 use crate::metrics::Metrics;
+use crate::outlet::{Outgoing, Outlet};
 use crate::reply::{BrokenOff, Reply, ReplyBody};
 use crate::route::{Route, Verb};
 
@@ -30,6 +31,7 @@ pub const REQUEST_TARGET: &str = "flatbed::request";
 pub(crate) struct Spans {
     log: Span,
     trace: Span,
+    outlet: Option<Arc<Outlet>>,
 }
 
 tokio::task_local! {
@@ -52,6 +54,11 @@ pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 's
         Ok(spans) => tokio::spawn(spans.within(task)),
         Err(_) => tokio::spawn(task),
     }
+}
+
+/// Where the answer to the request at hand goes out.
+pub(crate) fn outlet() -> Option<Arc<Outlet>> {
+    SPANS.try_with(|spans| spans.outlet.clone()).ok().flatten()
 }
 
 /// What a trace from outside is continued with: the span of a request, and the request's headers.
@@ -87,6 +94,7 @@ impl Tracking {
         uri: &Uri,
         route: Route,
         peer: Option<SocketAddr>,
+        outlet: Arc<Outlet>,
     ) -> Tracking {
         let log = tracing::error_span!(target: REQUEST_TARGET, "request", request_id = id);
         let trace = tracing::info_span!(
@@ -110,7 +118,7 @@ impl Tracking {
         Tracking {
             metrics: metrics.clone(),
             started: Instant::now(),
-            spans: Spans { log, trace },
+            spans: Spans { log, trace, outlet: Some(outlet) },
             access,
             // What replications ask this server itself is no client's request.
             in_flight: peer.map(|_| metrics.requests_in_flight.hold()),
@@ -177,16 +185,16 @@ impl Tracked {
 }
 
 impl Body for Tracked {
-    type Data = Bytes;
+    type Data = Outgoing;
     type Error = BrokenOff;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame {
-            self.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
+            self.sent += frame.data_ref().map_or(0, Outgoing::remaining) as u64;
         }
         Poll::Ready(frame)
     }

@@ -113,8 +113,9 @@ async fn serve(upgraded: Upgraded, mut pieces: mpsc::Receiver<Piece>) {
     let code = loop {
         tokio::select! {
             piece = pieces.recv() => match piece {
-                Some(Piece::Data(bytes)) => {
-                    if send(&mut socket, &mut lines, bytes).await.is_err() {
+                Some(Piece::Data(piece)) => {
+                    // It has its room until the socket has taken it.
+                    if send(&mut socket, &mut lines, piece.bytes().clone()).await.is_err() {
                         return;
                     }
                 }

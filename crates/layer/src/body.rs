@@ -181,6 +181,9 @@ pub(crate) async fn read_rows(trx: &Transaction, range: KeyRange) -> Result<Rows
     Ok(Rows::new(pages, prefix_bytes))
 }
 
+/// Texts above this give back the room that they do not need.
+const SHRUNK_ABOVE_BYTES: usize = 64 * 1024;
+
 /// A body's members as JSON text, without braces.
 pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<Vec<u8>> {
     match to_json_with_cache(instance, rows) {
@@ -193,6 +196,10 @@ pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> 
 fn to_json_with_cache(instance: &Instance, rows: &Rows) -> std::result::Result<Vec<u8>, DecodeError> {
     let mut out = Vec::with_capacity(1024);
     flatbed_flatten::write_members(rows.iter(), &instance.fields.view(), &mut out)?;
+    // It may wait long for its reader.
+    if out.capacity() > SHRUNK_ABOVE_BYTES {
+        out.shrink_to_fit();
+    }
     Ok(out)
 }
 

@@ -44,6 +44,9 @@ pub enum Error {
         /// What is wrong, for the client.
         reason: String,
     },
+    /// The document is not small, where only a small one was asked for.
+    #[error("the document is large")]
+    LargeDocument,
     /// Not a revision id.
     #[error("Invalid rev format")]
     InvalidRevision,

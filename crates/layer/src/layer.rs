@@ -46,6 +46,9 @@ pub const REVS_LIMIT: u64 = 1_000;
 /// Room is left below FoundationDB's 10,000 for what else is watched, and for watches that are being set again.
 const WATCHES_MAX: usize = 8_000;
 
+/// Databases that are held in memory.
+const DATABASES_CACHED_MAX: usize = 4_096;
+
 /// How the layer is set up.
 #[derive(Debug, Clone)]
 pub struct LayerOptions {
@@ -61,6 +64,8 @@ pub struct LayerOptions {
     pub watches_max: usize,
     /// How many leaves a document may have: each edit of it reads them all. Replication makes no more.
     pub leaves_max: usize,
+    /// Databases that are held in memory, some 40 kB each: further ones take the place of others that nobody is using.
+    pub databases_cached_max: usize,
 }
 
 impl Default for LayerOptions {
@@ -71,6 +76,7 @@ impl Default for LayerOptions {
             default_run_bytes: DEFAULT_RUN_BYTES,
             watches_max: WATCHES_MAX,
             leaves_max: LEAVES_MAX,
+            databases_cached_max: DATABASES_CACHED_MAX,
         }
     }
 }
@@ -125,7 +131,7 @@ pub(crate) struct Inner {
     /// What runs functions of design documents.
     pub validate: OnceLock<Arc<dyn Validate>>,
     uuid: String,
-    databases: DashMap<String, Cached>,
+    pub databases: DashMap<String, Cached>,
     /// In which `databases` was filled.
     epoch: Mutex<u64>,
 }
@@ -163,12 +169,18 @@ impl Layer {
         });
         crate::staging::start_sweeper(&inner);
         crate::compact::start_watching(&inner);
+        crate::forget::start(&inner);
         Ok(Layer { inner })
     }
 
     /// The root's own id, 32 hexadecimal digits; the same for every server on it.
     pub fn uuid(&self) -> &str {
         &self.inner.uuid
+    }
+
+    /// The largest document, in bytes of JSON text of its body.
+    pub fn document_bytes_max(&self) -> u64 {
+        self.inner.options.document_bytes_max
     }
 
     /// Says how functions of design documents validate writes; what was said first holds. Until then no write is taken
@@ -230,7 +242,23 @@ impl Layer {
     pub async fn delete_database(&self, name: &str) -> Result<()> {
         check_name(name).map_err(|_| Error::DatabaseNotFound)?;
         let mut delete = Delete { inner: &self.inner, name, deleted: None };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
+        self.inner.databases.remove(name);
+        Ok(())
+    }
+
+    /// Databases that are held in memory.
+    pub fn databases_cached(&self) -> usize {
+        self.inner.databases.len()
+    }
+
+    /// Takes what is held of databases that are gone out of memory. The layer does so itself from time to time; returns how
+    /// many there were.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn forget_gone_databases(&self) -> Result<usize> {
+        crate::forget::forget_gone(&self.inner).await
     }
 
     /// Names of databases in bytewise order.
@@ -284,6 +312,7 @@ impl Layer {
                 "For how long the oldest change has been waiting that a follower has not taken from shared memory.",
                 lag.as_secs_f64(),
             ),
+            ("flatbed_databases_cached", "Databases that are held in memory.", self.databases_cached() as f64),
         ];
         families.extend(gauges.map(|(name, help, value)| Family::gauge(name, help, value)));
         families
@@ -331,6 +360,7 @@ impl Inner {
             }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
+        crate::forget::make_room(self);
         Ok(instance)
     }
 

@@ -25,6 +25,7 @@ mod error;
 #[cfg(test)]
 mod fenced;
 mod fields;
+mod forget;
 mod hub;
 mod index;
 mod instance;

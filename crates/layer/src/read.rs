@@ -21,6 +21,9 @@ pub(crate) const READ_AHEAD: usize = 16;
 /// What is kept in memory for all followers is no larger.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
+/// What is asked for with [`GetOptions::small_only`] is no larger; a page that is read at once rarely is.
+const SMALL_ONLY_BYTES_MAX: usize = 256 * 1024;
+
 /// Bodies that are read at once take about this much at most (one more document may pass it).
 pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
 
@@ -58,6 +61,23 @@ where
             BodyPlace::Rows => rows,
             BodyPlace::Blob(blob_id) => body::read_rows(trx, instance.keys.blob_rows(blob_id)).await?,
         };
+        Ok(Some((info, rows)))
+    }
+
+    /// As [`LatestRead::finish`], of a document that is small.
+    ///
+    /// # Errors
+    /// [`Error::LargeDocument`].
+    async fn finish_small(self) -> Result<Option<(Info, Rows)>> {
+        let prefix_bytes = self.keys.body().len();
+        let page = self.read.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Error::LargeDocument)?;
+        let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
+            return Ok(None);
+        };
+        let info = Info::decode(&info)?;
+        if info.place != BodyPlace::Rows {
+            return Err(Error::LargeDocument);
+        }
         Ok(Some((info, rows)))
     }
 
@@ -203,7 +223,11 @@ impl Operation for GetOne<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Document> {
         let instance = self.inner.resolve(trx, self.name).await?;
-        let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
+        let read = begin_latest(trx, &instance, self.id);
+        let found = match self.options.small_only {
+            true => read.finish_small().await?,
+            false => read.finish(trx, &instance).await?,
+        };
         let get = Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options, tree: None };
         get.answer(found.as_ref()).await
     }
@@ -374,8 +398,14 @@ impl Get<'_> {
         if record.body_dropped {
             return Err(missing());
         }
+        let prefix_bytes = keys.revision_body(rev).len();
         let rows = match &record.place {
-            BodyPlace::Rows => Rows::new(rows.finish(self.trx, BODY_BYTES_MAX).await?, keys.revision_body(rev).len()),
+            BodyPlace::Rows if self.options.small_only => {
+                let page = rows.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Error::LargeDocument)?;
+                Rows::new(vec![page], prefix_bytes)
+            }
+            BodyPlace::Blob(_) if self.options.small_only => return Err(Error::LargeDocument),
+            BodyPlace::Rows => Rows::new(rows.finish(self.trx, BODY_BYTES_MAX).await?, prefix_bytes),
             BodyPlace::Blob(blob_id) => body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?,
         };
         Ok((record, rows))

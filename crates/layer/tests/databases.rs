@@ -2,7 +2,7 @@
 
 mod support;
 
-use flatbed_layer::{AllDocsQuery, ChangesQuery, CreateOptions, Error, NameRange, Since, Wait};
+use flatbed_layer::{AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Since, Wait};
 use support::{Store, all_changes, assert_clean, create, get, put, soon};
 
 #[tokio::test]
@@ -54,6 +54,60 @@ async fn two_servers_see_one_another() {
     let mut changes = at_two.changes(ChangesQuery { since: Since::After(old_seq), ..ChangesQuery::default() });
     assert_eq!(changes.next_page().await.unwrap().rows.len(), 1);
     assert_clean(&one, &at_one).await;
+}
+
+#[tokio::test]
+async fn nothing_is_kept_of_databases_that_are_gone() {
+    let store = Store::new();
+    let (one, two) = (store.layer().await, store.layer().await);
+    for n in 0..20 {
+        let db = create(&one, &format!("db{n}"), None).await;
+        put(&db, "d", None, r#"{"a":1}"#).await.unwrap();
+        assert_eq!(get(&two.database(&format!("db{n}")), "d").await.unwrap(), r#"{"a":1}"#);
+    }
+    assert_eq!((one.databases_cached(), two.databases_cached()), (20, 20));
+    // Names of databases that are not there leave nothing.
+    for n in 20..40 {
+        let db = one.database(&format!("db{n}"));
+        assert!(matches!(get(&db, "d").await, Err(Error::DatabaseNotFound)));
+        assert!(matches!(put(&db, "d", None, "{}").await, Err(Error::DatabaseNotFound)));
+    }
+    assert_eq!(one.databases_cached(), 20);
+    for n in 0..10 {
+        one.delete_database(&format!("db{n}")).await.unwrap();
+    }
+    // Another one of the same name.
+    create(&one, "db0", None).await;
+    one.forget_gone_databases().await.unwrap();
+    two.forget_gone_databases().await.unwrap();
+    assert_eq!((one.databases_cached(), two.databases_cached()), (10, 10));
+    assert_eq!(get(&two.database("db10"), "d").await.unwrap(), r#"{"a":1}"#);
+    assert!(matches!(get(&two.database("db0"), "d").await, Err(Error::DocumentNotFound(_))));
+    assert_eq!(two.forget_gone_databases().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn few_databases_are_held_in_memory() {
+    let store = Store::new();
+    let options = LayerOptions { databases_cached_max: 8, ..LayerOptions::default() };
+    let layer = store.layer_with(options).await;
+    let followed = create(&layer, "followed", None).await;
+    let mut changes = followed.changes(ChangesQuery::default());
+    changes.next_page().await.unwrap();
+    for n in 0..40 {
+        put(&create(&layer, &format!("db{n}"), None).await, "d", None, &format!(r#"{{"a{n}":1}}"#)).await.unwrap();
+        assert!(layer.databases_cached() <= 9, "{}", layer.databases_cached());
+    }
+    for n in 0..40 {
+        assert_eq!(get(&layer.database(&format!("db{n}")), "d").await.unwrap(), format!(r#"{{"a{n}":1}}"#));
+    }
+    // Its follower sees what comes, though the cache was full many times.
+    let waited = tokio::spawn(async move {
+        let came = changes.wait().await;
+        (came, changes)
+    });
+    put(&followed, "d", None, "{}").await.unwrap();
+    assert_eq!(soon(waited).await.unwrap().0, Wait::MayHaveChanged);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::json_out;
 use crate::query::{Query, number};
-use crate::reply::{Interrupted, Pages, Reply, Sender};
+use crate::reply::{Interrupted, Pages, Reply, Sender, page_bytes, shrink};
 use crate::request::{Body, Memory, Request};
 use crate::server::State;
 use crate::tracked::spawn;
@@ -61,7 +61,7 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
     let database = state.layer.database(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
-    let pages = state.replies.pages();
+    let pages = Pages::new(selection.walk.include_docs);
     spawn(async move {
         let _memory = memory;
         if write(&database, selection, &pages, &mut sender).await.is_ok() {
@@ -92,7 +92,7 @@ pub(crate) async fn queries(state: &State, mut request: Request, name: &str, doc
     let database = state.layer.database(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
-    let pages = state.replies.pages();
+    let pages = Pages::new(selections.iter().any(|selection| selection.walk.include_docs));
     spawn(async move {
         let _memory = memory;
         sender.buffer.extend_from_slice(b"{\"results\":[\r\n");
@@ -240,11 +240,13 @@ async fn write(
         let keys: Vec<Value<'static>> = keys.into_iter().skip(skip).take(limit).collect();
         let mut rest = keys.as_slice();
         while !rest.is_empty() {
-            let _room = pages.room().await;
+            let mut room = sender.page_room(pages).await?;
             let chunk = &rest[..rest.len().min(KEYS_AT_ONCE)];
             let ids: Vec<String> = chunk.iter().filter_map(Value::as_str).map(str::to_owned).collect();
             let found =
                 if ids.is_empty() { Vec::new() } else { database.all_docs_keys(&ids, include_docs, conflicts).await? };
+            let documents = found.iter().flatten().filter_map(|row| row.doc.as_ref());
+            shrink(&mut room, page_bytes(found.len(), documents));
             let mut found = found.into_iter();
             let mut written = 0;
             for key in chunk {
@@ -271,8 +273,9 @@ async fn write(
         }
     } else if !selection.nothing {
         loop {
-            let _room = pages.room().await;
+            let mut room = sender.page_room(pages).await?;
             let Some(page) = walk.next_page().await? else { break };
+            shrink(&mut room, page_bytes(page.len(), page.iter().filter_map(|row| row.doc.as_ref())));
             for row in &page {
                 separator(&mut rows, &mut sender.buffer);
                 write_row(database, row, include_docs, &selection.show, sender).await?;

@@ -10,7 +10,7 @@ use crate::handlers::bulk::{json_body, object, take};
 use crate::json_out;
 use crate::multipart::write::{header_text, related};
 use crate::multipart::{accepts, new_boundary};
-use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
+use crate::reply::{Gone, Interrupted, Pages, Reply, Sender, first_room, page_bytes, shrink};
 use crate::request::{Body, Request};
 use crate::server::State;
 use crate::tracked::spawn;
@@ -91,14 +91,17 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     let database = state.layer.database(name);
     let mut walk = BulkGet { database, wanted, at: 0, leaves: None, show, with_revisions: revs, form };
     walk.database.exists().await?;
-    let pages = state.replies.pages();
+    let pages = Pages::new(true);
     let mut out = if walk.form.is_json() { b"{\"results\":[".to_vec() } else { Vec::new() };
-    let room = pages.room().await;
+    let mut room = first_room(&pages).await?;
     let mut waiting = Vec::new();
     while waiting.is_empty() && out.len() < WHOLE_BYTES_MAX {
         let (texts, is_more) = walk.next().await?;
-        // Attachments are not gathered in memory.
-        if !walk.form.is_json() || texts.iter().any(|text| text.has_data(&walk.show)) {
+        // Neither attachments nor large documents are gathered in memory.
+        let bytes = texts.iter().map(Text::bytes).sum::<usize>();
+        let is_whole = walk.form.is_json() && out.len() + bytes <= WHOLE_BYTES_MAX;
+        if !is_whole || texts.iter().any(|text| text.has_data(&walk.show)) {
+            shrink(&mut room, out.len() + bytes);
             waiting = texts;
         } else {
             texts.into_iter().for_each(|text| text.write(&walk, &mut out));
@@ -129,7 +132,12 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
             if sender.flush().await.is_err() {
                 return;
             }
-            room = another(&pages, room).await;
+            // Given up and waited for again, so that others have their turn.
+            drop(room);
+            room = match sender.page_room(&pages).await {
+                Ok(room) => room,
+                Err(Gone) => return,
+            };
             let (texts, is_more) = match walk.next().await {
                 Ok(next) => next,
                 Err(error) => {
@@ -137,6 +145,7 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
                     return;
                 }
             };
+            shrink(&mut room, texts.iter().map(Text::bytes).sum());
             for text in texts {
                 if text.send(&walk, &mut sender).await.is_err() {
                     return;
@@ -156,12 +165,6 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
         let _ = sender.finish().await;
     });
     Ok(reply)
-}
-
-/// Gives room up and waits for some again, so that others have their turn.
-async fn another(pages: &Pages, room: PagePermit) -> PagePermit {
-    drop(room);
-    pages.room().await
 }
 
 /// The form of the answer.
@@ -271,14 +274,24 @@ impl Text {
         }
     }
 
+    /// What it takes in memory.
+    fn bytes(&self) -> usize {
+        match self {
+            Text::Bytes(bytes) => bytes.len(),
+            Text::Document(document, _) => page_bytes(1, std::iter::once(&**document)),
+        }
+    }
+
     /// Writes what has no data of attachments.
     fn write(&self, walk: &BulkGet, out: &mut Vec<u8>) {
         match self {
             Text::Bytes(bytes) => out.extend_from_slice(bytes),
             Text::Document(document, own) => {
                 for part in attached::parts(document, own.as_ref().unwrap_or(&walk.show), walk.with_revisions) {
-                    if let Part::Text(text) = part {
-                        out.extend_from_slice(&text);
+                    match part {
+                        Part::Text(text) => out.extend_from_slice(&text),
+                        Part::Body => out.extend_from_slice(&document.body),
+                        Part::Data(_) | Part::Stored(_) => {}
                     }
                 }
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    ChangeRow, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, Seq, TailDocument, TailRow,
+    ChangeRow, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, RevId, Seq, TailDocument, TailRow,
 };
 use flatbed_mango::{InvalidSelector, Selector};
 use hyper::{Method, header};
@@ -20,7 +20,7 @@ use crate::handlers::bulk::{object, take};
 use crate::handlers::feed::{self, Feed, SeqInterval};
 use crate::json_out;
 use crate::query::Query;
-use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
+use crate::reply::{CHUNK_BYTES, Interrupted, PagePermit, Pages, Reply, Sender, first_room, page_bytes, shrink};
 use crate::request::{Memory, Request};
 use crate::server::State;
 use crate::shared_row::{self, Documents, Form};
@@ -112,11 +112,12 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         }
         etag = Some(tag);
     }
+    let pages = Pages::new(asked.include_docs || asked.documents.is_some());
     let mut changes = Filtered::new(database.changes(asked), function, follow.limit);
-    let pages = state.replies.pages();
     // The first page is read before the answer begins: a database that is not there is a 404.
-    let room = pages.room().await;
+    let mut room = first_room(&pages).await?;
     let first = changes.next_page().await?;
+    shrink(&mut room, bytes_of(&first));
     let (mut reply, sender) = Reply::stream();
     let sender = sender.counted_as(state.metrics.follow(feed.kind()));
     if let Some(etag) = etag {
@@ -141,6 +142,12 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         Some(handshake) => handshake.answer(reply),
         None => reply,
     })
+}
+
+/// What a page takes in memory.
+fn bytes_of(page: &ChangesPage) -> usize {
+    let leaves = page.rows.iter().map(|row| row.leaves.len() * size_of::<RevId>()).sum::<usize>();
+    leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
 }
 
 /// Whether `style` asks for all leaves.
@@ -313,28 +320,26 @@ impl Writer {
         self.follow.descending || self.follow.limit.is_some_and(|limit| self.rows >= limit)
     }
 
-    /// The next page, and room for it; who has some keeps it. A client that asked for heartbeats gets them also while
+    /// The next page, and room for it, once that of the last is given back. A client that asked for heartbeats gets them also while
     /// much is read that a filter does not pass, while others read, and while the storage does not answer.
     async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
         let Writer { changes, pages, sender, follow, beaten, .. } = self;
         // A follower mostly waits, and has room for this only while it reads.
+        drop(room);
+        let gone = sender.watch();
         let mut next = Box::pin(async {
-            let room = match room {
-                Some(room) => Some(room),
-                None => pages.room().await,
-            };
-            (room, changes.next_page().await)
+            let mut room = gone.page_room(pages).await?;
+            let page = changes.next_page().await?;
+            shrink(&mut room, bytes_of(&page));
+            Ok((room, page))
         });
         loop {
-            let Some(beat) = follow.heartbeat else {
-                let (room, page) = next.await;
-                return Ok((room, page?));
-            };
+            let Some(beat) = follow.heartbeat else { return next.await };
             tokio::select! {
                 // Pages that come at once must not keep it from being due.
                 biased;
                 () = tokio::time::sleep_until(*beaten + beat) => {}
-                (room, page) = &mut next => return Ok((room, page?)),
+                next = &mut next => return next,
             }
             sender.buffer.extend_from_slice(follow.feed.heartbeat());
             sender.flush().await?;
@@ -466,7 +471,9 @@ async fn write_row(
     if let Some(show) = show {
         sender.buffer.extend_from_slice(b",\"doc\":");
         match &row.doc {
-            Some(document) if document.attachments.is_empty() => json_out::document(document, &mut sender.buffer),
+            Some(document) if document.attachments.is_empty() && document.body.len() <= CHUNK_BYTES => {
+                json_out::document(document, &mut sender.buffer);
+            }
             document => Box::pin(attached::send_or_null(database, document.as_ref(), show, sender)).await?,
         }
     }

@@ -11,7 +11,7 @@ use crate::handlers::feed::{Feed, LAST_EVENT_ID, WAIT_MAX, between_heartbeats, s
 use crate::json_out;
 use crate::metrics::FeedKind;
 use crate::query::Query;
-use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender};
+use crate::reply::{Interrupted, PagePermit, Pages, Reply, Sender, first_room};
 use crate::request::Request;
 use crate::server::State;
 use crate::tracked::spawn;
@@ -48,8 +48,8 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
         etag = Some(tag);
     }
     let mut updates = state.layer.database_updates(asked);
-    let pages = state.replies.pages();
-    let room = pages.room().await;
+    let pages = Pages::new(false);
+    let room = first_room(&pages).await?;
     let first = updates.next_page().await?;
     let (mut reply, sender) = Reply::stream();
     let sender = sender.counted_as(state.metrics.follow(FeedKind::DbUpdates));
@@ -164,7 +164,7 @@ impl Writer {
 
     async fn next_page(&mut self, room: &mut PagePermit) -> std::result::Result<DatabaseUpdatesPage, Interrupted> {
         if room.is_none() {
-            *room = self.pages.room().await;
+            *room = self.sender.page_room(&self.pages).await?;
         }
         Ok(self.updates.next_page().await?)
     }

@@ -16,7 +16,7 @@ use crate::json_out;
 use crate::multipart::write::{Related, related};
 use crate::multipart::{self, accepts, is_kind};
 use crate::query::{Query, encode};
-use crate::reply::{Reply, ReplyBody};
+use crate::reply::{Pages, Reply, ReplyBody, first_room, page_bytes, shrink};
 use crate::request::Request;
 use crate::server::State;
 use crate::tracked::spawn;
@@ -44,8 +44,12 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
     let path = request.uri.path_and_query()?.as_str();
     let at = path.to_ascii_lowercase().find(ENCODED)?;
     let (before, behind) = (path.get(..at)?, path.get(at + ENCODED.len()..)?);
-    let mut reply =
-        Reply { status: StatusCode::MOVED_PERMANENTLY, headers: Default::default(), body: ReplyBody::Full(None) };
+    let mut reply = Reply {
+        status: StatusCode::MOVED_PERMANENTLY,
+        headers: Default::default(),
+        body: ReplyBody::Full(None),
+        held: None,
+    };
     reply.header(header::LOCATION, &format!("{}{before}_design/{behind}", request.base()));
     Some(reply)
 }
@@ -61,7 +65,7 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
         let form = if accepts(&request.headers, "multipart/mixed") { Form::mixed()? } else { Form::Json };
         let wanted = open_revs::Wanted { id, revs: open_revs, options };
         let shown = Shown { show, with_revisions, form };
-        return open_revs::open_revs(database, state.replies.pages(), wanted, shown).await;
+        return open_revs::open_revs(database, wanted, shown).await;
     }
     if options.latest
         && let Some(rev) = options.rev.take()
@@ -73,7 +77,20 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
         }
         options.tombstone = true;
     }
-    let document = database.get(id, &options).await?;
+    // Most documents are small, and wait for no room.
+    options.small_only = true;
+    let mut room = None;
+    let document = match database.get(id, &options).await {
+        Err(LayerError::LargeDocument) => {
+            room = first_room(&Pages::new(true)).await?;
+            options.small_only = false;
+            let document = database.get(id, &options).await?;
+            // Twice: as it was read, and as text.
+            shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
+            document
+        }
+        document => document?,
+    };
     let etag = etag(&document.rev);
     let has_any = |revs: &Option<Vec<RevId>>| revs.as_ref().is_some_and(|revs| !revs.is_empty());
     let has_conflicts = has_any(&document.conflicts) || has_any(&document.deleted_conflicts);
@@ -84,7 +101,7 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
     let mut reply = if document.attachments.is_empty() || !(show.data || show.encoding) {
         let mut out = Vec::new();
         json_out::document(&document, &mut out);
-        Reply::json(StatusCode::OK, out)
+        Reply { held: room, ..Reply::json(StatusCode::OK, out) }
     } else {
         let boundary = multipart::new_boundary()?;
         let as_related = show.data && accepts(&request.headers, "multipart/related");
@@ -105,6 +122,7 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
         reply.header(header::CONTENT_LENGTH, &length.to_string());
         if request.method == Method::GET {
             spawn(async move {
+                let _room = room;
                 if attached::send(&database, &document, parts, &mut sender).await.is_ok() {
                     sender.buffer.extend(end);
                     let _ = sender.finish().await;

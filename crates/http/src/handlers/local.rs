@@ -199,10 +199,10 @@ pub(crate) async fn list(state: &State, mut request: Request, name: &str) -> Res
     let selection = Selection::new(&request.query)?;
     let database = state.layer.database(name);
     database.exists().await?;
-    let pages = state.replies.pages();
+    let pages = crate::reply::Pages::new(false);
     let (reply, mut sender) = Reply::stream();
     spawn(async move {
-        let _room = pages.room().await;
+        let Ok(_room) = sender.page_room(&pages).await else { return };
         sender.buffer.extend_from_slice(b"{\"total_rows\":null,\"offset\":null,\"rows\":[\r\n");
         let done = match &keys {
             Some(Value::Array(keys)) => by_keys(&database, keys, &selection, &mut sender).await,

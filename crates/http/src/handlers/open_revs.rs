@@ -9,7 +9,7 @@ use crate::error::{Failure, Result, parse_rev};
 use crate::json_out;
 use crate::multipart;
 use crate::multipart::write::related;
-use crate::reply::{Interrupted, Pages, Reply, Sender};
+use crate::reply::{Gone, Interrupted, Pages, Reply, Sender, first_room, page_bytes, shrink};
 use crate::tracked::spawn;
 
 /// Revisions that one `open_revs` may name.
@@ -76,12 +76,14 @@ fn revs_of(wanted: &str) -> Result<OpenRevs> {
     Ok(OpenRevs::Some(list.iter().map(rev).collect::<Result<_>>()?))
 }
 
-pub(crate) async fn open_revs(database: Database, pages: Pages, wanted: Wanted<'_>, shown: Shown) -> Result<Reply> {
+pub(crate) async fn open_revs(database: Database, wanted: Wanted<'_>, shown: Shown) -> Result<Reply> {
     let Wanted { id, revs, options } = wanted;
     let options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, rev: None, ..options };
     let revs = revs_of(revs)?;
-    let room = pages.room().await;
+    let pages = Pages::new(true);
+    let mut room = first_room(&pages).await?;
     let (mut found, mut count) = database.open_revs(id, &revs, 0, false, &options).await?;
+    shrink(&mut room, bytes_of(&found));
     if count == 0 && revs == OpenRevs::All {
         return Err(LayerError::DocumentNotFound(NotFound::Missing).into());
     }
@@ -105,8 +107,12 @@ pub(crate) async fn open_revs(database: Database, pages: Pages, wanted: Wanted<'
             if written >= count || found.is_empty() {
                 break;
             }
+            found.clear();
             drop(room);
-            room = pages.room().await;
+            room = match sender.page_room(&pages).await {
+                Ok(room) => room,
+                Err(Gone) => return,
+            };
             (found, count) = match database.open_revs(&id, &revs, written, false, &options).await {
                 Ok(more) => more,
                 Err(error) => {
@@ -114,11 +120,16 @@ pub(crate) async fn open_revs(database: Database, pages: Pages, wanted: Wanted<'
                     return;
                 }
             };
+            shrink(&mut room, bytes_of(&found));
         }
         sender.buffer.extend_from_slice(shown.form.end());
         let _ = sender.finish().await;
     });
     Ok(reply)
+}
+
+fn bytes_of(found: &[std::result::Result<Document, RevId>]) -> usize {
+    page_bytes(found.len(), found.iter().flatten())
 }
 
 /// The revision at this place of the list.

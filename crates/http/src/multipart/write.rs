@@ -19,11 +19,11 @@ pub(crate) fn related(document: &Document, show: &Show, with_revisions: bool, bo
     let known_to = show.known_to(document.revisions.as_deref());
     let goes = |attachment: &&flatbed_layer::Attachment| attachment.revpos > known_to;
     let has_data = document.attachments.iter().any(|attachment| goes(&attachment));
-    let mut out = Vec::new();
+    let (mut out, mut parts) = (Vec::new(), Vec::new());
     if has_data {
         out.extend_from_slice(format!("--{boundary}\r\nContent-Type: application/json\r\n\r\n").as_bytes());
     }
-    open(document, with_revisions, &mut out);
+    open(document, with_revisions, &mut parts, &mut out);
     if !document.attachments.is_empty() {
         out.extend_from_slice(b",\"_attachments\":{");
         for (at, attachment) in document.attachments.iter().enumerate() {
@@ -34,7 +34,6 @@ pub(crate) fn related(document: &Document, show: &Show, with_revisions: bool, bo
         out.push(b'}');
     }
     out.push(b'}');
-    let mut parts = Vec::new();
     if has_data {
         out.extend_from_slice(format!("\r\n--{boundary}").as_bytes());
         for (at, attachment) in document.attachments.iter().enumerate().filter(|(_, attachment)| goes(attachment)) {

@@ -1,6 +1,6 @@
 //! This server's own databases as one side of a replication: its handlers, behind a pipe in memory.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use flatbed_replicate::LocalConnect;
 use hyper::body::Incoming;
@@ -24,14 +24,17 @@ pub(crate) fn connect(state: &Weak<State>) -> LocalConnect {
     let state = state.clone();
     Arc::new(move || {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let state = state.clone();
+        let (state, connection) = (state.clone(), OnceLock::new());
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             let state = state.upgrade();
             request.extensions_mut().insert(Principal { name: None, is_admin: true });
+            // One request follows the other here: there are never too many.
+            let outlet =
+                state.as_ref().and_then(|state| connection.get_or_init(|| state.outlets.connect(true)).begin());
             async move {
-                match state {
-                    Some(state) => Ok(router::answer(state, request, None).await),
-                    None => Err(ServerGone),
+                match (state, outlet) {
+                    (Some(state), Some(outlet)) => Ok(router::answer(state, request, None, outlet).await),
+                    _ => Err(ServerGone),
                 }
             }
         });
