@@ -46,8 +46,18 @@ pub struct Server {
 impl Server {
     /// Starts Flatbed's binary on the embedded engine in `directory`.
     pub async fn flatbed(binary: &Path, directory: &Path) -> Result<Server, ServerError> {
+        Self::flatbed_with(binary, directory, &[]).await
+    }
+
+    /// The same, with variables of the environment.
+    pub async fn flatbed_with(
+        binary: &Path,
+        directory: &Path,
+        variables: &[(&str, &str)],
+    ) -> Result<Server, ServerError> {
         let port = free_port()?;
         let mut command = Command::new(binary);
+        command.envs(variables.iter().copied());
         command.args(["serve", "--log-level", "warn", "--listen"]).arg(format!("127.0.0.1:{port}"));
         command.arg("--data-dir").arg(directory);
         start(command, binary, directory, port).await
