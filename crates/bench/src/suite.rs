@@ -113,7 +113,7 @@ pub async fn run(options: &Options) -> Result<(), SuiteError> {
     let other_data = options.directory.join("flatbed-other-data");
     remove(&other_data)?;
     let other = Server::flatbed(&options.flatbed, &other_data).await?;
-    let seconds = replication(&server, &other, &mut log).await?;
+    let seconds = replication("flatbed", &server, &other, &mut log).await?;
     flatbed.insert("replication", seconds);
     // Not where the raw engine takes its keys from.
     histories(&other, &mut log, &mut flatbed).await?;
@@ -164,7 +164,7 @@ async fn under_the_model(
     let server = Server::flatbed_with(&options.flatbed, data, MODEL).await?;
     the_rest(NAME, &server, options.documents, options.seconds, log, &mut figures).await?;
     let other = Server::flatbed_with(&options.flatbed, other_data, MODEL).await?;
-    figures.insert("replication", replication(&server, &other, log).await?);
+    figures.insert("replication", replication(NAME, &server, &other, log).await?);
     other.stop().await?;
     server.stop().await?;
     remove(other_data)?;
@@ -275,11 +275,16 @@ async fn histories(server: &Server, log: &mut fs::File, figures: &mut Figures) -
 }
 
 /// Seconds for one replication of 10,000 documents that the server pushes into an empty database of another.
-async fn replication(server: &Server, other: &Server, log: &mut fs::File) -> Result<f64, SuiteError> {
+async fn replication(
+    name: &'static str,
+    server: &Server,
+    other: &Server,
+    log: &mut fs::File,
+) -> Result<f64, SuiteError> {
     const DOCUMENTS: u64 = 10_000;
-    let failed = |source| SuiteError::Load { server: "flatbed", name: "replication", source };
+    let failed = |source| SuiteError::Load { server: name, name: "replication", source };
     let source = target(server, "replicated");
-    fresh("flatbed", "replication", &source).await?;
+    fresh(name, "replication", &source).await?;
     load::bulk(&source, 1000, DOCUMENTS, 600).await.map_err(failed)?;
     let spec = json!({"source": "replicated", "target": format!("{}/replica", other.url), "create_target": true});
     let mut connection = Connection::open(&server.url).await.map_err(|error| failed(error.into()))?;
@@ -289,7 +294,7 @@ async fn replication(server: &Server, other: &Server, log: &mut fs::File) -> Res
     let answer: Value = serde_json::from_slice(&answer.map_err(|error| failed(error.into()))?.body).unwrap_or_default();
     let written = answer.pointer("/history/0/docs_written").and_then(Value::as_u64);
     let result = json!({"load": "replication", "documents": written, "seconds": seconds});
-    line(log, "flatbed", &result)?;
+    line(log, name, &result)?;
     // One that did not write all has no figure.
     Ok(if written == Some(DOCUMENTS) { seconds } else { f64::NAN })
 }

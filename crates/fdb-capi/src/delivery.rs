@@ -10,10 +10,11 @@
 //! answer.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fdb_embedded::{VirtualClock, Withheld};
+use fdb_embedded::{Due, VirtualClock, Withheld};
 
 use crate::future::FDBFuture;
 
@@ -47,6 +48,9 @@ enum Phase {
 struct State {
     phase: Phase,
     waiting: Vec<Work>,
+    /// Answers by when they are due and in which order they were asked for.
+    later: BTreeMap<(Instant, u64), Withheld>,
+    later_ids: u64,
     /// Whether the network thread sleeps, and must be woken.
     is_asleep: bool,
     is_stop_wanted: bool,
@@ -63,6 +67,8 @@ struct Busyness {
 static STATE: Mutex<State> = Mutex::new(State {
     phase: Phase::NoNetwork,
     waiting: Vec::new(),
+    later: BTreeMap::new(),
+    later_ids: 0,
     is_asleep: false,
     is_stop_wanted: false,
     busyness: Busyness { since: None, busy: Duration::ZERO, share: 0.0 },
@@ -78,6 +84,21 @@ thread_local! {
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+impl State {
+    /// Moves the answers that are due to the work that waits; how long it is until the next one is.
+    fn take_due(&mut self) -> Option<Duration> {
+        while let Some(first) = self.later.first_entry() {
+            let left = first.key().0.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Some(left);
+            }
+            let withheld = first.remove();
+            self.waiting.push(Work::Answer(withheld));
+        }
+        None
+    }
 }
 
 impl Busyness {
@@ -132,6 +153,27 @@ pub(crate) fn answer_soon(withheld: Withheld) {
     withheld.deliver_after(Duration::ZERO);
 }
 
+/// Has the answer of a simulated cluster delivered when it is due: on the network thread, which waits for it itself, or on
+/// the engine's where none runs.
+pub(crate) fn answer_at(withheld: Withheld, due: Due) {
+    let Some(instant) = withheld.instant(due) else { return withheld.deliver_at(due) };
+    let mut state = state();
+    if state.phase != Phase::Running {
+        drop(state);
+        return withheld.deliver_at(due);
+    }
+    state.later_ids += 1;
+    let id = (instant, state.later_ids);
+    let is_first = state.later.first_key_value().is_none_or(|(first, _)| id < *first);
+    state.later.insert(id, withheld);
+    // Else the thread wakes earlier anyway.
+    let wakes = is_first && std::mem::take(&mut state.is_asleep);
+    drop(state);
+    if wakes {
+        ARRIVED.notify_one();
+    }
+}
+
 /// Moves the clock of a simulated cluster to its next answer that somebody waits for with a callback, which comes from
 /// this call; the answers before it are delivered too. False where none is under way. It is for a runtime that has
 /// nothing else to do, see [`VirtualClock::advance`].
@@ -166,14 +208,24 @@ pub(crate) fn set_up() {
 /// Works until [`stop`] is called, also if it was called before; what waits then is done too.
 pub(crate) fn run() {
     CALLS_BACK.set(true);
-    let mut batch = Vec::new();
+    let (mut batch, mut wakes_exactly) = (Vec::new(), false);
     let mut state = state();
     state.phase = Phase::Running;
     loop {
         let is_last = state.is_stop_wanted;
+        let next = state.take_due();
         if state.waiting.is_empty() && !is_last {
             state.is_asleep = true;
-            state = ARRIVED.wait(state).unwrap_or_else(|broken| broken.into_inner());
+            state = match next {
+                None => ARRIVED.wait(state).unwrap_or_else(|broken| broken.into_inner()),
+                Some(next) => {
+                    if !wakes_exactly {
+                        fdb_embedded::wake_exactly();
+                        wakes_exactly = true;
+                    }
+                    ARRIVED.wait_timeout(state, next).unwrap_or_else(|broken| broken.into_inner()).0
+                }
+            };
             state.is_asleep = false;
             continue;
         }
@@ -190,7 +242,9 @@ pub(crate) fn run() {
     }
     state.phase = Phase::Ended;
     let too_late = std::mem::take(&mut state.waiting);
+    let later = std::mem::take(&mut state.later);
     drop(state);
+    later.into_values().for_each(Withheld::deliver);
     for work in too_late {
         // Its callbacks would come after the end; its answer may still be waited for.
         if let Work::Answer(withheld) = work {

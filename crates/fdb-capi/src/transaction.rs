@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fdb_embedded::{Delivery, Done, Engine, Error, Question, Result, Transaction};
 
 use crate::defaults::Defaults;
+use crate::delivery::answer_at;
 use crate::error::code;
 use crate::future::FDBFuture;
 use crate::outcome::Outcome;
@@ -72,7 +73,7 @@ impl FDBTransaction {
         let withheld = self.transaction.withhold(FDBFuture::release(&future));
         match delivery {
             Delivery::After(delay) => withheld.deliver_after(delay),
-            Delivery::Simulated(due) => withheld.deliver_at(due),
+            Delivery::Simulated(due) => answer_at(withheld, due),
             _ => future.attach_withheld(withheld),
         }
         FDBFuture::into_raw(future)

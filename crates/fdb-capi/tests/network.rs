@@ -8,9 +8,11 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
 use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 use common::{Database, Future};
 use fdb_capi::*;
+use fdb_embedded::{OpenOptions, SimulatedCluster};
 
 static HOOKS: AtomicUsize = AtomicUsize::new(0);
 
@@ -116,6 +118,30 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
         // SAFETY: the string ends with a zero byte.
         assert_eq!(unsafe { fdb_create_database_from_connection_string(text.as_ptr(), &mut other) }, code);
     }
+
+    // A simulated cluster's answers come from the network thread, in the order in which they are due.
+    let mut cluster = SimulatedCluster::parse("200000,20000,0").unwrap();
+    cluster.has_server = true;
+    let mut options = OpenOptions::default();
+    options.simulated = Some(cluster);
+    let simulated = Database(open_embedded(&dir.path().join("simulated"), options).unwrap());
+    let (slow, quick, begun) = (simulated.transaction(), simulated.transaction(), Instant::now());
+    let (sender, called) = channel();
+    let asked = [slow.get(b"key"), quick.get(b"\xff/metadataVersion")];
+    for future in &asked {
+        let sender: *mut Sender<ThreadId> = Box::into_raw(Box::new(sender.clone()));
+        // SAFETY: the future is alive and the parameter is the callback's own.
+        assert_eq!(unsafe { fdb_future_set_callback(future.0, Some(tell_thread), sender.cast()) }, 0);
+    }
+    assert_eq!(called.recv(), Ok(network_thread));
+    assert!(asked[1].is_ready() && begun.elapsed() >= Duration::from_millis(20));
+    assert_eq!(called.recv(), Ok(network_thread));
+    assert!(asked[0].is_ready() && begun.elapsed() >= Duration::from_millis(220));
+    // What ends the transaction ends what is under way.
+    let late = slow.get(b"key");
+    drop(slow);
+    assert_eq!(late.error(), 1025);
+    drop((asked, late, quick, simulated));
 
     // Faults come and go with the options, in a database that is open.
     let commit = || {

@@ -117,15 +117,23 @@ impl Withheld {
         core.timer.schedule(due, move || deliver(&shared, id));
     }
 
-    /// Has the answer delivered when the simulated cluster answers, with an error where the transaction ends before.
+    /// When the answer of a simulated cluster is to be delivered ([`Withheld::deliver`]) by whoever asks this; with an
+    /// error where the transaction ends before. `None`: by the engine ([`Withheld::deliver_at`]), as its clock is virtual.
+    pub fn instant(&self, due: Due) -> Option<Instant> {
+        let (Some(shared), Some(core)) = (&self.shared, self.core.upgrade()) else { return None };
+        let instant = core.instant(due.0)?;
+        let mut state = lock(shared);
+        if let Some(late) = state.late.iter_mut().find(|late| late.id == self.id) {
+            late.due = Some(instant);
+            arm_timeout(shared, &state, &core);
+        }
+        Some(instant)
+    }
+
+    /// Has the answer delivered when the simulated cluster answers, from the engine's thread or from who moves its clock.
     pub fn deliver_at(mut self, due: Due) {
         let (Some(shared), Some(core)) = (self.shared.take(), self.core.upgrade()) else { return };
         let id = self.id;
-        let mut state = lock(&shared);
-        let Some(late) = state.late.iter_mut().find(|late| late.id == id) else { return };
-        late.due = core.instant(due.0);
-        arm_timeout(&shared, &state, &core);
-        drop(state);
         core.at(due.0, move || deliver(&shared, id));
     }
 }

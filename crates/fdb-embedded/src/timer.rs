@@ -21,7 +21,7 @@ struct Inner {
 }
 
 /// Lets the calling thread be woken when it is due: else Linux takes its time, up to 50 µs, to wake several at once.
-pub(crate) fn wake_exactly() {
+pub fn wake_exactly() {
     #[cfg(target_os = "linux")]
     // SAFETY: the option takes a number of nanoseconds, and touches no memory. Where it fails, answers come a little later.
     unsafe {

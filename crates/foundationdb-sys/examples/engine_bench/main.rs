@@ -7,6 +7,7 @@ mod commits;
 mod conflicts;
 mod heap;
 mod held;
+mod late;
 mod machine;
 mod reads;
 mod report;
@@ -30,7 +31,7 @@ Parts, all without any; the beginning of a name stands for all that begin so:
   points.many points.ten points.snapshot   ranges.many ranges.one
   scan.pages scan.stream scan.tasks        watches
   conflicts.old conflicts.new conflicts.between clear
-  held.none held.one held.always held.versions
+  held.none held.one held.always held.versions   late
 
 Options:
   --directory DIR   where the data lies; it must be on a disk, as syncs are measured (default: beside the program)
@@ -104,13 +105,14 @@ fn main() {
     let load = machine::load();
     let bench = Bench::open(arguments.settings, directory.path());
     let mut rows: Vec<Row> = Vec::new();
-    let parts: [(&str, Part); 8] = [
+    let parts: [(&str, Part); 9] = [
         ("points", reads::points),
         ("ranges", reads::ranges),
         ("scan", reads::scan),
         ("commits", commits::run),
         ("held", held::run),
         ("watches", watches::run),
+        ("late", late::run),
         ("conflicts", conflicts::run),
         // The last, as it removes what plain LMDB has.
         ("clear", clear::run),
