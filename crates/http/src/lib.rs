@@ -25,6 +25,7 @@ mod reply;
 mod request;
 mod route;
 mod router;
+mod selecting;
 mod server;
 mod shared_row;
 mod stall;

@@ -29,6 +29,7 @@ use crate::replicator::{Replicator, ReplicatorOptions};
 use crate::reply::STALL_MAX;
 use crate::request::BodyMemory;
 use crate::router;
+use crate::selecting::Selectors;
 use crate::stall::StallGuard;
 use crate::tracked::ContinueTrace;
 
@@ -156,6 +157,7 @@ pub(crate) struct State {
     pub stall_max: Duration,
     pub continue_trace: Option<ContinueTrace>,
     pub functions: Runner,
+    pub selectors: Selectors,
     pub replicator: Arc<Replicator>,
 }
 
@@ -206,6 +208,7 @@ impl Server {
             continue_trace: options.continue_trace,
             stall_max: options.stall_max,
             functions,
+            selectors: Selectors::new(),
         });
         let connections_max = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
         let connections = Arc::new(Semaphore::new(connections_max as usize));

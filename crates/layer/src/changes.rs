@@ -68,18 +68,6 @@ pub struct ChangesQuery {
     pub doc_ids: Option<Arc<HashSet<String>>>,
     /// Design documents only.
     pub design_only: bool,
-    /// Documents only that this lets through as they stand now.
-    pub documents: Option<DocumentFilter>,
-}
-
-/// Looks at a document, winner or tombstone, and says whether a feed shows it.
-#[derive(Clone)]
-pub struct DocumentFilter(pub Arc<dyn Fn(&Document) -> bool + Send + Sync>);
-
-impl std::fmt::Debug for DocumentFilter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("DocumentFilter")
-    }
 }
 
 impl ChangesQuery {
@@ -89,11 +77,11 @@ impl ChangesQuery {
     }
 
     fn is_filtered(&self) -> bool {
-        self.doc_ids.is_some() || self.design_only || self.documents.is_some()
+        self.doc_ids.is_some() || self.design_only
     }
 
     pub(crate) fn reads_documents(&self) -> bool {
-        self.include_docs || self.documents.is_some()
+        self.include_docs
     }
 }
 
@@ -109,11 +97,11 @@ impl ChangesQuery {
         if !self.reads_documents() {
             return Some(true);
         }
-        let TailDocument::Read { document, with_conflicts } = &row.document else { return None };
+        let TailDocument::Read { with_conflicts, .. } = &row.document else { return None };
         if self.include_docs && self.conflicts && !with_conflicts {
             return None;
         }
-        Some(self.documents.as_ref().is_none_or(|DocumentFilter(passes)| passes(document)))
+        Some(true)
     }
 
     /// The row as this feed shows it.
@@ -451,7 +439,7 @@ impl Operation for Page<'_> {
             let row = change_row(last_read, entry.value())?;
             if self.query.passes(&row.id) {
                 rows.push(row);
-                if rows.len() as u64 == self.limit && self.query.documents.is_none() {
+                if rows.len() as u64 == self.limit {
                     full = true;
                     break;
                 }
@@ -506,18 +494,6 @@ impl Page<'_> {
         {
             at_end = false;
             last_seq = rows.last().map_or(last_seq, |row| row.seq);
-        }
-        if let Some(DocumentFilter(passes)) = &self.query.documents {
-            rows.retain(|row| row.doc.as_ref().is_some_and(|document| passes(document)));
-            let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
-            if rows.len() >= limit {
-                rows.truncate(limit);
-                at_end = true;
-                last_seq = rows.last().map_or(last_seq, |row| row.seq);
-            }
-            if !self.query.include_docs {
-                rows.iter_mut().for_each(|row| row.doc = None);
-            }
         }
         Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }))
     }

@@ -57,7 +57,7 @@ mod write;
 
 pub use all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
-pub use changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, DocumentFilter, Followed, Since, Wait};
+pub use changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, Followed, Since, Wait};
 pub use compact::{CompactionProgress, SUPERSEDED_PERCENT_MAX};
 pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};

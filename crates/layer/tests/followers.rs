@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use flatbed_layer::{
-    ChangeRow, Changes, ChangesQuery, Database, DocumentFilter, Followed, Layer, LayerOptions, RevId, Seq, Since,
-};
+use flatbed_layer::{ChangeRow, Changes, ChangesQuery, Database, Followed, Layer, LayerOptions, RevId, Seq, Since};
 use support::{Store, all_changes, create, delete, put, soon};
 use tokio::sync::watch;
 
@@ -214,12 +212,10 @@ async fn follower(database: Database, number: u64, until: watch::Receiver<Option
     let mut view = View::default();
     loop {
         let since = view.last.map_or(Since::Beginning, Since::After);
-        let filter = DocumentFilter(Arc::new(|_| true));
         let query = ChangesQuery {
             since,
-            include_docs: number.is_multiple_of(3),
+            include_docs: number.is_multiple_of(3) || number.is_multiple_of(5),
             all_leaves: number.is_multiple_of(2),
-            documents: number.is_multiple_of(5).then_some(filter),
             ..ChangesQuery::default()
         };
         let mut changes = database.changes(query);

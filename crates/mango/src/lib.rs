@@ -7,6 +7,7 @@
 
 mod compile;
 mod order;
+mod steps;
 
 use std::cmp::Ordering;
 
@@ -15,6 +16,17 @@ use regex::Regex;
 
 pub use compile::InvalidSelector;
 pub use order::compare;
+use order::within;
+pub use steps::Exhausted;
+use steps::Steps;
+
+/// A regular expression that takes so many bytes is tried on strings of so many, at most as many as this divided by the
+/// former: all of its states may be alive at each byte. On a longer one it does not match, as in CouchDB where PCRE reaches
+/// its limit.
+const REGEX_WORK_MAX: usize = 1 << 34;
+
+/// So much of this work is a step.
+const REGEX_STEP_WORK: usize = 1 << 10;
 
 /// A compiled selector.
 #[derive(Debug, Clone)]
@@ -26,13 +38,50 @@ impl Selector {
     /// # Errors
     /// [`InvalidSelector`], in CouchDB's words.
     pub fn new(selector: &Value<'_>) -> Result<Selector, InvalidSelector> {
-        compile::selector(selector).map(Selector)
+        Selector::new_unless(selector, &|| false)
     }
 
-    /// Whether a document, an object with its special members, is selected.
-    pub fn matches(&self, document: &Value<'_>) -> bool {
-        self.0.holds(Some(document))
+    /// Reads a selector, for as long as `stop` does not say otherwise: regular expressions take their time.
+    ///
+    /// # Errors
+    /// As [`Selector::new`], and [`InvalidSelector::Stopped`].
+    pub fn new_unless(selector: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Selector, InvalidSelector> {
+        compile::selector(selector, stop).map(Selector)
     }
+
+    /// Whether a selector is small enough to be read at all: this takes no longer than to look through it.
+    ///
+    /// # Errors
+    /// [`InvalidSelector::NotAnObject`], [`InvalidSelector::TooLarge`].
+    pub fn measure(selector: &Value<'_>) -> Result<(), InvalidSelector> {
+        compile::bounded(selector)
+    }
+
+    /// Whether a document, an object with its special members, is selected. `stop` is asked now and then.
+    ///
+    /// # Errors
+    /// [`Exhausted`]: after some tenths of a second of work, or when `stop` says so. One regular expression on one string is not
+    /// stopped in between; it takes two seconds at the very worst.
+    pub fn matches_unless(&self, document: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<bool, Exhausted> {
+        self.0.holds(Some(document), &mut Steps::new(stop))
+    }
+
+    /// As [`Selector::matches_unless`], without end.
+    pub fn matches(&self, document: &Value<'_>) -> bool {
+        self.0.holds(Some(document), &mut Steps::endless()).unwrap_or(false)
+    }
+
+    /// About how much is done for a byte of a document, at least 1.
+    pub fn weight(&self) -> usize {
+        self.0.weight()
+    }
+}
+
+/// A compiled regular expression, and what it takes at most.
+#[derive(Debug, Clone)]
+struct Pattern {
+    regex: Regex,
+    bytes: usize,
 }
 
 /// What must hold of a value, which may not be there.
@@ -58,7 +107,7 @@ enum Condition {
     Size(u64),
     /// An integer that leaves this remainder.
     Modulo(i64, i64),
-    Regex(Regex),
+    Regex(Pattern),
     BeginsWith(String),
 }
 
@@ -96,60 +145,123 @@ impl Comparison {
 }
 
 impl Condition {
-    fn holds(&self, value: Option<&Value<'_>>) -> bool {
+    fn weight(&self) -> usize {
+        let sum = |conditions: &[Condition]| conditions.iter().map(Condition::weight).sum();
+        let weight: usize = match self {
+            Condition::All(conditions) | Condition::Any(conditions) => sum(conditions),
+            Condition::Not(condition)
+            | Condition::At(_, condition)
+            | Condition::Element(condition)
+            | Condition::Elements(condition)
+            | Condition::Key(condition) => condition.weight(),
+            Condition::In(list) | Condition::Contains(list) => list.len(),
+            Condition::Regex(pattern) => pattern.bytes >> 10,
+            _ => 0,
+        };
+        weight.saturating_add(1)
+    }
+
+    fn holds(&self, value: Option<&Value<'_>>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
+        steps.take(1)?;
         match self {
-            Condition::All(conditions) => conditions.iter().all(|condition| condition.holds(value)),
-            Condition::Any(conditions) => conditions.iter().any(|condition| condition.holds(value)),
-            Condition::Not(condition) => !condition.holds(value),
-            Condition::At(path, condition) => condition.holds(value.and_then(|value| at(value, path))),
-            Condition::Exists(exists) => value.is_some() == *exists,
+            Condition::All(conditions) => all(conditions, |condition| condition.holds(value, steps)),
+            Condition::Any(conditions) => any(conditions, |condition| condition.holds(value, steps)),
+            Condition::Not(condition) => Ok(!condition.holds(value, steps)?),
+            Condition::At(path, condition) => {
+                let value = match value {
+                    Some(value) => at(value, path, steps)?,
+                    None => None,
+                };
+                condition.holds(value, steps)
+            }
+            Condition::Exists(exists) => Ok(value.is_some() == *exists),
             // What is not there fulfils no other condition.
-            other => value.is_some_and(|value| other.holds_of(value)),
+            other => value.map_or(Ok(false), |value| other.holds_of(value, steps)),
         }
     }
 
-    fn holds_of(&self, value: &Value<'_>) -> bool {
-        match (self, value) {
-            (Condition::Compare(comparison, argument), value) => comparison.holds(compare(value, argument)),
+    fn holds_of(&self, value: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
+        Ok(match (self, value) {
+            (Condition::Compare(comparison, argument), value) => comparison.holds(within(value, argument, steps)?),
             (Condition::Type(kind), value) => *kind == type_of(value),
             // An array is in the list if one of its elements is, too.
             (Condition::In(list), Value::Array(items)) => {
-                let is_in = |value: &Value<'_>| list.iter().any(|other| compare(value, other).is_eq());
-                is_in(value) || items.iter().any(is_in)
+                let mut is_in = |value: &Value<'_>| any(list, |other| Ok(within(value, other, steps)?.is_eq()));
+                is_in(value)? || any(items, is_in)?
             }
-            (Condition::In(list), value) => list.iter().any(|other| compare(value, other).is_eq()),
+            (Condition::In(list), value) => any(list, |other| Ok(within(value, other, steps)?.is_eq()))?,
             (Condition::Contains(wanted), Value::Array(items)) => {
-                let has = |wanted: &Value<'_>| items.iter().any(|item| compare(item, wanted).is_eq());
                 // A list in a list means the whole array.
-                let is_whole = matches!(wanted.as_slice(), [only @ Value::Array(_)] if compare(value, only).is_eq());
-                is_whole || (!wanted.is_empty() && wanted.iter().all(has))
+                let is_whole = match wanted.as_slice() {
+                    [only @ Value::Array(_)] => within(value, only, steps)?.is_eq(),
+                    _ => false,
+                };
+                let mut has = |wanted: &Value<'_>| any(items, |item| Ok(within(item, wanted, steps)?.is_eq()));
+                is_whole || (!wanted.is_empty() && all(wanted, &mut has)?)
             }
             (Condition::Element(condition), Value::Array(items)) => {
-                items.iter().any(|item| condition.holds(Some(item)))
+                any(items, |item| condition.holds(Some(item), steps))?
             }
             (Condition::Elements(condition), Value::Array(items)) => {
-                !items.is_empty() && items.iter().all(|item| condition.holds(Some(item)))
+                !items.is_empty() && all(items, |item| condition.holds(Some(item), steps))?
             }
-            (Condition::Key(condition), Value::Object(members)) => {
-                members.iter().any(|(name, _)| condition.holds(Some(&Value::String(name.as_ref().into()))))
-            }
+            (Condition::Key(condition), Value::Object(members)) => any(members, |(name, _)| {
+                let name = Value::String(name.as_ref().into());
+                condition.holds(Some(&name), steps)
+            })?,
             (Condition::Size(size), Value::Array(items)) => items.len() as u64 == *size,
             (Condition::Modulo(divisor, remainder), Value::Number(text)) => {
                 text.parse::<i64>().ok().and_then(|number| number.checked_rem(*divisor)) == Some(*remainder)
             }
-            (Condition::Regex(regex), Value::String(text)) => regex.is_match(text),
-            (Condition::BeginsWith(prefix), Value::String(text)) => text.starts_with(prefix.as_str()),
+            (Condition::Regex(pattern), Value::String(text)) => {
+                let may_match = text.len() <= REGEX_WORK_MAX / pattern.bytes;
+                steps.take(if may_match { text.len() * pattern.bytes / REGEX_STEP_WORK } else { 1 })?;
+                may_match && pattern.regex.is_match(text)
+            }
+            (Condition::BeginsWith(prefix), Value::String(text)) => {
+                steps.take_bytes(prefix.len())?;
+                text.starts_with(prefix.as_str())
+            }
             _ => false,
-        }
+        })
     }
 }
 
-/// The value at a path; a number is a place in an array.
-fn at<'v, 't>(value: &'v Value<'t>, path: &[String]) -> Option<&'v Value<'t>> {
-    path.iter().try_fold(value, |value, name| match value {
-        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
-        value => value.get(name),
-    })
+fn any<T>(items: &[T], mut holds: impl FnMut(&T) -> Result<bool, Exhausted>) -> Result<bool, Exhausted> {
+    for item in items {
+        if holds(item)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn all<T>(items: &[T], mut holds: impl FnMut(&T) -> Result<bool, Exhausted>) -> Result<bool, Exhausted> {
+    Ok(!any(items, |item| Ok(!holds(item)?))?)
+}
+
+/// The value at a path; a number is a place in an array. Each member passed on the way is a step.
+fn at<'v, 't>(
+    value: &'v Value<'t>,
+    path: &[String],
+    steps: &mut Steps<'_>,
+) -> Result<Option<&'v Value<'t>>, Exhausted> {
+    let mut value = value;
+    for name in path {
+        let found = match value {
+            Value::Array(items) => name.parse::<usize>().ok().and_then(|place| items.get(place)),
+            Value::Object(members) => {
+                steps.take(members.len())?;
+                value.get(name)
+            }
+            _ => None,
+        };
+        match found {
+            Some(found) => value = found,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(value))
 }
 
 fn type_of(value: &Value<'_>) -> Type {

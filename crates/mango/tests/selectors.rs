@@ -1,7 +1,7 @@
 //! Selectors against documents.
 
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_mango::{InvalidSelector, Selector, compare};
+use flatbed_mango::{Exhausted, InvalidSelector, Selector, compare};
 use proptest::prelude::*;
 
 fn json(text: &str) -> Value<'static> {
@@ -78,6 +78,73 @@ fn what_is_no_selector() {
     }
     let deep = format!("{}1{}", r#"{"$not":{"a":"#.repeat(80), "}}".repeat(80));
     assert_eq!(Selector::new(&json(&deep)).err(), Some(InvalidSelector::TooDeep));
+}
+
+fn regexes(patterns: impl Iterator<Item = String>) -> Value<'static> {
+    let all: Vec<String> = patterns.map(|pattern| format!(r#"{{"a":{{"$regex":"{pattern}"}}}}"#)).collect();
+    json(&format!(r#"{{"$or":[{}]}}"#, all.join(",")))
+}
+
+#[test]
+fn regular_expressions_are_bounded_together() {
+    let large = |number: usize| format!("^(a\\\\w{number}){{1,40}}$");
+    assert_eq!(Selector::new(&regexes((0..600).map(large))).err(), Some(InvalidSelector::RegexesTooLarge));
+    // Equal ones are one.
+    assert!(Selector::new(&regexes((0..600).map(|_| large(1)))).is_ok());
+    assert!(Selector::new(&regexes((0..200).map(|number| format!("^a{number}")))).is_ok());
+    assert_eq!(
+        Selector::new(&json(r#"{"a":{"$regex":"(x{1000}){1000}"}}"#)).err(),
+        Some(InvalidSelector::RegexesTooLarge)
+    );
+    // Nobody waits any more: none is compiled that was not begun.
+    let asked = std::cell::Cell::new(0);
+    let stop = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 3
+    };
+    let stopped = Selector::new_unless(&regexes((0..200).map(|number| format!("^a{number}"))), &stop);
+    assert_eq!((stopped.err(), asked.get()), (Some(InvalidSelector::Stopped), 4));
+}
+
+#[test]
+fn selectors_are_bounded() {
+    let list = |count: usize| vec!["0"; count].join(",");
+    assert!(Selector::new(&json(&format!(r#"{{"a":{{"$in":[{}]}}}}"#, list(49_000)))).is_ok());
+    for operator in ["$in", "$nin", "$all", "$eq"] {
+        let selector = json(&format!(r#"{{"a":{{"{operator}":[{}]}}}}"#, list(50_000)));
+        assert_eq!(Selector::new(&selector).err(), Some(InvalidSelector::TooLarge), "{operator}");
+    }
+    let text = "x".repeat(1 << 20);
+    for selector in [format!(r#"{{"a":"{text}"}}"#), format!(r#"{{"{text}":1}}"#)] {
+        assert_eq!(Selector::new(&json(&selector)).err(), Some(InvalidSelector::TooLarge));
+    }
+}
+
+#[test]
+fn matching_ends() {
+    let nobody = || false;
+    let numbers = |from: usize, count: usize| (from..from + count).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let document = json(&format!(r#"{{"a":[{}]}}"#, numbers(100_000, 100_000)));
+    for operator in ["$in", "$all"] {
+        let selector = json(&format!(r#"{{"a":{{"{operator}":[{}]}}}}"#, numbers(0, 40_000)));
+        let selector = Selector::new(&selector).unwrap();
+        // $all is done with the first that is not there.
+        let found = selector.matches_unless(&document, &nobody);
+        assert_eq!(found, if operator == "$in" { Err(Exhausted::TooLong) } else { Ok(false) }, "{operator}");
+        assert_eq!(selector.matches_unless(&document, &|| true), Err(Exhausted::Stopped), "{operator}");
+    }
+    let conditions = vec![r#"{"a":{"$elemMatch":{"$gt":"x"}}}"#; 5_000].join(",");
+    let many = Selector::new(&json(&format!(r#"{{"$or":[{conditions}]}}"#))).unwrap();
+    assert_eq!(many.matches_unless(&document, &nobody), Err(Exhausted::TooLong));
+    assert!(many.weight() > 10_000);
+    // As in CouchDB where PCRE reaches its limit, an expression does not match where it would take too long to see.
+    let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(2_000_000)));
+    let simple = Selector::new(&json(r#"{"a":{"$regex":"b"}}"#)).unwrap();
+    assert_eq!(simple.matches_unless(&document, &nobody), Ok(false));
+    let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(200_000)));
+    assert_eq!(simple.matches_unless(&document, &nobody), Ok(true));
+    let many = Selector::new(&regexes((0..200).map(|number| format!("x{number}")))).unwrap();
+    assert_eq!(many.matches_unless(&document, &nobody), Err(Exhausted::TooLong));
 }
 
 fn value() -> impl Strategy<Value = Value<'static>> {

@@ -6,11 +6,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{
-    ChangeRow, ChangesPage, ChangesQuery, Database, Document, DocumentFilter, RevId, Seq, TailDocument, TailRow,
-};
-use flatbed_mango::{InvalidSelector, Selector};
+use flatbed_layer::json::Value;
+use flatbed_layer::{ChangeRow, ChangesPage, ChangesQuery, Database, RevId, Seq, TailDocument, TailRow};
 use hyper::{Method, header};
 use tokio::time::Instant;
 
@@ -22,6 +19,7 @@ use crate::json_out;
 use crate::query::Query;
 use crate::reply::{CHUNK_BYTES, Interrupted, PagePermit, Pages, Reply, Sender, first_room, page_bytes, shrink};
 use crate::request::{Memory, Request};
+use crate::selecting::Selecting;
 use crate::server::State;
 use crate::shared_row::{self, Documents, Form};
 use crate::tracked::spawn;
@@ -68,7 +66,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let feed = feed.ok_or_else(unknown)?;
     let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state, &mut request)?) } else { None };
     let query = &request.query;
-    let filter = filter(query, posted)?;
+    let filter = filter(state, query, posted).await?;
     let database = state.layer.database(name);
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
     let documents = match (include_docs, conflicts) {
@@ -95,10 +93,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         limit: follow.limit,
         doc_ids: filter.doc_ids,
         design_only: filter.design_only,
-        documents: filter.documents,
     };
     let function = Function::of(state, &request, &database, follow.form.all_leaves).await?;
-    if function.is_some() {
+    if function.is_some() || filter.selecting.is_some() {
         // It sees documents, and the limit is of what it lets through.
         asked.include_docs = true;
         asked.limit = follow.limit.filter(|limit| *limit == 0);
@@ -112,8 +109,8 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         }
         etag = Some(tag);
     }
-    let pages = Pages::new(asked.include_docs || asked.documents.is_some());
-    let mut changes = Filtered::new(database.changes(asked), function, follow.limit);
+    let pages = Pages::new(asked.include_docs);
+    let mut changes = Filtered::new(database.changes(asked), function, filter.selecting, follow.limit);
     // The first page is read before the answer begins: a database that is not there is a 404.
     let mut room = first_room(&pages).await?;
     let first = changes.next_page().await?;
@@ -159,16 +156,16 @@ fn all_leaves(query: &Query) -> Result<bool> {
     }
 }
 
-/// What a filter lets through that the layer applies: all but functions of design documents.
+/// What a filter lets through, but for functions of design documents.
 #[derive(Default)]
 struct Filter {
     doc_ids: Option<Arc<HashSet<String>>>,
     design_only: bool,
-    documents: Option<DocumentFilter>,
+    selecting: Option<Selecting>,
 }
 
 /// The filter that the query names, with its arguments from there or from the posted object.
-fn filter(query: &Query, posted: Value<'static>) -> Result<Filter> {
+async fn filter(state: &State, query: &Query, posted: Value<'static>) -> Result<Filter> {
     match query.get("filter") {
         None | Some("") => Ok(Filter::default()),
         Some("_doc_ids") => {
@@ -182,16 +179,7 @@ fn filter(query: &Query, posted: Value<'static>) -> Result<Filter> {
         Some("_selector") => {
             let missing = || Failure::bad_request("Selector must be specified in POST payload");
             let selector = take(posted, "selector").ok_or_else(missing)?;
-            let selector = Selector::new(&selector).map_err(|error| match error {
-                InvalidSelector::NotAnObject => Failure::bad_request("Selector error: expected a JSON object"),
-                error => Failure::bad_request(error.to_string()),
-            })?;
-            let passes = move |document: &Document| {
-                let mut text = Vec::new();
-                json_out::document(document, &mut text);
-                json::parse(&text, &Limits::default()).is_ok_and(|document| selector.matches(&document))
-            };
-            Ok(Filter { documents: Some(DocumentFilter(Arc::new(passes))), ..Filter::default() })
+            Ok(Filter { selecting: Some(state.selectors.compile(selector).await?), ..Filter::default() })
         }
         Some("_view") => Ok(Filter::default()),
         Some(other) if other.starts_with('_') => Err(Failure::bad_request("unknown builtin filter name")),
@@ -334,12 +322,19 @@ impl Writer {
             Ok((room, page))
         });
         loop {
-            let Some(beat) = follow.heartbeat else { return next.await };
+            let beat = async {
+                match follow.heartbeat {
+                    Some(beat) => tokio::time::sleep_until(*beaten + beat).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 // Pages that come at once must not keep it from being due.
                 biased;
-                () = tokio::time::sleep_until(*beaten + beat) => {}
+                () = beat => {}
                 next = &mut next => return next,
+                // What a filter is at, it is at for the client.
+                () = sender.closed() => return Err(Interrupted),
             }
             sender.buffer.extend_from_slice(follow.feed.heartbeat());
             sender.flush().await?;

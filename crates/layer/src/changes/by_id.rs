@@ -47,7 +47,7 @@ impl Changes {
         let Some(ids) = self.query.doc_ids.clone() else { return Ok(None) };
         let is_far_back = ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
         let is_now = self.cursor.is_none() && self.query.since == Since::Now;
-        let begins = ids.len() <= IDS_MAX && is_far_back && !is_now && self.query.documents.is_none();
+        let begins = ids.len() <= IDS_MAX && is_far_back && !is_now;
         if self.left.is_none() && !(begins && self.limit > 0) {
             return Ok(None);
         }

@@ -1,6 +1,6 @@
-//! A feed that a function of a design document filters.
+//! A feed that a function of a design document or a selector filters.
 //!
-//! The function runs on threads of its own, a page of documents at a time. What has been taken of the feed and is not
+//! A function runs on threads of its own, a page of documents at a time; so does a selector where it takes long. What has been taken of the feed and is not
 //! filtered yet is kept here, so that whoever waits may stop waiting at any time, to send a heartbeat.
 
 use std::collections::HashMap;
@@ -17,6 +17,7 @@ use crate::error::{Failure, Result};
 use crate::functions;
 use crate::json_out;
 use crate::request::Request;
+use crate::selecting::Selecting;
 use crate::server::State;
 
 /// Documents that a function is given at once, and bytes of them (one document may pass it).
@@ -189,7 +190,7 @@ impl Function {
 
 /// What came of following.
 pub(super) enum Came {
-    /// Rows as all followers share them.
+    /// Rows as all followers share them, or those of them that a selector let through.
     Shared(Vec<Arc<TailRow>>),
     /// Rows that a function let through.
     Passed(Vec<ChangeRow>),
@@ -197,40 +198,78 @@ pub(super) enum Came {
     Shutdown,
 }
 
-/// A feed under way, and the function that filters it, if there is one.
+/// What a filter has let through of what followers share.
+enum Passed {
+    Rows(Vec<ChangeRow>),
+    Shared(Vec<Arc<TailRow>>),
+}
+
+/// A feed under way, and what filters it, if anything does.
 pub(super) struct Filtered {
     changes: Changes,
     function: Option<Function>,
+    selecting: Option<Selecting>,
     /// How many rows may pass.
     left: usize,
     /// What was taken and is being filtered.
-    filtering: Option<JoinHandle<Result<Vec<ChangeRow>>>>,
+    filtering: Option<JoinHandle<Result<Passed>>>,
+}
+
+impl Drop for Filtered {
+    fn drop(&mut self) {
+        if let Some(filtering) = &self.filtering {
+            filtering.abort();
+        }
+    }
 }
 
 impl Filtered {
-    pub(super) fn new(changes: Changes, function: Option<Function>, limit: Option<u64>) -> Filtered {
+    pub(super) fn new(
+        changes: Changes,
+        function: Option<Function>,
+        selecting: Option<Selecting>,
+        limit: Option<u64>,
+    ) -> Filtered {
         let left = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        Filtered { changes, function, left, filtering: None }
+        Filtered { changes, function, selecting, left, filtering: None }
     }
 
     pub(super) async fn next_page(&mut self) -> Result<ChangesPage> {
         let mut page = self.changes.next_page().await?;
         if let Some(function) = &self.function {
             page.rows = function.pass(page.rows).await?;
-            page.at_end |= self.cut(&mut page.rows);
+        } else if let Some(selecting) = &self.selecting {
+            page.rows = selecting.pass(page.rows).await?;
+        } else {
+            return Ok(page);
         }
+        page.at_end |= self.cut(&mut page.rows, |row| row.seq);
         Ok(page)
     }
 
     /// Drops rows beyond the limit, and says whether it is reached: then the feed stands at the last row.
-    fn cut(&mut self, rows: &mut Vec<ChangeRow>) -> bool {
+    fn cut<R>(&mut self, rows: &mut Vec<R>, seq: impl Fn(&R) -> Seq) -> bool {
         let is_full = rows.len() >= self.left;
         rows.truncate(self.left);
         self.left -= rows.len();
         if let (true, Some(last)) = (is_full, rows.last()) {
-            self.changes.stand_at(last.seq);
+            self.changes.stand_at(seq(last));
         }
         is_full
+    }
+
+    /// What came of filtering, as far as the limit goes; `None`: nothing passed.
+    fn came(&mut self, passed: Passed) -> Option<Came> {
+        match passed {
+            Passed::Rows(mut rows) => {
+                self.cut(&mut rows, |row| row.seq);
+                (!rows.is_empty()).then_some(Came::Passed(rows))
+            }
+            Passed::Shared(mut rows) => {
+                self.cut(&mut rows, |row| row.row.seq);
+                (!rows.is_empty()).then_some(Came::Shared(rows))
+            }
+        }
     }
 
     /// As [`Changes::follow`]: it may be dropped and called again at any time.
@@ -239,24 +278,35 @@ impl Filtered {
             if let Some(filtering) = &mut self.filtering {
                 let passed = filtering.await;
                 self.filtering = None;
-                let mut passed = passed.map_err(|_| flatbed_javascript::Error::OutOfResources)??;
-                self.cut(&mut passed);
-                if !passed.is_empty() {
-                    return Ok(Came::Passed(passed));
+                let passed = passed.map_err(|_| flatbed_javascript::Error::OutOfResources)??;
+                if let Some(came) = self.came(passed) {
+                    return Ok(came);
                 }
             }
-            match (self.changes.follow().await, &self.function) {
-                (Followed::Shutdown, _) => return Ok(Came::Shutdown),
-                (Followed::ReadOn, _) => return Ok(Came::ReadOn),
-                (Followed::Rows(rows), None) => return Ok(Came::Shared(rows)),
-                (Followed::Rows(rows), Some(function)) => {
-                    let mut rows: Vec<ChangeRow> = rows.iter().map(|row| self.changes.shown(row)).collect();
-                    if !function.all_leaves {
-                        rows.iter_mut().for_each(|row| row.leaves.truncate(1));
-                    }
-                    let function = function.clone();
-                    self.filtering = Some(tokio::spawn(async move { function.pass(rows).await }));
+            let rows = match self.changes.follow().await {
+                Followed::Shutdown => return Ok(Came::Shutdown),
+                Followed::ReadOn => return Ok(Came::ReadOn),
+                Followed::Rows(rows) => rows,
+            };
+            if let Some(function) = &self.function {
+                let mut rows: Vec<ChangeRow> = rows.iter().map(|row| self.changes.shown(row)).collect();
+                if !function.all_leaves {
+                    rows.iter_mut().for_each(|row| row.leaves.truncate(1));
                 }
+                let function = function.clone();
+                self.filtering = Some(tokio::spawn(async move { function.pass(rows).await.map(Passed::Rows) }));
+            } else if let Some(selecting) = &self.selecting {
+                if selecting.is_short(&rows) {
+                    let passed = Passed::Shared(selecting.pass_now(rows)?);
+                    if let Some(came) = self.came(passed) {
+                        return Ok(came);
+                    }
+                } else {
+                    let selecting = selecting.clone();
+                    self.filtering = Some(tokio::spawn(async move { selecting.pass(rows).await.map(Passed::Shared) }));
+                }
+            } else {
+                return Ok(Came::Shared(rows));
             }
         }
     }

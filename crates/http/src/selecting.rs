@@ -1,0 +1,193 @@
+//! Selectors of feeds, compiled and matched where that takes long without holding up the runtime's threads.
+//!
+//! Of both a few go on at once, on threads for blocking work. The permit is the work's, not the request's: it comes back
+//! when the work ends, which it does soon after nobody waits for it any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{ChangeRow, Document, TailDocument, TailRow};
+use flatbed_mango::{Exhausted, InvalidSelector, Selector};
+use hyper::StatusCode;
+use tokio::sync::Semaphore;
+
+use crate::error::{Failure, Result};
+use crate::json_out;
+
+/// Selectors that are compiled at once.
+const COMPILED_AT_ONCE: usize = 2;
+
+/// Selectors that are compiled or wait for it.
+const COMPILING_MAX: usize = 32;
+
+/// Pages of documents that are matched at once, of those that take long.
+const MATCHED_AT_ONCE: usize = 2;
+
+/// A page takes long beyond so many bytes, times the selector's weight: some milliseconds.
+const SHORT_WORK: usize = 500_000;
+
+/// What selectors are compiled and matched with. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Selectors {
+    room: Arc<Semaphore>,
+    compiling: Arc<Semaphore>,
+    matching: Arc<Semaphore>,
+}
+
+impl Selectors {
+    pub(crate) fn new() -> Selectors {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        let (room, compiling) = (semaphore(COMPILING_MAX), semaphore(COMPILED_AT_ONCE));
+        Selectors { room, compiling, matching: semaphore(MATCHED_AT_ONCE) }
+    }
+
+    /// Compiles a selector.
+    ///
+    /// # Errors
+    /// 400 for one that is none, or is beyond its bounds; 503 where many are being compiled.
+    pub(crate) async fn compile(&self, selector: Value<'static>) -> Result<Selecting> {
+        let refused = |error| match error {
+            InvalidSelector::NotAnObject => Failure::bad_request("Selector error: expected a JSON object"),
+            error => Failure::bad_request(error.to_string()),
+        };
+        // What goes on without its request must not hold more than this.
+        Selector::measure(&selector).map_err(refused)?;
+        let _room = self.room.try_acquire().map_err(|_| {
+            let reason = "Too many selectors are being compiled";
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+        })?;
+        let compiled = apart(&self.compiling, move |stop| Selector::new_unless(&selector, stop)).await?;
+        let selector = Arc::new(compiled.map_err(refused)?);
+        Ok(Selecting { selector, selectors: self.clone() })
+    }
+}
+
+/// Runs work on a thread of its own when there is a permit for it; it is given how to see that nobody waits any more.
+async fn apart<T: Send + 'static>(
+    permits: &Arc<Semaphore>,
+    work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+) -> Result<T> {
+    struct Abandon(Arc<AtomicBool>);
+    impl Drop for Abandon {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let failed = |what: String| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", what);
+    let permit = permits.clone().acquire_owned().await.map_err(|error| failed(error.to_string()))?;
+    let abandoned = Arc::new(AtomicBool::new(false));
+    let _abandon = Abandon(abandoned.clone());
+    let done = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        work(&|| abandoned.load(Ordering::Relaxed))
+    });
+    done.await.map_err(|_| failed("a selector was not matched to its end".to_owned()))
+}
+
+/// A feed's selector.
+#[derive(Debug, Clone)]
+pub(crate) struct Selecting {
+    selector: Arc<Selector>,
+    selectors: Selectors,
+}
+
+impl Selecting {
+    /// The rows whose documents are selected.
+    ///
+    /// # Errors
+    /// 400 where a document is too much for the selector.
+    pub(crate) async fn pass<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+        if self.is_short(&rows) {
+            return self.pass_now(rows);
+        }
+        let selector = self.selector.clone();
+        apart(&self.selectors.matching, move |stop| pass(&selector, rows, stop)).await?
+    }
+
+    /// As [`Selecting::pass`], where that is short.
+    pub(crate) fn pass_now<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+        pass(&self.selector, rows, &|| false)
+    }
+
+    /// Whether it takes some milliseconds at most.
+    pub(crate) fn is_short<R: Row>(&self, rows: &[R]) -> bool {
+        let bytes: usize = rows.iter().filter_map(Row::document).map(|document| document.body.len() + 100).sum();
+        bytes.saturating_mul(self.selector.weight()) <= SHORT_WORK
+    }
+}
+
+/// What a selector lets through, or does not.
+pub(crate) trait Row: Send + 'static {
+    /// The document that is asked about.
+    fn document(&self) -> Option<&Document>;
+}
+
+impl Row for ChangeRow {
+    fn document(&self) -> Option<&Document> {
+        self.doc.as_ref()
+    }
+}
+
+impl Row for Arc<TailRow> {
+    fn document(&self) -> Option<&Document> {
+        match &self.document {
+            TailDocument::Read { document, .. } => Some(document),
+            TailDocument::NotRead => None,
+        }
+    }
+}
+
+fn pass<R: Row>(selector: &Selector, rows: Vec<R>, stop: &dyn Fn() -> bool) -> Result<Vec<R>> {
+    let mut passed = Vec::new();
+    for row in rows {
+        let Some(document) = row.document() else { continue };
+        let mut text = Vec::new();
+        json_out::document(document, &mut text);
+        let Ok(value) = json::parse(&text, &Limits::default()) else { continue };
+        let selected = if stop() { Err(Exhausted::Stopped) } else { selector.matches_unless(&value, stop) };
+        if selected.map_err(|error| Failure::bad_request(error.to_string()))? {
+            passed.push(row);
+        }
+    }
+    Ok(passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Requests that end before their work does start no further work.
+    #[tokio::test]
+    async fn permits_belong_to_the_work() {
+        let permits = Arc::new(Semaphore::new(2));
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        for _ in 0..30 {
+            let (now, most) = (now.clone(), most.clone());
+            let work = apart(&permits, move |_| {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(50));
+                now.fetch_sub(1, Ordering::SeqCst);
+            });
+            // Its client hangs up.
+            let _ = tokio::time::timeout(Duration::from_millis(2), work).await;
+        }
+        let _all = permits.acquire_many(2).await.unwrap();
+        assert!(most.load(Ordering::SeqCst) <= 2, "{most:?}");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_stops() {
+        let permits = Arc::new(Semaphore::new(1));
+        let endless = apart(&permits, |stop| {
+            while !stop() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert!(tokio::time::timeout(Duration::from_millis(50), endless).await.is_err());
+        assert_eq!(apart(&permits, |_| 7).await.unwrap(), 7);
+    }
+}
