@@ -49,7 +49,7 @@ async fn a_backlog_takes_no_memory() {
         largest = largest.max(resident_bytes(&server));
     }
     let backlog = FOLLOWERS * DOCUMENTS * DOCUMENT_BYTES;
-    // 64 pages of 1 MB are read at once, and each connection holds two pieces.
+    // Each holds a page of 1 MB at most, as far as there is room, and two pieces.
     println!("{before} bytes before, {largest} with all followers; {backlog} bytes wait for them");
     assert!(largest < 250_000_000, "{largest} bytes for a backlog of {backlog}");
     drop((early, late));

@@ -124,6 +124,41 @@ async fn who_reads_in_the_end_gets_all() {
     server.stop().await;
 }
 
+/// Each document is larger than all the room for pages, and what the readers read at once many times that for pieces.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_get_their_turn_where_there_is_little_room() {
+    let store = Store::new();
+    with_documents(&store, Duration::from_secs(20)).await.stop().await;
+    let options = ServerOptions { body_memory_bytes: 2_000_000, ..ServerOptions::default() };
+    let server = store.serve(options).await;
+    assert_eq!(metric(&server, "flatbed_memory_limit_bytes{part=\"answer_page\"}").await, 1_000_000);
+    let wanted = json!({ "docs": [{ "id": "large0" }, { "id": "small1" }, { "id": "large1" }] }).to_string();
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        for (method, path, body, least) in [
+            ("GET", "/db/large0", "", 2_000_000),
+            ("GET", "/db/medium0", "", 200_000),
+            ("GET", "/db/large1?open_revs=all", "", 2_000_000),
+            ("GET", "/db/_all_docs?include_docs=true", "", 6_600_000),
+            ("GET", "/db/_changes?include_docs=true", "", 6_600_000),
+            ("POST", "/db/_bulk_get", &wanted, 4_000_000),
+        ] {
+            let (mut client, body) = (server.connect().await, body.to_owned());
+            readers.push(tokio::spawn(async move {
+                let answer = client.call(method, path, &[], body.as_bytes()).await;
+                assert_eq!(answer.status, 200, "{path}");
+                assert!(answer.body.len() > least, "{path}: {}", answer.body.len());
+                serde_json::from_str::<Value>(&answer.body).unwrap();
+            }));
+        }
+    }
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    is_alone(&server).await;
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_have_few_streams() {
     let store = Store::new();
