@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 
 use flatbed_flatten::json::{Limits, parse};
 use foundationdb::api::NetworkAutoStop;
-use foundationdb::tuple::Bytes;
 
 use crate::compact::Compact;
 use crate::database::Database;
@@ -20,8 +19,8 @@ static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 async fn database() -> (Database, Option<tempfile::TempDir>) {
     // SAFETY: the network is stopped by nobody before the process ends.
     NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-    let root = Bytes::from(format!("test{}{:?}", std::process::id(), std::time::SystemTime::now()).into_bytes());
-    let root = root[..root.len().min(60)].to_vec();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+    let root = format!("test{}-{now}", std::process::id()).into_bytes();
     let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
         Ok(path) => (path, None),
         Err(_) => {

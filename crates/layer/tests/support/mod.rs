@@ -45,8 +45,10 @@ impl Store {
         let unique: String = unique.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
         if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
             let fdb = foundationdb::Database::from_path(&path).expect("the cluster file opens");
-            let root = format!("test{unique}{:?}", std::time::SystemTime::now()).into_bytes();
-            return Store { fdb: Arc::new(fdb), root: root[..root.len().min(60)].to_vec(), directory: None };
+            // A test may have several stores.
+            let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos();
+            let root = format!("test{unique}{now}").into_bytes();
+            return Store { fdb: Arc::new(fdb), root, directory: None };
         }
         let directory = std::env::temp_dir().join(format!("flatbed-layer-{unique}"));
         std::fs::create_dir_all(&directory).expect("a temporary directory");
