@@ -11,7 +11,7 @@ bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash bench bench-engine bench-feeds \
+.PHONY: help run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash attack bench bench-engine bench-feeds \
   bindings-library need-rust need-npm need-python
 
 help: ## list the targets
@@ -78,6 +78,10 @@ tests/bindings/node/node_modules/.package-lock.json: tests/bindings/node/package
 crash: need-rust ## kill the engine 300 times and the server 50 times while they write, and have the disk fail
 	FLATBED_CRASH_KILLS=300 cargo test --package fdb-embedded --test crash --test failing_disk -- --nocapture
 	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test crash -- --nocapture
+
+attack: need-rust ## attack a server of its own with some 5,000 hostile inputs (ten minutes, 2 GB of memory)
+	cargo build --release --package flatbed
+	nice python3 tests/attack/run.py --flatbed $(target)/release/flatbed $(if $(GROUP),--group $(GROUP))
 
 bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engine; results in target/bench
 	cargo build --release --package flatbed --package flatbed-bench
