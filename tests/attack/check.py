@@ -139,7 +139,7 @@ class Watch:
         self.threads, self.descriptors = server.threads(), server.descriptors()
         self.panics = server.log().count("panicked")
 
-    def complaints(self, within=12):
+    def complaints(self, within=20):
         """Name and complaint of each thing that must hold, with some time to come to rest."""
         server = self.server
         yield "alive", None if server.is_alive() else "the server ended"

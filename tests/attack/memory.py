@@ -18,7 +18,7 @@ ANSWERS = 512 * MB
 def lists(server, rng):
     """Short bodies that stand for much: a bound of 200 MB is ten times what each of them is."""
     with_leaves(server, "many", 300)
-    with_leaves(server, "common", 300, "a")
+    with_leaves(server, "common", 1_000, "a")
     for name, method, path, body in (
         (
             "atts_since of 20,000 for 300 leaves",
@@ -27,9 +27,9 @@ def lists(server, rng):
             json.dumps({"docs": [{"id": "many", "atts_since": [f"1-{at}" for at in range(20_000)]}]}),
         ),
         (
-            "open_revs of 1,000 that mean 300 leaves each",
+            "open_revs of 1,000 that mean 1,000 leaves each",
             "GET",
-            "/db/common?latest=true&open_revs=[" + ",".join(['"1-a"'] * 1_000) + "]",
+            "/db/common?latest=true&open_revs=[" + ",".join(["%221-a%22"] * 1_000) + "]",
             None,
         ),
         (

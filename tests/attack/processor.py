@@ -28,19 +28,16 @@ from wire2 import (
 def products(server, rng):
     """Two lists of one client that are compared each with each."""
     with_leaves(server, "leaves", 2_000)
-    revs = [f"2-{at:x}" for at in range(700_000)]
-    ids = [f"{at:032x}" for at in range(1_000)]
-    server.request(
-        "POST",
-        "/db/_bulk_docs",
-        json.dumps({"new_edits": False, "docs": [{"_id": "line", "_revisions": {"start": 1_000, "ids": ids}}]}),
-        expected=(201,),
-    )
+    server.request("PUT", "/db/_revs_limit", "10000", expected=(200,))
+    line = {"_id": "line", "_revisions": {"start": 10_000, "ids": [f"{at:032x}" for at in range(10_000)]}}
+    server.request("POST", "/db/_bulk_docs", json.dumps({"new_edits": False, "docs": [line]}), expected=(201,))
+    revs = [f"20000-{at:x}" for at in range(700_000)]
+    few = [{"id": "line", "atts_since": revs[:300_000]}]
     for name, path, body in (
         ("_revs_diff: revisions and leaves", "/db/_revs_diff", {"leaves": revs}),
         ("_missing_revs: revisions and leaves", "/db/_missing_revs", {"leaves": revs}),
         ("_revs_diff: revisions and ancestors", "/db/_revs_diff", {"line": revs}),
-        ("_bulk_get: atts_since and ancestors", "/db/_bulk_get", {"docs": [{"id": "line", "atts_since": revs}] * 1}),
+        ("_bulk_get: atts_since and ancestors", "/db/_bulk_get", {"docs": few}),
     ):
         text = json.dumps(body)
         with Busy(server) as busy:
@@ -106,9 +103,9 @@ def abandoned(server, rng):
                 time.sleep(0.3)
         time.sleep(1)
         with Busy(server) as busy:
-            time.sleep(1.5)
-        yield name, busy.complaint(0.3)
-        server.is_idle(30)
+            time.sleep(2.5)
+        yield name, busy.complaint(0.15)
+        server.is_idle(20)
 
 
 abandoned.longest_wait = 6.0
@@ -125,7 +122,7 @@ def beginnings(server, rng):
         ("P and an end", None),
     ):
         socks = []
-        for _ in range(2_000):
+        for _ in range(1_000):
             sock = server.connect()
             socks.append(sock)
             sock.sendall(b"P" if data is None else data)
@@ -135,8 +132,8 @@ def beginnings(server, rng):
         with Busy(server) as busy:
             time.sleep(2)
         close_all(socks)
-        yield f"2,000 that have said {name}", busy.complaint(0.25)
-        server.is_idle(35)
+        yield f"1,000 that have said {name}", busy.complaint(0.15)
+        server.is_idle(10)
 
 
 def inflating(server, rng):

@@ -105,7 +105,7 @@ def texts(server, rng):
             )
         except OSError:
             pass
-    time.sleep(0.5)
+    time.sleep(2)
     statuses = [
         asked(server, "PUT", f"/innocent/small{size}", json.dumps({"x": "y" * size}), timeout=20)
         for size in (1_000, 20_000, 100_000)
