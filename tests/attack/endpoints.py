@@ -75,6 +75,12 @@ NAMES = (
 )
 VALUES = (
     "",
+    "longpoll",
+    "continuous",
+    "eventsource",
+    "_doc_ids",
+    "_design",
+    "x/y",
     "0",
     "-1",
     "1",
@@ -188,6 +194,9 @@ def names(server, rng):
             ("GET", "/db/_design/{}"),
             ("HEAD", "/{}/_changes"),
         ):
+            if method == "DELETE" and not name.strip("/"):
+                # Several slashes are one: the database itself is meant.
+                continue
             body = b"{}" if method == "PUT" else b""
             yield Input(
                 f"{method} {path.format(name[:40])}",
@@ -196,6 +205,7 @@ def names(server, rng):
                 is_request=len(name) < 20_000,
                 is_head=method == "HEAD",
             )
+    yield Input("the database is still there", request("GET", "/db"), (200,), body_has=b'"db_name":"db"')
 
 
 def parameters(server, rng):
@@ -225,6 +235,7 @@ def parameters(server, rng):
         "limit=%31",
     ):
         yield Input(f"?{query[:30]}", request("GET", f"/db/_all_docs?{query}"))
+    yield Input("the database is still there", request("GET", "/db"), (200,), body_has=b'"db_name":"db"')
 
 
 GROUPS = [names, parameters]

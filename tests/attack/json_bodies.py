@@ -212,6 +212,7 @@ def bodies(server, rng):
                 request(method, path, b"{}", [("Content-Type", kind)]),
                 ("2xx", "4xx", 501) + ((500,) if path == "/_replicate" else ()),
             )
+    yield Input("the database is still there", request("GET", "/db"), (200,), body_has=b'"db_name":"db"')
 
 
 def shapes(server, rng):
