@@ -79,7 +79,7 @@ crash: need-rust ## kill the engine 300 times and the server 50 times while they
 	FLATBED_CRASH_KILLS=300 cargo test --package fdb-embedded --test crash --test failing_disk -- --nocapture
 	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test crash -- --nocapture
 
-attack: need-rust ## attack a server of its own with some 5,000 hostile inputs (ten minutes, 2 GB of memory)
+attack: need-rust ## attack a server of its own with some 20,000 hostile inputs (half an hour, 2 GB of memory)
 	cargo build --release --package flatbed
 	nice python3 tests/attack/run.py --flatbed $(target)/release/flatbed $(if $(GROUP),--group $(GROUP))
 

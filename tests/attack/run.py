@@ -29,6 +29,18 @@ MODULES = [
     "memory",
     "processor",
     "sharing",
+    "names",
+    "values",
+    "revisions",
+    "stubs",
+    "settings",
+    "promises",
+    "mango",
+    "functions",
+    "exhaustion",
+    "replication",
+    "replicator",
+    "gate",
 ]
 
 
