@@ -18,6 +18,10 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// An attempt's reads take no longer than this: FoundationDB's client waits for ever for a cluster that does not answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
+/// A commit is waited for no longer than this. It may still land afterwards, so it counts as one whose result is unknown,
+/// and it is not tried again: what it does would take place twice.
+const COMMIT_MAX: Duration = Duration::from_secs(30);
+
 /// What a transaction that took too long gets (`transaction_timed_out`).
 const TIMED_OUT: i32 = 1031;
 
@@ -71,11 +75,13 @@ async fn write_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, ope
     loop {
         let attempt = state;
         state.after_unknown = false;
-        // Only the attempt has a bound: nothing is committed then. A commit that timed out might still land.
         let (error, next) = match bounded(operation.attempt(&trx, attempt)).await {
             Ok(output) => {
                 let commit_started = Instant::now();
-                match trx.commit().await {
+                let committed = bounded_commit(trx.commit()).await.inspect_err(|_| {
+                    note(metrics, FdbError::from_code(COMMIT_UNKNOWN_RESULT));
+                })?;
+                match committed {
                     Ok(_) => {
                         metrics.commits.add(1);
                         metrics.commit_duration_seconds.observe(commit_started.elapsed());
@@ -115,6 +121,12 @@ pub(crate) async fn bounded<T>(attempt: impl Future<Output = Result<T>> + Send) 
         Ok(done) => done,
         Err(_) => Err(Error::Storage(FdbError::from_code(TIMED_OUT))),
     }
+}
+
+/// A commit's answer; after [`COMMIT_MAX`] the error that says that its result is unknown.
+async fn bounded_commit<T>(commit: impl Future<Output = T> + Send) -> Result<T> {
+    let unknown = |_| Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT));
+    tokio::time::timeout(COMMIT_MAX, commit).await.map_err(unknown)
 }
 
 /// Runs an operation that only reads: nothing is committed.
@@ -201,5 +213,12 @@ mod tests {
     async fn a_cluster_that_does_not_answer_is_given_up() {
         let never = bounded(std::future::pending::<Result<()>>()).await;
         assert!(matches!(never, Err(Error::Storage(error)) if error.code() == TIMED_OUT));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_that_is_not_answered_has_an_unknown_result() {
+        let never = bounded_commit(std::future::pending::<()>()).await;
+        assert!(matches!(never, Err(Error::Storage(error)) if error.is_maybe_committed()));
+        assert!(bounded_commit(std::future::ready(7)).await.is_ok_and(|answer| answer == 7));
     }
 }
