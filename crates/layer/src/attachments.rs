@@ -9,9 +9,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
+use foundationdb::future::FdbSlice;
 use prost::Message;
 
-use crate::body::{BODY_BYTES_MAX, begin_read};
+use crate::body::begin_read;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::keys::{DocumentKeys, KeyRange, take_rev};
@@ -19,6 +20,8 @@ use crate::layer::Inner;
 use crate::proto;
 use crate::read::page_of;
 use crate::records::{Info, RevisionRecord};
+use crate::release;
+use crate::room::Room;
 use crate::staging;
 use crate::transaction::{Attempt, Operation, Transaction};
 use crate::upload::Uploaded;
@@ -128,18 +131,21 @@ pub(crate) async fn list(trx: &Transaction, keys: &DocumentKeys, rev: &RevId) ->
     bytes.map_or_else(|| Ok(Vec::new()), |bytes| decode_list(&bytes))
 }
 
-/// All lists of a document, by revision.
-pub(crate) async fn all_lists(trx: &Transaction, keys: &DocumentKeys) -> Result<Vec<(RevId, Vec<Attachment>)>> {
+/// A document's lists by revision, up to about so many bytes of them, and whether they are all.
+pub(crate) async fn lists(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    bytes_max: u64,
+) -> Result<(Vec<(RevId, Vec<Attachment>)>, bool)> {
     let range = keys.attachment_lists();
     let prefix_bytes = range.begin.len();
     let mut lists = Vec::new();
-    for page in begin_read(trx, range).finish(trx, BODY_BYTES_MAX).await? {
-        for row in &page {
-            let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
-            lists.push((rev, decode_list(row.value())?));
-        }
+    let (pages, are_all) = begin_read(trx, range).up_to(trx, bytes_max).await?;
+    for row in pages.iter().flat_map(|page| page.iter()) {
+        let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+        lists.push((rev, decode_list(row.value())?));
     }
-    Ok(lists)
+    Ok((lists, are_all))
 }
 
 /// What an edit's attachments are made of.
@@ -215,6 +221,15 @@ pub(crate) async fn check(
     Ok(())
 }
 
+/// What an edit's attachments take in the transaction that writes them, about.
+pub(crate) fn edits_bytes(id: &str, edits: &[(String, AttachmentEdit)]) -> u64 {
+    let bytes = |(name, edit): &(String, AttachmentEdit)| match edit {
+        AttachmentEdit::Stub { .. } => name.len() + 150,
+        AttachmentEdit::Copy(_) | AttachmentEdit::Data { .. } => name.len() + 3 * id.len() + 900,
+    };
+    edits.iter().map(bytes).sum::<usize>() as u64
+}
+
 fn encode_list(attachments: &[Attachment]) -> Vec<u8> {
     proto::AttachmentList { attachments: attachments.iter().map(Attachment::encode).collect() }.encode_to_vec()
 }
@@ -237,71 +252,109 @@ pub(crate) async fn put(
     let mut grown = 0;
     for (attachment, (_, edit)) in attachments.iter().zip(edits) {
         let record_key = instance.keys.attachment_data(attachment.digest());
-        let record = trx.get(&record_key, false).await?;
-        let is_there = record.is_some();
         match edit {
-            AttachmentEdit::Data { data, .. } => {
-                staging::take(trx, &instance.keys, &data.blob_id);
-                if let Some(record) = record {
-                    // One upload under two names of this edit: the record points at these very rows.
-                    if proto::AttachmentData::decode(&*record)?.blob_id == data.blob_id {
-                        trx.set(&instance.keys.attachment_use(attachment.digest(), id), b"");
-                        continue;
-                    }
-                    let rows = instance.keys.blob_rows(&data.blob_id);
-                    trx.clear_range(&rows.begin, &rows.end);
-                } else {
-                    let (blob_id, stored_length) = (data.blob_id.clone(), data.stored_length);
-                    trx.set(&record_key, &proto::AttachmentData { blob_id, stored_length }.encode_to_vec());
-                    grown += stored_length as i64;
+            // A list of the document has it, and the document's row with it: whoever takes these away conflicts on the info.
+            AttachmentEdit::Stub { .. } => continue,
+            AttachmentEdit::Copy(_) => {
+                if trx.get(&record_key, false).await?.is_none() {
+                    return Err(Error::Corrupt("an attachment's data is gone".into()));
                 }
             }
-            AttachmentEdit::Stub { .. } | AttachmentEdit::Copy(_) if !is_there => {
-                return Err(Error::Corrupt("an attachment's data is gone".into()));
+            AttachmentEdit::Data { data, .. } => {
+                staging::take(trx, &instance.keys, &data.blob_id);
+                let record = trx.get(&record_key, false).await?;
+                // One upload under two names of this edit: the record points at these very rows.
+                let blob_id = record.map(|record| proto::AttachmentData::decode(&*record)).transpose()?;
+                match blob_id.map(|record| record.blob_id) {
+                    Some(blob_id) if blob_id == data.blob_id => {}
+                    Some(_) => {
+                        let rows = instance.keys.blob_rows(&data.blob_id);
+                        trx.clear_range(&rows.begin, &rows.end);
+                    }
+                    None => {
+                        let (blob_id, stored_length) = (data.blob_id.clone(), data.stored_length);
+                        trx.set(&record_key, &proto::AttachmentData { blob_id, stored_length }.encode_to_vec());
+                        grown += stored_length as i64;
+                    }
+                }
             }
-            AttachmentEdit::Stub { .. } | AttachmentEdit::Copy(_) => {}
         }
         trx.set(&instance.keys.attachment_use(attachment.digest(), id), b"");
     }
     Ok(grown)
 }
 
-/// Drops the lists of revisions that a transaction takes away, and the data that no document has any more. Returns how
-/// many stored bytes went. It sees what the transaction has written so far.
+/// A document's lists are looked at by the transaction that takes one away if they take no more than this, in bytes.
+const LISTS_BYTES_MAX: u64 = 200_000;
+
+/// What such a transaction frees at once, in bytes of what it writes.
+const FREED_BYTES_MAX: u64 = 150_000;
+
+/// What freeing one digest takes in a transaction, about: its row and the data, with their conflict ranges.
+pub(crate) fn free_bytes(id: &str) -> u64 {
+    (6 * id.len() + 700) as u64
+}
+
+/// What taking a list away takes in a transaction at most, beside what is freed.
+pub(crate) fn list_bytes(key_bytes: usize, list: &[u8]) -> u64 {
+    (3 * key_bytes + list.len() + 200) as u64
+}
+
+/// Drops the lists of revisions that a transaction takes away, given as they are stored, and the data that no document has
+/// any more: at once where the document has few lists, else in steps (see [`release`]). Returns how many stored bytes
+/// went. It sees what the transaction has written so far.
 pub(crate) async fn drop_lists(
     trx: &Transaction,
     instance: &Instance,
     keys: &DocumentKeys,
     id: &str,
-    mut is_dropped: impl FnMut(&RevId) -> bool,
+    gone: &[(RevId, FdbSlice)],
+    room: &Room,
 ) -> Result<i64> {
-    let (mut gone, mut kept) = (HashSet::new(), HashSet::new());
-    for (rev, list) in all_lists(trx, keys).await? {
-        let digests = list.iter().map(|attachment| *attachment.digest());
-        if is_dropped(&rev) {
-            trx.clear(&keys.attachments(&rev));
-            gone.extend(digests);
-        } else {
-            kept.extend(digests);
-        }
+    if gone.is_empty() {
+        return Ok(0);
     }
-    let mut dropped = 0;
-    for digest in gone.difference(&kept) {
-        trx.clear(&instance.keys.attachment_use(digest, id));
-        let uses = instance.keys.attachment_uses(digest);
-        let others = trx.get_range(&page_of(&uses, 1, false), 1, false).await?;
-        if !others.is_empty() {
-            continue;
+    let mut digests = HashSet::new();
+    for (rev, list) in gone {
+        trx.clear(&keys.attachments(rev));
+        digests.extend(decode_list(list)?.iter().map(|attachment| *attachment.digest()));
+    }
+    // Without those that are gone: the transaction sees what it has cleared.
+    let (kept, are_all) = lists(trx, keys, LISTS_BYTES_MAX).await?;
+    for attachment in kept.iter().flat_map(|(_, list)| list) {
+        digests.remove(attachment.digest());
+    }
+    let bytes = digests.len() as u64 * free_bytes(id);
+    if !are_all || bytes > FREED_BYTES_MAX.min(room.left()) {
+        for (_, list) in gone {
+            release::put(trx, instance, id, list)?;
         }
-        let record_key = instance.keys.attachment_data(digest);
-        let Some(record) = trx.get(&record_key, false).await? else { continue };
-        let record = proto::AttachmentData::decode(&*record)?;
-        trx.clear(&record_key);
-        let rows = instance.keys.blob_rows(&record.blob_id);
-        trx.clear_range(&rows.begin, &rows.end);
-        dropped += record.stored_length as i64;
+        return Ok(0);
+    }
+    room.take(bytes);
+    let mut dropped = 0;
+    for digest in &digests {
+        dropped += free(trx, instance, id, digest).await?;
     }
     Ok(dropped)
+}
+
+/// Takes a digest's data away from a document of whose lists none has it, and the data if no other document has it.
+/// Returns how many stored bytes went.
+pub(crate) async fn free(trx: &Transaction, instance: &Instance, id: &str, digest: &[u8; 32]) -> Result<i64> {
+    trx.clear(&instance.keys.attachment_use(digest, id));
+    let uses = instance.keys.attachment_uses(digest);
+    let others = trx.get_range(&page_of(&uses, 1, false), 1, false).await?;
+    if !others.is_empty() {
+        return Ok(0);
+    }
+    let record_key = instance.keys.attachment_data(digest);
+    let Some(record) = trx.get(&record_key, false).await? else { return Ok(0) };
+    let record = proto::AttachmentData::decode(&*record)?;
+    trx.clear(&record_key);
+    let rows = instance.keys.blob_rows(&record.blob_id);
+    trx.clear_range(&rows.begin, &rows.end);
+    Ok(record.stored_length as i64)
 }
 
 /// Finds an attachment.

@@ -128,6 +128,25 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
         Ok((!page.more() && bytes <= bytes_max).then_some(page))
     }
 
+    /// The first pages of the range, until they hold so many bytes of keys and values or more, and whether they are all.
+    pub(crate) async fn up_to(self, trx: &Transaction, bytes_max: u64) -> Result<(Vec<FdbValues>, bool)> {
+        let mut pages = Vec::with_capacity(1);
+        let mut page = self.first.await?;
+        let (mut bytes, mut iteration) = (0, 2);
+        loop {
+            bytes += page.iter().map(|row| (row.key().len() + row.value().len()) as u64).sum::<u64>();
+            let next = if page.more() { page.last().map(|last| [last.key(), &[0]].concat()) } else { None };
+            pages.push(page);
+            let Some(begin) = next else { return Ok((pages, true)) };
+            if bytes >= bytes_max {
+                return Ok((pages, false));
+            }
+            let rest = KeyRange { begin, end: self.range.end.clone() };
+            page = trx.get_range(&whole(&rest), iteration, true).await?;
+            iteration += 1;
+        }
+    }
+
     /// All pages of the range; at most `bytes_max` bytes, beyond it the data is not what this layer writes.
     pub(crate) async fn finish(self, trx: &Transaction, bytes_max: u64) -> Result<Vec<FdbValues>> {
         let mut pages = Vec::with_capacity(1);

@@ -8,21 +8,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use flatbed_revtree::RevId;
+use flatbed_revtree::{RevId, Tree};
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
 use crate::attachments;
-use crate::body::{BODY_BYTES_MAX, begin_read};
+use crate::body::begin_read;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
-use crate::keys::{Counter, KeyRange, take_rev};
+use crate::keys::{Counter, KeyRange};
 use crate::layer::{Inner, NameRange};
 use crate::proto;
 use crate::read::{info, page_of};
-use crate::records::{RevisionRecord, revision};
+use crate::records::revision;
+use crate::release;
+use crate::room::Room;
+use crate::seq::STAMP_BYTES;
 use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use crate::tree::{Leaves, drop_body};
+use crate::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision};
 use crate::waits;
 
 /// Rows of by-seq that are looked through at once.
@@ -34,8 +37,11 @@ const DOCUMENTS_AT_ONCE: usize = 25;
 /// A transaction takes no further revision beyond this, in bytes of what it writes.
 const TRANSACTION_BYTES_MAX: u64 = 500_000;
 
-/// What dropping a revision writes beside three keys and a record: clears of its blob and its list, frames.
-const REVISION_OVERHEAD_BYTES: u64 = 400;
+/// What a transaction reads of a document's records, about.
+const RECORDS_BYTES_MAX: u64 = 1_000_000;
+
+/// A compaction of which so many documents have failed ends: it is not they that are at fault.
+const FAILURES_MAX: u32 = 100;
 
 /// Between two looks at how much is superseded.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -153,26 +159,49 @@ async fn total(inner: &Inner, instance: &Instance) -> Result<u64> {
 
 async fn run(inner: &Inner, instance: &Instance, running: &Running) -> Result<u64> {
     let mut rest = Some(instance.keys.by_seq_any());
-    let mut freed = 0;
+    let (mut freed, mut failures) = (0, 0);
     while let Some(range) = rest {
         let mut page = Candidates { inner, instance, range };
         let (ids, looked_at, next) = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
         let mut ids = ids.as_slice();
-        while !ids.is_empty() {
+        let mut from = None;
+        // Of documents that failed together each is tried alone.
+        let mut alone = 0_usize;
+        while let Some(id) = ids.first() {
             if inner.is_closing() {
                 return Ok(freed);
             }
-            let some = ids.get(..DOCUMENTS_AT_ONCE).unwrap_or(ids);
-            let mut compact = Compact::new(inner, instance, some);
-            let compacted = transaction::write(&inner.db, &inner.metrics, &mut compact).await?;
-            freed += compacted.freed_bytes;
-            ids = ids.get(compacted.documents..).unwrap_or_default();
+            let some = ids.get(..if alone > 0 { 1 } else { DOCUMENTS_AT_ONCE }).unwrap_or(ids);
+            let mut compact = Compact::new(inner, instance, some, from.take());
+            let documents = match transaction::write(&inner.db, &inner.metrics, &mut compact).await {
+                Ok(compacted) => {
+                    freed += compacted.freed_bytes;
+                    from = compacted.from;
+                    compacted.documents
+                }
+                Err(Error::DatabaseNotFound) => return Err(Error::DatabaseNotFound),
+                Err(_) if some.len() > 1 => {
+                    alone = some.len();
+                    continue;
+                }
+                Err(error) => {
+                    inner.metrics.compaction_failures.add(1);
+                    failures += 1;
+                    if failures == FAILURES_MAX {
+                        return Err(error);
+                    }
+                    tracing::warn!(database = instance.name, document = id, %error, "a document could not be compacted");
+                    1
+                }
+            };
+            alone = alone.saturating_sub(documents);
+            ids = ids.get(documents..).unwrap_or_default();
             running.updated.store(now_seconds(), Ordering::Relaxed);
         }
         running.done.fetch_add(looked_at, Ordering::Relaxed);
         rest = next;
     }
-    Ok(freed)
+    Ok(freed + release::drain(inner, instance, None).await?)
 }
 
 /// Documents that may have superseded bodies: all but those whose only leaf is their first revision.
@@ -209,34 +238,39 @@ async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<(
     }
 }
 
-/// Drops what is superseded of some documents, as far as a transaction goes.
+/// Drops what is superseded of some documents, and what lies beyond the limit of revisions, as far as a transaction goes.
 pub(crate) struct Compact<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     ids: &'a [String],
+    /// Where in the first document to go on.
+    from: Option<From>,
+}
+
+/// Where in a document's records a compaction goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct From {
+    /// When the document was last edited as the compaction began with it: what lies before `key` is looked at again if it
+    /// has been edited since.
+    stamp: [u8; STAMP_BYTES],
+    /// The first that has not been looked at.
+    key: Vec<u8>,
 }
 
 impl<'a> Compact<'a> {
-    pub(crate) fn new(inner: &'a Inner, instance: &'a Instance, ids: &'a [String]) -> Compact<'a> {
-        Compact { inner, instance, ids }
+    pub(crate) fn new(inner: &'a Inner, instance: &'a Instance, ids: &'a [String], from: Option<From>) -> Compact<'a> {
+        Compact { inner, instance, ids, from }
     }
 }
 
 /// What one transaction of a compaction did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Compacted {
     pub freed_bytes: u64,
-    /// How many of the documents are done; the next one may be half done.
+    /// How many of the documents are done.
     pub documents: usize,
-}
-
-/// What went of a document.
-#[derive(Default)]
-struct Dropped {
-    body_bytes: i64,
-    attachment_bytes: i64,
-    /// There is more to drop, and no room for it in the transaction.
-    is_partial: bool,
+    /// Where in the next one to go on, if that is half done.
+    pub from: Option<From>,
 }
 
 impl Operation for Compact<'_> {
@@ -247,66 +281,95 @@ impl Operation for Compact<'_> {
         if found.id() != self.instance.id() {
             return Err(Error::DatabaseNotFound);
         }
-        let (mut bodies, mut attached, mut documents) = (0, 0, 0);
+        let room = Room::new(TRANSACTION_BYTES_MAX);
+        let (mut dropped, mut documents, mut from) = (Dropped::default(), 0, self.from.clone());
         for id in self.ids {
-            let room = TRANSACTION_BYTES_MAX.saturating_sub(trx.get_approximate_size().await?.max(0) as u64);
-            if room == 0 {
+            if room.is_empty() {
                 break;
             }
-            let dropped = self.document(trx, id, room).await?;
-            bodies += dropped.body_bytes;
-            attached += dropped.attachment_bytes;
-            if dropped.is_partial {
+            from = self.document(trx, &found, id, from, &room, &mut dropped).await?;
+            if from.is_some() {
                 break;
             }
             documents += 1;
         }
+        let (bodies, attached) = (dropped.body_bytes, dropped.attachment_bytes);
         for (counter, delta) in [(Counter::StoredBytes, -bodies - attached), (Counter::SupersededBytes, -bodies)] {
             if delta != 0 {
                 let key = self.instance.keys.counter(counter);
                 Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
             }
         }
-        Ok(Compacted { freed_bytes: (bodies + attached).max(0) as u64, documents })
+        Ok(Compacted { freed_bytes: (bodies + attached).max(0) as u64, documents, from })
     }
 }
 
 impl Compact<'_> {
-    /// Drops one revision at least where there is one to drop.
-    async fn document(&self, trx: &Transaction, id: &str, mut room: u64) -> Result<Dropped> {
+    /// Drops one revision at least where there is one to drop. Returns where to go on, if there is more.
+    async fn document(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        id: &str,
+        from: Option<From>,
+        room: &Room,
+        dropped: &mut Dropped,
+    ) -> Result<Option<From>> {
         let keys = self.instance.keys.document(id);
-        let mut dropped = Dropped::default();
         // With conflict: an edit that commits meanwhile makes this begin anew.
-        if info(trx, &keys, false).await?.is_none() {
-            return Ok(dropped);
+        let Some(info) = info(trx, &keys, false).await? else { return Ok(None) };
+        let (stamp, revs_limit) = (info.stamp, instance.revs_limit());
+        let from = from.filter(|from| from.stamp == stamp);
+        let leaves = Leaves::read(trx, &keys).await?;
+        let is_long = leaves.0.iter().any(|leaf| leaf.ancestry.len() >= revs_limit);
+        let whole = match is_long {
+            // Of a tree that is too large to be read the bodies go, and nothing else.
+            true => WholeTree::read_if_small(trx, &keys, leaves.clone()).await?,
+            false => None,
+        };
+        let kept = whole.as_ref().map(|whole| {
+            let mut kept = whole.tree.clone();
+            kept.stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
+            kept
+        });
+        let kept = kept.as_ref().map(Tree::revisions);
+        let leaves: HashSet<RevId> = leaves.0.into_iter().map(|leaf| leaf.rev).collect();
+        let mut range = keys.revisions();
+        if let Some(from) = from {
+            range.begin = from.key;
         }
-        let leaves: HashSet<RevId> = Leaves::read(trx, &keys).await?.0.into_iter().map(|leaf| leaf.rev).collect();
-        let records = keys.revisions();
-        let prefix_bytes = records.begin.len();
-        let (mut listed, mut is_changed) = (HashSet::new(), false);
-        let pages = begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await?;
-        for row in pages.iter().flat_map(|page| page.iter()) {
-            let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
-            let mut record = RevisionRecord::decode(row.value())?;
-            if record.body_dropped || leaves.contains(&rev) {
+        let go_on = |key: Vec<u8>| Ok(Some(From { stamp, key }));
+        let (pages, is_whole) = begin_read(trx, range.clone()).up_to(trx, RECORDS_BYTES_MAX).await?;
+        let (mut listed, mut is_changed, mut next) = (Vec::new(), false, None);
+        for (rev, mut record) in decode_records(&keys, &pages)? {
+            let is_beyond = kept.as_ref().is_some_and(|kept| !kept.contains(&rev));
+            if leaves.contains(&rev) || record.body_dropped && !is_beyond {
                 continue;
             }
-            if room == 0 {
-                dropped.is_partial = true;
+            if room.is_empty() {
+                next = Some(keys.revision(&rev));
                 break;
             }
-            room = room.saturating_sub((3 * row.key().len() + row.value().len()) as u64 + REVISION_OVERHEAD_BYTES);
-            dropped.body_bytes += drop_body(trx, self.instance, &keys, &rev, &record)?;
-            record.body_dropped = true;
+            drop_revision(trx, self.instance, &keys, &rev, &record, room, &mut listed, dropped).await?;
             is_changed = true;
-            Quiet(trx).set(row.key(), &record.encode())?;
-            if record.has_attachments {
-                listed.insert(rev);
+            if is_beyond {
+                Quiet(trx).clear(&keys.revision(&rev))?;
+            } else {
+                record.body_dropped = true;
+                Quiet(trx).set(&keys.revision(&rev), &record.encode())?;
             }
         }
-        if !listed.is_empty() {
-            let lists = attachments::drop_lists(trx, self.instance, &keys, id, |rev| listed.contains(rev));
-            dropped.attachment_bytes = lists.await?;
+        dropped.attachment_bytes += attachments::drop_lists(trx, self.instance, &keys, id, &listed, room).await?;
+        if next.is_none() && !is_whole {
+            let last = pages.iter().rev().find_map(|page| page.last());
+            next = last.map(|last| [last.key(), &[0]].concat());
+        }
+        // All records have been looked at, and the document was not edited since the first of them: what is beyond the
+        // limit has none any more.
+        if let (None, Some(whole)) = (&next, &whole)
+            && !whole.clear_unreachable(trx, &keys, revs_limit, room)?
+        {
+            next = Some(range.end);
         }
         if is_changed {
             // What went is taken off the counters. Another server's compaction, or an edit that trims the same
@@ -315,7 +378,10 @@ impl Compact<'_> {
             let end = [&info_key[..], &[0]].concat();
             trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
         }
-        Ok(dropped)
+        match next {
+            Some(key) => go_on(key),
+            None => Ok(None),
+        }
     }
 }
 

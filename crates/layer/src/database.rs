@@ -1,6 +1,7 @@
 //! A database, for those above the layer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_revtree::RevId;
 
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::keys::Counter;
 use crate::layer::{ChangeRecord, Inner};
 use crate::local::{GetLocal, ListLocal, LocalDocument, PutLocal};
-use crate::purge::Purge;
+use crate::once::Once;
 use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
 use crate::seq::Seq;
 use crate::transaction::{self, Attempt, Operation, Transaction};
@@ -212,6 +213,20 @@ impl Database {
         Upload::new(Arc::clone(&self.inner), instance, content_type, is_gzip)
     }
 
+    /// Lets uploaded data that no document has taken count as uploaded from now on: who waits for more before it writes the
+    /// document does so each [`Database::renew_uploads_every`]. What has been removed stays so: the write says it.
+    pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
+        let instance = crate::write::instance_of(&self.inner, &self.name).await?;
+        let of_it = data.iter().filter(|data| data.instance == instance.id());
+        let blob_ids: Vec<&[u8]> = of_it.map(|data| data.blob_id.as_slice()).collect();
+        crate::staging::renew(&self.inner, &instance, &blob_ids).await
+    }
+
+    /// After this time uploaded data is renewed: it is removed after four times as long.
+    pub fn renew_uploads_every(&self) -> Duration {
+        self.inner.options.uploads_broken_after / 4
+    }
+
     /// Takes away uploaded data that no document has taken; data that one has stays. What cannot be taken away now is swept
     /// after a while.
     pub async fn discard(&self, data: &Uploaded) {
@@ -235,10 +250,9 @@ impl Database {
     }
 
     /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
-    /// that were leaves.
+    /// that were leaves. A large document goes in steps: see the module.
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        let mut purge = Purge::new(&self.inner, &self.name, id, revs);
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut purge).await
+        crate::purge::purge(&self.inner, &self.name, id, revs).await
     }
 
     /// How many purges are remembered.
@@ -295,7 +309,8 @@ impl Database {
     }
 
     async fn change_record(&self, change: impl Fn(&mut crate::proto::DatabaseRecord) + Send) -> Result<()> {
-        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, namespace: None };
+        let once = Once::new(&self.inner)?;
+        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
 
@@ -309,14 +324,13 @@ impl Database {
     /// # Errors
     /// [`Error::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
-        let (id, document) = (document.id.as_str(), Some(document));
-        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document, removed: None };
+        let mut put = PutLocal::new(&self.inner, &self.name, &document.id, Some(document))?;
         transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await.map(|_| ())
     }
 
     /// Removes a local document. False: there was none.
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        let mut put = PutLocal { inner: &self.inner, name: &self.name, id, document: None, removed: None };
+        let mut put = PutLocal::new(&self.inner, &self.name, id, None)?;
         transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
     }
 

@@ -15,10 +15,14 @@ use crate::index::{Change, IndexMaintainer};
 use crate::instance::Instance;
 use crate::keys::DocumentKeys;
 use crate::records::{BodyPlace, Info, RevisionRecord};
+use crate::room::Room;
 use crate::seq::STAMP_BYTES;
 use crate::staging;
 use crate::transaction::{Quiet, Transaction};
-use crate::tree::{Dropped, Leaf, Leaves, Replacement, WholeTree, are_too_large, drop_body, prune, put_leaf, winner};
+use crate::tree::{
+    Dropped, Leaf, Leaves, Replacement, WholeTree, are_too_large, decode_records, drop_revision, prune, put_leaf,
+    winner,
+};
 
 /// Most revisions that wait beyond the limit to be dropped at once.
 const STEMMED_AT_ONCE_MAX: u64 = 32;
@@ -50,11 +54,32 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     pub refused: Option<&'a Error>,
     /// No revision of another replica makes the document's leaves more than this.
     pub leaves_max: usize,
+    /// What the transaction has left for dropping what nobody needs any more.
+    pub room: &'a Room,
 }
 
 /// A path may change many branches at once; the records that it writes take at most this much. FoundationDB's bound
 /// for a transaction is 10 MB.
 const MERGE_BYTES_MAX: u64 = 6_000_000;
+
+/// What is read at once of the records that lie beyond the limit of revisions, about.
+const STEMMED_READ_MAX: u64 = 400_000;
+
+/// What a revision of the only branch takes in a transaction that drops it with others, beside its list of attachments.
+const STEMMED_REVISION_BYTES: u64 = 200;
+
+/// Among so many bytes of lists a stub of another replica is looked for, about.
+const LISTS_READ_MAX: u64 = 8_000_000;
+
+/// What a revision brings beside its place in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Brings {
+    Nothing,
+    /// A leaf, with its body.
+    Leaf,
+    /// The body of a revision that others were built on already: it arrives after its children.
+    OldBody,
+}
 
 /// How the tree changes.
 enum Plan {
@@ -72,7 +97,7 @@ enum Plan {
     /// A path joined the tree somewhere, or told more of its past.
     Merge {
         rev: RevId,
-        is_new: bool,
+        brings: Brings,
         /// Leaves that are none any more.
         superseded: Vec<RevId>,
         replacement: Replacement,
@@ -88,12 +113,11 @@ fn digest_of(attachment: &Attachment) -> AttachmentDigest<'_> {
 }
 
 impl Plan {
-    /// Whether it brings a new leaf.
-    fn is_new(&self) -> bool {
+    fn brings(&self) -> Brings {
         match self {
-            Plan::Known(_) => false,
-            Plan::Grow { .. } => true,
-            Plan::Merge { is_new, .. } => *is_new,
+            Plan::Known(_) => Brings::Nothing,
+            Plan::Grow { .. } => Brings::Leaf,
+            Plan::Merge { brings, .. } => *brings,
         }
     }
 
@@ -107,8 +131,8 @@ impl Plan {
 /// The tree after the change.
 struct Grown {
     rev: RevId,
-    /// Whether `rev` is a new leaf, with a body to be written.
-    is_new: bool,
+    /// What `rev` is.
+    brings: Brings,
     /// As (deleted, revision).
     leaves: Vec<(bool, RevId)>,
     /// Leaves that are none any more.
@@ -164,10 +188,10 @@ impl DocumentWrite<'_, '_> {
             Ok(plan) => plan,
             Err(error) => return Ok(Err(error)),
         };
-        if let (true, Some(error)) = (plan.is_new(), self.refused) {
+        if let (Brings::Leaf, Some(error)) = (plan.brings(), self.refused) {
             return Ok(Err(error.clone()));
         }
-        if plan.is_new() {
+        if plan.brings() != Brings::Nothing {
             // All that may refuse the edit comes before the first write.
             let body_is_there = match &self.body.place {
                 BodyPlace::Blob(blob_id) => staging::is_staged(self.trx, &self.instance.keys, blob_id).await?,
@@ -183,7 +207,7 @@ impl DocumentWrite<'_, '_> {
         }
         let grown = self.change_tree(plan)?;
         let mut added_bytes = 0;
-        if grown.is_new {
+        if grown.brings != Brings::Nothing {
             added_bytes = self.body.stored_bytes as i64;
             if let BodyPlace::Blob(blob_id) = &self.body.place {
                 staging::take(self.trx, &self.instance.keys, blob_id);
@@ -211,7 +235,7 @@ impl DocumentWrite<'_, '_> {
             Trim::Below(generation) => self.stem(generation).await?,
             Trim::Prune => {
                 let revs_limit = self.instance.revs_limit();
-                prune(self.trx, self.instance, self.keys, &self.edit.id, revs_limit).await?
+                prune(self.trx, self.instance, self.keys, &self.edit.id, revs_limit, self.room).await?
             }
             Trim::Nothing => Dropped::default(),
         };
@@ -235,27 +259,20 @@ impl DocumentWrite<'_, '_> {
         Ok(Ok(Updated { rev: grown.rev }))
     }
 
-    /// Takes leaves away; others are left.
+    /// Takes leaves away; others are left. What only they had below them has gone already, or goes with the caller, who
+    /// drops what the leaves themselves have too: `dropped`, altogether.
     pub(crate) async fn purge(
         self,
-        whole: WholeTree,
         after: &Tree,
-        purged: &[RevId],
+        dropped: &Dropped,
         old: &Info,
         old_rows: &Rows,
         maintainers: &mut [Box<dyn IndexMaintainer>],
     ) -> Result<()> {
-        let mut purged_bytes = 0;
-        for rev in purged {
-            let record = self.trx.get(&self.keys.revision(rev), true).await?;
-            let record = record.map(|record| RevisionRecord::decode(&record)).transpose()?;
-            purged_bytes += record.map_or(0, |record| record.stored_bytes as i64);
-        }
-        whole.replacement(self.keys, after, self.instance.revs_limit())?.write(self.trx)?;
         let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
-        let grown = Grown { rev: old.winner.clone(), is_new: false, leaves, superseded: Vec::new(), trim: Trim::Prune };
-        let new = self.place_bodies(&grown, Some(old), Some(old_rows)).await?;
-        let dropped = prune(self.trx, self.instance, self.keys, &self.edit.id, u64::MAX).await?;
+        let (rev, superseded) = (old.winner.clone(), Vec::new());
+        let grown = Grown { rev, brings: Brings::Nothing, leaves, superseded, trim: Trim::Nothing };
+        let new = self.place_bodies(&grown, Some(old), None).await?;
         self.trx.atomic_op(&self.keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
         let change = Change {
             id: &self.edit.id,
@@ -264,7 +281,7 @@ impl DocumentWrite<'_, '_> {
             new: &new,
             leaves: &grown.leaves,
             stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
-            superseded_bytes_delta: purged_bytes - dropped.body_bytes,
+            superseded_bytes_delta: -dropped.superseded_bytes,
             user_version: self.user_version,
         };
         for maintainer in maintainers {
@@ -322,7 +339,10 @@ impl DocumentWrite<'_, '_> {
         };
         let is_known = match leaves.holds(&rev) {
             Some(is_known) => is_known,
-            None => leaves.whole(self.trx, self.keys).await?.contains(&rev),
+            None => match leaves.whole_if_read(self.trx, self.keys).await? {
+                Some(tree) => tree.contains(&rev),
+                None => self.trx.get(&self.keys.revision(&rev), true).await?.is_some(),
+            },
         };
         if is_known {
             // The same edit came by replication before, under the same name.
@@ -343,7 +363,7 @@ impl DocumentWrite<'_, '_> {
     /// The attachments of a revision of another replica: its stubs may mean those of any revision that is there.
     async fn attached_to(&self, path: &[RevId]) -> Result<Result<Vec<Attachment>>> {
         let mut lists = match self.has_stubs() {
-            true => attachments::all_lists(self.trx, self.keys).await?,
+            true => attachments::lists(self.trx, self.keys, LISTS_READ_MAX).await?.0,
             false => Vec::new(),
         };
         // Ancestors first, the nearest before all.
@@ -378,10 +398,16 @@ impl DocumentWrite<'_, '_> {
         if leaves.find(rev).is_some_and(|leaf| ancestors.len() as u64 <= leaf.ancestry.len()) {
             return Ok(Ok((Plan::Known(rev.clone()), Vec::new())));
         }
-        let whole = WholeTree::read(self.trx, self.keys, leaves).await?;
+        let Some(whole) = WholeTree::read_if_small(self.trx, self.keys, leaves).await? else {
+            return Ok(Err(Error::TooManyLeaves { leaves_max: self.leaves_max }));
+        };
         let mut after = whole.tree.clone();
-        let is_new = after.merge(path, self.edit.deleted) == Merged::New;
-        if after == whole.tree {
+        let brings = match after.merge(path, self.edit.deleted) {
+            Merged::New => Brings::Leaf,
+            Merged::Known if self.is_wanted(rev, &after).await? => Brings::OldBody,
+            Merged::Known => Brings::Nothing,
+        };
+        if brings == Brings::Nothing && after == whole.tree {
             return Ok(Ok((Plan::Known(rev.clone()), Vec::new())));
         }
         let gone = whole.tree.branches().into_iter().filter(|branch| after.branch(&branch.leaf).is_none());
@@ -393,11 +419,27 @@ impl DocumentWrite<'_, '_> {
         if grows && after.len() > self.leaves_max || replacement.bytes() > MERGE_BYTES_MAX || are_too_large(records) {
             return Ok(Err(Error::TooManyLeaves { leaves_max: self.leaves_max }));
         }
-        let plan = Plan::Merge { rev: rev.clone(), is_new, superseded, replacement, after };
-        if !is_new {
+        let plan = Plan::Merge { rev: rev.clone(), brings, superseded, replacement, after };
+        if brings == Brings::Nothing {
             return Ok(Ok((plan, Vec::new())));
         }
         Ok(self.attached_to(path).await?.map(|attached| (plan, attached)))
+    }
+
+    /// Whether the body of a revision that is in the tree is kept: it is no leaf, its body is not there, and the next
+    /// compaction takes it away. As in CouchDB nothing refuses it; what a function forbids is passed over.
+    async fn is_wanted(&self, rev: &RevId, tree: &Tree) -> Result<bool> {
+        if self.instance.record.leaves_only || self.refused.is_some() || tree.branch(rev).is_some() {
+            return Ok(false);
+        }
+        let revs_limit = self.instance.revs_limit();
+        if !tree.branches_over(rev).any(|branch| branch.leaf.generation() - rev.generation() < revs_limit) {
+            return Ok(false);
+        }
+        match self.trx.get(&self.keys.revision(rev), true).await? {
+            None => Ok(true),
+            Some(record) => Ok(RevisionRecord::decode(&record)?.body_dropped),
+        }
     }
 
     async fn leaves(&self, reading: Option<Reading>) -> Result<Leaves> {
@@ -413,7 +455,7 @@ impl DocumentWrite<'_, '_> {
         match plan {
             Plan::Known(rev) => {
                 let (leaves, superseded) = (Vec::new(), Vec::new());
-                Ok(Grown { rev, is_new: false, leaves, superseded, trim: Trim::Nothing })
+                Ok(Grown { rev, brings: Brings::Nothing, leaves, superseded, trim: Trim::Nothing })
             }
             Plan::Grow { rev, parent, others, between } => {
                 let mut ancestry = Ancestry::default();
@@ -443,14 +485,14 @@ impl DocumentWrite<'_, '_> {
                 let mut leaves = others;
                 leaves.push((self.edit.deleted, rev.clone()));
                 let superseded = parent.into_iter().map(|leaf| leaf.rev).collect();
-                Ok(Grown { rev, is_new: true, leaves, superseded, trim })
+                Ok(Grown { rev, brings: Brings::Leaf, leaves, superseded, trim })
             }
-            Plan::Merge { rev, is_new, superseded, replacement, after } => {
+            Plan::Merge { rev, brings, superseded, replacement, after } => {
                 let is_long = after.branches().iter().any(|branch| branch.ancestors.len() as u64 >= revs_limit);
                 replacement.write(self.trx)?;
                 let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
                 let trim = if is_long { Trim::Prune } else { Trim::Nothing };
-                Ok(Grown { rev, is_new, leaves, superseded, trim })
+                Ok(Grown { rev, brings, leaves, superseded, trim })
             }
         }
     }
@@ -474,13 +516,13 @@ impl DocumentWrite<'_, '_> {
             has_attachments,
         };
         let quiet = Quiet(self.trx);
-        let is_new_winner = grown.is_new && *best == grown.rev;
+        let is_new_winner = grown.brings == Brings::Leaf && *best == grown.rev;
         if let Some(old) = old.filter(|old| old.winner != *best) {
             // Cleared first, or fields that the new winner lacks would come back.
             quiet.clear_range(&self.keys.body_rows())?;
             self.put_rows(self.keys.revision_body(&old.winner), old_rows.into_iter().flat_map(Rows::iter))?;
         }
-        if grown.is_new {
+        if grown.brings != Brings::Nothing {
             let rows = self.body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
             let prefix = if is_new_winner { self.keys.body() } else { self.keys.revision_body(&grown.rev) };
             self.put_rows(prefix, rows)?;
@@ -533,10 +575,15 @@ impl DocumentWrite<'_, '_> {
         Ok(())
     }
 
-    /// Counts the bodies of leaves that are none any more, or drops them where the database keeps those of leaves only.
+    /// Counts the bodies of leaves that are none any more, or drops them where the database keeps those of leaves only: one
+    /// in any case, others of a path that ends many branches as far as there is room. Compaction drops the rest.
     async fn supersede(&self, grown: &Grown, old: Option<&Info>) -> Result<Superseded> {
         let mut superseded = Superseded::default();
-        for rev in &grown.superseded {
+        if grown.brings == Brings::OldBody {
+            superseded.kept_bytes += self.body.stored_bytes as i64;
+        }
+        let mut listed = Vec::new();
+        for (at, rev) in grown.superseded.iter().enumerate() {
             let is_old_winner = old.is_some_and(|old| old.winner == *rev);
             if let (true, false, Some(old)) = (is_old_winner, self.instance.record.leaves_only, old) {
                 superseded.kept_bytes += old.stored_bytes as i64;
@@ -544,46 +591,59 @@ impl DocumentWrite<'_, '_> {
             }
             let Some(record) = self.trx.get(&self.keys.revision(rev), true).await? else { continue };
             let mut record = RevisionRecord::decode(&record)?;
-            if !self.instance.record.leaves_only {
+            if !self.instance.record.leaves_only || at > 0 && self.room.is_empty() {
                 superseded.kept_bytes += record.stored_bytes as i64;
                 continue;
             }
-            superseded.dropped.body_bytes += drop_body(self.trx, self.instance, self.keys, rev, &record)?;
-            if record.has_attachments {
-                let (id, is_dropped) = (&self.edit.id, |other: &RevId| other == rev);
-                let lists = attachments::drop_lists(self.trx, self.instance, self.keys, id, is_dropped);
-                superseded.dropped.attachment_bytes += lists.await?;
-            }
+            let (listed, dropped) = (&mut listed, &mut superseded.dropped);
+            drop_revision(self.trx, self.instance, self.keys, rev, &record, self.room, listed, dropped).await?;
             record.body_dropped = true;
             Quiet(self.trx).set(&self.keys.revision(rev), &record.encode())?;
         }
+        let (id, room) = (&self.edit.id, self.room);
+        let lists = attachments::drop_lists(self.trx, self.instance, self.keys, id, &listed, room);
+        superseded.dropped.attachment_bytes += lists.await?;
         Ok(superseded)
     }
 
-    /// Drops what the only branch has up to a generation.
+    /// Drops what the only branch has up to a generation, the oldest first and as much as there is room for.
     async fn stem(&self, last: u64) -> Result<Dropped> {
-        let [records, bodies, segments] = self.keys.stemmed(last);
-        let pages = body::begin_read(self.trx, records.clone()).finish(self.trx, BODY_BYTES_MAX).await?;
         let mut dropped = Dropped::default();
-        let mut has_attachments = false;
-        for row in pages.iter().flat_map(|page| page.iter()) {
-            let record = RevisionRecord::decode(row.value())?;
-            has_attachments |= record.has_attachments;
+        if self.room.is_empty() {
+            return Ok(dropped);
+        }
+        let [records, _, _] = self.keys.stemmed(last);
+        let (pages, mut is_whole) = body::begin_read(self.trx, records).up_to(self.trx, STEMMED_READ_MAX).await?;
+        let (mut up_to, mut listed) = (None, Vec::new());
+        for (rev, record) in decode_records(self.keys, &pages)? {
+            if self.room.is_empty() {
+                is_whole = false;
+                break;
+            }
+            // Rows go by range; a blob is one more.
+            self.room.take(STEMMED_REVISION_BYTES);
             if !record.body_dropped {
                 dropped.body_bytes += record.stored_bytes as i64;
+                if let BodyPlace::Blob(blob_id) = &record.place {
+                    Quiet(self.trx).clear_range(&self.instance.keys.blob_rows(blob_id))?;
+                }
+                if record.has_attachments
+                    && let Some(list) = self.trx.get(&self.keys.attachments(&rev), true).await?
+                {
+                    self.room.take(attachments::list_bytes(self.keys.revision(&rev).len(), &list));
+                    listed.push((rev.clone(), list));
+                }
             }
-            if let BodyPlace::Blob(blob_id) = &record.place {
-                Quiet(self.trx).clear_range(&self.instance.keys.blob_rows(blob_id))?;
-            }
+            up_to = Some(rev.generation());
         }
-        for range in [records, bodies, segments] {
+        // One branch has one revision of each generation.
+        let Some(up_to) = (if is_whole { Some(last) } else { up_to }) else { return Ok(dropped) };
+        for range in self.keys.stemmed(up_to) {
             Quiet(self.trx).clear_range(&range)?;
         }
-        if has_attachments {
-            let is_beyond = |rev: &RevId| rev.generation() <= last;
-            let lists = attachments::drop_lists(self.trx, self.instance, self.keys, &self.edit.id, is_beyond);
-            dropped.attachment_bytes = lists.await?;
-        }
+        let (id, room) = (&self.edit.id, self.room);
+        let lists = attachments::drop_lists(self.trx, self.instance, self.keys, id, &listed, room);
+        dropped.attachment_bytes = lists.await?;
         Ok(dropped)
     }
 }

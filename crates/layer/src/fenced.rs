@@ -101,9 +101,9 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
 
     let ids = ["a".to_owned()];
     let instance = current(&db).await;
-    is_refused(&db, Compact::new(inner, &instance, &ids)).await;
+    is_refused(&db, Compact::new(inner, &instance, &ids, None)).await;
     let revs = [db.get("purged", &crate::GetOptions::default()).await.unwrap().rev];
-    is_refused(&db, crate::purge::Purge::new(inner, name, "purged", &revs)).await;
+    is_refused(&db, crate::purge::Purge::new(inner, name, "purged", &revs, None).unwrap()).await;
     let instance = current(&db).await;
     let rows = [(vec![0; 4], vec![1])];
     let blob_id = &[7; 16];

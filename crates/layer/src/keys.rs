@@ -29,6 +29,7 @@ const DBS: u64 = 1;
 const NEXT_NAMESPACE: u64 = 2;
 const DATA: u64 = 3;
 // 4 to 6: `updates`.
+const MARKS: u64 = 8;
 
 // Under {NS}.
 const META: u64 = 0;
@@ -43,6 +44,7 @@ const ATTACHMENT_DATA: u64 = 8;
 const ATTACHMENT_USES: u64 = 9;
 const PURGES: u64 = 10;
 const LEASES: u64 = 11;
+const RELEASED: u64 = 12;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -133,6 +135,22 @@ impl RootKeys {
     /// The name in a key of [`RootKeys::databases`].
     pub(crate) fn database_name(&self, key: &[u8]) -> Result<String> {
         take_text(&key[with_int(&self.prefix, DBS).len().min(key.len())..])
+    }
+
+    /// The mark of an operation that began at a time: see [`crate::once`].
+    pub(crate) fn mark(&self, at_ms: u64, token: &[u8; 16]) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, MARKS);
+        put_int(&mut key, at_ms);
+        put_text(&mut key, TUPLE_BYTES, token);
+        key
+    }
+
+    /// The marks of operations that began before a time.
+    pub(crate) fn marks_until(&self, at_ms: u64) -> KeyRange {
+        let begin = with_int(&self.prefix, MARKS);
+        let mut end = begin.clone();
+        put_int(&mut end, at_ms);
+        KeyRange { begin, end }
     }
 
     /// Data of every namespace from `namespace` up.
@@ -371,6 +389,32 @@ impl Keys {
         Ok((digest, take_text(&key[start + used..])?))
     }
 
+    /// An entry of the queue of lists that left a document: see [`crate::release`].
+    pub(crate) fn released(&self, id: &str, token: &[u8; 16]) -> Vec<u8> {
+        let mut key = self.one(RELEASED);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        put_text(&mut key, TUPLE_BYTES, token);
+        key
+    }
+
+    /// Those of one document.
+    pub(crate) fn released_of(&self, id: &str) -> KeyRange {
+        let mut key = self.one(RELEASED);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        under(&key)
+    }
+
+    pub(crate) fn released_all(&self) -> KeyRange {
+        KeyRange { begin: self.one(RELEASED), end: self.one(RELEASED + 1) }
+    }
+
+    /// The document's id and the token in a key of [`Keys::released_all`].
+    pub(crate) fn split_released(&self, key: &[u8]) -> Result<(String, Vec<u8>)> {
+        let start = self.one(RELEASED).len().min(key.len());
+        let (id, used) = take_text_at(&key[start..])?;
+        Ok((id, take_bytes_at(&key[start + used..], TUPLE_BYTES)?.0))
+    }
+
     /// The key of a purge's record for SET_VERSIONSTAMPED_KEY: see [`Keys::by_seq_stamped`].
     pub(crate) fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
         let mut key = self.one(PURGES);
@@ -455,6 +499,7 @@ impl Keys {
             ATTACHMENT_USES => Subspace::AttachmentUse,
             PURGES => Subspace::Purge,
             LEASES => Subspace::Lease,
+            RELEASED => Subspace::Released,
             _ => return None,
         })
     }
@@ -488,6 +533,7 @@ pub(crate) enum Subspace {
     AttachmentUse,
     Purge,
     Lease,
+    Released,
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::metrics::Metrics;
+use crate::once::Once;
 use crate::proto;
 use crate::records::check_format;
 use crate::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
@@ -66,6 +67,8 @@ pub struct LayerOptions {
     pub leaves_max: usize,
     /// Databases that are held in memory, some 40 kB each: further ones take the place of others that nobody is using.
     pub databases_cached_max: usize,
+    /// What was uploaded longer ago and not renewed since, and no document took, is removed.
+    pub uploads_broken_after: Duration,
 }
 
 impl Default for LayerOptions {
@@ -77,6 +80,7 @@ impl Default for LayerOptions {
             watches_max: WATCHES_MAX,
             leaves_max: LEAVES_MAX,
             databases_cached_max: DATABASES_CACHED_MAX,
+            uploads_broken_after: crate::staging::BROKEN_AFTER,
         }
     }
 }
@@ -229,9 +233,9 @@ impl Layer {
             return Err(Error::InvalidSetting("field_ids_max is at most 1000000".into()));
         }
         let created_at_ms = now_ms();
-        let leaves_only = options.leaves_only;
+        let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner)?);
         let mut create =
-            Create { inner: &self.inner, name, run_bytes, field_ids_max, leaves_only, created_at_ms, made: None };
+            Create { inner: &self.inner, name, run_bytes, field_ids_max, leaves_only, created_at_ms, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
     }
 
@@ -241,7 +245,7 @@ impl Layer {
     /// [`Error::DatabaseNotFound`].
     pub async fn delete_database(&self, name: &str) -> Result<()> {
         check_name(name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name, deleted: None };
+        let mut delete = Delete { inner: &self.inner, name, once: Once::new(&self.inner)? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
         self.inner.databases.remove(name);
         Ok(())
@@ -414,29 +418,30 @@ pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-struct Create<'a> {
-    inner: &'a Inner,
-    name: &'a str,
-    run_bytes: u32,
-    field_ids_max: u32,
-    leaves_only: bool,
-    created_at_ms: u64,
-    /// Record of an attempt whose commit may have happened.
-    made: Option<Vec<u8>>,
+pub(crate) struct Create<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub run_bytes: u32,
+    pub field_ids_max: u32,
+    pub leaves_only: bool,
+    pub created_at_ms: u64,
+    pub once: Once,
 }
 
 impl Operation for Create<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        // Others may have deleted it since.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(());
+        }
         let key = self.inner.keys.database(self.name);
         let namespace_key = self.inner.keys.next_namespace();
         let (found, next) = (trx.get(&key, false), trx.get(&namespace_key, false));
         let epoch = epoch_for_write(trx, &self.inner.keys).await?;
-        if let Some(found) = found.await? {
-            // A namespace is given once, so an equal record is the one of our own earlier attempt.
-            let ours = attempt.maybe_committed && self.made.as_deref() == Some(&*found);
-            return if ours { Ok(()) } else { Err(Error::DatabaseExists) };
+        if found.await?.is_some() {
+            return Err(Error::DatabaseExists);
         }
         let next = match next.await? {
             None => 1,
@@ -460,7 +465,7 @@ impl Operation for Create<'_> {
         crate::index::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
         updates::note_event(trx, &self.inner.keys, self.name, false)?;
         trx.update_metadata_version();
-        self.made = Some(record);
+        self.once.mark(trx);
         Ok(())
     }
 }
@@ -470,59 +475,53 @@ pub(crate) struct ChangeRecord<'a, F> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub change: F,
-    /// Of the database that the last attempt changed.
-    pub namespace: Option<u64>,
+    pub once: Once,
 }
 
 impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        // Others may have set it since, or have deleted the database and created another one.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(());
+        }
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
         epoch_for_write(trx, &self.inner.keys).await?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_format("the database", before.format_version)?;
-        if attempt.after_unknown && self.namespace.is_some_and(|changed| changed != before.namespace) {
-            // It was deleted since, and this one is another: what was set was not meant for it.
-            return Ok(());
-        }
         let mut record = before.clone();
         (self.change)(&mut record);
         if record == before {
-            // Set already, perhaps by an attempt whose result was unknown.
             return Ok(());
         }
-        self.namespace = Some(before.namespace);
+        self.once.mark(trx);
         trx.set(&key, &record.encode_to_vec());
         trx.update_metadata_version();
         Ok(())
     }
 }
 
-struct Delete<'a> {
-    inner: &'a Inner,
-    name: &'a str,
-    /// Record that an attempt deleted whose commit may have happened.
-    deleted: Option<Vec<u8>>,
+pub(crate) struct Delete<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub once: Once,
 }
 
 impl Operation for Delete<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        // Others may have created another one since.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(());
+        }
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
         epoch_for_write(trx, &self.inner.keys).await?;
-        let Some(bytes) = bytes.await? else {
-            let ours = attempt.maybe_committed && self.deleted.is_some();
-            return if ours { Ok(()) } else { Err(Error::DatabaseNotFound) };
-        };
-        if attempt.maybe_committed && self.deleted.as_deref().is_some_and(|deleted| deleted != &*bytes) {
-            // Ours went through, and somebody has created another one since.
-            return Ok(());
-        }
+        let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let record = proto::DatabaseRecord::decode(&*bytes)?;
         check_format("the database", record.format_version)?;
         let all = self.inner.keys.namespace(record.namespace).all();
@@ -530,7 +529,7 @@ impl Operation for Delete<'_> {
         trx.clear_range(&all.begin, &all.end);
         updates::note_event(trx, &self.inner.keys, self.name, true)?;
         trx.update_metadata_version();
-        self.deleted = Some(bytes.to_vec());
+        self.once.mark(trx);
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::keys::KeyRange;
 use crate::layer::Inner;
+use crate::once::Once;
 use crate::proto;
 use crate::read::page_of;
 use crate::transaction::{self, Attempt, Operation, Transaction};
@@ -114,7 +115,7 @@ impl Database {
 
     /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
     pub async fn drop_lease(&self, id: &str) -> Result<()> {
-        let mut drop = Remove { inner: &self.inner, name: &self.name, id };
+        let mut drop = Remove::new(&self.inner, &self.name, id)?;
         transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await
     }
 
@@ -186,17 +187,29 @@ impl Operation for Hold<'_> {
     }
 }
 
-struct Remove<'a> {
+pub(crate) struct Remove<'a> {
     inner: &'a Inner,
     name: &'a str,
     id: &'a str,
+    once: Once,
+}
+
+impl<'a> Remove<'a> {
+    pub(crate) fn new(inner: &'a Inner, name: &'a str, id: &'a str) -> Result<Remove<'a>> {
+        Ok(Remove { inner, name, id, once: Once::new(inner)? })
+    }
 }
 
 impl Operation for Remove<'_> {
     type Output = ();
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        // Another may have taken it since.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(());
+        }
+        self.once.mark(trx);
         trx.clear(&instance.keys.lease(self.id));
         Ok(())
     }

@@ -34,12 +34,15 @@ mod layer;
 mod lease;
 mod local;
 mod metrics;
+mod once;
 #[rustfmt::skip]
 mod proto;
 mod purge;
 mod read;
 mod records;
+mod release;
 pub mod renew;
+mod room;
 mod root;
 mod seq;
 mod staging;

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::instance::RUN_BYTES_MAX;
 use crate::keys::KeyRange;
 use crate::layer::Inner;
+use crate::once::Once;
 use crate::proto;
 use crate::read::page_of;
 use crate::transaction::{Attempt, Operation, Transaction};
@@ -54,12 +55,22 @@ impl Operation for GetLocal<'_> {
 
 /// Writes a local document; `document: None` removes it.
 pub(crate) struct PutLocal<'a> {
-    pub inner: &'a Inner,
-    pub name: &'a str,
-    pub id: &'a str,
-    pub document: Option<&'a LocalDocument>,
-    /// The first part of what the last attempt removed.
-    pub removed: Option<Vec<u8>>,
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    document: Option<&'a LocalDocument>,
+    once: Once,
+}
+
+impl<'a> PutLocal<'a> {
+    pub(crate) fn new(
+        inner: &'a Inner,
+        name: &'a str,
+        id: &'a str,
+        document: Option<&'a LocalDocument>,
+    ) -> Result<PutLocal<'a>> {
+        Ok(PutLocal { inner, name, id, document, once: Once::new(inner)? })
+    }
 }
 
 impl Operation for PutLocal<'_> {
@@ -68,23 +79,25 @@ impl Operation for PutLocal<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        // What an earlier attempt wrote or removed may have been written over, or written anew.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(true);
+        }
         let parts = instance.keys.local_parts(self.id);
         let Some(document) = self.document else {
-            let found = trx.get(&instance.keys.local(self.id, 0), false).await?;
-            if attempt.after_unknown && found.as_deref() != self.removed.as_deref() {
-                // It has gone, or what is there now came after it: that was not what was to be removed.
-                return Ok(true);
-            }
             // Where there is nothing, nothing is written, and no commit can be in doubt.
-            let Some(found) = found else { return Ok(false) };
+            if trx.get(&instance.keys.local(self.id, 0), false).await?.is_none() {
+                return Ok(false);
+            }
+            self.once.mark(trx);
             trx.clear_range(&parts.begin, &parts.end);
-            self.removed = Some(found.to_vec());
             return Ok(true);
         };
         if document.body.len() > LOCAL_BYTES_MAX {
             let document_id = format!("_local/{}", self.id);
             return Err(Error::DocumentTooLarge { document_id, bytes_max: LOCAL_BYTES_MAX as u64 });
         }
+        self.once.mark(trx);
         trx.clear_range(&parts.begin, &parts.end);
         let record = proto::LocalDocument { revision: document.revision, members: document.body.clone() };
         for (part, bytes) in (0..).zip(record.encode_to_vec().chunks(RUN_BYTES_MAX as usize)) {

@@ -44,6 +44,7 @@ flatbed_metrics::metrics! {
         blobs_swept: Counter = "Broken uploads removed.",
         sweeps: Counter = "Looks for broken uploads in all databases.",
         compactions: Counter = "Compactions begun.",
+        compaction_failures: Counter = "Documents that a compaction passed over for an error.",
         compactions_running: Gauge = "Compactions under way in this process.",
     }
 }

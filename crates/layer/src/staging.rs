@@ -21,8 +21,11 @@ use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 /// Rows of one staging transaction take at most this much.
 const STAGE_BYTES_MAX: u64 = 500_000;
 
-/// A staged blob that no document took for this long is a broken upload.
-const BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
+/// A staged blob that no document took for this long is a broken upload, unless the layer is set up otherwise.
+pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// Blobs that are renewed in one transaction.
+const RENEWED_AT_ONCE: usize = 200;
 
 /// Between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
@@ -120,6 +123,39 @@ impl Operation for Stage<'_> {
     }
 }
 
+/// Lets blobs that are staged still count as staged from now on.
+pub(crate) async fn renew(inner: &Inner, instance: &Instance, blob_ids: &[&[u8]]) -> Result<()> {
+    struct Renew<'a> {
+        inner: &'a Inner,
+        instance: &'a Instance,
+        blob_ids: &'a [&'a [u8]],
+        now_ms: u64,
+    }
+    impl Operation for Renew<'_> {
+        type Output = ();
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+            let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+            if instance.id() != self.instance.id() {
+                return Ok(());
+            }
+            let keys: Vec<_> = self.blob_ids.iter().map(|id| instance.keys.staged(id)).collect();
+            let found: Vec<_> = keys.iter().map(|key| trx.get(key, false)).collect();
+            for (key, found) in keys.iter().zip(found) {
+                // What is not there was taken by a document, or swept: whoever wants it finds out.
+                if found.await?.is_some() {
+                    trx.set(key, &proto::Staged { created_at_ms: self.now_ms }.encode_to_vec());
+                }
+            }
+            Ok(())
+        }
+    }
+    for blob_ids in blob_ids.chunks(RENEWED_AT_ONCE) {
+        let mut renew = Renew { inner, instance, blob_ids, now_ms: now_ms() };
+        transaction::write(&inner.db, &inner.metrics, &mut renew).await?;
+    }
+    Ok(())
+}
+
 struct Sweep<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -180,6 +216,10 @@ pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<
             }
             Ok(listed) => listed,
         };
+        match crate::release::drain(inner, &instance, None).await {
+            Ok(_) | Err(Error::DatabaseNotFound) => {}
+            Err(error) => tracing::warn!(database = name, %error, "attachments that nobody has could not be freed"),
+        }
         for blob_id in ids {
             let mut sweep = Sweep { inner, instance: &instance, blob_id: &blob_id, older_than_ms };
             match transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
@@ -204,8 +244,11 @@ pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
             if inner.is_closing() {
                 return;
             }
-            if let Err(error) = sweep(&inner, BROKEN_AFTER).await {
+            if let Err(error) = sweep(&inner, inner.options.uploads_broken_after).await {
                 tracing::warn!(%error, "broken uploads could not be swept");
+            }
+            if let Err(error) = crate::once::sweep(&inner, BROKEN_AFTER).await {
+                tracing::warn!(%error, "marks of operations could not be swept");
             }
             if let Err(error) = crate::updates::sweep(&inner, BROKEN_AFTER).await {
                 tracing::warn!(%error, "creations and deletions of databases could not be swept");

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use flatbed_revtree::{Ancestry, Branch, RevId, Sealed, Tree, rank};
-use foundationdb::future::FdbValues;
+use foundationdb::future::{FdbSlice, FdbValues};
 
 use crate::attachments;
 use crate::body::{BODY_BYTES_MAX, begin_read};
@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::keys::{DocumentKeys, take_int, take_rev};
 use crate::records::{BodyPlace, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment};
+use crate::room::Room;
 use crate::transaction::{Quiet, Transaction};
 
 /// A leaf's record.
@@ -77,6 +78,12 @@ impl Leaves {
         if is_unsure { None } else { Some(false) }
     }
 
+    /// As [`Leaves::whole`]; `None` where that is more than one transaction reads.
+    pub(crate) async fn whole_if_read(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Option<Tree>> {
+        let segments = self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?;
+        Ok(segments.map(|segments| Tree::new(self.0.iter().map(|leaf| segments.branch(leaf)))))
+    }
+
     /// The leaves with all that is known of their ancestors.
     pub(crate) async fn whole(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Tree> {
         let segments = self.segments(trx, keys).await?;
@@ -84,10 +91,17 @@ impl Leaves {
     }
 
     async fn segments(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Segments> {
-        match self.0.iter().any(|leaf| leaf.ancestry.sealed.is_some()) {
-            true => Segments::read(trx, keys).await,
-            false => Ok(Segments::default()),
+        let too_many = || Error::Corrupt("a document's ancestors are more than one transaction reads".into());
+        self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?.ok_or_else(too_many)
+    }
+
+    /// `None` where they take more than about so many bytes.
+    async fn segments_up_to(&self, trx: &Transaction, keys: &DocumentKeys, bytes_max: u64) -> Result<Option<Segments>> {
+        if self.0.iter().all(|leaf| leaf.ancestry.sealed.is_none()) {
+            return Ok(Some(Segments::default()));
         }
+        let (pages, are_all) = begin_read(trx, keys.ancestor_segments()).up_to(trx, bytes_max).await?;
+        if are_all { Segments::decode(keys, &pages).map(Some) } else { Ok(None) }
     }
 }
 
@@ -96,17 +110,38 @@ impl Leaves {
 pub(crate) struct Segments(HashMap<RevId, Sealed>);
 
 impl Segments {
-    pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys) -> Result<Segments> {
+    /// From the pages of [`DocumentKeys::ancestor_segments`].
+    pub(crate) fn decode(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Segments> {
         let prefix_bytes = keys.ancestor_segments().begin.len();
         let mut segments = HashMap::new();
-        for page in begin_read(trx, keys.ancestor_segments()).finish(trx, BODY_BYTES_MAX).await? {
-            for row in &page {
-                let (newest, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
-                let sealed = decode_segment(&newest, row.value())?;
-                segments.insert(newest, sealed);
-            }
+        for row in pages.iter().flat_map(|page| page.iter()) {
+            let (newest, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+            let sealed = decode_segment(&newest, row.value())?;
+            segments.insert(newest, sealed);
         }
         Ok(Segments(segments))
+    }
+
+    /// Clears segments that no leaf needs to show `revs_limit` revisions, as many as there is room for. Returns whether
+    /// these were all. No revision in one of them may have a record that is not kept.
+    pub(crate) fn clear_unreachable(
+        &self,
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        leaves: &Leaves,
+        revs_limit: u64,
+        room: &Room,
+    ) -> Result<bool> {
+        let reachable = self.reachable(leaves, revs_limit);
+        for newest in self.0.keys().filter(|newest| !reachable.contains(newest)) {
+            if room.is_empty() {
+                return Ok(false);
+            }
+            let key = keys.ancestors(newest);
+            room.take(2 * key.len() as u64 + 50);
+            Quiet(trx).clear(&key)?;
+        }
+        Ok(true)
     }
 
     pub(crate) fn insert(&mut self, sealed: Sealed) {
@@ -184,15 +219,38 @@ pub(crate) struct WholeTree {
 }
 
 impl WholeTree {
+    /// `None` where it is more than one transaction reads.
+    pub(crate) async fn read_if_small(
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        leaves: Leaves,
+    ) -> Result<Option<WholeTree>> {
+        let Some(segments) = leaves.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await? else { return Ok(None) };
+        let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
+        Ok(Some(WholeTree { leaves, segments, tree }))
+    }
+
     pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys, leaves: Leaves) -> Result<WholeTree> {
         let segments = leaves.segments(trx, keys).await?;
         let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
         Ok(WholeTree { leaves, segments, tree })
     }
 
+    /// See [`Segments::clear_unreachable`].
+    pub(crate) fn clear_unreachable(
+        &self,
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        revs_limit: u64,
+        room: &Room,
+    ) -> Result<bool> {
+        self.segments.clear_unreachable(trx, keys, &self.leaves, revs_limit, room)
+    }
+
     /// What makes the stored tree `after`: leaves that changed are written anew, segments that nobody needs go.
     pub(crate) fn replacement(mut self, keys: &DocumentKeys, after: &Tree, revs_limit: u64) -> Result<Replacement> {
         let ancestors_max = usize::try_from(revs_limit.saturating_sub(1)).unwrap_or(usize::MAX);
+        let mut before: Option<HashSet<&RevId>> = None;
         let mut replacement = Replacement::default();
         let mut leaves = Leaves::default();
         for leaf in self.leaves.0 {
@@ -206,7 +264,12 @@ impl WholeTree {
         let mut written = HashSet::new();
         for branch in after.branches().into_iter().filter(|branch| !kept.contains(&branch.leaf)) {
             let mut line = branch.ancestors.clone();
-            line.truncate(ancestors_max);
+            if line.len() > ancestors_max {
+                // What was there before stays, or its record would have no place in the tree: it is pruned in its time.
+                let before = before.get_or_insert_with(|| self.tree.revisions());
+                let known = line.iter().rposition(|rev| before.contains(rev)).map_or(0, |at| at + 1);
+                line.truncate(known.max(ancestors_max));
+            }
             let (ancestry, sealed) = Ancestry::of_line(line);
             for segment in sealed {
                 let newest = segment.revisions.first().cloned().ok_or_else(empty_segment)?;
@@ -219,7 +282,7 @@ impl WholeTree {
             replacement.puts.push((keys.leaf(branch.deleted, &branch.leaf), encode_ancestry(&ancestry)));
             leaves.0.push(Leaf { rev: branch.leaf.clone(), deleted: branch.deleted, ancestry });
         }
-        let reachable = self.segments.reachable(&leaves, revs_limit);
+        let reachable = self.segments.reachable(&leaves, u64::MAX);
         let unreachable = self.segments.0.keys().filter(|newest| !reachable.contains(newest));
         replacement.clears.extend(unreachable.map(|newest| keys.ancestors(newest)));
         Ok(replacement)
@@ -280,47 +343,102 @@ pub(crate) fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId
 pub(crate) struct Dropped {
     /// Of bodies.
     pub body_bytes: i64,
+    /// Of these, of bodies of revisions that are no leaves; told by those who drop leaves too.
+    pub superseded_bytes: i64,
     /// Of attachments that no document has any more.
     pub attachment_bytes: i64,
 }
 
-/// Drops what no branch reaches within the limit of revisions: records, bodies, segments. It sees what the transaction
-/// has written so far.
+/// What a transaction reads of a document's segments, about.
+const SEGMENTS_BYTES_MAX: u64 = 64_000_000;
+
+/// What a transaction that prunes reads of a document's segments, about.
+const PRUNED_SEGMENTS_MAX: u64 = 4_000_000;
+
+/// And of its records.
+const PRUNED_RECORDS_MAX: u64 = 1_000_000;
+
+/// What dropping a revision takes in a transaction beside its list of attachments: its record and its body, by their keys.
+pub(crate) fn revision_bytes(key_bytes: usize) -> u64 {
+    (5 * key_bytes + 200) as u64
+}
+
+/// Drops what no branch reaches within the limit of revisions: records, bodies, segments, the oldest first and as much as
+/// there is room for. What is left goes later, by another write or by a compaction. It sees what the transaction has
+/// written so far.
 pub(crate) async fn prune(
     trx: &Transaction,
     instance: &Instance,
     keys: &DocumentKeys,
     id: &str,
     revs_limit: u64,
+    room: &Room,
 ) -> Result<Dropped> {
-    let quiet = Quiet(trx);
-    let whole = WholeTree::read(trx, keys, Leaves::read(trx, keys).await?).await?;
-    let reachable = whole.segments.reachable(&whole.leaves, revs_limit);
-    for newest in whole.segments.0.keys().filter(|newest| !reachable.contains(newest)) {
-        quiet.clear(&keys.ancestors(newest))?;
+    let mut dropped = Dropped::default();
+    if room.is_empty() {
+        return Ok(dropped);
     }
-    let mut kept = whole.tree.clone();
+    let leaves = Leaves::read(trx, keys).await?;
+    let Some(segments) = leaves.segments_up_to(trx, keys, PRUNED_SEGMENTS_MAX).await? else { return Ok(dropped) };
+    let mut kept = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
     kept.stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
     let kept = kept.revisions();
-    let records = keys.revisions();
-    let prefix_bytes = records.begin.len();
-    let (mut dropped, mut has_attachments) = (Dropped::default(), false);
-    for page in begin_read(trx, records).finish(trx, BODY_BYTES_MAX).await? {
-        for row in &page {
-            let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
-            if !kept.contains(&rev) {
-                let record = RevisionRecord::decode(row.value())?;
-                has_attachments |= record.has_attachments;
-                dropped.body_bytes += drop_body(trx, instance, keys, &rev, &record)?;
-                quiet.clear(row.key())?;
-            }
+    let (pages, mut is_whole) = begin_read(trx, keys.revisions()).up_to(trx, PRUNED_RECORDS_MAX).await?;
+    let mut listed = Vec::new();
+    for (rev, record) in decode_records(keys, &pages)? {
+        if kept.contains(&rev) {
+            continue;
         }
+        if room.is_empty() {
+            is_whole = false;
+            break;
+        }
+        drop_revision(trx, instance, keys, &rev, &record, room, &mut listed, &mut dropped).await?;
+        Quiet(trx).clear(&keys.revision(&rev))?;
     }
-    if has_attachments {
-        let is_dropped = |rev: &RevId| !kept.contains(rev);
-        dropped.attachment_bytes = attachments::drop_lists(trx, instance, keys, id, is_dropped).await?;
+    dropped.attachment_bytes += attachments::drop_lists(trx, instance, keys, id, &listed, room).await?;
+    // A record has its place in the tree for as long as it is there.
+    if is_whole {
+        segments.clear_unreachable(trx, keys, &leaves, revs_limit, room)?;
     }
     Ok(dropped)
+}
+
+/// Revisions and their records, from pages of [`DocumentKeys::revisions`].
+pub(crate) fn decode_records(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Vec<(RevId, RevisionRecord)>> {
+    let prefix_bytes = keys.revisions().begin.len();
+    let rows = pages.iter().flat_map(|page| page.iter());
+    let record = |key: &[u8], value: &[u8]| {
+        let (rev, _) = take_rev(key.get(prefix_bytes..).unwrap_or_default())?;
+        Ok((rev, RevisionRecord::decode(value)?))
+    };
+    rows.map(|row| record(row.key(), row.value())).collect()
+}
+
+/// Drops a superseded revision's body; its list goes to those that [`attachments::drop_lists`] is to drop. The record is
+/// the caller's.
+#[expect(clippy::too_many_arguments, reason = "what a transaction is, and what it gathers")]
+pub(crate) async fn drop_revision(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    rev: &RevId,
+    record: &RevisionRecord,
+    room: &Room,
+    listed: &mut Vec<(RevId, FdbSlice)>,
+    dropped: &mut Dropped,
+) -> Result<()> {
+    let key_bytes = keys.revision(rev).len();
+    room.take(revision_bytes(key_bytes));
+    dropped.body_bytes += drop_body(trx, instance, keys, rev, record)?;
+    if record.has_attachments
+        && !record.body_dropped
+        && let Some(list) = trx.get(&keys.attachments(rev), true).await?
+    {
+        room.take(attachments::list_bytes(key_bytes, &list));
+        listed.push((rev.clone(), list));
+    }
+    Ok(())
 }
 
 /// Removes a superseded revision's body. Returns how many stored bytes went.

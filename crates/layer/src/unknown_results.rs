@@ -7,8 +7,9 @@ use flatbed_flatten::json::{Limits, parse};
 use foundationdb::api::NetworkAutoStop;
 
 use crate::compact::Compact;
-use crate::layer::ChangeRecord;
+use crate::layer::{ChangeRecord, Create, Delete};
 use crate::local::PutLocal;
+use crate::once::Once;
 use crate::purge::Purge;
 use crate::transaction::{Attempt, Operation, Transaction};
 use crate::write::WriteBatch;
@@ -89,25 +90,87 @@ async fn a_purge_answers_all_that_it_took_away() {
     for leaf in ["2-a 1-r", "2-b 1-r", "2-x 1-r"] {
         replicate(&db, "d", leaf).await;
     }
-    let mut purge = Purge::new(&db.inner, "db", "d", &wanted);
-    assert_eq!(store.attempt(&mut purge, FIRST, true).await.unwrap(), path("2-a 2-b"));
-    // One of them comes again, and goes with the second attempt; the third finds none.
+    let new = |wanted| Purge::new(&db.inner, "db", "d", wanted, None).unwrap();
+    let sorted = |mut step: crate::purge::Step| {
+        step.purged.sort_unstable();
+        step.purged
+    };
+    let mut purge = new(&wanted);
+    assert_eq!(sorted(store.attempt(&mut purge, FIRST, true).await.unwrap()), path("2-a 2-b"));
+    // One of them comes again, and stays: it came after the purge.
     replicate(&db, "d", "2-b 1-r").await;
-    assert_eq!(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap(), path("2-a 2-b"));
-    assert_eq!(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap(), path("2-a 2-b"));
+    assert_eq!(sorted(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap()), path("2-a 2-b"));
+    assert_eq!(sorted(store.attempt(&mut purge, LATER, true).await.unwrap()), path("2-a 2-b"));
+    let options = crate::GetOptions { rev: path("2-b").pop(), ..crate::GetOptions::default() };
+    assert!(db.get("d", &options).await.is_ok());
     assert_clean(&db).await;
     // What an attempt meant to take away that failed for certain, somebody else took.
+    db.purge("d", &path("2-b")).await.unwrap();
     replicate(&db, "d", "2-a 1-r").await;
-    let mut purge = Purge::new(&db.inner, "db", "d", &wanted);
-    assert_eq!(store.attempt(&mut purge, FIRST, false).await.unwrap(), path("2-a"));
+    let mut purge = new(&wanted);
+    assert_eq!(store.attempt(&mut purge, FIRST, false).await.unwrap().purged, path("2-a"));
     assert_eq!(db.purge("d", &wanted).await.unwrap(), path("2-a"));
-    assert_eq!(store.attempt(&mut purge, Attempt::default(), true).await.unwrap(), []);
+    assert_eq!(store.attempt(&mut purge, Attempt::default(), true).await.unwrap().purged, []);
+    assert_eq!(store.attempt(&mut purge, LATER, true).await.unwrap().purged, []);
     // The whole document.
     let last = path("2-x");
-    let mut purge = Purge::new(&db.inner, "db", "d", &last);
-    assert_eq!(store.attempt(&mut purge, FIRST, true).await.unwrap(), path("2-x"));
-    assert_eq!(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap(), path("2-x"));
+    let mut purge = new(&last);
+    assert_eq!(store.attempt(&mut purge, FIRST, true).await.unwrap().purged, path("2-x"));
+    assert_eq!(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap().purged, path("2-x"));
     assert_clean(&db).await;
+}
+
+/// Two attempts of one operation, the first of which is committed late, when the second has been committed already.
+#[tokio::test]
+async fn a_commit_that_lands_late_does_not_take_place_again() {
+    let store = Store::new("late").await;
+    let db = store.db();
+    let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
+    let ours = document(b"\"a\":1");
+    let mut put = PutLocal::new(&db.inner, "db", "l", Some(&ours)).unwrap();
+    let late = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    put.attempt(&late, FIRST).await.unwrap();
+    store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
+    db.put_local(&document(b"\"a\":2")).await.unwrap();
+    assert!(late.commit().await.is_err());
+    assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
+}
+
+#[tokio::test]
+async fn a_local_document_is_written_once() {
+    let store = Store::new("write-local").await;
+    let db = store.db();
+    let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
+    let ours = document(b"\"a\":1");
+    let mut put = PutLocal::new(&db.inner, "db", "l", Some(&ours)).unwrap();
+    store.attempt(&mut put, FIRST, true).await.unwrap();
+    db.put_local(&document(b"\"a\":2")).await.unwrap();
+    store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
+    store.attempt(&mut put, LATER, true).await.unwrap();
+    assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
+    // One that failed for certain is written.
+    let mut put = PutLocal::new(&db.inner, "db", "l", Some(&ours)).unwrap();
+    store.attempt(&mut put, FIRST, false).await.unwrap();
+    store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
+    assert_eq!(db.get_local("l").await.unwrap(), Some(ours));
+    // Marks go in their time, and not before.
+    assert!(!crate::once::sweep(&db.inner, std::time::Duration::from_secs(3_600)).await.unwrap());
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    assert!(crate::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
+    assert!(!crate::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_lease_that_another_took_stays() {
+    let store = Store::new("lease").await;
+    let db = store.db();
+    let (ours, theirs) = ([1; 16], [2; 16]);
+    db.take_lease("l", &ours, None).await.unwrap();
+    let mut remove = crate::lease::Remove::new(&db.inner, "db", "l").unwrap();
+    store.attempt(&mut remove, FIRST, true).await.unwrap();
+    db.take_lease("l", &theirs, None).await.unwrap();
+    store.attempt(&mut remove, AFTER_UNKNOWN, true).await.unwrap();
+    assert!(db.hold_lease("l", &theirs, b"", false).await.unwrap());
 }
 
 #[tokio::test]
@@ -140,7 +203,7 @@ async fn a_local_document_is_deleted_once() {
     let store = Store::new("local").await;
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
-    let delete = || PutLocal { inner: &db.inner, name: "db", id: "l", document: None, removed: None };
+    let delete = || PutLocal::new(&db.inner, "db", "l", None).unwrap();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
     let mut first = delete();
     assert!(store.attempt(&mut first, FIRST, true).await.unwrap());
@@ -164,20 +227,58 @@ async fn a_local_document_is_deleted_once() {
 async fn a_setting_goes_to_the_database_that_was_meant() {
     let store = Store::new("setting").await;
     let db = store.db();
-    let mut set = ChangeRecord {
+    let set = |limit| ChangeRecord {
         inner: &db.inner,
         name: "db",
-        change: |record: &mut crate::proto::DatabaseRecord| record.revs_limit = 5,
-        namespace: None,
+        change: move |record: &mut crate::proto::DatabaseRecord| record.revs_limit = limit,
+        once: Once::new(&db.inner).unwrap(),
     };
-    store.attempt(&mut set, FIRST, true).await.unwrap();
-    store.attempt(&mut set, AFTER_UNKNOWN, true).await.unwrap();
+    let mut five = set(5);
+    store.attempt(&mut five, FIRST, true).await.unwrap();
+    store.attempt(&mut five, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.revs_limit().await.unwrap(), 5);
+    // What others have set since stays.
+    db.set_revs_limit(7).await.unwrap();
+    store.attempt(&mut five, AFTER_UNKNOWN, true).await.unwrap();
+    store.attempt(&mut five, LATER, true).await.unwrap();
+    assert_eq!(db.revs_limit().await.unwrap(), 7);
+    // One that failed for certain is set after all.
+    let mut six = set(6);
+    store.attempt(&mut six, FIRST, false).await.unwrap();
+    store.attempt(&mut six, LATER, true).await.unwrap();
+    assert_eq!(db.revs_limit().await.unwrap(), 6);
     store.layer.delete_database("db").await.unwrap();
-    assert!(matches!(store.attempt(&mut set, FIRST, false).await, Err(Error::DatabaseNotFound)));
+    let mut other = set(8);
+    assert!(matches!(store.attempt(&mut other, FIRST, false).await, Err(Error::DatabaseNotFound)));
     store.layer.create_database("db", &CreateOptions::default()).await.unwrap();
-    store.attempt(&mut set, AFTER_UNKNOWN, true).await.unwrap();
+    store.attempt(&mut five, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.revs_limit().await.unwrap(), crate::REVS_LIMIT);
+}
+
+#[tokio::test]
+async fn a_database_is_created_and_deleted_once() {
+    let store = Store::new("databases").await;
+    let (layer, inner) = (&store.layer, &*store.layer.inner);
+    let mut create = Create {
+        inner,
+        name: "new",
+        run_bytes: 0,
+        field_ids_max: 10,
+        leaves_only: false,
+        created_at_ms: 1,
+        once: Once::new(inner).unwrap(),
+    };
+    store.attempt(&mut create, FIRST, true).await.unwrap();
+    store.attempt(&mut create, AFTER_UNKNOWN, true).await.unwrap();
+    layer.delete_database("new").await.unwrap();
+    store.attempt(&mut create, LATER, true).await.unwrap();
+    assert!(matches!(layer.database("new").exists().await, Err(Error::DatabaseNotFound)));
+    let mut delete = Delete { inner, name: "db", once: Once::new(inner).unwrap() };
+    store.attempt(&mut delete, FIRST, true).await.unwrap();
+    store.attempt(&mut delete, AFTER_UNKNOWN, true).await.unwrap();
+    layer.create_database("db", &CreateOptions::default()).await.unwrap();
+    store.attempt(&mut delete, LATER, true).await.unwrap();
+    layer.database("db").exists().await.unwrap();
 }
 
 /// A compaction and an edit that trims the same bodies, each begun before the other's commit.
@@ -196,7 +297,7 @@ async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
         }
         let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
         let ids = [id.clone()];
-        let mut compact = Compact::new(&db.inner, &instance, &ids);
+        let mut compact = Compact::new(&db.inner, &instance, &ids, None);
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         compact.attempt(&trx, FIRST).await.unwrap();
         for generation in 70..140 {

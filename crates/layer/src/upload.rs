@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Instant;
 
 use flate2::write::MultiGzDecoder;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
@@ -89,6 +90,8 @@ pub struct Upload {
     pending: Vec<u8>,
     chunks: u32,
     is_staged: bool,
+    /// When it was last written to, in the store.
+    staged_at: Instant,
     digest: Sha256,
     md5: Md5,
     sent_md5: Md5,
@@ -122,6 +125,7 @@ impl Upload {
             pending: Vec::new(),
             chunks: 0,
             is_staged: false,
+            staged_at: Instant::now(),
             digest: Sha256::new(),
             md5: Md5::new(),
             sent_md5: Md5::new(),
@@ -154,6 +158,11 @@ impl Upload {
         }
         while self.pending.len() >= CHUNK_BYTES * CHUNKS_AT_ONCE {
             self.stage(CHUNK_BYTES * CHUNKS_AT_ONCE).await?;
+        }
+        if self.is_staged && self.staged_at.elapsed() > self.inner.options.uploads_broken_after / 4 {
+            // Too little comes for another part, but something does.
+            staging::renew(&self.inner, &self.instance, &[&self.blob_id]).await?;
+            self.staged_at = Instant::now();
         }
         Ok(())
     }
@@ -219,6 +228,7 @@ impl Upload {
             return Err(Error::UploadSwept);
         }
         self.is_staged = true;
+        self.staged_at = Instant::now();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use flatbed_revtree::RevId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use crate::attachments;
 use crate::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
 use crate::database::Database;
 use crate::document::{Edit, Updated, check_document_id};
@@ -16,6 +17,7 @@ use crate::instance::Instance;
 use crate::keys::DocumentKeys;
 use crate::layer::{Inner, random_id};
 use crate::records::{BodyPlace, Info, RevisionRecord};
+use crate::room::Room;
 use crate::staging;
 use crate::transaction::{self, Attempt, Operation, Transaction};
 use crate::tree::Leaves;
@@ -29,6 +31,10 @@ const BATCH_BYTES_MAX: u64 = 300_000;
 
 /// A transaction takes no further document beyond this, new bodies and superseded ones together.
 const TRANSACTION_BYTES_MAX: u64 = 850_000;
+
+/// What a transaction of writes takes up with dropping what lies beyond the limit of revisions; the rest is left to later
+/// ones.
+const DROPPED_BYTES_MAX: u64 = 250_000;
 
 /// Batches of one request that are under way at once.
 const BATCHES_AT_ONCE: usize = 4;
@@ -158,7 +164,7 @@ pub(crate) async fn prepare(
                 Err(error) => return Err(error),
             }
         }
-        let bytes = transaction_bytes(&body, &edit.id);
+        let bytes = transaction_bytes(&body, edit);
         let item = Item { at, body, token: random_id()?, attempted: None, maybe_committed: false, refused: None };
         match batches.last_mut() {
             Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
@@ -292,6 +298,7 @@ impl Operation for WriteBatch<'_, '_> {
             })
             .collect();
         let mut maintainers = maintainers();
+        let room = Room::new(DROPPED_BYTES_MAX);
         let mut results = Vec::with_capacity(self.items.len());
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
@@ -311,7 +318,7 @@ impl Operation for WriteBatch<'_, '_> {
             if is_full {
                 break;
             }
-            bytes += transaction_bytes(&item.body, &self.edits[item.at].id) + info.as_ref().map_or(0, moved_bytes);
+            bytes += transaction_bytes(&item.body, &self.edits[item.at]) + info.as_ref().map_or(0, moved_bytes);
             if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
                 break;
             }
@@ -320,8 +327,9 @@ impl Operation for WriteBatch<'_, '_> {
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
             let leaves_max = self.inner.options.leaves_max;
             let refused = item.refused.as_ref();
+            let (keys, room) = (&keys, &room);
             let document =
-                DocumentWrite { trx, instance, keys: &keys, edit, body, token, user_version, refused, leaves_max };
+                DocumentWrite { trx, instance, keys, edit, body, token, user_version, refused, leaves_max, room };
             let written = document.write(info, old, &mut maintainers).await?;
             user_version += u16::from(written.is_ok());
             changes_rules |= written.is_ok() && instance.is_validated_by(edit);
@@ -361,10 +369,11 @@ async fn is_written(
     }
 }
 
-/// What a document takes in a transaction, about. Its id stands in the keys and values of some ten records.
-fn transaction_bytes(body: &Prepared, id: &str) -> u64 {
+/// What a document takes in a transaction, about. Its id stands in the keys and values of some ten records, and in a row
+/// for each new attachment.
+fn transaction_bytes(body: &Prepared, edit: &Edit<'_>) -> u64 {
     let rows = if body.rows.is_empty() { 0 } else { body.stored_bytes };
-    rows + ROW_OVERHEAD_OF_RECORDS + 10 * id.len() as u64
+    rows + ROW_OVERHEAD_OF_RECORDS + 10 * edit.id.len() as u64 + attachments::edits_bytes(&edit.id, &edit.attachments)
 }
 
 fn moved_bytes(info: &Info) -> u64 {

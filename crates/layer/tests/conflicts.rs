@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, OpenRevs, Result, RevId};
+use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, OpenRevs, Result, RevId};
 use flatbed_revtree::Tree;
 use support::*;
 
@@ -71,7 +71,8 @@ async fn a_losing_leaf_is_edited_and_comes_up() {
     let winner = db.get("t", &options).await.unwrap();
     assert_eq!((&winner.rev, winner.conflicts), (&path("3-d")[0], Some(path("3-c"))));
     assert_eq!((winner.deleted_conflicts, winner.revisions), (Some(path("2-e")), Some(path("3-d 2-b 1-a"))));
-    // What is known is known, and changes nothing.
+    // What is known is known, and changes nothing: but a body that comes later is taken, once.
+    replicate(&db, "t", &path("2-b 1-a"), r#"{"v":"first"}"#).await.unwrap();
     let before = all_changes(&db).await;
     replicate(&db, "t", &path("2-b 1-a"), r#"{"v":"other"}"#).await.unwrap();
     replicate(&db, "t", &path("3-c 2-b"), r#"{"v":"other"}"#).await.unwrap();
@@ -281,5 +282,81 @@ async fn what_lies_on_a_cut_branch_comes_once() {
     let second = put(&other, "edit", Some(&first), r#"{"v":2}"#).await.unwrap();
     replicate(&db, "edit", &[path("3-x")[0].clone(), second], &body(&path("3-x")[0], 10, false)).await.unwrap();
     assert!(matches!(put(&db, "edit", Some(&first), r#"{"v":2}"#).await, Err(Error::Conflict)));
+    assert_clean(&layer, &db).await;
+}
+
+async fn compact(db: &Database) {
+    db.compact().await.unwrap();
+    soon(async {
+        // It begins in a task of its own.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        while db.info().await.unwrap().is_compacting {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// What a revision says of itself; `None`: it is not available.
+async fn text(db: &Database, id: &str, rev: &str) -> Option<String> {
+    let options = GetOptions { rev: Some(rev.parse().unwrap()), ..GetOptions::default() };
+    db.get(id, &options).await.ok().map(|document| braces(&document.body))
+}
+
+/// As in CouchDB a revision that arrives after its child is available until compaction.
+#[tokio::test]
+async fn a_revision_that_arrives_after_its_child_is_available_until_compaction() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    for (id, size) in [("small", 10), ("large", 450_000)] {
+        let line = path("5-e 4-d 3-c 2-b 1-a");
+        replicate(&db, id, &line, &body(&line[0], 10, false)).await.unwrap();
+        let before = db.info().await.unwrap();
+        for late in [&line[1..], &line[2..3]] {
+            let body = body(&late[0], size, false);
+            assert_eq!(text(&db, id, &late[0].to_string()).await, None);
+            replicate(&db, id, late, &body).await.unwrap();
+            assert!(text(&db, id, &late[0].to_string()).await.unwrap().starts_with(r#"{"rev":""#));
+            assert_clean(&layer, &db).await;
+        }
+        assert_eq!(leaves(&db, id).await, [(line.clone(), false)]);
+        let options = GetOptions { revs_info: true, ..GetOptions::default() };
+        let shown = db.get(id, &options).await.unwrap().revs_info.unwrap();
+        assert_eq!(shown.iter().map(|(_, is_there)| *is_there).collect::<Vec<_>>(), [true, true, true, false, false]);
+        let after = db.info().await.unwrap();
+        let grown = after.active_size_bytes - before.active_size_bytes;
+        assert_eq!(after.superseded_size_bytes - before.superseded_size_bytes, grown);
+        assert!(grown > 0 && after.doc_count == before.doc_count);
+        // Below two branches, and beside another one.
+        replicate(&db, id, &path("5-f 4-d"), &body(&path("5-f")[0], 10, false)).await.unwrap();
+        replicate(&db, id, &path("2-b 1-a"), &body(&path("2-b")[0], 10, false)).await.unwrap();
+        assert!(text(&db, id, "2-b").await.is_some());
+        assert_clean(&layer, &db).await;
+        compact(&db).await;
+        for rev in ["4-d", "3-c", "2-b"] {
+            assert_eq!(text(&db, id, rev).await, None);
+        }
+        assert_clean(&layer, &db).await;
+        // And once more.
+        replicate(&db, id, &line[1..], r#"{"rev":"again"}"#).await.unwrap();
+        assert_eq!(text(&db, id, "4-d").await.unwrap(), r#"{"rev":"again"}"#);
+        assert_clean(&layer, &db).await;
+    }
+    // Beyond the limit of revisions it is not.
+    db.set_revs_limit(2).await.unwrap();
+    let line = path("5-e 4-d 3-c");
+    replicate(&db, "short", &line, "{}").await.unwrap();
+    replicate(&db, "short", &line[2..], "{}").await.unwrap();
+    replicate(&db, "short", &line[1..], "{}").await.unwrap();
+    assert_eq!((text(&db, "short", "3-c").await, text(&db, "short", "4-d").await), (None, Some("{}".into())));
+    assert_clean(&layer, &db).await;
+    // Nor where only the bodies of leaves are kept.
+    let options = CreateOptions { leaves_only: true, ..CreateOptions::default() };
+    layer.create_database("leaves", &options).await.unwrap();
+    let db = layer.database("leaves");
+    replicate(&db, "d", &path("2-b 1-a"), "{}").await.unwrap();
+    replicate(&db, "d", &path("1-a"), "{}").await.unwrap();
+    assert_eq!(text(&db, "d", "1-a").await, None);
     assert_clean(&layer, &db).await;
 }

@@ -1,8 +1,11 @@
 //! Checking the data of attachments: where it lies, who has it, whether it is what its digest says.
 
+use std::collections::{HashMap, HashSet};
+
 use prost::Message;
 use sha2::{Digest, Sha256};
 
+use crate::attachments::decode_list;
 use crate::check::document::Sums;
 use crate::check::{Report, hex, read_keys, run};
 use crate::error::Result;
@@ -44,6 +47,45 @@ pub(crate) async fn check(inner: &Inner, instance: &Instance, sums: &mut Sums, r
         sums.stored_bytes += record.stored_length as i64;
     }
     Ok(uses.len() as u64)
+}
+
+/// Checks the queue of lists that left a document. Returns how many rows there are for data that waits there to be freed
+/// and that its document does not have.
+pub(crate) async fn waiting(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<u64> {
+    let keys = &instance.keys;
+    let entries = read_keys(inner, instance, keys.released_all(), |key, value| {
+        Ok((keys.split_released(key)?.0, decode_list(value)?))
+    });
+    let mut waiting: HashMap<String, HashSet<[u8; 32]>> = HashMap::new();
+    for (id, list) in entries.await? {
+        report.keys += 1;
+        waiting.entry(id).or_default().extend(list.iter().map(|attachment| *attachment.digest()));
+    }
+    let mut rows = 0;
+    for (id, mut digests) in waiting {
+        let lists = read_keys(inner, instance, keys.document(&id).attachment_lists(), |_, value| decode_list(value));
+        for attachment in lists.await?.iter().flatten() {
+            digests.remove(attachment.digest());
+        }
+        for digest in &digests {
+            rows += u64::from(run(inner, &mut Use { instance, digest, id: &id }).await?);
+        }
+    }
+    Ok(rows)
+}
+
+struct Use<'a> {
+    instance: &'a Instance,
+    digest: &'a [u8],
+    id: &'a str,
+}
+
+impl Operation for Use<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        Ok(trx.get(&self.instance.keys.attachment_use(self.digest, self.id), true).await?.is_some())
+    }
 }
 
 /// How long a blob is, and its digest.
