@@ -1,5 +1,7 @@
 //! Attachments in documents: as they come in JSON, and as documents go out with them.
 
+use std::time::Instant;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_layer::json::Value;
@@ -98,11 +100,23 @@ pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>
 pub(crate) struct Uploads {
     database: Database,
     staged: Vec<Uploaded>,
+    /// When what is staged was last renewed, or began to come.
+    renewed_at: Instant,
 }
 
 impl Uploads {
     pub(crate) fn new(database: &Database) -> Uploads {
-        Uploads { database: database.clone(), staged: Vec::new() }
+        Uploads { database: database.clone(), staged: Vec::new(), renewed_at: Instant::now() }
+    }
+
+    /// More of the request has come: what came before is kept for as long as it goes on. A body that does not go on ends
+    /// after `BODY_IDLE_MAX`, and what was uploaded is removed with it.
+    pub(crate) async fn renew(&mut self) -> Result<()> {
+        if self.renewed_at.elapsed() > self.database.renew_uploads_every() {
+            self.database.renew_uploads(&self.staged).await?;
+            self.renewed_at = Instant::now();
+        }
+        Ok(())
     }
 
     /// Begins an upload; [`Uploads::finish`] follows.
@@ -114,6 +128,7 @@ impl Uploads {
     pub(crate) async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
         let data = upload.finish().await?;
         self.staged.push(data.clone());
+        self.renew().await?;
         Ok(data)
     }
 

@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::time::Duration;
+
 use flatbed_http::ServerOptions;
-use flatbed_layer::Database;
 use flatbed_layer::check::check_database;
+use flatbed_layer::{Database, LayerOptions};
 use support::{Answer, Client, Store, soon};
 use tokio::io::AsyncWriteExt;
 
@@ -163,6 +165,36 @@ async fn of_what_is_refused_nothing_stays() {
     no_upload_stays(&layer.database("db")).await;
     let there = server.call("GET", "/db/there", "").await;
     assert_eq!(there.text("_rev"), rev);
+    server.stop().await;
+}
+
+/// A body that comes for longer than uploads are kept that nobody goes on with.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_early_in_a_slow_body_is_kept() {
+    let store = Store::new();
+    let broken_after = Duration::from_secs(3);
+    let options = LayerOptions { uploads_broken_after: broken_after, ..LayerOptions::default() };
+    let layer = store.layer_with(options).await;
+    let server = store.serve_on(layer.clone(), ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let mut client = server.connect().await;
+    // The second part is staged in part, and then comes a little at a time.
+    let (first, second) = ("1".repeat(1_000), "2".repeat(500_000));
+    let whole = body(&follows(&["a", "b"]), &[("", &first), ("", &second)]);
+    let length = whole.len().to_string();
+    client.send("PUT", "/db/d", &[RELATED, ("content-length", &length)], b"").await;
+    let (early, late) = whole.split_at(480_000);
+    client.stream.write_all(early).await.unwrap();
+    for piece in late.chunks(late.len() / 60 + 1) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        client.stream.write_all(piece).await.unwrap();
+        layer.sweep_broken_uploads(broken_after).await.unwrap();
+    }
+    let answer = soon(client.answer(false)).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    assert_eq!(data(&mut client, "/db/d/a").await, first);
+    assert_eq!(data(&mut client, "/db/d/b").await, second);
+    no_upload_stays(&layer.database("db")).await;
     server.stop().await;
 }
 

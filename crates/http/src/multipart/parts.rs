@@ -86,6 +86,7 @@ impl<'r> Parts<'r> {
         let mut upload = uploads.begin(kind, is_gzip).await?;
         while let Some(bytes) = self.data().await? {
             upload.write(&bytes).await?;
+            uploads.renew().await?;
         }
         uploads.finish(upload).await
     }

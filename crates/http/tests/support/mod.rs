@@ -50,13 +50,22 @@ impl Store {
     }
 
     pub async fn layer(&self) -> Layer {
-        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        self.layer_with(LayerOptions::default()).await
+    }
+
+    /// The same, set up otherwise.
+    pub async fn layer_with(&self, options: LayerOptions) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), ..options };
         Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
     }
 
     /// Starts a server with a layer of its own; call it twice for two servers on one store.
     pub async fn serve(&self, options: ServerOptions) -> Running {
-        let layer = self.layer().await;
+        self.serve_on(self.layer().await, options).await
+    }
+
+    /// The same on a layer that is there.
+    pub async fn serve_on(&self, layer: Layer, options: ServerOptions) -> Running {
         let options = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..options };
         let server = Server::bind(options, layer).await.expect("a free port");
         let address = server.addresses()[0];
@@ -255,7 +264,7 @@ impl Client {
         String::from_utf8(chunk).expect("UTF-8")
     }
 
-    async fn answer(&mut self, is_head: bool) -> Answer {
+    pub async fn answer(&mut self, is_head: bool) -> Answer {
         let mut answer = self.head().await;
         if is_head || answer.status == 304 || answer.status == 204 {
             return answer;
