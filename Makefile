@@ -83,7 +83,7 @@ attack: need-rust ## attack a server of its own with some 20,000 hostile inputs 
 	cargo build --release --package flatbed
 	nice python3 tests/attack/run.py --flatbed $(target)/release/flatbed $(if $(GROUP),--group $(GROUP))
 
-bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engine; results in target/bench
+bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engine, and on a simulated cluster; results in target/bench
 	cargo build --release --package flatbed --package flatbed-bench
 	mkdir -p $(target)/bench
 	if command -v npm >/dev/null; then \
