@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Database, Future};
 use fdb_capi::*;
-use fdb_embedded::{OpenOptions, SimulatedCluster, VirtualClock};
+use fdb_embedded::{Buggify, OpenOptions, SimulatedCluster, VirtualClock};
 
 fn open(dir: &Path, has_server: bool, clock: Option<Arc<VirtualClock>>) -> Database {
     let mut cluster = SimulatedCluster::parse("1000,500,2000").unwrap();
@@ -157,4 +158,28 @@ fn what_ends_a_transaction_ends_answers_under_way() {
     let (read, begun) = (tr.get(b"key"), clock.now());
     assert_eq!(ready_after(&clock, begun, &read), 1500);
     assert_eq!(read.value(), Ok(Some(b"value".to_vec())));
+}
+
+#[test]
+fn faults_come_on_top() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = OpenOptions::default();
+    options.simulated = Some(SimulatedCluster::parse("300,200,400").unwrap());
+    options.buggify = Some(Buggify { probability: 0.3, seed: 5 });
+    options.pending_read_every = Some(1);
+    let database = Database(open_embedded(dir.path(), options).unwrap());
+    let mut codes = BTreeSet::new();
+    for number in 0..150u8 {
+        let (tr, begun) = (database.transaction(), Instant::now());
+        let read = tr.get(b"key").wait();
+        assert!(begun.elapsed() >= Duration::from_micros(if read == 0 { 500 } else { 0 }));
+        codes.insert(read);
+        tr.set(b"key", &[number]);
+        let begun = Instant::now();
+        let commit = tr.commit().wait();
+        // A read that failed fails the commit, at once.
+        assert!(read != 0 || begun.elapsed() >= Duration::from_micros(400));
+        codes.insert(commit);
+    }
+    assert!([0, 1009, 1020, 1021].iter().all(|code| codes.contains(code)), "{codes:?}");
 }
