@@ -164,3 +164,49 @@ async fn very_many_leaves_are_purged() {
     assert!(matches!(get(&db, "d").await, Err(Error::DocumentNotFound(_))));
     assert_clean(&layer, &db).await;
 }
+
+/// Steps of purges and compactions fail, or are not known to have taken place, and edits come in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_are_taken_once_under_faults() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let store = Store::with_faults(0.03, seed);
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let ids: Vec<String> = ["c", "p"].iter().map(|id| format!("{id}{}", "\0".repeat(2_047))).collect();
+    for hash in ["a", "b", "c"] {
+        for generation in 1..=40_u64 {
+            let path: Vec<RevId> =
+                (1..=generation).rev().map(|at| format!("{at}-{hash}").parse().unwrap()).take(2).collect();
+            for id in &ids {
+                let name = |number: u64| format!("{generation} {number}");
+                let db = &db;
+                let uploads = (0..20).map(|number| async move { (name(number), data(db, name(number % 7)).await) });
+                let attachments = match generation % 10 {
+                    0 => futures_util::future::join_all(uploads).await,
+                    _ => Vec::new(),
+                };
+                write(db, Edit { history: Some(path.clone()), ..edit(id, None, false, attachments) }).await.unwrap();
+            }
+        }
+    }
+    db.set_revs_limit(2).await.unwrap();
+    let revs: Vec<RevId> = ["40-a", "40-c"].map(|rev| rev.parse().unwrap()).into();
+    let edits = async {
+        let mut parent: RevId = "40-b".parse().unwrap();
+        for _ in 0..20 {
+            parent = write(&db, edit(&ids[0], Some(parent.clone()), false, Vec::new())).await.unwrap();
+            let _ = write(&db, edit(&ids[1], Some(parent), false, Vec::new())).await;
+            parent = leaves(&db, &ids[0]).await.into_iter().map(|(rev, _)| rev).max().unwrap();
+        }
+    };
+    let (purged, (), ()) = tokio::join!(db.purge(&ids[1], &revs), compact(&db), edits);
+    assert_eq!(purged.unwrap(), revs);
+    compact(&db).await;
+    assert_clean(&layer, &db).await;
+    let all: Vec<RevId> = leaves(&db, &ids[1]).await.into_iter().map(|(rev, _)| rev).collect();
+    assert_eq!(db.purge(&ids[1], &all).await.unwrap(), all);
+    compact(&db).await;
+    assert_clean(&layer, &db).await;
+    assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+}
