@@ -3,6 +3,7 @@
 export const dispatch = (() => {
   const { parse, stringify } = JSON;
   const { isArray } = Array;
+  const { defineProperty, getPrototypeOf } = Object;
   const evaluate = globalThis.eval;
   const apply = Function.prototype.call.bind(Function.prototype.apply);
   const compiled = new Map();
@@ -69,6 +70,14 @@ export const dispatch = (() => {
     return module.exports;
   };
 
+  // The helpers of iterators (CouchDB's functions have none) call one another without a look at the stack: a long chain of them would
+  // end the process. All iterators and generators inherit from this prototype, and its constructor is reached from nowhere else.
+  const iterators = getPrototypeOf(getPrototypeOf([].values()));
+  for (const key of Reflect.ownKeys(iterators)) {
+    if (key !== Symbol.iterator && !delete iterators[key]) throw new TypeError('a helper stays');
+  }
+  delete globalThis.Iterator;
+
   // Built-in loops do not listen to the clock. Here they are kept to lengths that they are done with soon.
   const ITEMS_MAX = 5e6;
   const COMPARISONS_MAX = 1e9;
@@ -82,7 +91,7 @@ export const dispatch = (() => {
           return apply(original, this, given);
         },
       };
-      Object.defineProperty(prototype, name, { value: guarded[name], writable: true, configurable: true });
+      defineProperty(prototype, name, { value: guarded[name], writable: true, configurable: true });
     }
   };
   const short = (value) => {
@@ -103,7 +112,7 @@ export const dispatch = (() => {
     }
   });
 
-  const define = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
+  const define = (name, value) => defineProperty(globalThis, name, { value, writable: true, configurable: true });
   define('log', () => {});
   define('toJSON', (value) => stringify(value));
   define('isArray', (value) => isArray(value));

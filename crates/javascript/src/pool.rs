@@ -22,8 +22,9 @@ const LOADED_MAX: usize = 2;
 /// After so long without a call they are dropped.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// Stack of a thread: what the functions may use, and what parsing and calling need around them.
-const THREAD_STACK_BYTES: usize = 4 * 1024 * 1024;
+/// Stack of a thread. Functions may use 512 kB of it, and QuickJS heeds that where it looks; the rest is for a way down on
+/// which it does not look, should there be one left. It is address space: what nobody has used takes no memory.
+const THREAD_STACK_BYTES: usize = 64 * 1024 * 1024;
 
 /// How long after its deadline a call may take to stop, before its thread is given up.
 const GRACE: Duration = Duration::from_millis(300);
