@@ -3,38 +3,61 @@
 use std::io;
 use std::time::Duration;
 
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 /// What a client of HTTP/2 sends first (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Between two looks at a beginning that came in part.
-const PAUSE: Duration = Duration::from_millis(5);
+/// From the first byte of a beginning that comes in part until it is clear.
+const BEGINNING_MAX: Duration = Duration::from_secs(5);
 
-/// Whether a connection speaks HTTP/2: told from its first bytes, which are left to be read.
+/// How a connection begins.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub is_http2: bool,
+    /// What was read to find out, and is to be read before all else; mostly nothing.
+    pub read: Bytes,
+}
+
+/// Whether a connection speaks HTTP/2: told from its first bytes, which are left to be read where they come together.
 ///
 /// Asked before hyper has the connection, so that one that sends nothing is closed in time. hyper-util can tell too, but
 /// hands the first 24 bytes over as a read of their own: the buffer of a connection of HTTP/1.1 then grows to 16 kB, and
-/// stays so.
+/// stays so. Only a beginning that comes in part is read here: what is looked at and left keeps the connection readable, so
+/// that neither more of it nor its end could be waited for.
 ///
 /// # Errors
-/// Those of the connection, and `UnexpectedEof` where it ends before it is clear.
-pub(crate) async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
+/// Those of the connection, `UnexpectedEof` where it ends before it is clear, `TimedOut` where it does not go on.
+pub(crate) async fn beginning(stream: &mut TcpStream) -> io::Result<Beginning> {
     let mut first = [0; PREFACE.len()];
+    let count = stream.peek(&mut first).await?;
+    let seen = first.get(..count).unwrap_or_default();
+    match speaks_http2(seen) {
+        Some(is_http2) => Ok(Beginning { is_http2, read: Bytes::new() }),
+        None if seen.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+        None => tokio::time::timeout(BEGINNING_MAX, read(stream)).await?,
+    }
+}
+
+/// Whether these first bytes are HTTP/2's, if that is clear.
+fn speaks_http2(seen: &[u8]) -> Option<bool> {
+    if !PREFACE.starts_with(seen) {
+        return Some(false);
+    }
+    (seen.len() == PREFACE.len()).then_some(true)
+}
+
+async fn read(stream: &mut TcpStream) -> io::Result<Beginning> {
+    let mut read = BytesMut::with_capacity(PREFACE.len());
     loop {
-        let count = stream.peek(&mut first).await?;
-        let seen = first.get(..count).unwrap_or_default();
-        if seen.is_empty() {
+        if stream.read_buf(&mut (&mut read).limit(PREFACE.len())).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if !PREFACE.starts_with(seen) {
-            return Ok(false);
+        if let Some(is_http2) = speaks_http2(&read) {
+            return Ok(Beginning { is_http2, read: read.freeze() });
         }
-        if seen.len() == PREFACE.len() {
-            return Ok(true);
-        }
-        // What is not read keeps the connection readable: there is nothing to wait for but time.
-        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -43,11 +66,14 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    async fn told_of(pieces: &[&[u8]]) -> io::Result<bool> {
+    async fn pair() -> (TcpStream, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let told = speaks_http2(&stream);
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    async fn told_of(pieces: &[&[u8]]) -> io::Result<bool> {
+        let (mut client, mut stream) = pair().await;
         let sent = async {
             for piece in pieces {
                 client.write_all(piece).await.unwrap();
@@ -55,13 +81,13 @@ mod tests {
             }
             client.shutdown().await.unwrap();
         };
+        let told = tokio::time::timeout(Duration::from_secs(4), beginning(&mut stream));
         let (told, ()) = tokio::join!(told, sent);
-        if told.is_ok() {
-            let mut all = Vec::new();
-            stream.read_to_end(&mut all).await.unwrap();
-            assert_eq!(all, pieces.concat());
-        }
-        told
+        let told = told.expect("the end is seen at once")?;
+        let mut all = told.read.to_vec();
+        stream.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, pieces.concat());
+        Ok(told.is_http2)
     }
 
     #[tokio::test]
@@ -70,6 +96,20 @@ mod tests {
         assert!(told_of(&[&PREFACE[..3], &PREFACE[3..20], &PREFACE[20..], b"more"]).await.unwrap());
         assert!(!told_of(&[b"P", b"OST / HTTP/1.1\r\n"]).await.unwrap());
         assert!(!told_of(&[b"GET / HTTP/1.1\r\n"]).await.unwrap());
-        assert!(told_of(&[]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn who_leaves_is_seen_to_leave() {
+        let ended = |told: io::Result<bool>| assert_eq!(told.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        ended(told_of(&[]).await);
+        ended(told_of(&[b"P"]).await);
+        ended(told_of(&[&PREFACE[..10], &PREFACE[10..23]]).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_beginning_does_not_last() {
+        let (mut client, mut stream) = pair().await;
+        client.write_all(b"P").await.unwrap();
+        assert_eq!(beginning(&mut stream).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -24,7 +24,7 @@ use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
 use crate::metrics::{FiguresElsewhere, Metrics};
 use crate::outlet::{ANSWERS_MAX, Outlets};
-use crate::preface;
+use crate::preface::{self, Beginning};
 use crate::replicator::{Replicator, ReplicatorOptions};
 use crate::reply::STALL_MAX;
 use crate::request::BodyMemory;
@@ -278,7 +278,7 @@ async fn accept(
             next = next => next,
             _ = accepting.wait_for(|accepting| !*accepting) => return,
         };
-        let (stream, peer) = match accepted {
+        let (mut stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, for one: others must end first.
@@ -312,11 +312,11 @@ async fn accept(
         let (watcher, mut accepting) = (graceful.watcher(), accepting.clone());
         tokio::spawn(async move {
             let told = tokio::select! {
-                told = tokio::time::timeout(HEAD_MAX, preface::speaks_http2(&stream)) => told,
+                told = tokio::time::timeout(HEAD_MAX, preface::beginning(&mut stream)) => told,
                 _ = accepting.wait_for(|accepting| !*accepting) => return,
             };
-            let Ok(Ok(is_http2)) = told else { return };
-            let stream = TokioIo::new(StallGuard::new(stream, stall_max, metrics, answers.clone(), permit));
+            let Ok(Ok(Beginning { is_http2, read })) = told else { return };
+            let stream = TokioIo::new(StallGuard::new(stream, read, stall_max, metrics, answers.clone(), permit));
             let serve = async {
                 if is_http2 {
                     return watcher.watch(http2().serve_connection(stream, service)).await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use flatbed_metrics::Held;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -19,6 +20,8 @@ use crate::outlet::Connection;
 /// keep its connection, and what is buffered for it, for ever.
 pub(crate) struct StallGuard {
     stream: TcpStream,
+    /// What was read of it already.
+    before: Bytes,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
     stall_max: Duration,
@@ -31,9 +34,10 @@ pub(crate) struct StallGuard {
 
 impl StallGuard {
     /// Counts the connection, and what goes over it, and tells its answers whether it takes more. A client that takes
-    /// nothing for `stall_max` is given up.
+    /// nothing for `stall_max` is given up. `before` was read of it already, and is read again first.
     pub(crate) fn new(
         stream: TcpStream,
+        before: Bytes,
         stall_max: Duration,
         metrics: Arc<Metrics>,
         answers: Arc<Connection>,
@@ -42,7 +46,17 @@ impl StallGuard {
         let deadline = Box::pin(sleep_until(Instant::now()));
         metrics.connections_accepted.add(1);
         let open = metrics.connections.hold();
-        StallGuard { stream, deadline, waiting: false, stall_max, metrics, answers, _open: open, _permit: permit }
+        StallGuard {
+            stream,
+            before,
+            deadline,
+            waiting: false,
+            stall_max,
+            metrics,
+            answers,
+            _open: open,
+            _permit: permit,
+        }
     }
 
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -71,6 +85,12 @@ impl StallGuard {
 
 impl AsyncRead for StallGuard {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let ahead = self.before.len().min(into.remaining());
+        if ahead > 0 {
+            into.put_slice(&self.before.split_to(ahead));
+            self.metrics.received_bytes.add(ahead as u64);
+            return Poll::Ready(Ok(()));
+        }
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, into);
         self.metrics.received_bytes.add(into.filled().len().saturating_sub(before) as u64);
