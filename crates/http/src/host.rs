@@ -20,6 +20,10 @@ use crate::error::{Failure, Result};
 /// # Errors
 /// 400 where it is not clear what is meant, 403 where another name is meant than may be.
 pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopback: bool) -> Result<()> {
+    if version <= Version::HTTP_11 && uri.scheme().is_none() && uri.authority().is_some() {
+        // RFC 9112, 3.2.3: only who asks for a tunnel names nothing but a host.
+        return Err(Failure::bad_request("The request's target has no path"));
+    }
     let mut named = headers.get_all(header::HOST).iter();
     let host = named.next();
     if named.next().is_some() {
@@ -137,5 +141,8 @@ mod tests {
         }
         assert_eq!(status(Version::HTTP_11, "/", &[""], false), 200);
         assert_eq!(status(Version::HTTP_11, "http://localhost/", &[""], false), 400);
+        for target in ["localhost", "127.0.0.1:1", "_up"] {
+            assert_eq!(status(Version::HTTP_11, target, &[target], false), 400, "{target}");
+        }
     }
 }

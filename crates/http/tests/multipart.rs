@@ -258,6 +258,8 @@ async fn forms_of_a_page() {
         ("/db/d", &[(new, "x"), ("name=\"_rev\"", first.as_str())][..], 409, "conflict"),
         ("/db/d", &[(new, "x"), ("name=\"_rev\"", "9-x")], 404, "not_found"),
         ("/db/d", &[(new, "x"), ("name=\"_rev\"", "x")], 400, "bad_request"),
+        // It would be kept as long as the form takes.
+        ("/db/g", &[("name=\"_rev\"", &"x".repeat(2_000)), ("name=\"_doc\"", "{}")], 400, "bad_request"),
         ("/db/d", &[(new, "x"), ("name=\"_doc\"", "{")], 400, "bad_request"),
         ("/db/d", &[(new, "x"), ("name=\"_doc\"", "{}")], 409, "conflict"),
         ("/db/d", &[(new, "x")], 400, "bad_request"),

@@ -21,10 +21,15 @@ const KIND: &str = "multipart/form-data";
 /// Fields of a form: a revision's list of attachments cannot name more.
 const FIELDS_MAX: usize = 1_000;
 
+/// The field `_rev`, which is kept as long as the form takes.
+const REV_BYTES_MAX: usize = 1_024;
+
 pub(crate) async fn post(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let done = post_form(state, &mut request, name, id).await;
-    // What is behind the last boundary, or behind what was refused.
-    request.skip_body().await;
+    // What is behind the last boundary, or behind what was refused; what did not come in time is not waited for again.
+    if !done.as_ref().is_err_and(|failure| failure.status == StatusCode::REQUEST_TIMEOUT) {
+        request.skip_body().await;
+    }
     done
 }
 
@@ -105,8 +110,9 @@ impl Form {
                 // Of two fields of one name the first counts, as in CouchDB.
                 (Some("_doc"), _) if form.document.is_none() => form.document = Some(parts.text().await?),
                 (Some("_rev"), _) if form.rev.is_none() => {
-                    let rev = parts.text().await?;
-                    form.rev = Some(String::from_utf8_lossy(&rev.bytes).into_owned());
+                    let invalid = || Failure::bad_request("Invalid rev format");
+                    let rev = parts.short_text(REV_BYTES_MAX).await?.ok_or_else(invalid)?;
+                    form.rev = Some(String::from_utf8_lossy(&rev).into_owned());
                 }
                 (Some("_attachments"), Some(file)) => {
                     // Without its parameters, as CouchDB keeps it.

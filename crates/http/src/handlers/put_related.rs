@@ -16,8 +16,10 @@ use crate::server::State;
 
 pub(crate) async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let done = put_parts(state, &mut request, name, id).await;
-    // What is behind the last boundary, or behind what was refused.
-    request.skip_body().await;
+    // What is behind the last boundary, or behind what was refused; what did not come in time is not waited for again.
+    if !done.as_ref().is_err_and(|failure| failure.status == StatusCode::REQUEST_TIMEOUT) {
+        request.skip_body().await;
+    }
     done
 }
 

@@ -81,6 +81,18 @@ impl<'r> Parts<'r> {
         text.finish().await
     }
 
+    /// All of the part's data; `None` where it is longer than this, which is not read to its end then.
+    pub(crate) async fn short_text(&mut self, bytes_max: usize) -> Result<Option<Vec<u8>>> {
+        let mut text = Vec::new();
+        while let Some(bytes) = self.data().await? {
+            if text.len() + bytes.len() > bytes_max {
+                return Ok(None);
+            }
+            text.extend_from_slice(&bytes);
+        }
+        Ok(Some(text))
+    }
+
     /// Uploads the part's data.
     pub(crate) async fn upload(&mut self, uploads: &mut Uploads, kind: &str, is_gzip: bool) -> Result<Uploaded> {
         let mut upload = uploads.begin(kind, is_gzip).await?;
