@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use flatbed_http::{ReplicatorOptions, ServerOptions};
+use flatbed_layer::LayerOptions;
 use serde_json::{Value, json};
 use support::{Running, Store};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -353,6 +354,132 @@ async fn a_target_that_asks_for_what_it_was_not_told_of_does_not_get_it() {
         taken.push(id);
     }
     assert_eq!(taken, ["public"]);
+}
+
+/// Counts how often a replication begins with a source that has one document.
+async fn counted_source() -> (String, Arc<AtomicU32>) {
+    let begun = Arc::new(AtomicU32::new(0));
+    let counted = begun.clone();
+    let url = peer(move |method, path, _| {
+        if path.is_empty() {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        if method == "PUT" { Says::Json(201, json!({"ok": true, "rev": "0-1"})) } else { source(path) }
+    });
+    (url.await, begun)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sequences_and_addresses_have_a_bound() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    server.ok("PUT", "/_replicator", Value::Null).await;
+    server.ok("PUT", "/t", Value::Null).await;
+    let long = "s".repeat(12_000);
+    for (of_row, last) in [(json!("1"), json!(long)), (json!(long), json!("1"))] {
+        let url = peer(move |_, path, _| match path {
+            _ if path.starts_with("/_changes") => {
+                let row = json!({"seq": of_row, "id": "x", "changes": [{"rev": "1-abc"}]});
+                Says::Json(200, json!({"results": [row], "last_seq": last}))
+            }
+            _ => source(path),
+        })
+        .await;
+        let (status, answer) = server.json("POST", "/_replicate", json!({"source": url, "target": "t"})).await;
+        assert!(status == 500 && answer["reason"].as_str().unwrap().contains("sequence is longer"), "{answer}");
+    }
+    let headers: Value = (0..40).map(|n| (format!("x-{n}"), json!("y".repeat(1_000)))).collect();
+    for (source, what) in [
+        (json!(format!("http://127.0.0.1:1/{}", "x".repeat(9_000))), "longer than"),
+        (json!({"url": "http://127.0.0.1:1/x", "headers": headers}), "headers"),
+    ] {
+        let spec = json!({"source": source, "target": "t"});
+        let (status, answer) = server.json("POST", "/_replicate", spec.clone()).await;
+        assert!(status == 400 && answer["reason"].as_str().unwrap().contains(what), "{status} {answer}");
+        server.ok("PUT", &format!("/_replicator/{}", &what[..4]), spec).await;
+        let path = format!("/_replicator/{}", &what[..4]);
+        let failed = server.until(&path, |doc| doc["_replication_state"] == "failed").await;
+        assert!(failed["_replication_state_reason"].as_str().unwrap().contains(what), "{failed}");
+    }
+    let spec = json!({"source": "a", "target": "t", "since_seq": long});
+    assert_eq!(server.json("POST", "/_replicate", spec).await.0, 400);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_are_asked_for_at_once_have_a_bound() {
+    let store = Store::new();
+    let replicator = ReplicatorOptions { jobs_max: 2, ..ReplicatorOptions::default() };
+    let server = store.serve(ServerOptions { replicator, ..ServerOptions::default() }).await;
+    let spec = |n: u32| json!({"source": format!("http://127.0.0.1:1/{n}"), "target": "t", "continuous": true});
+    let mut begun = Vec::new();
+    for n in [1, 2, 1] {
+        begun.push(server.ok("POST", "/_replicate", spec(n)).await["_local_id"].clone());
+    }
+    for continuous in [true, false] {
+        let mut third = spec(3);
+        third["continuous"] = json!(continuous);
+        let (status, answer) = server.json("POST", "/_replicate", third).await;
+        assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
+    }
+    assert_eq!(server.ok("GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 2);
+    server.ok("POST", "/_replicate", json!({"cancel": true, "id": begun[0]})).await;
+    // The job gives its room back a moment after it has told its end.
+    let mut again = server.json("POST", "/_replicate", spec(3)).await;
+    while again.0 == 503 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        again = server.json("POST", "/_replicate", spec(3)).await;
+    }
+    assert_eq!(again.0, 202, "{}", again.1);
+    let mut long = spec(4);
+    long["doc_ids"] = (0..200_000).map(|n| format!("{n}")).collect();
+    let (status, answer) = server.json("POST", "/_replicate", long).await;
+    assert_eq!((status, &answer["error"]), (413, &json!("too_large")), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_is_too_long_is_failed() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    server.ok("PUT", "/_replicator", Value::Null).await;
+    let (url, begun) = counted_source().await;
+    let long = json!({"source": url, "target": "t", "create_target": true, "pad": "x".repeat(1_100_000)});
+    let rev = server.ok("PUT", "/_replicator/long", long).await["rev"].clone();
+    let path = "/_scheduler/docs/_replicator/long";
+    let shown = server.until(path, |doc| doc["state"] == "failed").await;
+    assert!(shown["info"]["error"].as_str().unwrap().contains("longer than"), "{shown}");
+    assert_eq!(shown["doc_id"], "long");
+    let all = server.ok("GET", "/_scheduler/docs", Value::Null).await;
+    assert_eq!(all["docs"][0], shown, "{all}");
+    // It is worked off once it is short enough.
+    let short = json!({"_rev": rev, "source": url, "target": "t", "create_target": true});
+    assert_eq!(begun.load(Ordering::SeqCst), 0);
+    server.ok("PUT", "/_replicator/long", short).await;
+    server.until("/_replicator/long", |doc| doc["_replication_state"] == "completed").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_cannot_be_noted_is_not_worked_for_again() {
+    let store = Store::new();
+    // The document may be 2,000 bytes long, and there is no room for its end.
+    let layer = store.layer_with(LayerOptions { document_bytes_max: 2_000, ..LayerOptions::default() }).await;
+    let server = store.serve_on(layer, options()).await;
+    server.ok("PUT", "/_replicator", Value::Null).await;
+    let (url, begun) = counted_source().await;
+    let doc = json!({"source": url, "target": "t", "create_target": true, "pad": "x".repeat(1_800)});
+    let rev = server.ok("PUT", "/_replicator/full", doc).await["rev"].clone();
+    let path = "/_scheduler/docs/_replicator/full";
+    let shown = server.until(path, |doc| doc["error_count"].as_u64() >= Some(2)).await;
+    assert!(shown["info"]["error"].as_str().unwrap().contains("could not be noted"), "{shown}");
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    // A change of the document wakes it up.
+    let doc = json!({"_rev": rev, "source": url, "target": "t"});
+    server.ok("PUT", "/_replicator/full", doc).await;
+    server.until("/_replicator/full", |doc| doc["_replication_state"] == "completed").await;
+    assert_eq!(begun.load(Ordering::SeqCst), 2);
+    server.stop().await;
 }
 
 /// Passes connections on to `to` while `open` is 1; else takes and drops them.

@@ -41,6 +41,11 @@ impl Lease {
         Ok(Lease { owner, beats, state })
     }
 
+    /// Whether nothing was done with it between two looks at it: its state is what it was, too.
+    fn is_still(&self, other: &Lease) -> bool {
+        self.owner == other.owner && self.beats == other.beats
+    }
+
     /// Whether somebody else than `owner` has it.
     pub fn is_of_another(&self, owner: &Owner) -> bool {
         !self.owner.is_empty() && self.owner != owner
@@ -54,7 +59,8 @@ pub fn valid_until(begun: Instant, silence_max: Duration) -> Instant {
     begun + silence_max * 2 / 3
 }
 
-/// A lease as one process has seen it, and since when it is so, by that process' clock.
+/// A lease as one process has seen it, and since when it is so, by that process' clock. Its state is not kept: whenever that
+/// changes, another beat is counted.
 #[derive(Debug, Clone)]
 pub struct Sighting {
     lease: Lease,
@@ -64,12 +70,13 @@ pub struct Sighting {
 impl Sighting {
     /// Seen by a read that ended at `now`.
     pub fn new(lease: Lease, now: Instant) -> Sighting {
+        let lease = Lease { state: Vec::new(), ..lease };
         Sighting { lease, since: now }
     }
 
     /// Seen again.
     pub fn update(&mut self, lease: Lease, now: Instant) {
-        if self.lease != lease {
+        if !self.lease.is_still(&lease) {
             *self = Sighting::new(lease, now);
         }
     }
@@ -147,7 +154,7 @@ impl Operation for Take<'_> {
             None => Lease { beats: self.first_beat, ..Lease::default() },
         };
         // An own earlier attempt's commit is seen as ours.
-        let is_free = !found.is_of_another(self.owner) || self.stale == Some(&found);
+        let is_free = !found.is_of_another(self.owner) || self.stale.is_some_and(|stale| stale.is_still(&found));
         if !is_free {
             return Ok(TakenLease::Others(found));
         }

@@ -9,6 +9,16 @@ use crate::time;
 /// Sessions that a log remembers, as in CouchDB.
 const HISTORY_MAX: usize = 50;
 
+/// The longest sequence taken, as JSON text: a checkpoint and what is shown of a job hold it several times. CouchDB's grow
+/// with the number of shards, some 40 bytes for each.
+pub(crate) const SEQ_BYTES_MAX: usize = 8 << 10;
+
+/// Of a peer's log so much is kept of the newest sessions, as JSON text, for as long as the replication runs.
+const HISTORY_BYTES_MAX: usize = 256 << 10;
+
+/// The longest name of a session, or revision of a log.
+const NAME_BYTES_MAX: usize = 1 << 10;
+
 /// The beginning of every source.
 const BEGINNING: &[u8] = b"0";
 
@@ -21,7 +31,27 @@ pub(crate) struct Log {
     pub(crate) rev: Option<String>,
     session: Option<String>,
     last_seq: Option<Vec<u8>>,
-    history: Vec<Value<'static>>,
+    history: Vec<Entry>,
+}
+
+/// A session of a log.
+#[derive(Debug, Clone)]
+struct Entry {
+    session: Option<String>,
+    /// Where the source stood.
+    recorded: Option<Vec<u8>>,
+    text: Vec<u8>,
+}
+
+impl Entry {
+    fn read(value: &Value<'_>) -> Entry {
+        let recorded = value.get("recorded_seq").or(value.get("last_seq")).and_then(seq_text);
+        Entry { session: name_of(value, "session_id"), recorded, text: json_text(value) }
+    }
+}
+
+fn name_of(value: &Value<'_>, member: &str) -> Option<String> {
+    value.get(member)?.as_str().filter(|name| name.len() <= NAME_BYTES_MAX).map(str::to_owned)
 }
 
 impl Log {
@@ -29,22 +59,34 @@ impl Log {
     /// which costs time and loses nothing.
     pub(crate) fn read(text: Option<&[u8]>) -> Log {
         let Some(Ok(value)) = text.map(|text| parse(text, &Limits::default())) else { return Log::default() };
-        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let mut bytes_left = HISTORY_BYTES_MAX;
+        let mut keep = |entry: &Entry| match bytes_left.checked_sub(entry.text.len()) {
+            Some(left) => {
+                bytes_left = left;
+                true
+            }
+            None => false,
+        };
         let history = match value.get("history") {
-            Some(Value::Array(items)) => items.iter().cloned().map(Value::into_owned).collect(),
+            Some(Value::Array(items)) => {
+                items.iter().take(HISTORY_MAX).map(Entry::read).take_while(&mut keep).collect()
+            }
             _ => Vec::new(),
         };
         // PouchDB calls it last_seq.
-        let last_seq = value.get("source_last_seq").or(value.get("last_seq")).map(json_text);
-        Log { rev: text("_rev"), session: text("session_id"), last_seq, history }
+        let last_seq = value.get("source_last_seq").or(value.get("last_seq")).and_then(seq_text);
+        Log { rev: name_of(&value, "_rev"), session: name_of(&value, "session_id"), last_seq, history }
     }
 
     /// What the log says of a session: where the source stood.
     fn recorded(&self, session: &str) -> Option<Vec<u8>> {
-        let of_session = |entry: &&Value<'_>| entry.get("session_id").and_then(Value::as_str) == Some(session);
-        let entry = self.history.iter().find(of_session)?;
-        entry.get("recorded_seq").or(entry.get("last_seq")).map(json_text)
+        self.history.iter().find(|entry| entry.session.as_deref() == Some(session))?.recorded.clone()
     }
+}
+
+/// A sequence as JSON text; `None`: it is too long to be one.
+pub(crate) fn seq_text(value: &Value<'_>) -> Option<Vec<u8>> {
+    Some(json_text(value)).filter(|text| text.len() <= SEQ_BYTES_MAX)
 }
 
 fn json_text(value: &Value<'_>) -> Vec<u8> {
@@ -61,7 +103,7 @@ pub(crate) fn common(source: &Log, target: &Log) -> Vec<u8> {
         return last_seq.clone();
     }
     for entry in &target.history {
-        let Some(session) = entry.get("session_id").and_then(Value::as_str) else { continue };
+        let Some(session) = &entry.session else { continue };
         if let Some(seq) = source.recorded(session) {
             return seq;
         }
@@ -76,7 +118,7 @@ pub(crate) struct Session {
     start_time: u64,
     start_seq: Vec<u8>,
     /// Older sessions, of the source's log.
-    history: Vec<Value<'static>>,
+    history: Vec<Entry>,
 }
 
 impl Session {
@@ -84,8 +126,8 @@ impl Session {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
         let id = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let shared = |entry: &&Value<'_>| {
-            let session = entry.get("session_id").and_then(Value::as_str);
+        let shared = |entry: &&Entry| {
+            let session = entry.session.as_ref();
             session.is_some_and(|session| target.recorded(session).is_some())
         };
         let is_old = start_seq != BEGINNING;
@@ -109,7 +151,7 @@ impl Session {
         self.write_entry(through, stats, &mut out);
         for entry in &self.history {
             out.push(b',');
-            write(entry, &mut out);
+            out.extend_from_slice(&entry.text);
         }
         out.push(b']');
         out
@@ -177,6 +219,22 @@ mod tests {
         // As PouchDB writes it.
         let pouch = log(r#"{"session_id":"p","last_seq":7,"history":[{"session_id":"p","last_seq":7}]}"#);
         assert_eq!(common(&pouch, &pouch), b"7");
+    }
+
+    #[test]
+    fn of_long_logs_the_newest_sessions_are_kept() {
+        let entry =
+            |n: usize| format!(r#"{{"session_id":"{n}","recorded_seq":"{}","pad":"{}"}}"#, n, "x".repeat(50_000));
+        let entries: Vec<String> = (0..50).map(entry).collect();
+        let text = format!(r#"{{"history":[{}],"session_id":"{}"}}"#, entries.join(","), "s".repeat(2_000));
+        let long = log(&text);
+        assert_eq!((long.history.len(), &long.session), (5, &None));
+        assert_eq!(common(&long, &long), b"\"0\"");
+        let session = Session::new(b"\"0\"".to_vec(), &long, &long).unwrap();
+        assert!(session.log("id", None, b"1", &Stats::default()).len() < HISTORY_BYTES_MAX + 1_000);
+        // What is too long to be a sequence is none.
+        let seq = log(&format!(r#"{{"session_id":"a","source_last_seq":"{}"}}"#, "x".repeat(9_000)));
+        assert_eq!(common(&seq, &seq), b"0");
     }
 
     #[test]

@@ -28,6 +28,12 @@ pub struct Ways {
 /// Headers that one endpoint may have.
 const HEADERS_MAX: usize = 50;
 
+/// Their names and values together.
+const HEADERS_BYTES_MAX: usize = 16 << 10;
+
+/// The longest address: it is shown in many places, and stands in the head of each request.
+const ADDRESS_BYTES_MAX: usize = 8 << 10;
+
 #[derive(Clone)]
 pub(crate) enum Place {
     Remote(Url),
@@ -58,6 +64,9 @@ impl Endpoint {
             }
             _ => return Err(invalid("must be a string or an object")),
         };
+        if text.len() > ADDRESS_BYTES_MAX {
+            return Err(invalid("is longer than 8 kB"));
+        }
         let mut headers = Vec::new();
         let place = if text.contains("://") {
             let url = Url::parse_either(text).map_err(|error| Error::Url(member, error))?;
@@ -91,6 +100,9 @@ impl Endpoint {
             };
             let credentials = format!("Basic {}", BASE64.encode(format!("{name}:{password}")));
             push(&mut headers, "authorization", &credentials).ok_or_else(|| invalid("has bad credentials"))?;
+        }
+        if headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > HEADERS_BYTES_MAX {
+            return Err(invalid("has headers longer than 16 kB"));
         }
         Ok(Endpoint { place, headers })
     }

@@ -35,6 +35,9 @@ pub enum Error {
     /// A peer's answer is not what the protocol says, or larger than is taken.
     #[error("{0}: {1}")]
     Protocol(String, &'static str),
+    /// Whether this replication is still ours could not be told. Trying again may help.
+    #[error("whether another process has taken over this replication is not known: {0}")]
+    Unsure(String),
     /// Another process runs this replication now.
     #[error("another process has taken over this replication")]
     Superseded,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::{Value, write};
+use flatbed_flatten::json::Value;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use hyper::Method;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::checkpoint::{Log, Session, common};
+use crate::checkpoint::{Log, Session, common, seq_text};
 use crate::endpoint::Ways;
 use crate::error::{Error, Result};
 use crate::peer::{ANSWER_MAX, Peer};
@@ -36,8 +36,10 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// A source that says at once that it has nothing new is asked again after this.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Asked before anything is recorded: whether this replication is still ours.
-pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
+const LONG_SEQ: &str = "a sequence is longer than 8 kB";
+
+/// Asked before anything is recorded: whether this replication is still ours, or why that is not known.
+pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = std::result::Result<bool, String>> + Send>> + Send + Sync>;
 
 /// How a replication is watched and ended.
 pub struct Control {
@@ -65,7 +67,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// [`Error`]. What was done until then stays done, and another run goes on from the last checkpoint.
-pub async fn replicate(spec: &Spec, server: &str, ways: &Ways, control: Control) -> Result<Outcome> {
+pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Control) -> Result<Outcome> {
     let id = spec.id(server);
     let source = Arc::new(Peer::new(&spec.source, ways));
     let target = Arc::new(Peer::new(&spec.target, ways));
@@ -191,7 +193,7 @@ impl Checkpoints {
             return Ok(());
         }
         if let Some(fence) = &self.control.fence
-            && !fence().await
+            && !fence().await.map_err(Error::Unsure)?
         {
             return Err(Error::Superseded);
         }
@@ -225,7 +227,7 @@ struct Page {
 /// Reads the source's changes page by page.
 struct Reader {
     source: Arc<Peer>,
-    spec: Spec,
+    spec: Arc<Spec>,
     progress: Arc<Progress>,
 }
 
@@ -309,9 +311,11 @@ impl Reader {
             if !seen.insert((id, revs.clone())) {
                 continue;
             }
-            changes.push((Change { id: id.to_owned(), revs }, text_of(seq)));
+            let seq = seq_text(seq).ok_or_else(|| self.source.protocol(LONG_SEQ))?;
+            changes.push((Change { id: id.to_owned(), revs }, seq));
         }
-        let last_seq = json.get("last_seq").map(text_of).ok_or_else(malformed)?;
+        let last_seq = json.get("last_seq").ok_or_else(malformed)?;
+        let last_seq = seq_text(last_seq).ok_or_else(|| self.source.protocol(LONG_SEQ))?;
         // It would be asked for the same again and again.
         if !rows.is_empty() && last_seq == since {
             return Err(self.source.protocol("the changes behind a sequence end at the same sequence"));
@@ -324,12 +328,6 @@ impl Reader {
         self.progress.change_seqs(|seqs| seqs.source = String::from_utf8_lossy(&last_seq).into_owned());
         Ok((Page { changes, last_seq }, rows.len() < PAGE_ROWS))
     }
-}
-
-fn text_of(value: &Value<'_>) -> Vec<u8> {
-    let mut text = Vec::new();
-    write(value, &mut text);
-    text
 }
 
 /// A sequence as it is given back to its source: a string's text, or any other value as JSON.

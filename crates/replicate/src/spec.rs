@@ -5,6 +5,7 @@ use std::time::Duration;
 use flatbed_flatten::json::{Value, write, write_string};
 use md5::{Digest, Md5};
 
+use crate::checkpoint::SEQ_BYTES_MAX;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 
@@ -109,17 +110,33 @@ impl Spec {
             },
             Some(_) => return Err(Error::InvalidSpec("`checkpoint_interval` must be milliseconds".to_owned())),
         };
+        let since_seq = given("since_seq").map(text_of);
+        if since_seq.as_ref().is_some_and(|seq| seq.len() > SEQ_BYTES_MAX) {
+            return Err(Error::InvalidSpec("`since_seq` is longer than 8 kB".to_owned()));
+        }
         Ok(Spec {
             source: Endpoint::parse(value.get("source"), "source")?,
             target: Endpoint::parse(value.get("target"), "target")?,
             continuous: flag("continuous", false)?,
             create_target: flag("create_target", false)?,
             filter: filters.pop(),
-            since_seq: given("since_seq").map(text_of),
+            since_seq,
             checkpoint_interval,
             use_checkpoints: flag("use_checkpoints", true)?,
             winning_revs_only: flag("winning_revs_only", false)?,
         })
+    }
+
+    /// How long that is of it which has no bound of its own, in bytes: the filter.
+    pub fn filter_bytes(&self) -> usize {
+        match &self.filter {
+            None => 0,
+            Some(Filter::Ids(text) | Filter::Selector(text)) => text.len(),
+            Some(Filter::Function(name, parameters)) => {
+                let each = parameters.iter().map(|(name, value)| name.len() + value.len() + 2 * size_of::<String>());
+                name.len() + each.sum::<usize>()
+            }
+        }
     }
 
     /// The id under which both sides keep this replication's log: 32 hexadecimal digits that are the same whenever the

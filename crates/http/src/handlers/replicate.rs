@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::json_body;
 use crate::json_out;
+use crate::replicator::SPEC_BYTES_MAX;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
@@ -27,6 +28,10 @@ fn failure(error: &Error) -> Failure {
 
 pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Reply> {
     let body = json_body(&mut request).await?;
+    if body.bytes.len() > SPEC_BYTES_MAX {
+        let reason = format!("a replication's specification is longer than {SPEC_BYTES_MAX} bytes");
+        return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason));
+    }
     let value = parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     if !matches!(value, Value::Object(_)) {
         return Err(Failure::bad_request("Request body must be a JSON object"));
@@ -48,7 +53,10 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
     drop(value);
     drop(body);
     let is_continuous = spec.continuous;
-    let job = state.replicator.begin(spec, request.principal.name.clone());
+    let job = state.replicator.begin(spec, request.principal.name.clone()).ok_or_else(|| {
+        let reason = "Too many replications run at once";
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+    })?;
     if is_continuous {
         return Ok(local_id(StatusCode::ACCEPTED, &job.id));
     }

@@ -11,6 +11,7 @@ use crate::handlers::replicate::NODE;
 use crate::json_out::{comma, member, string, string_or_null};
 use crate::replicator::REPLICATOR;
 use crate::replicator::description::Description;
+use crate::replicator::job::Extent;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
@@ -25,11 +26,11 @@ pub(crate) async fn jobs(state: &State, request: &Request, id: Option<&str>) -> 
     let here = state.replicator.here();
     for job in &here {
         let mut text = Vec::new();
-        job.write(NODE, &mut text);
+        job.write(NODE, Extent::WHOLE, &mut text);
         rows.push((job.id.clone(), text));
     }
     for (doc_id, told) in &told_by_others(state).await? {
-        let rev = state.replicator.followed_by(doc_id).map(|followed| followed.description.rev.to_string());
+        let rev = state.replicator.followed_by(doc_id).map(|followed| followed.rev.to_string());
         // What is told of another revision, or of a document that has ended, is of the past.
         if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
             continue;
@@ -64,8 +65,8 @@ pub(crate) async fn docs(state: &State, request: &Request, id: Option<&str>) -> 
     let told = told_by_others(state).await?;
     if let Some(id) = id {
         let document = state.replicator.database().get(id, &Default::default()).await?;
-        let description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
-        return Ok(Reply::json(StatusCode::OK, doc(state, &description, &told)));
+        let mut description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
+        return Ok(Reply::json(StatusCode::OK, doc(state, &mut description, &told)));
     }
     let (skip, limit) = window(request)?;
     let mut rows = Vec::new();
@@ -78,9 +79,9 @@ pub(crate) async fn docs(state: &State, request: &Request, id: Option<&str>) -> 
         };
         let Some(page) = page else { break };
         for row in &page {
-            let Some(description) = row.doc.as_ref().and_then(Description::read) else { continue };
+            let Some(mut description) = row.doc.as_ref().and_then(Description::read) else { continue };
             if total >= skip && rows.len() < limit {
-                rows.push(doc(state, &description, &told));
+                rows.push(doc(state, &mut description, &told));
             }
             total += 1;
         }
@@ -117,14 +118,14 @@ async fn told_by_others(state: &State) -> Result<Told> {
 }
 
 /// One document's row.
-fn doc(state: &State, description: &Description, told: &Told) -> Vec<u8> {
+fn doc(state: &State, description: &mut Description, told: &Told) -> Vec<u8> {
     let mut out = Vec::new();
     if description.end().is_none() {
         let followed = state.replicator.followed_by(&description.id);
         if let Some(followed) = &followed
             && *followed.is_ours.borrow()
         {
-            followed.job.write_doc(NODE, &mut out);
+            followed.job.write_doc(NODE, Extent::WHOLE, &mut out);
             return out;
         }
         let of_revision =
@@ -135,7 +136,7 @@ fn doc(state: &State, description: &Description, told: &Told) -> Vec<u8> {
             return text_of(row);
         }
         if let Some(followed) = &followed {
-            followed.job.write_doc(NODE, &mut out);
+            followed.job.write_doc(NODE, Extent::WHOLE, &mut out);
             return out;
         }
     }
@@ -144,7 +145,7 @@ fn doc(state: &State, description: &Description, told: &Told) -> Vec<u8> {
 }
 
 /// A document that came to its end, or that nobody has looked at yet.
-fn ended(description: &Description, out: &mut Vec<u8>) {
+fn ended(description: &mut Description, out: &mut Vec<u8>) {
     let spec = description.spec();
     let noted = |name: &str| description.noted(name).unwrap_or_else(|| b"null".to_vec());
     out.push(b'{');

@@ -6,16 +6,19 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Database, Document, Edit, Error as LayerError, RevId};
 use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
 
+use crate::replicator::SPEC_BYTES_MAX;
+
 /// Names that replicators write.
 const OURS: &str = "_replication_";
 
-/// A document of `_replicator`.
-#[derive(Debug, Clone)]
+/// A document of `_replicator`, parsed. It is read again when it is needed again, since its tree may be large.
+#[derive(Debug)]
 pub(crate) struct Description {
     pub id: String,
     pub rev: RevId,
-    /// The members of its body.
+    /// The members of its body. None where it is too long, which it is taken for as failed.
     members: Vec<(Cow<'static, str>, Value<'static>)>,
+    is_too_long: bool,
 }
 
 impl Description {
@@ -24,11 +27,15 @@ impl Description {
         if document.deleted || document.id.starts_with('_') {
             return None;
         }
+        let (id, rev) = (document.id.clone(), document.rev.clone());
+        if document.body.len() > SPEC_BYTES_MAX {
+            return Some(Description { id, rev, members: Vec::new(), is_too_long: true });
+        }
         let text = [b"{", document.body.as_slice(), b"}"].concat();
         let Ok(Value::Object(members)) = json::parse(&text, &Limits::default()).map(Value::into_owned) else {
             return None;
         };
-        Some(Description { id: document.id.clone(), rev: document.rev.clone(), members })
+        Some(Description { id, rev, members, is_too_long: false })
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -37,15 +44,27 @@ impl Description {
 
     /// `completed` or `failed`, if it has come to an end.
     pub(crate) fn end(&self) -> Option<&str> {
+        if self.is_too_long {
+            return Some("failed");
+        }
         self.text("_replication_state").filter(|state| matches!(*state, "completed" | "failed"))
     }
 
-    pub(crate) fn spec(&self) -> Result<Spec, Error> {
-        Spec::parse(&Value::Object(self.members.clone()))
+    pub(crate) fn spec(&mut self) -> Result<Spec, Error> {
+        let members = Value::Object(std::mem::take(&mut self.members));
+        let spec = Spec::parse(&members);
+        if let Value::Object(members) = members {
+            self.members = members;
+        }
+        spec
     }
 
     /// What was written into it: `_replication_id`, `..._state_time`, `..._state_reason`, and the statistics as JSON.
     pub(crate) fn noted(&self, name: &str) -> Option<Vec<u8>> {
+        if self.is_too_long {
+            // All servers see it by its length: nothing has to be written into it.
+            return (name == "state_reason").then(|| b"\"the document is longer than 1 MB\"".to_vec());
+        }
         let (_, value) = self.members.iter().find(|(found, _)| *found == format!("{OURS}{name}"))?;
         let mut text = Vec::new();
         json::write(value, &mut text);
@@ -54,14 +73,15 @@ impl Description {
 
     /// Notes the end in the document. One that was changed meanwhile stays as it is: it asks anew.
     pub(crate) async fn note(
-        &self,
+        self,
         database: &Database,
         id: Option<&str>,
         started_at: u64,
         progress: &Progress,
         done: &Result<Outcome, Error>,
     ) -> Result<(), LayerError> {
-        let mut members: Vec<_> = self.members.iter().filter(|(name, _)| !name.starts_with(OURS)).cloned().collect();
+        let mut members = self.members;
+        members.retain(|(name, _)| !name.starts_with(OURS));
         let mut push = |name: &str, value: Value<'static>| members.push((format!("{OURS}{name}").into(), value));
         let text = |text: String| Value::String(text.into());
         push("state", text(if done.is_ok() { "completed" } else { "failed" }.to_owned()));

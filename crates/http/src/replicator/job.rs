@@ -1,5 +1,6 @@
 //! One replication that this server runs: again after failures, with its history.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,6 +60,26 @@ impl Standing {
     }
 }
 
+/// How much is written of a job.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    /// Characters of an address.
+    pub address_max: usize,
+    pub events_max: usize,
+}
+
+impl Extent {
+    pub(crate) const WHOLE: Extent = Extent { address_max: usize::MAX, events_max: HISTORY_MAX };
+    pub(crate) const SHORT: Extent = Extent { address_max: 500, events_max: 3 };
+
+    fn address<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match text.char_indices().nth(self.address_max) {
+            None => text.into(),
+            Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+        }
+    }
+}
+
 /// A document that asks for a replication.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
@@ -71,7 +92,11 @@ type Ended = Option<Result<Outcome, Error>>;
 /// A replication.
 pub(crate) struct Job {
     pub id: String,
-    pub spec: Spec,
+    /// Without credentials, as it is shown.
+    source: String,
+    target: String,
+    continuous: bool,
+    checkpoint_interval: Duration,
     pub user: Option<String>,
     pub origin: Option<Origin>,
     pub started_at: u64,
@@ -82,12 +107,16 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn new(id: String, spec: Spec, user: Option<String>, origin: Option<Origin>) -> Arc<Job> {
+    /// The specification itself is not kept: whoever runs the job has it, as it may be long.
+    pub(crate) fn new(id: String, spec: &Spec, user: Option<String>, origin: Option<Origin>) -> Arc<Job> {
         let mut standing = Standing::default();
         standing.note("added", None);
         Arc::new(Job {
             id,
-            spec,
+            source: spec.source.to_string(),
+            target: spec.target.to_string(),
+            continuous: spec.continuous,
+            checkpoint_interval: spec.checkpoint_interval,
             user,
             origin,
             started_at: time::now(),
@@ -156,11 +185,11 @@ impl Job {
     }
 
     /// Runs it: once, or for a continuous one until it is stopped.
-    pub(crate) async fn run(&self, replicator: &Replicator) {
+    pub(crate) async fn run(&self, spec: &Arc<Spec>, replicator: &Replicator) {
         loop {
-            let done = self.run_once(replicator, None).await;
+            let done = self.run_once(spec, replicator, None).await;
             let failed = done.is_err();
-            if !failed || !self.spec.continuous {
+            if !failed || !self.continuous {
                 self.ended.send_replace(Some(done));
                 return;
             }
@@ -172,7 +201,12 @@ impl Job {
     }
 
     /// One run, with its events.
-    pub(crate) async fn run_once(&self, replicator: &Replicator, fence: Option<Fence>) -> Result<Outcome, Error> {
+    pub(crate) async fn run_once(
+        &self,
+        spec: &Arc<Spec>,
+        replicator: &Replicator,
+        fence: Option<Fence>,
+    ) -> Result<Outcome, Error> {
         let progress = Arc::new(Progress::default());
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress.clone();
         {
@@ -182,7 +216,7 @@ impl Job {
         }
         let started = Instant::now();
         let control = Control { progress, stop: self.stop.subscribe(), fence };
-        let done = replicate(&self.spec, replicator.layer.uuid(), &replicator.ways, control).await;
+        let done = replicate(spec, replicator.layer.uuid(), &replicator.ways, control).await;
         let mut standing = self.standing();
         standing.is_running = false;
         if started.elapsed() >= HEALTHY {
@@ -195,14 +229,21 @@ impl Job {
                 standing.note("stopped", None);
             }
             Err(error) => {
-                let reason: String = error.to_string().chars().take(REASON_CHARACTERS_MAX).collect();
-                tracing::warn!(replication = self.id, error = reason, "a replication failed");
-                standing.error_count = standing.error_count.saturating_add(1);
-                standing.error = Some(reason.clone());
-                standing.note("crashed", Some(reason));
+                drop(standing);
+                self.note_failure(&error.to_string());
             }
         }
         done
+    }
+
+    /// Notes that it went wrong: the next pause is longer.
+    pub(crate) fn note_failure(&self, reason: &str) {
+        let reason: String = reason.chars().take(REASON_CHARACTERS_MAX).collect();
+        tracing::warn!(replication = self.id, error = reason, "a replication failed");
+        let mut standing = self.standing();
+        standing.error_count = standing.error_count.saturating_add(1);
+        standing.error = Some(reason.clone());
+        standing.note("crashed", Some(reason));
     }
 
     /// Waits before the next try; false: the job is stopped.
@@ -215,15 +256,15 @@ impl Job {
     }
 
     /// The job as `_scheduler/jobs` shows it.
-    pub(crate) fn write(&self, node: &str, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"database\":");
         string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
         out.push(b',');
         member("id", &self.id, out);
         out.extend_from_slice(b",\"pid\":null,");
-        member("source", &self.spec.source.to_string(), out);
+        member("source", &extent.address(&self.source), out);
         out.push(b',');
-        member("target", &self.spec.target.to_string(), out);
+        member("target", &extent.address(&self.target), out);
         out.extend_from_slice(b",\"user\":");
         string_or_null(self.user.as_deref(), out);
         out.extend_from_slice(b",\"doc_id\":");
@@ -231,7 +272,7 @@ impl Job {
         out.extend_from_slice(b",\"info\":{");
         out.extend_from_slice(self.progress().info().as_bytes());
         out.extend_from_slice(b"},\"history\":[");
-        for (at, event) in self.standing().history.iter().enumerate() {
+        for (at, event) in self.standing().history.iter().take(extent.events_max).enumerate() {
             out.extend_from_slice(if at > 0 { b",{" } else { b"{" });
             member("timestamp", &time::iso(event.at), out);
             out.push(b',');
@@ -256,9 +297,9 @@ impl Job {
         out.extend_from_slice(b",\"pid\":null,");
         member("replication_id", &self.id, out);
         out.push(b',');
-        member("source", &self.spec.source.to_string(), out);
+        member("source", &self.source, out);
         out.push(b',');
-        member("target", &self.spec.target.to_string(), out);
+        member("target", &self.target, out);
         out.extend_from_slice(b",\"database\":");
         string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
         out.extend_from_slice(b",\"doc_id\":");
@@ -267,8 +308,8 @@ impl Job {
         string_or_null(self.user.as_deref(), out);
         let rest = format!(
             ",\"continuous\":{},\"checkpoint_interval\":{},{},\"started_on\":{},\"updated_on\":{}}}",
-            self.spec.continuous,
-            self.spec.checkpoint_interval.as_millis(),
+            self.continuous,
+            self.checkpoint_interval.as_millis(),
             self.progress().info(),
             self.started_at,
             time::now()
@@ -277,7 +318,7 @@ impl Job {
     }
 
     /// The job as `_scheduler/docs` shows it.
-    pub(crate) fn write_doc(&self, node: &str, out: &mut Vec<u8>) {
+    pub(crate) fn write_doc(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         let standing = self.standing().clone();
         let state = standing.state();
         out.extend_from_slice(b"{\"database\":");
@@ -289,9 +330,9 @@ impl Job {
         out.push(b',');
         member("node", node, out);
         out.push(b',');
-        member("source", &self.spec.source.to_string(), out);
+        member("source", &extent.address(&self.source), out);
         out.push(b',');
-        member("target", &self.spec.target.to_string(), out);
+        member("target", &extent.address(&self.target), out);
         out.push(b',');
         member("state", state, out);
         out.extend_from_slice(b",\"info\":{");

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use flatbed_layer::{Database, Layer, Owner};
 use flatbed_replicate::{LocalConnect, Spec, Tls, Ways};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::replicator::follow::Followed;
@@ -20,6 +20,18 @@ use crate::replicator::job::Job;
 
 /// The database whose documents ask for replications.
 pub(crate) const REPLICATOR: &str = "_replicator";
+
+/// The longest specification, a body or a document: what is kept and read again of each is bounded by it.
+pub(crate) const SPEC_BYTES_MAX: usize = 1 << 20;
+
+/// Filters of this server's jobs together, each counted twice: it is sent with each request for changes.
+const FILTER_BYTES_MAX: usize = 64 << 20;
+
+/// Filters below this are not counted.
+const FILTER_BYTES_FREE: usize = 16 << 10;
+
+/// Documents of which trees are made at once.
+const TREES_MAX: usize = 2;
 
 /// How long replications may take for their last checkpoint when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -31,7 +43,7 @@ pub struct ReplicatorOptions {
     pub first_pause: Duration,
     /// A server that has not renewed its hold on a replication for this long loses it to another.
     pub lease: Duration,
-    /// Replications that run at once in this server.
+    /// Replications that run, or wait to be tried again, at once in this server.
     pub jobs_max: usize,
     /// Whom to trust behind `https://`.
     pub tls: Tls,
@@ -48,6 +60,12 @@ impl Default for ReplicatorOptions {
     }
 }
 
+/// What a job takes of what all jobs of a server share.
+pub(crate) struct Room {
+    _job: OwnedSemaphorePermit,
+    _filter: OwnedSemaphorePermit,
+}
+
 /// All replications of one server.
 pub(crate) struct Replicator {
     pub(crate) layer: Layer,
@@ -59,7 +77,12 @@ pub(crate) struct Replicator {
     followed: Mutex<HashMap<String, Arc<Followed>>>,
     /// This process, for leases.
     pub(crate) owner: Owner,
-    pub(crate) running: Semaphore,
+    /// Jobs that run here or are tried again here.
+    running: Arc<Semaphore>,
+    /// Of [`FILTER_BYTES_MAX`], in kB.
+    filters: Arc<Semaphore>,
+    /// Of [`TREES_MAX`].
+    pub(crate) trees: Semaphore,
     pub(crate) closing: watch::Sender<bool>,
 }
 
@@ -71,10 +94,12 @@ impl Replicator {
             // Without randomness nothing else of the server works either; leases must differ all the same.
             owner = u128::from(std::process::id()).to_le_bytes();
         }
-        let running = Semaphore::new(options.jobs_max);
+        let running = Arc::new(Semaphore::new(options.jobs_max));
+        let filters = Arc::new(Semaphore::new(FILTER_BYTES_MAX >> 10));
+        let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
         let ways = Ways { local, tls: options.tls.clone() };
-        Arc::new(Replicator { layer, options, ways, jobs, followed, owner, running, closing })
+        Arc::new(Replicator { layer, options, ways, jobs, followed, owner, running, filters, trees, closing })
     }
 
     /// Begins to work off the `_replicator` database.
@@ -100,7 +125,7 @@ impl Replicator {
 
     /// Begins to work on a document.
     fn follow(self: &Arc<Self>, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
-        self.followed_map().insert(followed.description.id.clone(), followed.clone());
+        self.followed_map().insert(followed.id.clone(), followed.clone());
         let replicator = self.clone();
         tokio::spawn(async move { followed.run(&replicator, before).await });
     }
@@ -159,26 +184,36 @@ impl Replicator {
         jobs
     }
 
-    /// The job for a replication: the one that runs already, or a new one.
-    pub(crate) fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Arc<Job> {
+    /// Room for one more job with such a filter. `None`: there is none now.
+    pub(crate) fn room(&self, filter_bytes: usize) -> Option<Room> {
+        let job = self.running.clone().try_acquire_owned().ok()?;
+        let bytes = if filter_bytes > FILTER_BYTES_FREE { 2 * filter_bytes } else { 0 };
+        let filter = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        Some(Room { _job: job, _filter: self.filters.clone().try_acquire_many_owned(filter).ok()? })
+    }
+
+    /// The job for a replication: the one that runs already, or a new one. `None`: there is no room for one more.
+    pub(crate) fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Option<Arc<Job>> {
         let id = spec.job_id(self.layer.uuid());
         let mut jobs = self.jobs();
         if let Some(job) = jobs.get(&id).filter(|job| !job.has_ended()) {
-            return job.clone();
+            return Some(job.clone());
         }
-        let job = Job::new(id.clone(), spec, user, None);
+        let room = self.room(spec.filter_bytes())?;
+        let job = Job::new(id.clone(), &spec, user, None);
         jobs.insert(id.clone(), job.clone());
         drop(jobs);
         let (replicator, running) = (self.clone(), job.clone());
         tokio::spawn(async move {
-            running.run(&replicator).await;
+            running.run(&Arc::new(spec), &replicator).await;
+            drop(room);
             let mut jobs = replicator.jobs();
             // Its successor may have begun.
             if jobs.get(&id).is_some_and(|job| Arc::ptr_eq(job, &running)) {
                 jobs.remove(&id);
             }
         });
-        job
+        Some(job)
     }
 
     /// Ends a job and tells its id; `None`: there is none. An id may be given without what CouchDB puts behind it.

@@ -47,9 +47,9 @@ async fn watch_leases(replicator: &Arc<Replicator>) {
 }
 
 async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<()> {
-    let waiting = replicator.followed().into_iter().filter(|followed| !*followed.is_ours.borrow());
-    let mut waiting: HashMap<String, Arc<Followed>> =
-        waiting.map(|followed| (followed.description.id.clone(), followed)).collect();
+    let waiting = replicator.followed().into_iter();
+    let waiting = waiting.filter(|followed| !*followed.is_ours.borrow() && !followed.job.has_ended());
+    let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|followed| (followed.id.clone(), followed)).collect();
     if waiting.is_empty() {
         return Ok(());
     }
@@ -117,7 +117,7 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
     let description = row.doc.as_ref().filter(|_| !row.deleted).and_then(Description::read);
     let before = replicator.followed_by(&row.id);
     if let (Some(before), Some(description)) = (&before, &description)
-        && before.description.rev == description.rev
+        && before.rev == description.rev
     {
         return;
     }
@@ -126,12 +126,13 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
     }
     let database = replicator.database();
     let ended = description.as_ref().is_none_or(|description| description.end().is_some());
-    if let Some(description) = description.filter(|_| !ended) {
+    if let Some(mut description) = description.filter(|_| !ended) {
         match description.spec() {
             Ok(spec) => {
                 let origin = Origin { database: REPLICATOR, doc_id: row.id.clone() };
-                let job = Job::new(spec.job_id(replicator.layer.uuid()), spec, None, Some(origin));
-                replicator.follow(Followed::new(description, job), before);
+                let job = Job::new(spec.job_id(replicator.layer.uuid()), &spec, None, Some(origin));
+                let Description { id, rev, .. } = description;
+                replicator.follow(Followed::new(id, rev, spec.filter_bytes(), job), before);
             }
             Err(error) => {
                 let noted = description.note(&database, None, 0, &Progress::default(), &Err(error)).await;
