@@ -191,6 +191,10 @@ fn basic(credentials: &str) -> Option<(String, String)> {
     }
     let decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim()).ok()?;
     let text = String::from_utf8(decoded).ok()?;
+    // RFC 7617 has none in either. HMAC takes a key with NULs behind it for the key without.
+    if text.contains(|character: char| character.is_ascii_control()) {
+        return None;
+    }
     let (name, password) = text.split_once(':')?;
     Some((name.to_owned(), password.to_owned()))
 }
@@ -308,6 +312,11 @@ mod tests {
         }
         for wrong in [encode("admin:pass"), encode("other:pass:word"), encode("x"), "Basic !".into()] {
             assert_eq!(admins.authenticate(Some(&wrong)).await.unwrap_err().status, 401);
+        }
+        for control in ["\0", "\n", "\x1f", "\x7f"] {
+            for wrong in [format!("admin:pass:word{control}"), format!("admin{control}:pass:word")] {
+                assert_eq!(admins.authenticate(Some(&encode(&wrong))).await.unwrap_err().status, 401, "{wrong:?}");
+            }
         }
         for other in ["Bearer x", "Basic: x", "Basic", ""] {
             assert!(!admins.authenticate(Some(other)).await.unwrap().is_admin, "{other}");

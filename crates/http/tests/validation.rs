@@ -180,3 +180,17 @@ async fn a_changed_security_holds_at_once_everywhere() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_functions_say_is_cut() {
+    let (_store, one, _two) = pair().await;
+    let says = "function (doc) { if (!doc.ok) throw({forbidden: 'x'.repeat(100000)}); }";
+    one.ok("PUT", "/db/_design/v", json!({"validate_doc_update": says})).await;
+    let docs: Vec<Value> = (0..50).map(|n| json!({"n": n, "ok": n == 7})).collect();
+    let answer = one.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
+    for (n, row) in answer.as_array().expect("rows").iter().enumerate() {
+        let told = row["reason"].as_str().map(str::len);
+        assert_eq!(told, (n != 7).then_some(4_000), "{n}");
+    }
+    assert_eq!(refused(&one, "PUT", "/db/x", json!({})).await.2.len(), 4_000);
+}

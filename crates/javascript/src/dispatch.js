@@ -14,6 +14,8 @@ export const dispatch = (() => {
   const setModule = Map.prototype.set.bind(modules);
   const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
   const trimEnd = String.prototype.replace.call.bind(String.prototype.replace);
+  const slice = String.prototype.slice.call.bind(String.prototype.slice);
+  const codeAt = String.prototype.charCodeAt.call.bind(String.prototype.charCodeAt);
   let design = {};
   let emitted = 0;
 
@@ -153,6 +155,14 @@ export const dispatch = (() => {
     },
   };
 
+  // What a function says is kept for each document that it refuses.
+  const TEXT_MAX = 4000;
+  const cut = (text) => {
+    if (text.length <= TEXT_MAX) return text;
+    const splits = (codeAt(text, TEXT_MAX - 1) & 0xfc00) === 0xd800;
+    return slice(text, 0, splits ? TEXT_MAX - 1 : TEXT_MAX);
+  };
+
   const thrown = (error) => {
     if (error instanceof Failure) return error.answer;
     if (error !== null && typeof error === 'object') {
@@ -172,7 +182,7 @@ export const dispatch = (() => {
     } catch (error) {
       const [name, message] = thrown(error);
       const text = typeof message === 'string' ? message : stringify(message);
-      return stringify(['error', `${name}`, text === undefined ? '' : text]);
+      return stringify(['error', cut(`${name}`), text === undefined ? '' : cut(text)]);
     }
   };
 })();

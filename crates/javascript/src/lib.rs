@@ -21,6 +21,9 @@ pub use error::{Error, Result};
 use flatbed_flatten::json::{self, Limits, Value};
 pub use pool::Runner;
 
+/// Names and reasons that functions throw are cut to so many characters.
+const TEXT_CHARACTERS_MAX: usize = 4_000;
+
 /// How functions are run.
 #[derive(Debug, Clone)]
 pub struct RunnerOptions {
@@ -177,6 +180,11 @@ fn passed(results: &str) -> Vec<bool> {
     results.bytes().filter(u8::is_ascii_digit).map(|digit| digit == b'1').collect()
 }
 
+/// What a function says, as far as it is passed on: the dispatcher cuts it likewise.
+fn cut(text: &str) -> String {
+    text.char_indices().nth(TEXT_CHARACTERS_MAX).map_or(text, |(end, _)| &text[..end]).to_owned()
+}
+
 /// Takes `["ok",RESULT]` or `["error",NAME,REASON]` apart.
 fn answer(text: &str) -> Result<String> {
     if let Some(result) = text.strip_prefix("[\"ok\",").and_then(|rest| rest.strip_suffix(']')) {
@@ -184,7 +192,7 @@ fn answer(text: &str) -> Result<String> {
     }
     let (name, reason) = match json::parse(text.as_bytes(), &Limits::default()) {
         Ok(Value::Array(parts)) => match &parts[..] {
-            [_, Value::String(name), Value::String(reason)] => (name.to_string(), reason.to_string()),
+            [_, Value::String(name), Value::String(reason)] => (cut(name), cut(reason)),
             _ => return Err(Error::OutOfResources),
         },
         _ => return Err(Error::OutOfResources),

@@ -67,6 +67,24 @@ async fn what_is_wrong_is_told() {
 }
 
 #[tokio::test]
+async fn what_is_thrown_is_cut() {
+    for body in [
+        "throw({forbidden: 'x'.repeat(300000)})",
+        "throw({unauthorized: new Array(10000).fill('x')})",
+        "var e = {}; e['x'.repeat(300000)] = 1; throw e",
+        "var e = new Error('x'.repeat(300000)); e.name = 'y'.repeat(300000); throw e",
+        "throw '\\ud83d\\ude00'.repeat(10000)",
+        "throw 'x' + '\\ud83d\\ude00'.repeat(10000)",
+        "require('x'.repeat(300000))",
+    ] {
+        let error = filter(&format!("function (doc) {{ {body} }}"), &["{}"]).await.expect_err(body);
+        let told = error.to_string();
+        assert!(!matches!(error, Error::OutOfResources | Error::TimedOut(_)), "{error}");
+        assert!((4_000..17_000).contains(&told.len()), "{body}: {}", told.len());
+    }
+}
+
+#[tokio::test]
 async fn writes_are_validated() {
     let design = Design::new(
         "db/1",

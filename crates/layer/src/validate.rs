@@ -33,6 +33,12 @@ const ANCESTORS_MAX: usize = 16;
 /// Text of design documents that validate, in a database, at most.
 const DESIGN_BYTES_MAX: usize = 16_000_000;
 
+/// What is kept of all reasons that functions give for refusing edits of a batch, in bytes.
+const REASONS_BYTES_MAX: usize = 8_000_000;
+
+/// What is kept of each at least.
+const REASON_BYTES_MIN: usize = 40;
+
 /// How functions of design documents are run.
 pub trait Validate: Send + Sync {
     /// A design document that validates; `database` tells its database from all others, those that had its name before
@@ -131,11 +137,25 @@ async fn load(database: &Database, instance: &Instance) -> Result<Validators> {
     Ok(Validators(found.into()))
 }
 
-/// Asks the database's functions about edits: for each one why it is refused, if it is.
+/// An error with as much of its reason as there is room for where so many edits may be refused.
+fn cut(mut error: Error, edits: usize) -> Error {
+    if let Error::Forbidden(reason) | Error::Unauthorized(reason) | Error::ValidationFailed { reason, .. } = &mut error
+    {
+        let room = (REASONS_BYTES_MAX / edits.max(1)).max(REASON_BYTES_MIN);
+        let end = (0..=room.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
+        reason.truncate(end.unwrap_or(0));
+        reason.shrink_to_fit();
+    }
+    error
+}
+
+/// Asks the database's functions about edits: for each one why it is refused, if it is. `of`: how many edits the whole
+/// request has.
 pub(crate) async fn refusals(
     database: &Database,
     instance: &Instance,
     edits: &[&Edit<'_>],
+    of: usize,
 ) -> Result<Vec<Option<Error>>> {
     let none = || vec![None; edits.len()];
     // What the server writes of its own accord is not validated.
@@ -157,7 +177,7 @@ pub(crate) async fn refusals(
             for validator in validators.0.iter() {
                 let write = Writing { edit, old: old.as_ref(), user, caller, security };
                 if let Err(error) = validator.validate(write).await {
-                    return Ok(Some(error));
+                    return Ok(Some(cut(error, of)));
                 }
             }
             Ok(None)
@@ -190,4 +210,24 @@ async fn old(database: &Database, edit: &Edit<'_>) -> Result<Option<Option<Docum
         }
     }
     Ok(Some(None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_of_many_edits_are_short() {
+        let reason = "\u{20ac}".repeat(10_000);
+        for (edits, least, most) in [(1, 30_000, 30_000), (1_000, 7_900, 8_000), (100_000_000, 38, 40)] {
+            for error in [
+                Error::Forbidden(reason.clone()),
+                Error::Unauthorized(reason.clone()),
+                Error::ValidationFailed { error: "timeout", reason: reason.clone() },
+            ] {
+                let told = cut(error, edits).to_string();
+                assert!((least..=most).contains(&told.len()) && reason.starts_with(&told), "{edits}: {}", told.len());
+            }
+        }
+    }
 }

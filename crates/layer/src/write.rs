@@ -193,7 +193,7 @@ async fn write_batch(
     while !rest.is_empty() {
         if validated != Some(instance.record.rules) {
             let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
-            let refused = validate::refusals(database, &instance, &asked).await?;
+            let refused = validate::refusals(database, &instance, &asked, edits.len()).await?;
             rest.iter_mut().zip(refused).for_each(|(item, refused)| item.refused = refused);
             validated = Some(instance.record.rules);
         }
