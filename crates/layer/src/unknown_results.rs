@@ -345,6 +345,39 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
     }
 }
 
+/// A revision that others were built on already is in the tree before its body is.
+#[tokio::test]
+async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
+    let store = Store::new("old-body").await;
+    let db = store.db();
+    for (id, child_comes_first) in [("late", true), ("overtaken", false)] {
+        if child_comes_first {
+            replicate(&db, id, "3-c 2-b 1-a").await;
+        }
+        let body = parse(br#"{"mine":1}"#, &Limits::default()).unwrap();
+        let history = Some(path("2-b 1-a"));
+        let edits = [Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body }];
+        let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+        let mut results = vec![None];
+        let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut items = batches.pop().unwrap();
+        let mut write =
+            WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
+        store.attempt(&mut write, FIRST, false).await.unwrap().unwrap();
+        if !child_comes_first {
+            replicate(&db, id, "3-c 2-b 1-a").await;
+        }
+        for attempt in [AFTER_UNKNOWN, LATER] {
+            let written = store.attempt(&mut write, attempt, true).await.unwrap().expect("the same database");
+            assert!(matches!(&written[..], [Ok(_)]), "{id}: {written:?}");
+            let options = crate::GetOptions { rev: path("2-b").pop(), ..crate::GetOptions::default() };
+            let shown = db.get(id, &options).await.expect("it was acknowledged");
+            assert_eq!(shown.body, br#""mine":1"#.to_vec(), "{id}");
+        }
+        assert_clean(&db).await;
+    }
+}
+
 /// Documents that others write all the time: the more attempts fail, the fewer are tried at once.
 #[tokio::test]
 async fn a_batch_that_fails_again_and_again_becomes_smaller() {

@@ -310,7 +310,7 @@ impl Operation for WriteBatch<'_, '_> {
             };
             // First of all: an earlier attempt may have taken more documents than this one would.
             if let Some((rev, record)) = earlier
-                && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token).await?
+                && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token, &self.edits[item.at]).await?
             {
                 results.push(Ok(Updated { rev }));
                 continue;
@@ -352,15 +352,21 @@ impl Operation for WriteBatch<'_, '_> {
 
 /// Whether an earlier attempt's revision is there, by its record as it is now. What others have written since may have
 /// trimmed the record away, with a small limit of revisions: the revision, whose name says what it holds, is in the tree.
+/// One of another replica may be in the tree without its body, before the attempt or by its child since: to merge it once
+/// more changes nothing where it was written.
 async fn is_written(
     trx: &Transaction,
     keys: &DocumentKeys,
     rev: &RevId,
     record: Option<&[u8]>,
     token: &[u8],
+    edit: &Edit<'_>,
 ) -> Result<bool> {
     if let Some(record) = record {
         return Ok(RevisionRecord::decode(record)?.token == token);
+    }
+    if edit.history.is_some() {
+        return Ok(false);
     }
     let leaves = Leaves::read(trx, keys).await?;
     match leaves.holds(rev) {
