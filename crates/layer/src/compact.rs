@@ -253,6 +253,8 @@ pub(crate) struct From {
     /// When the document was last edited as the compaction began with it: what lies before `key` is looked at again if it
     /// has been edited since.
     stamp: [u8; STAMP_BYTES],
+    /// The limit that they were looked at with: of them more may be beyond a lower one.
+    revs_limit: u64,
     /// The first that has not been looked at.
     key: Vec<u8>,
 }
@@ -319,7 +321,7 @@ impl Compact<'_> {
         // With conflict: an edit that commits meanwhile makes this begin anew.
         let Some(info) = info(trx, &keys, false).await? else { return Ok(None) };
         let (stamp, revs_limit) = (info.stamp, instance.revs_limit());
-        let from = from.filter(|from| from.stamp == stamp);
+        let from = from.filter(|from| from.stamp == stamp && from.revs_limit == revs_limit);
         let leaves = Leaves::read(trx, &keys).await?;
         let is_long = leaves.0.iter().any(|leaf| leaf.ancestry.len() >= revs_limit);
         let whole = match is_long {
@@ -338,7 +340,7 @@ impl Compact<'_> {
         if let Some(from) = from {
             range.begin = from.key;
         }
-        let go_on = |key: Vec<u8>| Ok(Some(From { stamp, key }));
+        let go_on = |key: Vec<u8>| Ok(Some(From { stamp, revs_limit, key }));
         let (pages, is_whole) = begin_read(trx, range.clone()).up_to(trx, RECORDS_BYTES_MAX).await?;
         let (mut listed, mut is_changed, mut next) = (Vec::new(), false, None);
         for (rev, mut record) in decode_records(&keys, &pages)? {
@@ -420,4 +422,51 @@ pub(crate) async fn look(inner: &Arc<Inner>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+    use crate::{Database, Edit};
+    use flatbed_flatten::json::{Limits, parse};
+
+    async fn write_line(db: &Database, id: &str, generations: std::ops::RangeInclusive<u64>) {
+        for generation in generations {
+            let history = (1..=generation).rev().map(|at| format!("{at}-a").parse().unwrap()).collect();
+            let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+            let (history, attachments) = (Some(history), Vec::new());
+            let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments, body };
+            db.update(&edit).await.unwrap();
+        }
+    }
+
+    async fn compact_from(db: &Database, ids: &[String], mut from: Option<From>) {
+        loop {
+            let instance = crate::write::instance_of(&db.inner, &db.name).await.unwrap();
+            let mut compact = Compact::new(&db.inner, &instance, ids, from);
+            let done = transaction::write(&db.inner.db, &db.inner.metrics, &mut compact).await.unwrap();
+            from = done.from;
+            if from.is_none() {
+                return;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_limit_that_is_lowered_in_the_middle_of_a_document_leaves_no_record_without_its_place() {
+        let (db, _directory) = database().await;
+        let ids = ["d".to_owned()];
+        write_line(&db, "d", 1..=150).await;
+        compact_from(&db, &ids, None).await;
+        // What a transaction leaves that has come as far as there, with the limit of that time.
+        let keys = crate::write::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        let stamp = info(&trx, &keys, true).await.unwrap().expect("a document").stamp;
+        let key = keys.revision(&"120-a".parse().unwrap());
+        db.set_revs_limit(3).await.unwrap();
+        compact_from(&db, &ids, Some(From { stamp, revs_limit: crate::REVS_LIMIT, key })).await;
+        let report = crate::check::check_database(&db, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+    }
 }

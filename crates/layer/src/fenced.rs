@@ -16,7 +16,7 @@ use crate::{CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
 /// A layer with a database, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
-async fn database() -> (Database, Option<tempfile::TempDir>) {
+pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
     // SAFETY: the network is stopped by nobody before the process ends.
     NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
