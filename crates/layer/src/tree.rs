@@ -230,6 +230,13 @@ impl WholeTree {
         Ok(Some(WholeTree { leaves, segments, tree }))
     }
 
+    /// As much as the leaves' own records tell.
+    pub(crate) fn of_leaves(leaves: Leaves) -> WholeTree {
+        let segments = Segments::default();
+        let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
+        WholeTree { leaves, segments, tree }
+    }
+
     pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys, leaves: Leaves) -> Result<WholeTree> {
         let segments = leaves.segments(trx, keys).await?;
         let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
