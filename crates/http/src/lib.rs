@@ -18,6 +18,7 @@ mod json_out;
 mod metrics;
 mod multipart;
 mod outlet;
+mod pace;
 mod preface;
 mod query;
 mod replicator;

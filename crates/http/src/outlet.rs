@@ -5,7 +5,10 @@
 //! being written out; who reads one takes the most that it can be beforehand, and gives back what it is not. A *piece* is
 //! text on its way to a connection, wherever it waits: in the answer's own queue, in hyper, in a stream of HTTP/2 whose
 //! window is closed. A task takes a page's room only while it has none, and room for pieces while it has no other: so
-//! whoever holds room waits for nobody but its client, and a client that takes nothing is cut.
+//! whoever holds room waits for nobody but its client. A client that takes nothing is cut in the end, and one that takes
+//! little, of an answer that holds what others wait for, at once.
+//!
+//! Pages of rows alone, which are small, have a part of their own: they wait for no document's.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,6 +19,7 @@ use bytes::{Buf, Bytes};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::metrics::Usage;
+use crate::pace::Pace;
 
 /// What a piece takes beside its bytes.
 const PIECE_BYTES: usize = 256;
@@ -32,17 +36,27 @@ const ANSWERS_MAX_UNKNOWN: usize = 100;
 /// Answers at once on any other.
 pub(crate) const ANSWERS_MAX: usize = 1_000;
 
-/// Where little room is left, what makes no progress is cut after this part of the time that it has otherwise.
-const HURRY: u32 = 6;
+/// Of the room for pages, the part of those that have no documents.
+const ROWS_PART: usize = 4;
+
+/// What such a page takes at most.
+const ROWS_BYTES: usize = 4 * 1024 * 1024;
+
+/// Who waits for longer than this waits because of others.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Between two looks for what makes no progress.
 const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks for somebody who waits for room.
+const LOOK_FOR_WAITING: Duration = Duration::from_millis(250);
 
 /// The answers of one server that are under way, and the room that they share.
 #[derive(Debug)]
 pub(crate) struct Outlets {
     pieces: Budget,
-    pages: Budget,
+    documents: Budget,
+    rows: Budget,
     /// The most that a page with documents takes while it is read.
     page_bytes_max: usize,
     began: Instant,
@@ -55,19 +69,59 @@ pub(crate) struct Outlets {
 struct Budget {
     free: Arc<Semaphore>,
     limit: usize,
+    /// Who has lost patience.
+    waiting: AtomicUsize,
+}
+
+/// Somebody waits for room of a budget, until this is dropped.
+struct Waiting<'b>(&'b AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a page is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    /// Documents, of any size.
+    Documents,
+    /// Rows without.
+    Rows,
 }
 
 impl Budget {
     fn new(limit: usize) -> Budget {
         let limit = limit.min(u32::MAX as usize);
-        Budget { free: Arc::new(Semaphore::new(limit)), limit }
+        Budget { free: Arc::new(Semaphore::new(limit)), limit, waiting: AtomicUsize::new(0) }
     }
 
     /// Waits for room, in order; who wants more than there is gets all of it.
     async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX);
-        // The semaphore is never closed.
-        self.free.clone().acquire_many_owned(bytes).await.ok()
+        match self.free.clone().try_acquire_many_owned(bytes) {
+            Ok(taken) => Some(taken),
+            // Boxed: it is rare, and its state would stand in that of every feed.
+            Err(_) => Box::pin(self.wait(bytes)).await,
+        }
+    }
+
+    async fn wait(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
+        let mut taken = std::pin::pin!(self.free.clone().acquire_many_owned(bytes));
+        tokio::select! {
+            biased;
+            // The semaphore is never closed.
+            taken = &mut taken => return taken.ok(),
+            () = tokio::time::sleep(PATIENCE) => {}
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        taken.await.ok()
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     fn usage(&self) -> Usage {
@@ -81,9 +135,11 @@ impl Outlets {
         // The rows of a document, the text that they make, which may have twice the room that it needs, and what is read
         // ahead of it.
         let page_bytes_max = 3 * document_bytes_max + 4 * 1024 * 1024;
+        let pages = bytes - bytes / 3;
         Arc::new(Outlets {
             pieces: Budget::new(bytes / 3),
-            pages: Budget::new(bytes - bytes / 3),
+            documents: Budget::new(pages - pages / ROWS_PART),
+            rows: Budget::new(pages / ROWS_PART),
             page_bytes_max,
             began: Instant::now(),
             under_way: Mutex::default(),
@@ -93,7 +149,8 @@ impl Outlets {
 
     /// Bytes of pages that are being read or written out.
     pub(crate) fn page_usage(&self) -> Usage {
-        self.pages.usage()
+        let (documents, rows) = (self.documents.usage(), self.rows.usage());
+        Usage { used: documents.used + rows.used, limit: documents.limit + rows.limit }
     }
 
     /// Bytes of answers that no connection has taken yet.
@@ -110,7 +167,7 @@ impl Outlets {
         Arc::new(Connection {
             of: self.clone(),
             pieces: Budget::new(CONNECTION_PIECES_BYTES.min(self.pieces.limit)),
-            pages: Budget::new((CONNECTION_PAGES * self.page_bytes_max).min(self.pages.limit)),
+            pages: Budget::new((CONNECTION_PAGES * self.page_bytes_max).min(self.documents.limit)),
             answers: AtomicUsize::new(0),
             is_known: AtomicBool::new(is_known),
             is_blocked: AtomicBool::new(false),
@@ -119,26 +176,44 @@ impl Outlets {
         })
     }
 
-    /// Cuts connections that take nothing of an answer for `stall_max`, until it is dropped.
+    /// Cuts connections that take nothing of an answer for `stall_max`, and those that take little of one that holds what
+    /// others wait for, until it is dropped.
     pub(crate) async fn watch(&self, stall_max: Duration) {
+        let most = u64::try_from(stall_max.as_millis()).unwrap_or(u64::MAX);
+        let look = (stall_max / 12).clamp(Duration::from_millis(10), LOOK_MAX);
+        let mut looked = Instant::now();
         loop {
-            tokio::time::sleep((stall_max / 12).clamp(Duration::from_millis(10), LOOK_MAX)).await;
-            let Usage { used, limit } = self.pieces.usage();
-            let pages = self.pages.usage();
-            let is_scarce = used > limit / 4 * 3 || pages.used > pages.limit / 4 * 3;
-            let most = if is_scarce { stall_max / HURRY } else { stall_max };
-            let (now, most) = (self.now(), u64::try_from(most.as_millis()).unwrap_or(u64::MAX));
+            tokio::time::sleep(look.min(LOOK_FOR_WAITING)).await;
+            let wanted = Wanted {
+                pieces: self.pieces.is_waited_for(),
+                documents: self.documents.is_waited_for(),
+                rows: self.rows.is_waited_for(),
+            };
+            if wanted == Wanted::default() && looked.elapsed() < look {
+                continue;
+            }
+            looked = Instant::now();
+            let now = self.now();
             let all: Vec<Arc<Outlet>> = {
                 let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
                 // None is dropped here, which would take the lock again.
                 under_way.values().filter_map(Weak::upgrade).collect()
             };
-            for outlet in all.iter().filter(|outlet| outlet.is_stalled(now, most)) {
-                tracing::debug!("a connection is cut: its client takes nothing of an answer");
+            for outlet in all.iter().filter(|outlet| outlet.is_stalled(now, most) || outlet.is_in_the_way(now, wanted))
+            {
+                tracing::debug!("a connection is cut: its client takes nothing of an answer, or too little");
                 outlet.connection.cut.notify_one();
             }
         }
     }
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Wanted {
+    pieces: bool,
+    documents: bool,
+    rows: bool,
 }
 
 /// What the answers of one connection share.
@@ -166,8 +241,15 @@ impl Connection {
             return None;
         }
         let number = self.of.came.fetch_add(1, Ordering::Relaxed);
-        let (unsent, moved) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let outlet = Arc::new(Outlet { number, connection: self.clone(), unsent, moved });
+        let outlet = Arc::new(Outlet {
+            number,
+            connection: self.clone(),
+            unsent: AtomicUsize::new(0),
+            moved: AtomicU64::new(0),
+            pace: Pace::default(),
+            documents: AtomicUsize::new(0),
+            rows: AtomicUsize::new(0),
+        });
         let mut under_way = self.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.insert(number, Arc::downgrade(&outlet));
         drop(under_way);
@@ -214,6 +296,11 @@ pub(crate) struct Outlet {
     unsent: AtomicUsize,
     /// When something was sent last, in milliseconds since the server began.
     moved: AtomicU64,
+    /// How fast, while there is something to be sent.
+    pace: Pace,
+    /// Pages that it holds.
+    documents: AtomicUsize,
+    rows: AtomicUsize,
 }
 
 impl Outlet {
@@ -225,23 +312,46 @@ impl Outlet {
     pub(crate) async fn room(&self, bytes: usize) -> Room {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = self.connection.pieces.take(bytes).await;
-        Room { of_connection, of_all: self.connection.of.pieces.take(bytes).await }
+        Room { of_connection, of_all: self.connection.of.pieces.take(bytes).await, _page: None }
     }
 
-    /// Waits for the room that a page may take while it is read; `has_documents`: with documents, of any size.
-    pub(crate) async fn page_room(&self, has_documents: bool) -> Room {
+    /// Waits for the room that a page may take while it is read.
+    pub(crate) async fn page_room(self: &Arc<Self>, kind: PageKind) -> Room {
         let all = &self.connection.of;
-        let bytes = if has_documents { all.page_bytes_max } else { all.page_bytes_max.min(4 * 1024 * 1024) };
+        let (budget, bytes) = match kind {
+            PageKind::Documents => (&all.documents, all.page_bytes_max),
+            PageKind::Rows => (&all.rows, all.page_bytes_max.min(ROWS_BYTES)),
+        };
         let of_connection = self.connection.pages.take(bytes).await;
-        Room { of_connection, of_all: all.pages.take(bytes).await }
+        let of_all = budget.take(bytes).await;
+        Room { of_connection, of_all, _page: Some(Page::new(self.clone(), kind)) }
     }
 
-    fn moves(&self) {
-        self.moved.store(self.connection.of.now(), Ordering::Relaxed);
+    fn pages(&self, kind: PageKind) -> &AtomicUsize {
+        match kind {
+            PageKind::Documents => &self.documents,
+            PageKind::Rows => &self.rows,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.connection.of.now()
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed) > 0
     }
 
     fn is_stalled(&self, now: u64, most: u64) -> bool {
-        self.unsent.load(Ordering::Relaxed) > 0 && now.saturating_sub(self.moved.load(Ordering::Relaxed)) >= most
+        self.has_unsent() && now.saturating_sub(self.moved.load(Ordering::Relaxed)) >= most
+    }
+
+    /// Whether it holds what others wait for, and its client is slow to take it.
+    fn is_in_the_way(&self, now: u64, wanted: Wanted) -> bool {
+        let has = |kind| self.pages(kind).load(Ordering::Relaxed) > 0;
+        let holds =
+            wanted.pieces || (wanted.documents && has(PageKind::Documents)) || (wanted.rows && has(PageKind::Rows));
+        holds && self.has_unsent() && self.pace.is_slow(now)
     }
 }
 
@@ -258,6 +368,28 @@ impl Drop for Outlet {
 pub(crate) struct Room {
     of_connection: Option<OwnedSemaphorePermit>,
     of_all: Option<OwnedSemaphorePermit>,
+    /// Where it is a page's.
+    _page: Option<Page>,
+}
+
+/// A page that an answer holds, until this is dropped.
+#[derive(Debug)]
+struct Page {
+    of: Arc<Outlet>,
+    kind: PageKind,
+}
+
+impl Page {
+    fn new(of: Arc<Outlet>, kind: PageKind) -> Page {
+        of.pages(kind).fetch_add(1, Ordering::Relaxed);
+        Page { of, kind }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.of.pages(self.kind).fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Room {
@@ -280,11 +412,12 @@ pub struct Outgoing {
 impl Outgoing {
     /// `room`: what is held for it until it is sent.
     pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<Room>>) -> Outgoing {
-        if let Some(outlet) = &outlet {
-            if outlet.unsent.load(Ordering::Relaxed) == 0 {
-                outlet.moves();
-            }
-            outlet.unsent.fetch_add(1, Ordering::Relaxed);
+        if let Some(outlet) = &outlet
+            && outlet.unsent.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            let now = outlet.now();
+            outlet.moved.store(now, Ordering::Relaxed);
+            outlet.pace.restart(now);
         }
         Outgoing { bytes, outlet, _room: room }
     }
@@ -307,7 +440,9 @@ impl Buf for Outgoing {
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
         if let Some(outlet) = &self.outlet {
-            outlet.moves();
+            let now = outlet.now();
+            outlet.moved.store(now, Ordering::Relaxed);
+            outlet.pace.moved(count, now);
         }
     }
 }
@@ -316,7 +451,7 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         if let Some(outlet) = &self.outlet {
             outlet.unsent.fetch_sub(1, Ordering::Relaxed);
-            outlet.moves();
+            outlet.moved.store(outlet.now(), Ordering::Relaxed);
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::error::Failure;
 use crate::metrics::Follower;
-use crate::outlet::{Outgoing, Outlet, Room};
+use crate::outlet::{Outgoing, Outlet, PageKind, Room};
 use crate::tracked;
 
 /// Pieces of a streamed answer are about this large.
@@ -36,7 +36,7 @@ const ROOM_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub(crate) struct Pages {
     outlet: Option<Arc<Outlet>>,
-    has_documents: bool,
+    kind: PageKind,
 }
 
 /// Room for a page until this is dropped.
@@ -45,13 +45,14 @@ pub(crate) type PagePermit = Option<Room>;
 impl Pages {
     /// For the answer at hand; `has_documents`: its pages may have documents of any size.
     pub(crate) fn new(has_documents: bool) -> Pages {
-        Pages { outlet: tracked::outlet(), has_documents }
+        let kind = if has_documents { PageKind::Documents } else { PageKind::Rows };
+        Pages { outlet: tracked::outlet(), kind }
     }
 
     /// Waits for room for the page that takes most; what it does not take is to be given back once it is read.
     async fn room(&self) -> PagePermit {
         match &self.outlet {
-            Some(outlet) => Some(outlet.page_room(self.has_documents).await),
+            Some(outlet) => Some(outlet.page_room(self.kind).await),
             None => None,
         }
     }
@@ -315,6 +316,8 @@ pub(crate) struct Watch(mpsc::Sender<Piece>);
 impl Watch {
     /// As [`Sender::page_room`].
     pub(crate) async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
+        // Nothing is read for who has not taken what there is.
+        drop(tokio::time::timeout(STALL_MAX, self.0.reserve()).await.map_err(|_| Gone)?.map_err(|_| Gone)?);
         tokio::select! {
             biased;
             room = pages.room() => Ok(room),
