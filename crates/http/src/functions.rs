@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::{
-    Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Validate, Validator, Writing,
-    json,
+    Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Room, Validate, Validator,
+    Writing, json,
 };
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
@@ -86,6 +86,21 @@ impl Validate for Functions {
         self.0.caller().0
     }
 
+    fn try_room(&self, database: &str, bytes: usize) -> Option<Room> {
+        self.0.try_room(database, bytes).map(|room| Box::new(room) as Room)
+    }
+
+    fn room<'a>(
+        &'a self,
+        database: &'a str,
+        bytes: usize,
+    ) -> Pin<Box<dyn Future<Output = flatbed_layer::Result<Room>> + Send + 'a>> {
+        Box::pin(async move {
+            let room = self.0.room(database, bytes, false).await.map_err(failed)?;
+            Ok(Box::new(room) as Room)
+        })
+    }
+
     fn load(&self, design: &Document, database: &str) -> Arc<dyn Validator> {
         let mut text = Vec::new();
         json_out::document(design, &mut text);
@@ -111,26 +126,35 @@ impl Validator for Loaded {
                 |old| {
                     let mut out = Vec::new();
                     json_out::document(old, &mut out);
-                    String::from_utf8_lossy(&out).into_owned()
+                    text(out)
                 },
             );
             let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
             let caller = Caller(write.caller);
             let write = Validation { document: &document, old: &old, user: write.user, security: &security };
-            self.runner.validate(&self.design, caller, &write).await.map_err(|error| match error {
-                Error::Forbidden(reason) => LayerError::Forbidden(reason),
-                Error::Unauthorized(reason) => LayerError::Unauthorized(reason),
-                Error::Missing => {
-                    let reason = "validate_doc_update is no function".to_owned();
-                    LayerError::ValidationFailed { error: "compilation_error", reason }
-                }
-                error => {
-                    let Failure { error, reason, .. } = error.into();
-                    LayerError::ValidationFailed { error, reason }
-                }
-            })
+            self.runner.validate(&self.design, caller, &write).await.map_err(failed)
         })
     }
+}
+
+fn failed(error: Error) -> LayerError {
+    match error {
+        Error::Forbidden(reason) => LayerError::Forbidden(reason),
+        Error::Unauthorized(reason) => LayerError::Unauthorized(reason),
+        Error::Missing => {
+            let reason = "validate_doc_update is no function".to_owned();
+            LayerError::ValidationFailed { error: "compilation_error", reason }
+        }
+        error => {
+            let Failure { error, reason, .. } = error.into();
+            LayerError::ValidationFailed { error, reason }
+        }
+    }
+}
+
+/// Written as JSON, without a copy.
+fn text(out: Vec<u8>) -> String {
+    String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// An edit as the document that it would make, in JSON text. As in CouchDB `_rev` is that of the revision below it where the
@@ -188,7 +212,7 @@ fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
         out.push(b'}');
     }
     out.push(b'}');
-    String::from_utf8_lossy(&out).into_owned()
+    text(out)
 }
 
 impl From<Error> for Failure {

@@ -12,6 +12,7 @@ mod error;
 mod machine;
 mod pool;
 mod queue;
+mod room;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub use error::{Error, Result};
 use flatbed_flatten::json::{self, Limits, Value};
 pub use pool::Runner;
+pub use room::Room;
 
 /// Names and reasons that functions throw are cut to so many characters.
 const TEXT_CHARACTERS_MAX: usize = 4_000;
@@ -66,6 +68,11 @@ impl Design {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         Design { database: database.into(), text, hash: hasher.finish() }
+    }
+
+    /// What tells its database from all others.
+    pub fn database(&self) -> &str {
+        &self.database
     }
 
     /// The document's text.

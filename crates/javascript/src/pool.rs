@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::error::{Error, Result};
 use crate::machine::{Dispatch, Machine};
 use crate::queue::{Full, Queue};
+use crate::room::Rooms;
 use crate::{Caller, Design, RunnerOptions};
 
 /// Design documents that a thread keeps loaded, for the caller that it served last.
@@ -77,6 +78,7 @@ impl std::fmt::Debug for Runner {
 struct Handle {
     pool: Arc<Pool>,
     callers: AtomicU64,
+    rooms: Rooms,
 }
 
 impl Drop for Handle {
@@ -155,12 +157,16 @@ impl Runner {
             given_up: AtomicUsize::new(0),
             refused: Mutex::default(),
         });
-        let handle = Arc::new(Handle { pool: pool.clone(), callers: AtomicU64::new(0) });
+        let handle = Arc::new(Handle { pool: pool.clone(), callers: AtomicU64::new(0), rooms: Rooms::new() });
         for _ in 0..threads {
             let worker = pool.start()?;
             lock(&pool.workers).push(worker);
         }
         Ok(Runner { handle, options })
+    }
+
+    pub(crate) fn rooms(&self) -> &Rooms {
+        &self.handle.rooms
     }
 
     /// A caller that there was not yet.

@@ -77,4 +77,4 @@ pub use tail::{TEXTS, TailDocument, TailRow};
 pub use transaction::TRACE_TARGET;
 pub use updates::{DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery};
 pub use upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
-pub use validate::{Validate, Validator, Writing};
+pub use validate::{Room, Validate, Validator, Writing};

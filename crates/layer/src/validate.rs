@@ -5,6 +5,7 @@
 //! of the database's record, `_security` among them. So it is asked before the write's transaction, which takes no longer
 //! for it, and that transaction fails if the version is another one by then.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use flatbed_flatten::json::{self, Limits, Value};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt};
 use prost::Message;
+use tokio::sync::Semaphore;
 
 use crate::all_docs::AllDocsQuery;
 use crate::database::Database;
@@ -26,6 +28,9 @@ const MEMBER: &str = "validate_doc_update";
 
 /// Edits of a batch that are validated at once.
 const VALIDATED_AT_ONCE: usize = 8;
+
+/// Old revisions that are read at once, in all: their size is known when they are there.
+static READING: Semaphore = Semaphore::const_new(12);
 
 /// How many ancestors of a replicated revision are looked at for a body.
 const ANCESTORS_MAX: usize = 16;
@@ -47,7 +52,23 @@ pub trait Validate: Send + Sync {
 
     /// Another number than it gave before: on whose behalf a batch of edits is validated.
     fn caller(&self) -> u64;
+
+    /// Room for what an edit of a database is validated with, of so many bytes in all, if it is there now.
+    fn try_room(&self, _database: &str, _bytes: usize) -> Option<Room> {
+        Some(Box::new(()))
+    }
+
+    /// Waits for it, some seconds at most.
+    ///
+    /// # Errors
+    /// [`Error::ValidationFailed`]: there was none.
+    fn room<'a>(&'a self, _database: &'a str, _bytes: usize) -> BoxFuture<'a, Result<Room>> {
+        Box::pin(async { Ok(Box::new(()) as Room) })
+    }
 }
+
+/// Room that is held until this is dropped.
+pub type Room = Box<dyn Any + Send>;
 
 /// A design document's function.
 pub trait Validator: Send + Sync {
@@ -114,11 +135,16 @@ impl DatabaseRecord {
     }
 }
 
+/// What tells a database from all others, those that had its name before included.
+fn named(instance: &Instance) -> String {
+    format!("{}/{}", instance.name, instance.incarnation())
+}
+
 async fn load(database: &Database, instance: &Instance) -> Result<Validators> {
     let failed = |reason: &str| Error::ValidationFailed { error: "internal_server_error", reason: reason.to_owned() };
     let (start, end) = (Some("_design/".to_owned()), Some("_design0".to_owned()));
     let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
-    let named = format!("{}/{}", instance.name, instance.incarnation());
+    let named = named(instance);
     let mut walk = database.all_docs(query);
     let (mut found, mut bytes) = (Vec::new(), 0);
     while let Some(rows) = walk.next_page().await? {
@@ -165,7 +191,8 @@ pub(crate) async fn refusals(
         return Ok(none());
     }
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
-    let caller = database.inner.validate.get().map_or(0, |validate| validate.caller());
+    let Some(validate) = database.inner.validate.get() else { return Ok(none()) };
+    let (caller, named) = (validate.caller(), &named(instance));
     let asked = edits.iter().map(|edit| {
         let validators = &validators;
         async move {
@@ -173,7 +200,12 @@ pub(crate) async fn refusals(
             if edit.id.starts_with("_design/") {
                 return Ok(None);
             }
-            let Some(old) = old(database, edit).await? else { return Ok(None) };
+            let (old, _room) = match with_room(database, edit, &**validate, named).await {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(None),
+                Err(error @ Error::ValidationFailed { .. }) => return Ok(Some(error)),
+                Err(error) => return Err(error),
+            };
             for validator in validators.0.iter() {
                 let write = Writing { edit, old: old.as_ref(), user, caller, security };
                 if let Err(error) = validator.validate(write).await {
@@ -185,6 +217,59 @@ pub(crate) async fn refusals(
     });
     let asked: Vec<BoxFuture<'_, Result<Option<Error>>>> = asked.map(|asked| Box::pin(asked) as _).collect();
     futures_util::stream::iter(asked).buffered(VALIDATED_AT_ONCE).try_collect().await
+}
+
+/// The revision that an edit replaces, with room for the edit's texts and its own: many edits wait for their functions at
+/// once, small ones of large documents among them. What finds no room is not held while it waits for some.
+async fn with_room(
+    database: &Database,
+    edit: &Edit<'_>,
+    validate: &dyn Validate,
+    named: &str,
+) -> Result<Option<(Option<Document>, Room)>> {
+    let mut room = None;
+    loop {
+        let reading = match (&edit.parent, &edit.history) {
+            (None, None) => None,
+            // It is never closed.
+            _ => READING.acquire().await.ok(),
+        };
+        let Some(old) = old(database, edit).await? else { return Ok(None) };
+        drop(reading);
+        let bytes = 2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes);
+        match room.take().or_else(|| validate.try_room(named, bytes)) {
+            Some(room) => return Ok(Some((old, room))),
+            None => drop(old),
+        }
+        // What was read then is what is read again: revisions do not change.
+        room = Some(validate.room(named, bytes).await?);
+    }
+}
+
+const REVISION_BYTES: usize = 40;
+const ATTACHMENT_BYTES: usize = 200;
+
+/// About how long an edit's text is.
+fn edit_bytes(edit: &Edit<'_>) -> usize {
+    let names: usize = edit.attachments.iter().map(|(name, _)| name.len() + ATTACHMENT_BYTES).sum();
+    text_bytes(&edit.body) + names + edit.history.as_ref().map_or(0, Vec::len) * REVISION_BYTES
+}
+
+fn document_bytes(document: &Document) -> usize {
+    let names: usize = document.attachments.iter().map(|attachment| attachment.name.len() + ATTACHMENT_BYTES).sum();
+    document.body.len() + names + document.revisions.as_ref().map_or(0, Vec::len) * REVISION_BYTES
+}
+
+/// About how long a value's text is: no deeper than the parser goes.
+fn text_bytes(value: &Value<'_>) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 6,
+        Value::Number(text) | Value::String(text) => text.len() + 3,
+        Value::Array(items) => items.iter().map(text_bytes).sum::<usize>() + 3,
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| name.len() + 4 + text_bytes(value)).sum::<usize>() + 3
+        }
+    }
 }
 
 /// The revision that an edit replaces: its parent, of a replicated one the nearest ancestor whose body is there. `None`:

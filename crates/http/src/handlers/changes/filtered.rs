@@ -9,7 +9,8 @@ use std::sync::Arc;
 use flatbed_javascript::{Caller, Design, Runner};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, Database, Error as LayerError, Followed, GetOptions, OpenRevs, Seq, TailRow,
+    ChangeRow, Changes, ChangesPage, Database, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Seq,
+    TailRow,
 };
 use tokio::task::JoinHandle;
 
@@ -107,6 +108,11 @@ impl Function {
 
     /// The rows that pass, with those of their leaves that do.
     async fn pass(&self, rows: Vec<ChangeRow>) -> Result<Vec<ChangeRow>> {
+        // Thousands of feeds may wait for one database's functions.
+        let largest = rows.iter().map(|row| bytes(row.doc.as_ref()) * row.leaves.len().max(1)).max().unwrap_or(0);
+        let all: usize = rows.iter().map(|row| bytes(row.doc.as_ref())).sum();
+        let room = all + 2 * all.min(BYTES_AT_ONCE + largest).max(largest);
+        let _room = self.runner.room(self.design.database(), room, true).await?;
         let mut passed = Vec::with_capacity(rows.len());
         let (mut waiting, mut texts, mut bytes) = (Vec::new(), Vec::new(), 0);
         for row in rows {
@@ -186,6 +192,10 @@ impl Function {
         }
         Ok(())
     }
+}
+
+fn bytes(document: Option<&Document>) -> usize {
+    document.map_or(0, |document| document.body.len())
 }
 
 /// What came of following.

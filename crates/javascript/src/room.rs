@@ -1,0 +1,123 @@
+//! Room for what calls are given, while they wait and run.
+//!
+//! A call's texts are there from before it waits until it has run, and thousands may wait. So whoever makes large ones asks
+//! for room first, and gives it back when the call is over. No database takes all of it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::Runner;
+use crate::error::{Error, Result};
+
+/// Room of all databases together, and of one.
+const BYTES_MAX: usize = 128 << 20;
+const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
+
+/// Less takes none: how many calls wait is bounded.
+const FREE_BYTES: usize = 16 << 10;
+
+/// The unit in which room is given out.
+const PERMIT_BYTES: usize = 1024;
+
+/// How many databases are looked after before those are forgotten that hold none.
+const KNOWN: usize = 64;
+
+/// Room that is held until this is dropped.
+#[derive(Debug)]
+pub struct Room {
+    _held: Option<[OwnedSemaphorePermit; 2]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Rooms {
+    all: Arc<Semaphore>,
+    known: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
+}
+
+impl Rooms {
+    pub(crate) fn new() -> Rooms {
+        Rooms { all: Arc::new(Semaphore::new(BYTES_MAX / PERMIT_BYTES)), known: Mutex::default() }
+    }
+
+    fn of(&self, database: &str) -> Arc<Semaphore> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.get(database).and_then(Weak::upgrade) {
+            return found;
+        }
+        if known.len() >= KNOWN {
+            known.retain(|_, semaphore| semaphore.strong_count() > 0);
+        }
+        let semaphore = Arc::new(Semaphore::new(BYTES_OF_ONE_MAX / PERMIT_BYTES));
+        known.insert(database.into(), Arc::downgrade(&semaphore));
+        semaphore
+    }
+}
+
+/// One call always fits.
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.min(BYTES_OF_ONE_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX)
+}
+
+impl Runner {
+    /// Room for texts of so many bytes in calls of a database, if it is there now. Whoever has none holds no such texts.
+    pub fn try_room(&self, database: &str, bytes: usize) -> Option<Room> {
+        if bytes <= FREE_BYTES {
+            return Some(Room { _held: None });
+        }
+        let (rooms, permits) = (self.rooms(), permits(bytes));
+        let one = rooms.of(database).try_acquire_many_owned(permits).ok()?;
+        let all = rooms.all.clone().try_acquire_many_owned(permits).ok()?;
+        Some(Room { _held: Some([one, all]) })
+    }
+
+    /// Waits for room, in turn: for as long as calls wait for their threads, or as long as it takes (`patient`).
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: there was none in time.
+    pub async fn room(&self, database: &str, bytes: usize, patient: bool) -> Result<Room> {
+        if bytes <= FREE_BYTES {
+            return Ok(Room { _held: None });
+        }
+        let (rooms, permits) = (self.rooms(), permits(bytes));
+        let wait = async {
+            let one = rooms.of(database).acquire_many_owned(permits).await.ok()?;
+            let all = rooms.all.clone().acquire_many_owned(permits).await.ok()?;
+            Some(Room { _held: Some([one, all]) })
+        };
+        let time = if patient { Duration::MAX } else { self.options.wait_max };
+        tokio::time::timeout(time, wait).await.ok().flatten().ok_or(Error::Busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RunnerOptions;
+
+    #[tokio::test]
+    async fn no_database_takes_all_room() {
+        let wait_max = Duration::from_millis(20);
+        let runner = Runner::new(RunnerOptions { threads: 1, wait_max, ..RunnerOptions::default() }).expect("a thread");
+        let held: Vec<Room> = std::iter::from_fn(|| runner.try_room("a", 10 << 20)).take(100).collect();
+        assert_eq!(held.len(), BYTES_OF_ONE_MAX / (10 << 20));
+        assert_eq!(runner.room("a", 10 << 20, false).await.expect_err("no room"), Error::Busy);
+        // Small ones need none, and another database has its own.
+        assert!(runner.try_room("a", FREE_BYTES).is_some());
+        let whole = runner.try_room("b", usize::MAX).expect("one call always fits");
+        assert!(runner.try_room("c", 10 << 20).is_none());
+        drop(whole);
+        assert!(runner.try_room("c", 10 << 20).is_some());
+        let (waited, ()) = tokio::join!(runner.room("a", 10 << 20, true), async {
+            tokio::time::sleep(3 * wait_max).await;
+            drop(held);
+        });
+        assert!(waited.is_ok());
+        for n in 0..3 * KNOWN {
+            assert!(runner.try_room(&format!("d{n}"), 1 << 20).is_some());
+        }
+        assert!(runner.rooms().known.lock().unwrap().len() <= KNOWN);
+    }
+}
