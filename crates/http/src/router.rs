@@ -208,7 +208,7 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
             Err(Failure::bad_request("_local documents do not accept attachments."))
         }
         [name, id] if id.starts_with("_local/") => {
-            local::document(state, request, name, id.trim_start_matches("_local/")).await
+            local::document(state, request, name, id.strip_prefix("_local/").unwrap_or_default()).await
         }
         [_, "_find" | "_index" | "_explain", ..] => later(&mut request, "Mango queries").await,
         [_, path @ ("_view_cleanup" | "_shards" | "_sync_shards" | "_partition"), ..] => {

@@ -12,7 +12,7 @@ use crate::document::{Document, Edit, GetOptions, Updated};
 use crate::error::{Error, Result};
 use crate::keys::Counter;
 use crate::layer::{ChangeRecord, Inner};
-use crate::local::{GetLocal, ListLocal, LocalDocument, PutLocal};
+use crate::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, check_local_id};
 use crate::once::Once;
 use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
 use crate::seq::Seq;
@@ -315,7 +315,11 @@ impl Database {
     }
 
     /// Reads a local document; `None`: there is none. `id` is without `_local/`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidDocument`] for an id that none can have, as with all that follow.
     pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
+        check_local_id(id)?;
         self.read(&mut GetLocal { inner: &self.inner, name: &self.name, id }).await
     }
 
@@ -324,14 +328,26 @@ impl Database {
     /// # Errors
     /// [`Error::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
-        let mut put = PutLocal::new(&self.inner, &self.name, &document.id, Some(document))?;
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await.map(|_| ())
+        self.edit_local(LocalEdit::Put(document.clone())).await.map(|_| ())
     }
 
     /// Removes a local document. False: there was none.
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        let mut put = PutLocal::new(&self.inner, &self.name, id, None)?;
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
+        self.edit_local(LocalEdit::Delete(id.to_owned())).await
+    }
+
+    async fn edit_local(&self, edit: LocalEdit) -> Result<bool> {
+        let mut results = self.edit_locals(&[edit]).await?;
+        results.pop().unwrap_or_else(|| Err(Error::Corrupt("an edit has no result".into())))
+    }
+
+    /// Writes and removes local documents one after the other, many in a transaction. Whether there was one, of what is
+    /// removed; true for what is written.
+    ///
+    /// # Errors
+    /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
+    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<Result<bool>>> {
+        crate::local::edit_locals(&self.inner, &self.name, edits).await
     }
 
     /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.

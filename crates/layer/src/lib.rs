@@ -70,7 +70,7 @@ pub use flatbed_revtree::{Hash, RevId};
 pub use hub::Followers;
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
-pub use local::{LOCAL_BYTES_MAX, LocalDocument};
+pub use local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, check_local_id};
 pub use read::{Got, OpenRevs};
 pub use seq::Seq;
 pub use tail::{TEXTS, TailDocument, TailRow};

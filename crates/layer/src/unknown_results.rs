@@ -8,7 +8,7 @@ use foundationdb::api::NetworkAutoStop;
 
 use crate::compact::Compact;
 use crate::layer::{ChangeRecord, Create, Delete};
-use crate::local::PutLocal;
+use crate::local::{EditLocals, LocalEdit};
 use crate::once::Once;
 use crate::purge::Purge;
 use crate::transaction::{Attempt, Operation, Transaction};
@@ -126,8 +126,8 @@ async fn a_commit_that_lands_late_does_not_take_place_again() {
     let store = Store::new("late").await;
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
-    let ours = document(b"\"a\":1");
-    let mut put = PutLocal::new(&db.inner, "db", "l", Some(&ours)).unwrap();
+    let ours = [LocalEdit::Put(document(b"\"a\":1"))];
+    let mut put = EditLocals::new(&db.inner, "db", &ours).unwrap();
     let late = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     put.attempt(&late, FIRST).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
@@ -141,18 +141,18 @@ async fn a_local_document_is_written_once() {
     let store = Store::new("write-local").await;
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
-    let ours = document(b"\"a\":1");
-    let mut put = PutLocal::new(&db.inner, "db", "l", Some(&ours)).unwrap();
+    let ours = [LocalEdit::Put(document(b"\"a\":1"))];
+    let mut put = EditLocals::new(&db.inner, "db", &ours).unwrap();
     store.attempt(&mut put, FIRST, true).await.unwrap();
     db.put_local(&document(b"\"a\":2")).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     store.attempt(&mut put, LATER, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
     // One that failed for certain is written.
-    let mut put = PutLocal::new(&db.inner, "db", "l", Some(&ours)).unwrap();
+    let mut put = EditLocals::new(&db.inner, "db", &ours).unwrap();
     store.attempt(&mut put, FIRST, false).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
-    assert_eq!(db.get_local("l").await.unwrap(), Some(ours));
+    assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":1")));
     // Marks go in their time, and not before.
     assert!(!crate::once::sweep(&db.inner, std::time::Duration::from_secs(3_600)).await.unwrap());
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -203,24 +203,25 @@ async fn a_local_document_is_deleted_once() {
     let store = Store::new("local").await;
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
-    let delete = || PutLocal::new(&db.inner, "db", "l", None).unwrap();
+    let edits = [LocalEdit::Delete("l".into())];
+    let delete = || EditLocals::new(&db.inner, "db", &edits).unwrap();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
     let mut first = delete();
-    assert!(store.attempt(&mut first, FIRST, true).await.unwrap());
-    assert!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), "it was there");
+    assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [true]);
+    assert_eq!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), [true], "it was there");
     // What is written since stays.
     let mut second = delete();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
-    assert!(store.attempt(&mut second, FIRST, true).await.unwrap());
+    assert_eq!(store.attempt(&mut second, FIRST, true).await.unwrap(), [true]);
     db.put_local(&document(b"\"a\":2")).await.unwrap();
-    assert!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap());
+    assert_eq!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap(), [true]);
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
     // What somebody else deleted is not what this one deleted, whatever an attempt saw that failed for certain.
     let mut third = delete();
-    assert!(store.attempt(&mut third, FIRST, false).await.unwrap());
+    assert_eq!(store.attempt(&mut third, FIRST, false).await.unwrap(), [true]);
     assert!(db.delete_local("l").await.unwrap());
-    assert!(!store.attempt(&mut third, Attempt::default(), true).await.unwrap());
-    assert!(!store.attempt(&mut third, LATER, true).await.unwrap());
+    assert_eq!(store.attempt(&mut third, Attempt::default(), true).await.unwrap(), [false]);
+    assert_eq!(store.attempt(&mut third, LATER, true).await.unwrap(), [false]);
 }
 
 #[tokio::test]

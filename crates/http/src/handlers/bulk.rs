@@ -43,24 +43,24 @@ pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     }
 }
 
-/// Writes documents, local ones among them.
-async fn write(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<flatbed_layer::Result<Updated>>> {
-    let Some(first) = edits.iter().position(|edit| edit.id.starts_with(LOCAL)) else {
-        return Ok(database.bulk_update(edits).await?);
-    };
-    let mut results = Vec::with_capacity(edits.len());
-    let (mut begin, mut next) = (0, Some(first));
-    while let Some(at) = next {
-        let (before, rest) = edits.split_at(at);
-        results.extend(database.bulk_update(before.get(begin..).unwrap_or_default()).await?);
-        if let Some(edit) = rest.first() {
-            results.push(local::edit(database, edit).await);
-        }
-        begin = at + 1;
-        next = edits.iter().skip(begin).position(|edit| edit.id.starts_with(LOCAL)).map(|next| begin + next);
+/// An edit and what became of it.
+type Written<'e> = (Edit<'e>, flatbed_layer::Result<Updated>);
+
+/// Writes documents, local ones among them: these come last, and many of them go together, wherever they stand.
+async fn write<'e>(database: &Database, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
+    if !edits.iter().any(|edit| edit.id.starts_with(LOCAL)) {
+        let results = database.bulk_update(&edits).await?;
+        return Ok(edits.into_iter().zip(results).collect());
     }
-    results.extend(database.bulk_update(edits.get(begin..).unwrap_or_default()).await?);
-    Ok(results)
+    let is_local = |(_, edit): &(usize, Edit<'e>)| edit.id.starts_with(LOCAL);
+    let (locals, others): (Vec<_>, Vec<_>) = edits.into_iter().enumerate().partition(is_local);
+    let (places, others): (Vec<usize>, Vec<Edit<'e>>) = others.into_iter().unzip();
+    let results = database.bulk_update(&others).await?;
+    let mut written: Vec<(usize, Written<'e>)> = places.into_iter().zip(others.into_iter().zip(results)).collect();
+    let results = local::edit(database, &locals.iter().map(|(_, edit)| edit).collect::<Vec<_>>()).await?;
+    written.extend(locals.into_iter().zip(results).map(|((place, edit), result)| (place, (edit, result))));
+    written.sort_unstable_by_key(|(place, _)| *place);
+    Ok(written.into_iter().map(|(_, written)| written).collect())
 }
 
 pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
@@ -89,19 +89,20 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         }
         edits.push(edit);
     }
-    let results = write(&database, &edits).await?;
+    let results = write(&database, edits).await?;
     // What another replica sends may be known already, and its data with it.
-    if new_edits && results.iter().all(|result| result.is_ok()) {
+    if new_edits && results.iter().all(|(_, result)| result.is_ok()) {
         uploads.taken();
     }
     // CouchDB refuses the whole request for a stub that has nothing behind it.
-    if let Some(Err(error)) = results.iter().find(|result| matches!(result, Err(LayerError::MissingStub { .. }))) {
+    let missing_stub = |(_, result): &&Written<'_>| matches!(result, Err(LayerError::MissingStub { .. }));
+    if let Some((_, Err(error))) = results.iter().find(missing_stub) {
         return Err(error.clone().into());
     }
     let mut out = Vec::with_capacity(100 * results.len() + 2);
     out.push(b'[');
     let mut written = 0;
-    for (edit, result) in edits.iter().zip(results) {
+    for (edit, result) in results {
         // Of what comes from another replica only failures are told.
         if result.is_ok() && !new_edits {
             continue;

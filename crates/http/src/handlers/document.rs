@@ -187,8 +187,9 @@ pub(crate) fn edit_from<'b>(
     let id = match (id, parts.id) {
         (Some(id), _) => id.to_owned().into(),
         (None, Some(id)) => {
-            if !id.starts_with(LOCAL) || id.len() == LOCAL.len() {
-                flatbed_layer::check_document_id(&id)?;
+            match id.strip_prefix(LOCAL).filter(|local| !local.is_empty()) {
+                Some(local) => flatbed_layer::check_local_id(local)?,
+                None => flatbed_layer::check_document_id(&id)?,
             }
             id
         }

@@ -1,7 +1,9 @@
 //! `_local/...` and `_local_docs`.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Database, Edit, EditParts, Error as LayerError, LocalDocument, NotFound, Updated};
+use flatbed_layer::{
+    Database, Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Updated, check_local_id,
+};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
@@ -17,15 +19,17 @@ use crate::tracked::spawn;
 /// What ids of local documents begin with.
 pub(crate) const LOCAL: &str = "_local/";
 
-/// Ids of local documents have the bound of all others.
-const ID_BYTES_MAX: usize = flatbed_layer::DOCUMENT_ID_BYTES_MAX;
+/// Edits of local documents that are made ready before they are written.
+const EDITS_AT_ONCE: usize = 250;
+
+/// And the bytes of their bodies, about.
+const EDITS_BYTES: usize = 1_000_000;
 
 /// `/{db}/_local/{id}`; `id` is what stands behind `_local/`.
 pub(crate) async fn document(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
-    if id.is_empty() || id.len() > ID_BYTES_MAX {
+    if let Err(error) = check_local_id(id) {
         request.skip_body().await;
-        let reason = format!("Document id is 1 to {ID_BYTES_MAX} bytes long");
-        return Err(Failure::new(StatusCode::BAD_REQUEST, "illegal_docid", reason));
+        return Err(error.into());
     }
     let database = state.layer.database(name);
     match request.method.as_str() {
@@ -76,22 +80,46 @@ async fn put(database: Database, mut request: Request, name: &str, id: &str) -> 
     Ok(reply)
 }
 
-/// Writes or deletes a local document that came among others.
-pub(crate) async fn edit(database: &Database, edit: &Edit<'_>) -> flatbed_layer::Result<Updated> {
-    let id = edit.id.trim_start_matches(LOCAL);
-    let named = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
-    let revision = if edit.deleted {
-        if !database.delete_local(id).await? {
-            return Err(LayerError::DocumentNotFound(NotFound::Missing));
+/// Writes or deletes local documents that came among others; one result each, in order.
+pub(crate) async fn edit(
+    database: &Database,
+    edits: &[&Edit<'_>],
+) -> flatbed_layer::Result<Vec<flatbed_layer::Result<Updated>>> {
+    let mut results = Vec::with_capacity(edits.len());
+    let mut rest = edits.iter();
+    while results.len() < edits.len() {
+        let (mut revs, mut ready, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while ready.len() < EDITS_AT_ONCE
+            && bytes < EDITS_BYTES
+            && let Some(edit) = rest.next()
+        {
+            revs.push(ready_edit(edit).map(|(rev, edit)| {
+                bytes += if let LocalEdit::Put(document) = &edit { document.body.len() } else { 0 };
+                ready.push(edit);
+                rev
+            }));
         }
-        0
+        let mut done = database.edit_locals(&ready).await?.into_iter();
+        let missing = || Err(LayerError::Corrupt("an edit has no result".into()));
+        results.extend(revs.into_iter().map(|rev| match (rev?, done.next().unwrap_or_else(missing)?) {
+            (rev, true) => Ok(Updated { rev }),
+            (_, false) => Err(LayerError::DocumentNotFound(NotFound::Missing)),
+        }));
+    }
+    Ok(results)
+}
+
+/// What an edit does to a local document, and the revision that it makes.
+fn ready_edit(edit: &Edit<'_>) -> flatbed_layer::Result<(flatbed_layer::RevId, LocalEdit)> {
+    let id = edit.id.strip_prefix(LOCAL).unwrap_or_default().to_owned();
+    let named = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
+    let (revision, edit) = if edit.deleted {
+        (0, LocalEdit::Delete(id))
     } else {
         let revision = next(named).map_err(|_| LayerError::InvalidRevision)?;
-        let document = LocalDocument { id: id.to_owned(), revision, body: members(&edit.body) };
-        database.put_local(&document).await?;
-        revision
+        (revision, LocalEdit::Put(LocalDocument { id, revision, body: members(&edit.body) }))
     };
-    Ok(Updated { rev: flatbed_layer::RevId::from_parts(0, &revision.to_string())? })
+    Ok((flatbed_layer::RevId::from_parts(0, &revision.to_string())?, edit))
 }
 
 /// The number after the one in a revision `0-N`.
@@ -115,8 +143,7 @@ async fn copy(database: Database, request: &Request, name: &str, document: Local
         Some((target, rev)) => (target, Some(parse_rev(rev)?)),
         None => (destination, None),
     };
-    let Some(target) = target.strip_prefix("_local/").filter(|target| (1..=ID_BYTES_MAX).contains(&target.len()))
-    else {
+    let Some(target) = target.strip_prefix(LOCAL).filter(|target| check_local_id(target).is_ok()) else {
         return Err(Failure::bad_request("A local document can be copied to a local document only."));
     };
     let copied = LocalDocument { id: target.to_owned(), revision: next(rev.as_ref())?, ..document };
@@ -223,7 +250,7 @@ async fn walk(database: &Database, selection: &Selection, sender: &mut crate::re
     let (mut skip, mut written) = (selection.skip, 0);
     loop {
         let at = from.as_ref().map(|(id, included)| (id.as_str(), *included));
-        let (ids, is_all) = database.list_local(at, selection.descending).await?;
+        let (ids, is_all) = sender.unless_gone(database.list_local(at, selection.descending)).await??;
         for id in &ids {
             if selection.is_past_end(id) || written == selection.limit {
                 return Ok(());
@@ -232,7 +259,7 @@ async fn walk(database: &Database, selection: &Selection, sender: &mut crate::re
                 skip -= 1;
                 continue;
             }
-            let Some(document) = database.get_local(id).await? else { continue };
+            let Some(document) = sender.unless_gone(database.get_local(id)).await?? else { continue };
             row(&document, selection.include_docs, written, &mut sender.buffer);
             written += 1;
             sender.send_if_full().await?;
@@ -253,7 +280,7 @@ async fn by_keys(
     for (at, key) in (0..).zip(keys) {
         let id = key.as_str().map(|id| id.strip_prefix("_local/").unwrap_or(id));
         let found = match id {
-            Some(id) if !id.is_empty() && id.len() <= ID_BYTES_MAX => database.get_local(id).await?,
+            Some(id) if check_local_id(id).is_ok() => sender.unless_gone(database.get_local(id)).await??,
             _ => None,
         };
         match found {
