@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use std::collections::HashSet;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_layer::json::Value;
@@ -217,13 +219,16 @@ fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>)
     Ok(())
 }
 
+/// Revisions that one `atts_since` may name, as one `open_revs` may.
+pub(crate) const ATTS_SINCE_MAX: usize = 1_000;
+
 /// How attachments are shown in documents.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Show {
     /// With their data.
     pub data: bool,
     /// Only of those that came after these revisions.
-    pub since: Option<Vec<RevId>>,
+    pub since: Option<HashSet<RevId>>,
     /// With what is told of their compression.
     pub encoding: bool,
 }
@@ -232,6 +237,9 @@ impl Show {
     pub(crate) fn new(query: &Query) -> Result<Show> {
         let since = match query.json(&["atts_since"])? {
             None => None,
+            Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
+                return Err(Failure::bad_request(format!("atts_since has at most {ATTS_SINCE_MAX} revisions")));
+            }
             Some(Value::Array(revs)) => {
                 let invalid = || Failure::bad_request("atts_since is a list of revisions");
                 Some(revs.iter().map(|rev| parse_rev(rev.as_str().ok_or_else(invalid)?)).collect::<Result<_>>()?)
@@ -242,9 +250,12 @@ impl Show {
         Ok(Show { data, since, encoding: query.flag("att_encoding_info")? })
     }
 
-    /// The generation that the client has the attachments up to; `line` is the document's revisions, newest first.
-    pub(crate) fn known_to(&self, line: Option<&[RevId]>) -> u64 {
-        let (Some(since), Some(line)) = (&self.since, line) else { return 0 };
+    /// The generation that the client has the attachments up to, as the document's revisions tell.
+    pub(crate) fn known_to(&self, document: &Document) -> u64 {
+        if document.attachments.is_empty() {
+            return 0;
+        }
+        let (Some(since), Some(line)) = (&self.since, &document.revisions) else { return 0 };
         line.iter().find(|rev| since.contains(rev)).map_or(0, RevId::generation)
     }
 
@@ -276,7 +287,7 @@ pub(crate) fn open(document: &Document, with_revisions: bool, parts: &mut Vec<Pa
 
 /// A document's text with its attachments, whose data is read when it is sent.
 pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
-    let known_to = show.known_to(document.revisions.as_deref());
+    let known_to = show.known_to(document);
     let (mut out, mut parts) = (Vec::new(), Vec::new());
     open(document, with_revisions, &mut parts, &mut out);
     if !document.attachments.is_empty() {

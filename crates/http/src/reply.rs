@@ -269,6 +269,15 @@ impl Sender {
         }
     }
 
+    /// Does some work for the client, as long as it is there.
+    pub(crate) async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Gone> {
+        tokio::select! {
+            biased;
+            () = self.closed() => Err(Gone),
+            done = work => Ok(done),
+        }
+    }
+
     /// Resolves when the client is gone.
     pub(crate) async fn closed(&self) {
         self.pieces.closed().await;
@@ -320,8 +329,9 @@ impl Watch {
         drop(tokio::time::timeout(STALL_MAX, self.0.reserve()).await.map_err(|_| Gone)?.map_err(|_| Gone)?);
         tokio::select! {
             biased;
-            room = pages.room() => Ok(room),
+            // First: where there is room, pages are read one after the other without a wait, and nothing may be sent of them.
             () = self.0.closed() => Err(Gone),
+            room = pages.room() => Ok(room),
         }
     }
 }
@@ -422,5 +432,21 @@ impl Reply {
             reply.header(header::SEC_WEBSOCKET_VERSION, "13");
         }
         reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_page_is_read_for_a_client_that_has_gone() {
+        let (reply, sender) = Reply::stream();
+        let pages = Pages::new(false);
+        assert!(sender.page_room(&pages).await.is_ok());
+        assert!(sender.unless_gone(std::future::ready(())).await.is_ok());
+        drop(reply);
+        assert!(sender.page_room(&pages).await.is_err());
+        assert!(sender.unless_gone(std::future::ready(())).await.is_err());
     }
 }

@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 use crate::keys::Counter;
 use crate::layer::{ChangeRecord, Inner};
 use crate::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, check_local_id};
+use crate::missing::MissingRevs;
 use crate::once::Once;
-use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, MissingRevs, OpenRevs};
+use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::seq::Seq;
 use crate::transaction::{self, Attempt, Operation, Transaction};
 use crate::upload::{Upload, Uploaded};
@@ -175,9 +176,12 @@ impl Database {
     /// being of a lower generation than one of the missing, descending.
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
         let mut missing = Vec::with_capacity(wanted.len());
-        for part in wanted.chunks(MISSING_REVS_AT_ONCE) {
-            let mut operation = MissingRevs { inner: &self.inner, name: &self.name, wanted: part };
-            missing.extend(self.read(&mut operation).await?);
+        let mut rest = wanted;
+        while !rest.is_empty() {
+            let part = rest.get(..MISSING_REVS_AT_ONCE).unwrap_or(rest);
+            let found = self.read(&mut MissingRevs { inner: &self.inner, name: &self.name, wanted: part }).await?;
+            rest = rest.get(found.len().max(1)..).unwrap_or_default();
+            missing.extend(found);
         }
         Ok(missing)
     }

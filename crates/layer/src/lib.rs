@@ -34,6 +34,7 @@ mod layer;
 mod lease;
 mod local;
 mod metrics;
+mod missing;
 mod once;
 #[rustfmt::skip]
 mod proto;

@@ -1,5 +1,7 @@
 //! Reading single documents.
 
+use std::collections::BTreeSet;
+
 use flatbed_revtree::{RevId, Tree};
 use foundationdb::RangeOption;
 
@@ -29,6 +31,9 @@ pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
 
 /// What a revision beside its body counts of [`READ_BYTES_MAX`]: it is read on its own, and a transaction has 5 s.
 const REVISION_COST_BYTES: usize = 2_000;
+
+/// What a leaf counts of [`READ_BYTES_MAX`] where a document has several: who asks for revisions may have all of them read.
+const LEAF_COST_BYTES: usize = 100;
 
 /// The read of a document's info and latest body, under way.
 pub(crate) struct LatestRead<F> {
@@ -203,6 +208,8 @@ impl Operation for GetMany<'_> {
                 if let Got::Document(document) = &got {
                     bytes += document.body.len();
                 }
+                let leaf_count = found.map_or(0, |(info, _)| info.leaf_count as usize);
+                bytes += if leaf_count > 1 { leaf_count * LEAF_COST_BYTES } else { 0 };
                 documents.push(got);
             }
         }
@@ -261,29 +268,19 @@ impl Operation for GetOpenRevs<'_> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let keys = instance.keys.document(self.id);
         let tree = Leaves::read(trx, &keys).await?.whole(trx, &keys).await?;
-        let mut wanted: Vec<RevId> = Vec::new();
-        match self.revs {
-            OpenRevs::All => wanted.extend(tree.branches().into_iter().map(|branch| branch.leaf.clone())),
-            OpenRevs::Some(revs) => {
-                for rev in revs {
-                    let over = tree.branches_over(rev).filter(|_| self.options.latest);
-                    let before = wanted.len();
-                    wanted.extend(over.map(|branch| branch.leaf.clone()));
-                    if wanted.len() == before {
-                        wanted.push(rev.clone());
-                    }
-                }
-            }
-        }
+        // Each once, however many of those that are named it lies above.
+        let mut wanted: Vec<&RevId> = match self.revs {
+            OpenRevs::Some(revs) if self.options.latest => tree.leaves_over(revs).into_iter().collect(),
+            OpenRevs::Some(revs) => revs.iter().collect::<BTreeSet<_>>().into_iter().collect(),
+            OpenRevs::All => tree.leaves().collect(),
+        };
         let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
-        wanted.sort_unstable();
-        wanted.dedup();
         if self.descending {
             wanted.reverse();
         }
         let mut answers = Vec::new();
         let mut bytes = 0;
-        for rev in wanted.iter().skip(self.from) {
+        for &rev in wanted.iter().skip(self.from) {
             if bytes > READ_BYTES_MAX {
                 break;
             }
@@ -423,47 +420,6 @@ impl Get<'_> {
             }
         }
         Ok(line.iter().map(|rev| (rev.clone(), *rev == info.winner || available.contains(rev))).collect())
-    }
-}
-
-/// Looks up which revisions documents do not have.
-pub(crate) struct MissingRevs<'a> {
-    pub inner: &'a Inner,
-    pub name: &'a str,
-    pub wanted: &'a [(String, Vec<RevId>)],
-}
-
-impl Operation for MissingRevs<'_> {
-    /// For each document the missing revisions, and the possible ancestors of these.
-    type Output = Vec<(Vec<RevId>, Vec<RevId>)>;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        let mut answers = Vec::with_capacity(self.wanted.len());
-        let begin = |(id, _): &(String, Vec<RevId>)| {
-            let keys = instance.keys.document(id);
-            let leaves = body::begin_reading(trx, keys.leaves());
-            (keys, leaves)
-        };
-        for part in self.wanted.chunks(READ_AHEAD) {
-            let reads: Vec<_> = part.iter().map(begin).collect();
-            for ((_, revs), (keys, leaves)) in part.iter().zip(reads) {
-                let leaves = Leaves::decode(&keys, &leaves.finish(trx, BODY_BYTES_MAX).await?)?;
-                let mut missing: Vec<RevId> = revs.iter().filter(|rev| leaves.find(rev).is_none()).cloned().collect();
-                if !missing.is_empty() && !leaves.0.is_empty() {
-                    let tree = leaves.whole(trx, &keys).await?;
-                    missing.retain(|rev| !tree.contains(rev));
-                }
-                missing.sort_unstable();
-                missing.dedup();
-                let greatest = missing.last().map_or(0, RevId::generation);
-                let ancestors = leaves.0.into_iter().map(|leaf| leaf.rev);
-                let mut ancestors: Vec<_> = ancestors.filter(|leaf| leaf.generation() < greatest).collect();
-                ancestors.sort_unstable_by(|a, b| b.cmp(a));
-                answers.push((missing, ancestors));
-            }
-        }
-        Ok(answers)
     }
 }
 

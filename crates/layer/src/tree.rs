@@ -90,7 +90,7 @@ impl Leaves {
         Ok(Tree::new(self.0.iter().map(|leaf| segments.branch(leaf))))
     }
 
-    async fn segments(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Segments> {
+    pub(crate) async fn segments(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Segments> {
         let too_many = || Error::Corrupt("a document's ancestors are more than one transaction reads".into());
         self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?.ok_or_else(too_many)
     }
@@ -171,6 +171,21 @@ impl Segments {
             }
             next = sealed.next.as_ref();
         }
+    }
+
+    /// The segments of the leaves' lines, each once, however many leaves it is an ancestry of.
+    pub(crate) fn of<'s>(&'s self, leaves: &'s Leaves) -> Vec<&'s Sealed> {
+        let (mut seen, mut found) = (HashSet::new(), Vec::new());
+        for leaf in &leaves.0 {
+            self.walk(leaf, |sealed| {
+                let is_new = seen.insert(sealed.revisions.first());
+                if is_new {
+                    found.push(sealed);
+                }
+                is_new
+            });
+        }
+        found
     }
 
     /// The segments that the leaves need to show `revs_limit` revisions each.

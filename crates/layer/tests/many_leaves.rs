@@ -148,3 +148,17 @@ async fn a_path_that_many_branches_share_is_taken_while_it_fits() {
         assert_clean(&layer, &db).await;
     }
 }
+
+#[tokio::test]
+async fn what_reads_many_leaves_ends_a_read_of_many_documents() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let writes: Vec<Write> = (0..150).map(|at| replicated("d", &[format!("2-{at}"), "1-a".into()], "{}")).collect();
+    assert!(bulk(&db, &writes).await.iter().all(Result::is_ok));
+    let options = GetOptions { rev: Some("1-a".parse().unwrap()), latest: true, ..GetOptions::default() };
+    let requests = vec![("d".to_owned(), options); 100];
+    // Each of them reads all leaves.
+    let found = db.get_many(&requests).await.unwrap().len();
+    assert!((1..100).contains(&found), "{found}");
+}

@@ -3,7 +3,7 @@
 //! What is known of a tree is a set of steps from a revision to its parent. Replication brings them as paths, in any
 //! order and cut off anywhere; a tree is the same whatever the order was. A revision that nothing was built on is a leaf.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::RevId;
 
@@ -91,6 +91,29 @@ impl Tree {
     /// The branches on which a revision lies.
     pub fn branches_over(&self, rev: &RevId) -> impl Iterator<Item = &Branch> {
         self.branches.values().filter(move |branch| branch.depth_of(rev).is_some())
+    }
+
+    /// The leaves, ascending.
+    pub fn leaves(&self) -> impl Iterator<Item = &RevId> {
+        self.branches.keys()
+    }
+
+    /// The leaves above revisions, and of those that are not in the tree the revisions themselves: each once. A branch is
+    /// looked at once for each generation that is named, not for each name.
+    pub fn leaves_over<'t>(&'t self, revs: &'t [RevId]) -> BTreeSet<&'t RevId> {
+        let names: HashSet<&RevId> = revs.iter().collect();
+        let generations: BTreeSet<u64> = revs.iter().map(RevId::generation).collect();
+        let (mut leaves, mut found) = (BTreeSet::new(), HashSet::new());
+        for branch in self.branches.values() {
+            for generation in generations.range(..=branch.leaf.generation()) {
+                if let Some(rev) = branch.at(*generation).filter(|rev| names.contains(rev)) {
+                    leaves.insert(&branch.leaf);
+                    found.insert(rev);
+                }
+            }
+        }
+        leaves.extend(names.difference(&found).copied());
+        leaves
     }
 
     /// A revision and its known ancestors, newest first; `None` for one that is not in the tree.
@@ -192,7 +215,12 @@ impl Branch {
     /// How many steps above `rev` the leaf lies; `None` if `rev` is not on the branch.
     fn depth_of(&self, rev: &RevId) -> Option<usize> {
         let depth = usize::try_from(self.leaf.generation().checked_sub(rev.generation())?).ok()?;
-        let found = if depth == 0 { Some(&self.leaf) } else { self.ancestors.get(depth - 1) };
-        (found == Some(rev)).then_some(depth)
+        (self.at(rev.generation()) == Some(rev)).then_some(depth)
+    }
+
+    /// The branch's revision of a generation.
+    fn at(&self, generation: u64) -> Option<&RevId> {
+        let depth = usize::try_from(self.leaf.generation().checked_sub(generation)?).ok()?;
+        if depth == 0 { Some(&self.leaf) } else { self.ancestors.get(depth - 1) }
     }
 }

@@ -58,6 +58,15 @@ fn a_tree_answers_about_its_revisions() {
     assert_eq!(tree.line(&rev("2-b")), Some(path("2-b 1-a")));
     assert_eq!(tree.line(&rev("2-x")), None);
     assert_eq!(tree.branches_over(&rev("1-a")).count(), 2);
+    assert_eq!(tree.leaves().collect::<Vec<_>>(), [&rev("3-c"), &rev("3-d")]);
+    let over = |names: &[&str]| -> Vec<String> {
+        let names: Vec<RevId> = names.iter().map(|name| rev(name)).collect();
+        tree.leaves_over(&names).into_iter().map(RevId::to_string).collect()
+    };
+    assert_eq!(over(&["1-a"; 1000]), ["3-c", "3-d"], "each once");
+    assert_eq!(over(&["2-b", "1-a", "3-c", "3-x", "1-b", "9-z"]), ["1-b", "3-c", "3-d", "3-x", "9-z"]);
+    assert_eq!(over(&["3-d"]), ["3-d"]);
+    assert!(over(&[]).is_empty());
     tree.stem(2);
     assert_eq!(tree.branch(&rev("3-c")).map(|branch| branch.ancestors.clone()), Some(path("2-b")));
     assert!(tree.remove(&rev("3-c")) && !tree.remove(&rev("2-b")));

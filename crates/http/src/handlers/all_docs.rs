@@ -6,7 +6,7 @@ use hyper::Method;
 
 use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
-use crate::handlers::bulk::{object, take};
+use crate::handlers::bulk::{json_body, object, take};
 use crate::json_out;
 use crate::query::{Query, number};
 use crate::reply::{Interrupted, Pages, Reply, Sender, page_bytes, shrink};
@@ -27,11 +27,11 @@ pub(crate) enum Documents {
     Design,
 }
 
-/// One query of the index.
+/// One query of the index, but for the ids that are asked for one by one. What the request's parameters say stands in each of
+/// its queries: it is made when its turn has come.
 struct Selection {
     walk: AllDocsQuery,
-    /// Ids asked for one by one, as JSON.
-    keys: Option<Vec<Value<'static>>>,
+    has_keys: bool,
     update_seq: bool,
     /// Nothing can match.
     nothing: bool,
@@ -57,14 +57,16 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
             return Err(Failure::method("GET,HEAD,POST"));
         }
     };
-    let selection = Selection::new(&request.query, members, documents)?;
+    let selection = Selection::new(&request.query, &members, documents)?;
+    let keys = keys_of(&request.query, members)?;
     let database = state.layer.database(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     let pages = Pages::new(selection.walk.include_docs);
     spawn(async move {
         let _memory = memory;
-        if write(&database, selection, &pages, &mut sender).await.is_ok() {
+        let mut design_documents = None;
+        if write(&database, selection, keys, &mut design_documents, &pages, &mut sender).await.is_ok() {
             sender.buffer.push(b'\n');
             let _ = sender.finish().await;
         }
@@ -73,11 +75,7 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
 }
 
 pub(crate) async fn queries(state: &State, mut request: Request, name: &str, documents: Documents) -> Result<Reply> {
-    if request.method != Method::POST {
-        request.skip_body().await;
-        return Err(Failure::method("POST"));
-    }
-    let Body { bytes, memory } = request.read_body().await?;
+    let Body { bytes, memory } = json_body(&mut request).await?;
     let queries = match take(object(&bytes)?.into_owned(), "queries") {
         Some(Value::Array(queries)) => queries,
         Some(_) => return Err(Failure::bad_request("`queries` must be an array.")),
@@ -87,20 +85,29 @@ pub(crate) async fn queries(state: &State, mut request: Request, name: &str, doc
     if queries.len() > QUERIES_MAX {
         return Err(Failure::bad_request(format!("at most {QUERIES_MAX} queries")));
     }
-    let select = |query| Selection::new(&request.query, query, documents);
-    let selections: Vec<Selection> = queries.into_iter().map(select).collect::<Result<_>>()?;
+    let parameters = std::mem::take(&mut request.query);
+    let mut include_docs = false;
+    for query in &queries {
+        include_docs |= Selection::new(&parameters, query, documents)?.walk.include_docs;
+        // The parameters may be long, and are read for each.
+        tokio::task::yield_now().await;
+    }
     let database = state.layer.database(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
-    let pages = Pages::new(selections.iter().any(|selection| selection.walk.include_docs));
+    let pages = Pages::new(include_docs);
     spawn(async move {
         let _memory = memory;
         sender.buffer.extend_from_slice(b"{\"results\":[\r\n");
-        for (at, selection) in selections.into_iter().enumerate() {
+        let mut design_documents = None;
+        for (at, query) in queries.into_iter().enumerate() {
             if at > 0 {
                 sender.buffer.extend_from_slice(b",\r\n");
             }
-            if write(&database, selection, &pages, &mut sender).await.is_err() {
+            // They were right before the answer began.
+            let Ok(selection) = Selection::new(&parameters, &query, documents) else { return };
+            let Ok(keys) = keys_of(&parameters, query) else { return };
+            if write(&database, selection, keys, &mut design_documents, &pages, &mut sender).await.is_err() {
                 return;
             }
         }
@@ -130,9 +137,8 @@ fn bound(value: Option<Value<'_>>) -> Bound {
 
 impl Selection {
     /// From the query string and the members of a body, which say the same things.
-    fn new(query: &Query, members: Value<'static>, documents: Documents) -> Result<Selection> {
-        let Value::Object(mut members) = members else { return Err(Failure::bad_request("a query must be an object")) };
-        let keys = members.iter().position(|(name, _)| name == "keys").map(|at| members.swap_remove(at).1);
+    fn new(query: &Query, members: &Value<'static>, documents: Documents) -> Result<Selection> {
+        let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
         let find = |names: &[&str]| members.iter().find(|(found, _)| names.contains(&found.as_ref()));
         let value = |names: &[&str]| -> Result<Option<Value<'static>>> {
             match find(names) {
@@ -158,12 +164,12 @@ impl Selection {
             Some((_, value)) => *value != Value::Bool(false),
             None => query.get("inclusive_end").is_none_or(|text| text == "true"),
         };
-        let keys = match keys {
-            Some(Value::Array(keys)) => Some(keys),
+        let has_keys = match find(&["keys"]) {
+            Some((_, Value::Array(_))) => true,
             Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
             None => match query.json(&["keys"])? {
-                None => None,
-                Some(Value::Array(keys)) => Some(keys),
+                None => false,
+                Some(Value::Array(_)) => true,
                 Some(_) => return Err(Failure::bad_request("`keys` parameter must be an array.")),
             },
         };
@@ -179,7 +185,7 @@ impl Selection {
         let mut nothing = false;
         let (mut start, mut end) = (bound(value(&["startkey", "start_key"])?), bound(value(&["endkey", "end_key"])?));
         let names_bounds = ["key", "startkey", "start_key", "endkey", "end_key"];
-        if keys.is_some() && names_bounds.iter().any(|name| find(&[name]).is_some() || query.get(name).is_some()) {
+        if has_keys && names_bounds.iter().any(|name| find(&[name]).is_some() || query.get(name).is_some()) {
             return Err(Failure::query("`keys` is incompatible with `key`, `start_key` and `end_key`"));
         }
         if let Some(key) = value(&["key"])? {
@@ -193,7 +199,15 @@ impl Selection {
         if documents == Documents::Design {
             only_design(&mut walk);
         }
-        Ok(Selection { walk, keys, update_seq: flag("update_seq")?, nothing, documents, show: Show::new(query)? })
+        Ok(Selection { walk, has_keys, update_seq: flag("update_seq")?, nothing, documents, show: Show::new(query)? })
+    }
+}
+
+/// The ids that a query asks for one by one, as JSON; [`Selection::new`] has checked it.
+fn keys_of(query: &Query, members: Value<'static>) -> Result<Option<Vec<Value<'static>>>> {
+    match take(members, "keys").map_or_else(|| query.json(&["keys"]), |keys| Ok(Some(keys)))? {
+        Some(Value::Array(keys)) => Ok(Some(keys)),
+        _ => Ok(None),
     }
 }
 
@@ -212,9 +226,12 @@ fn only_design(walk: &mut AllDocsQuery) {
     }
 }
 
+/// `design_documents`: how many there are, once they are counted for the request.
 async fn write(
     database: &Database,
     selection: Selection,
+    keys: Option<Vec<Value<'static>>>,
+    design_documents: &mut Option<u64>,
     pages: &Pages,
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
@@ -224,14 +241,17 @@ async fn write(
     let mut walk = database.all_docs(selection.walk.clone());
     let total = match selection.documents {
         Documents::All => walk.total_rows().await?,
-        Documents::Design => count_design_documents(database).await?,
+        Documents::Design => match *design_documents {
+            Some(count) => count,
+            None => *design_documents.insert(sender.unless_gone(count_design_documents(database)).await??),
+        },
     };
     let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
     // What lies before a walk that begins somewhere would have to be counted.
-    let is_from_begin = selection.walk.start.is_none() && selection.keys.is_none() && !selection.nothing;
+    let is_from_begin = selection.walk.start.is_none() && !selection.has_keys && !selection.nothing;
     head(total, is_from_begin.then(|| skip.min(total)), update_seq, &mut sender.buffer);
     let mut rows = 0;
-    if let Some(mut keys) = selection.keys {
+    if let Some(mut keys) = keys {
         if descending {
             keys.reverse();
         }
@@ -274,7 +294,8 @@ async fn write(
     } else if !selection.nothing {
         loop {
             let mut room = sender.page_room(pages).await?;
-            let Some(page) = walk.next_page().await? else { break };
+            // It goes on by itself while it passes rows over.
+            let Some(page) = sender.unless_gone(walk.next_page()).await?? else { break };
             shrink(&mut room, page_bytes(page.len(), page.iter().filter_map(|row| row.doc.as_ref())));
             for row in &page {
                 separator(&mut rows, &mut sender.buffer);

@@ -43,6 +43,15 @@ pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     }
 }
 
+/// Entries of a list that a request may have, where each is worked on by itself.
+pub(crate) const ENTRIES_MAX: usize = 100_000;
+
+/// 413 for a list of more than [`ENTRIES_MAX`].
+pub(crate) fn too_many(what: &str) -> Failure {
+    let reason = format!("at most {ENTRIES_MAX} {what} in a request");
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+}
+
 /// An edit and what became of it.
 type Written<'e> = (Edit<'e>, flatbed_layer::Result<Updated>);
 

@@ -1,12 +1,15 @@
 //! `_bulk_get`: revisions of many documents.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use flatbed_layer::json::Value;
 use flatbed_layer::{Database, Document, GetOptions, Got, NotFound, OpenRevs, RevId};
 use hyper::{StatusCode, header};
 
-use crate::attached::{self, Part, Show};
+use crate::attached::{self, ATTS_SINCE_MAX, Part, Show};
 use crate::error::{Failure, Result};
-use crate::handlers::bulk::{json_body, object, take};
+use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, take, too_many};
 use crate::json_out;
 use crate::multipart::write::{header_text, related};
 use crate::multipart::{accepts, new_boundary};
@@ -21,13 +24,13 @@ const READ_AT_ONCE: usize = 100;
 /// Answers up to about this long are not streamed.
 const WHOLE_BYTES_MAX: usize = 256 * 1024;
 
-/// What one entry asks for.
+/// What one entry asks for. It may take many times what the entry does, and is made when its turn has come.
 enum Wanted {
     Document {
         id: String,
         options: GetOptions,
         /// What the entry itself says of attachments.
-        show: Option<Show>,
+        show: Option<Arc<Show>>,
     },
     /// The id and revision as far as there are any, and what is wrong.
     Nonsense { id: Option<String>, rev: Option<String>, reason: &'static str },
@@ -40,9 +43,13 @@ impl Wanted {
         };
         let id = id.to_owned();
         let since = match doc.get("atts_since") {
-            None => Some(Vec::new()),
+            None => Some(HashSet::new()),
+            Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
+                let reason = "atts_since has too many revisions";
+                return Wanted::Nonsense { id: Some(id), rev: None, reason };
+            }
             Some(Value::Array(revs)) => {
-                revs.iter().map(|rev| rev.as_str()?.parse().ok()).collect::<Option<Vec<RevId>>>()
+                revs.iter().map(|rev| rev.as_str()?.parse().ok()).collect::<Option<HashSet<RevId>>>()
             }
             Some(_) => {
                 let reason = "att_since value must be array of revs.";
@@ -53,7 +60,7 @@ impl Wanted {
             return Wanted::Nonsense { id: Some(id), rev: None, reason: "Invalid rev format" };
         };
         let own = Some(since).filter(|since| !since.is_empty());
-        let own = own.map(|since| Show { data: true, since: Some(since), encoding: show.encoding });
+        let own = own.map(|since| Arc::new(Show { data: true, since: Some(since), encoding: show.encoding }));
         // They tell which of the revisions that the client has is an ancestor.
         let revs = revs || own.is_some();
         match doc.get("rev").map(Value::as_str) {
@@ -85,11 +92,14 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     }
     let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
     let show = Show::new(&request.query)?;
-    let wanted: Vec<Wanted> = docs.iter().map(|doc| Wanted::new(doc, revs, latest, &show)).collect();
-    drop(docs);
+    if docs.len() > ENTRIES_MAX {
+        return Err(too_many("docs"));
+    }
+    let docs = docs.into_iter().map(Value::into_owned).collect();
+    drop(bytes);
     let form = Form::of(&request)?;
     let database = state.layer.database(name);
-    let mut walk = BulkGet { database, wanted, at: 0, leaves: None, show, with_revisions: revs, form };
+    let mut walk = BulkGet { database, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
     walk.database.exists().await?;
     let pages = Pages::new(true);
     let mut out = if walk.form.is_json() { b"{\"results\":[".to_vec() } else { Vec::new() };
@@ -159,7 +169,7 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
         match &walk.form {
             Form::Json => sender.buffer.extend_from_slice(b"]}\n"),
             // CouchDB closes only what it has opened.
-            Form::Multipart { .. } if walk.wanted.is_empty() => {}
+            Form::Multipart { .. } if walk.docs.is_empty() => {}
             Form::Multipart { outer, .. } => sender.buffer.extend_from_slice(format!("\r\n--{outer}--\r\n").as_bytes()),
         }
         let _ = sender.finish().await;
@@ -262,7 +272,7 @@ impl Form {
 /// A piece of the answer.
 enum Text {
     Bytes(Vec<u8>),
-    Document(Box<Document>, Option<Show>),
+    Document(Box<Document>, Option<Arc<Show>>),
 }
 
 impl Text {
@@ -270,7 +280,7 @@ impl Text {
     fn has_data(&self, show: &Show) -> bool {
         match self {
             Text::Bytes(_) => false,
-            Text::Document(document, own) => own.as_ref().unwrap_or(show).data && !document.attachments.is_empty(),
+            Text::Document(document, own) => own.as_deref().unwrap_or(show).data && !document.attachments.is_empty(),
         }
     }
 
@@ -287,7 +297,7 @@ impl Text {
         match self {
             Text::Bytes(bytes) => out.extend_from_slice(bytes),
             Text::Document(document, own) => {
-                for part in attached::parts(document, own.as_ref().unwrap_or(&walk.show), walk.with_revisions) {
+                for part in attached::parts(document, own.as_deref().unwrap_or(&walk.show), walk.with_revisions) {
                     match part {
                         Part::Text(text) => out.extend_from_slice(&text),
                         Part::Body => out.extend_from_slice(&document.body),
@@ -302,12 +312,12 @@ impl Text {
         match (self, &walk.form) {
             (Text::Bytes(bytes), _) => sender.buffer.extend_from_slice(&bytes),
             (Text::Document(document, own), Form::Json) => {
-                let parts = attached::parts(&document, own.as_ref().unwrap_or(&walk.show), walk.with_revisions);
+                let parts = attached::parts(&document, own.as_deref().unwrap_or(&walk.show), walk.with_revisions);
                 attached::send(&walk.database, &document, parts, sender).await?;
             }
             (Text::Document(document, own), Form::Multipart { outer, .. }) => {
                 let inner = format!("--{}", new_boundary().map_err(|_| Interrupted)?);
-                let related = related(&document, own.as_ref().unwrap_or(&walk.show), walk.with_revisions, &inner);
+                let related = related(&document, own.as_deref().unwrap_or(&walk.show), walk.with_revisions, &inner);
                 let head = match related.has_data {
                     true => format!(
                         "\r\n--{outer}\r\nX-Doc-Id: {}\r\nX-Rev-Id: {}\r\nContent-Type: multipart/related; boundary={inner}\r\n\r\n",
@@ -333,7 +343,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn document(&mut self, document: Box<Document>, show: Option<&Show>) {
+    fn document(&mut self, document: Box<Document>, show: Option<&Arc<Show>>) {
         self.pieces.push(Text::Bytes(std::mem::take(&mut self.out)));
         self.pieces.push(Text::Document(document, show.cloned()));
     }
@@ -343,7 +353,7 @@ impl Texts {
         self.pieces
     }
 
-    fn ok(&mut self, form: &Form, document: Box<Document>, show: Option<&Show>) {
+    fn ok(&mut self, form: &Form, document: Box<Document>, show: Option<&Arc<Show>>) {
         if form.is_json() {
             self.out.extend_from_slice(b"{\"ok\":");
             self.document(document, show);
@@ -357,18 +367,25 @@ impl Texts {
 /// A `_bulk_get` under way.
 struct BulkGet {
     database: Database,
-    wanted: Vec<Wanted>,
+    docs: Vec<Value<'static>>,
     at: usize,
     /// Of an entry that means several leaves, how many are written.
     leaves: Option<usize>,
     show: Show,
     with_revisions: bool,
+    latest: bool,
     form: Form,
 }
 
 impl BulkGet {
     fn is_done(&self) -> bool {
-        self.at == self.wanted.len()
+        self.at == self.docs.len()
+    }
+
+    /// The entries at hand, so many at most.
+    fn wanted(&self, most: usize) -> Vec<Wanted> {
+        let docs = self.docs.iter().skip(self.at).take(most);
+        docs.map(|doc| Wanted::new(doc, self.with_revisions, self.latest, &self.show)).collect()
     }
 
     /// Reads some more; whether there is anything left behind it.
@@ -383,8 +400,7 @@ impl BulkGet {
     }
 
     async fn next_documents(&mut self, texts: &mut Texts) -> flatbed_layer::Result<()> {
-        let end = self.wanted.len().min(self.at + READ_AT_ONCE);
-        let chunk = self.wanted.get(self.at..end).unwrap_or_default();
+        let chunk = self.wanted(READ_AT_ONCE);
         let requests: Vec<(String, GetOptions)> = chunk
             .iter()
             .filter_map(|wanted| match wanted {
@@ -394,7 +410,7 @@ impl BulkGet {
             .collect();
         let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
         let mut found = found.into_iter();
-        for wanted in chunk {
+        for wanted in &chunk {
             let out = &mut texts.out;
             match wanted {
                 Wanted::Nonsense { id, rev, reason } => {
@@ -426,9 +442,9 @@ impl BulkGet {
 
     /// Some leaves of the entry at hand.
     async fn next_leaves(&mut self, from: usize, texts: &mut Texts) -> flatbed_layer::Result<()> {
-        let Some(Wanted::Document { id, options, show }) = self.wanted.get(self.at) else { return Ok(()) };
+        let Some(Wanted::Document { id, options, show }) = self.wanted(1).pop() else { return Ok(()) };
         let revs = options.rev.clone().map_or(OpenRevs::All, |rev| OpenRevs::Some(vec![rev]));
-        let (found, count) = self.database.open_revs(id, &revs, from, true, options).await?;
+        let (found, count) = self.database.open_revs(&id, &revs, from, true, &options).await?;
         let is_empty = found.is_empty();
         let mut written = from;
         for revision in found {
@@ -437,7 +453,7 @@ impl BulkGet {
             }
             match revision {
                 Ok(document) => texts.ok(&self.form, Box::new(document), show.as_ref()),
-                Err(rev) => self.form.missing(id, Some(&rev), NotFound::Missing, &mut texts.out),
+                Err(rev) => self.form.missing(&id, Some(&rev), NotFound::Missing, &mut texts.out),
             }
             written += 1;
         }

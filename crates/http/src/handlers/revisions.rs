@@ -1,75 +1,91 @@
 //! Which revisions a database has, and how many it keeps: `_revs_diff`, `_missing_revs`, `_revs_limit`.
 
+use std::borrow::Cow;
+
 use flatbed_layer::RevId;
 use flatbed_layer::json::Value;
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result, parse_rev};
-use crate::handlers::bulk::{json_body, object};
+use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, too_many};
 use crate::json_out;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
 
-/// Documents and revisions as a request names them.
-fn wanted(value: Value<'_>) -> Result<Vec<(String, Vec<RevId>)>> {
-    let Value::Object(members) = value else { return Err(Failure::invalid_json()) };
+/// Documents that are looked up together.
+const DOCUMENTS_AT_ONCE: usize = 100;
+
+/// A document and revisions as a request names them.
+fn wanted((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)> {
     let invalid = || Failure::bad_request("The request body must be an object of arrays of revisions");
-    let revs = |revs: Value<'_>| match revs {
-        Value::Array(revs) => revs.iter().map(|rev| parse_rev(rev.as_str().ok_or_else(invalid)?)).collect(),
-        _ => Err(invalid()),
-    };
-    members.into_iter().map(|(id, list)| Ok((id.into_owned(), revs(list)?))).collect()
+    let Value::Array(list) = list else { return Err(invalid()) };
+    let revs = list.iter().map(|rev| parse_rev(rev.as_str().ok_or_else(invalid)?));
+    Ok((id.into_owned(), revs.collect::<Result<_>>()?))
+}
+
+/// Looks up what a request names, a part at a time: `each` gets a document's id, what it lacks, and what may be ancestors of
+/// that.
+async fn look_up(
+    state: &State,
+    request: &mut Request,
+    name: &str,
+    mut each: impl FnMut(&str, &[RevId], &[RevId]),
+) -> Result<()> {
+    let body = json_body(request).await?;
+    let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::invalid_json()) };
+    let count = |list: &Value<'_>| if let Value::Array(list) = list { list.len().max(1) } else { 1 };
+    if members.iter().map(|(_, list)| count(list)).sum::<usize>() > ENTRIES_MAX {
+        return Err(too_many("revisions"));
+    }
+    let database = state.layer.database(name);
+    if members.is_empty() {
+        database.exists().await?;
+    }
+    let mut members = members.into_iter();
+    loop {
+        let part = members.by_ref().take(DOCUMENTS_AT_ONCE).map(wanted).collect::<Result<Vec<_>>>()?;
+        if part.is_empty() {
+            return Ok(());
+        }
+        let missing = database.missing_revs(&part).await?;
+        for ((id, _), (revs, ancestors)) in part.iter().zip(missing).filter(|(_, (revs, _))| !revs.is_empty()) {
+            each(id, &revs, &ancestors);
+        }
+    }
 }
 
 pub(crate) async fn revs_diff(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let body = json_body(&mut request).await?;
-    let wanted = wanted(object(&body.bytes)?)?;
-    let database = state.layer.database(name);
-    if wanted.is_empty() {
-        database.exists().await?;
-    }
-    let missing = database.missing_revs(&wanted).await?;
     let mut out = b"{".to_vec();
     let mut written = 0;
-    for ((id, _), (revs, ancestors)) in wanted.iter().zip(missing) {
-        if revs.is_empty() {
-            continue;
-        }
+    look_up(state, &mut request, name, |id, revs, ancestors| {
         json_out::comma(written, &mut out);
         written += 1;
         json_out::string(id, &mut out);
         out.extend_from_slice(b":{\"missing\":");
-        json_out::revs(&revs, &mut out);
+        json_out::revs(revs, &mut out);
         if !ancestors.is_empty() {
             out.extend_from_slice(b",\"possible_ancestors\":");
-            json_out::revs(&ancestors, &mut out);
+            json_out::revs(ancestors, &mut out);
         }
         out.push(b'}');
-    }
+    })
+    .await?;
     out.push(b'}');
     Ok(Reply::json(StatusCode::OK, out))
 }
 
 pub(crate) async fn missing_revs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let body = json_body(&mut request).await?;
-    let wanted = wanted(object(&body.bytes)?)?;
-    let database = state.layer.database(name);
-    if wanted.is_empty() {
-        database.exists().await?;
-    }
-    let missing = database.missing_revs(&wanted).await?;
     let mut out = b"{\"missing_revs\":{".to_vec();
     let mut written = 0;
-    for ((id, _), (revs, _)) in wanted.iter().zip(missing) {
-        if !revs.is_empty() {
-            json_out::comma(written, &mut out);
-            written += 1;
-            json_out::string(id, &mut out);
-            out.push(b':');
-            json_out::revs(&revs, &mut out);
-        }
-    }
+    look_up(state, &mut request, name, |id, revs, _| {
+        json_out::comma(written, &mut out);
+        written += 1;
+        json_out::string(id, &mut out);
+        out.push(b':');
+        json_out::revs(revs, &mut out);
+    })
+    .await?;
     out.extend_from_slice(b"}}");
     Ok(Reply::json(StatusCode::OK, out))
 }

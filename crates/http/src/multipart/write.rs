@@ -16,7 +16,7 @@ pub(crate) struct Related {
 /// Puts a document into CouchDB's form: `boundary` parts it, and attachments that `show` leaves out are stubs in its JSON.
 /// Whether `show` wants data at all is not asked.
 pub(crate) fn related(document: &Document, show: &Show, with_revisions: bool, boundary: &str) -> Related {
-    let known_to = show.known_to(document.revisions.as_deref());
+    let known_to = show.known_to(document);
     let goes = |attachment: &&flatbed_layer::Attachment| attachment.revpos > known_to;
     let has_data = document.attachments.iter().any(|attachment| goes(&attachment));
     let (mut out, mut parts) = (Vec::new(), Vec::new());
