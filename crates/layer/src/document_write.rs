@@ -71,6 +71,9 @@ const STEMMED_REVISION_BYTES: u64 = 200;
 /// Among so many bytes of lists a stub of another replica is looked for, about.
 const LISTS_READ_MAX: u64 = 8_000_000;
 
+/// And, where there are more, among the lists of so many of its ancestors, each of up to 90 kB.
+const NEAR_ANCESTORS: usize = 32;
+
 /// What a revision brings beside its place in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brings {
@@ -362,10 +365,21 @@ impl DocumentWrite<'_, '_> {
 
     /// The attachments of a revision of another replica: its stubs may mean those of any revision that is there.
     async fn attached_to(&self, path: &[RevId]) -> Result<Result<Vec<Attachment>>> {
-        let mut lists = match self.has_stubs() {
-            true => attachments::lists(self.trx, self.keys, LISTS_READ_MAX).await?.0,
-            false => Vec::new(),
+        let (mut lists, are_all) = match self.has_stubs() {
+            true => attachments::lists(self.trx, self.keys, LISTS_READ_MAX).await?,
+            false => (Vec::new(), true),
         };
+        if !are_all {
+            // They are in the order of generations, and the newest count most.
+            let is_read = |rev: &RevId| lists.iter().any(|(other, _)| other == rev);
+            let near: Vec<RevId> =
+                path.iter().skip(1).take(NEAR_ANCESTORS).filter(|rev| !is_read(rev)).cloned().collect();
+            let reads = near.into_iter().map(|rev| async {
+                let list = attachments::list(self.trx, self.keys, &rev).await?;
+                Ok::<_, Error>((rev, list))
+            });
+            lists.extend(futures_util::future::try_join_all(reads).await?);
+        }
         // Ancestors first, the nearest before all.
         lists.sort_by_key(|(rev, _)| path.iter().position(|ancestor| ancestor == rev).unwrap_or(usize::MAX));
         let known: Vec<_> = lists.into_iter().map(|(_, list)| list).collect();

@@ -90,6 +90,32 @@ async fn many_revisions_of_many_attachments() {
     assert!(info.active_size_bytes < 5_000, "{info:?}");
 }
 
+/// Its lists of attachments take more than is read of them to find what a stub means: the nearest revisions count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stub_of_a_replica_means_what_a_near_ancestor_has() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let name = |number: u64| format!("{number:03}{}", "n".repeat(400));
+    let mut line: Vec<RevId> = Vec::new();
+    for generation in 0..105_u64 {
+        let mut attachments = Vec::new();
+        for number in 0..170 {
+            let is_new = number == 0 || generation == 0;
+            let stub = AttachmentEdit::Stub { revpos: None };
+            let one = if is_new { data(&db, format!("{generation} {number}")).await } else { stub };
+            attachments.push((name(number), one));
+        }
+        line.insert(0, write(&db, edit("d", line.first().cloned(), false, attachments)).await.unwrap());
+    }
+    let revpos = Some(line[0].generation());
+    line.insert(0, format!("{}-a", line.len() + 1).parse().unwrap());
+    let stubs = vec![(name(0), AttachmentEdit::Stub { revpos })];
+    let of_replica = Edit { history: Some(line.clone()), ..edit("d", None, false, stubs) };
+    assert_eq!(write(&db, of_replica).await.unwrap(), line[0]);
+    assert_clean(&layer, &db).await;
+}
+
 /// As much as 4 branches of 460 revisions under an id of 2,048 letters: a NUL takes two bytes in a key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_branches_under_a_long_id() {
