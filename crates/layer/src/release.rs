@@ -11,17 +11,23 @@ use std::collections::HashSet;
 use foundationdb::options::MutationType;
 
 use crate::attachments::{decode_list, free, free_bytes};
+use crate::body::begin_read;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::keys::{Counter, KeyRange};
 use crate::layer::{Inner, random_id};
-use crate::read::{info, page_of};
+use crate::read::info;
 use crate::room::Room;
 use crate::seq::STAMP_BYTES;
 use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
-/// Lists that are read in one transaction, each of up to 90 kB.
-const LISTS_AT_ONCE: usize = 8;
+/// What is read in one transaction of a document's lists, about: the fewer transactions, the sooner a walk comes through
+/// between two edits.
+const LISTS_BYTES_MAX: u64 = 1_000_000;
+
+/// Entries of one document that one walk is for, and what is read of the queue for it, about.
+const ENTRIES_AT_ONCE: usize = 40;
+const ENTRIES_BYTES_MAX: u64 = 400_000;
 
 /// What freeing takes in one transaction, in bytes of what it writes.
 const FREED_BYTES_MAX: u64 = 300_000;
@@ -46,29 +52,28 @@ pub(crate) async fn drain(inner: &Inner, instance: &Instance, id: Option<&str>) 
     };
     let mut freed = 0;
     loop {
-        let mut next = NextEntry { inner, instance, range: &range };
-        let Some((key, list)) = transaction::read(&inner.db, &inner.metrics, &mut next).await? else {
+        let mut next = NextEntries { inner, instance, range: &range };
+        let Some(entries) = transaction::read(&inner.db, &inner.metrics, &mut next).await? else {
             return Ok(freed);
         };
         if inner.is_closing() {
             return Ok(freed);
         }
-        freed += entry(inner, instance, &key, &list).await?;
-        range.begin = [key.as_slice(), &[0]].concat();
+        freed += free_all(inner, instance, &entries).await?;
+        range.begin = entries.behind;
     }
 }
 
-/// Looks at one entry.
-async fn entry(inner: &Inner, instance: &Instance, key: &[u8], list: &[u8]) -> Result<u64> {
-    let (id, _) = instance.keys.split_released(key)?;
-    let all: Digests = decode_list(list)?.iter().map(|attachment| *attachment.digest()).collect();
+/// Frees what a document's entries name.
+async fn free_all(inner: &Inner, instance: &Instance, entries: &Entries) -> Result<u64> {
+    let Entries { id, keys, digests: all, .. } = entries;
     let mut freed = 0;
     for _ in 0..EDITS_MAX {
         let mut left = all.clone();
-        let mut range = instance.keys.document(&id).attachment_lists();
+        let mut range = instance.keys.document(id).attachment_lists();
         let mut stamp = None;
         let is_whole = loop {
-            let mut page = ListsPage { inner, instance, id: &id, range: &range };
+            let mut page = ListsPage { inner, instance, id, range: &range };
             let (seen, digests, next) = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
             if *stamp.get_or_insert(seen) != seen {
                 break false;
@@ -85,7 +90,7 @@ async fn entry(inner: &Inner, instance: &Instance, key: &[u8], list: &[u8]) -> R
         let left: Vec<[u8; 32]> = left.into_iter().collect();
         let mut rest = left.as_slice();
         loop {
-            let mut step = Free { inner, instance, id: &id, stamp, key, digests: rest };
+            let mut step = Free { inner, instance, id, stamp, keys, digests: rest };
             let Some((bytes, count)) = transaction::write(&inner.db, &inner.metrics, &mut step).await? else { break };
             freed += bytes;
             rest = rest.get(count..).unwrap_or_default();
@@ -105,20 +110,41 @@ async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<(
     }
 }
 
-/// The first entry of a range.
-struct NextEntry<'a> {
+/// Entries of one document.
+struct Entries {
+    id: String,
+    keys: Vec<Vec<u8>>,
+    digests: Digests,
+    /// Where the next ones may be.
+    behind: Vec<u8>,
+}
+
+/// The first entries of a range, of one document.
+struct NextEntries<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     range: &'a KeyRange,
 }
 
-impl Operation for NextEntry<'_> {
-    type Output = Option<(Vec<u8>, Vec<u8>)>;
+impl Operation for NextEntries<'_> {
+    type Output = Option<Entries>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         same(self.inner, self.instance, trx).await?;
-        let page = trx.get_range(&page_of(self.range, 1, false), 1, true).await?;
-        Ok(page.first().map(|row| (row.key().to_vec(), row.value().to_vec())))
+        let (pages, _) = begin_read(trx, self.range.clone()).up_to(trx, ENTRIES_BYTES_MAX).await?;
+        let mut found: Option<Entries> = None;
+        for row in pages.iter().flat_map(|page| page.iter()).take(ENTRIES_AT_ONCE) {
+            let (id, _) = self.instance.keys.split_released(row.key())?;
+            let (keys, digests, behind) = (Vec::new(), Digests::new(), Vec::new());
+            let entries = found.get_or_insert_with(|| Entries { id: id.clone(), keys, digests, behind });
+            if entries.id != id {
+                break;
+            }
+            entries.keys.push(row.key().to_vec());
+            entries.digests.extend(decode_list(row.value())?.iter().map(|attachment| *attachment.digest()));
+            entries.behind = [row.key(), &[0]].concat();
+        }
+        Ok(found)
     }
 }
 
@@ -140,13 +166,13 @@ impl Operation for ListsPage<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         same(self.inner, self.instance, trx).await?;
         let stamp = info(trx, &self.instance.keys.document(self.id), true).await?.map_or([0; STAMP_BYTES], |i| i.stamp);
-        let page = trx.get_range(&page_of(self.range, LISTS_AT_ONCE, false), 1, true).await?;
+        let (pages, are_all) = begin_read(trx, self.range.clone()).up_to(trx, LISTS_BYTES_MAX).await?;
         let mut digests = Digests::new();
-        for row in &page {
+        for row in pages.iter().flat_map(|page| page.iter()) {
             digests.extend(decode_list(row.value())?.iter().map(|attachment| *attachment.digest()));
         }
-        let is_more = page.more() || page.len() == LISTS_AT_ONCE;
-        let next = page.last().filter(|_| is_more).map(|last| [last.key(), &[0]].concat());
+        let last = pages.iter().rev().find_map(|page| page.last()).filter(|_| !are_all);
+        let next = last.map(|last| [last.key(), &[0]].concat());
         Ok((stamp, digests, next))
     }
 }
@@ -157,8 +183,8 @@ struct Free<'a> {
     instance: &'a Instance,
     id: &'a str,
     stamp: Stamp,
-    /// The entry, which goes with the last of them.
-    key: &'a [u8],
+    /// The entries, which go with the last of them.
+    keys: &'a [Vec<u8>],
     digests: &'a [[u8; 32]],
 }
 
@@ -191,8 +217,57 @@ impl Operation for Free<'_> {
             Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
         }
         if count == self.digests.len() {
-            trx.clear(self.key);
+            self.keys.iter().for_each(|key| trx.clear(key));
         }
         Ok(Some((freed.max(0) as u64, count)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+    use crate::{AttachmentEdit, Database, Edit};
+    use flatbed_flatten::json::{Limits, parse};
+
+    async fn data(db: &Database, text: String) -> AttachmentEdit {
+        let mut upload = db.upload("x/y", false).await.unwrap();
+        upload.write(text.as_bytes()).await.unwrap();
+        AttachmentEdit::Data { content_type: "x/y".into(), revpos: None, data: upload.finish().await.unwrap() }
+    }
+
+    /// Its lists take more than an edit reads, so what each one trims goes to the queue.
+    #[tokio::test]
+    async fn one_walk_through_a_documents_lists_is_for_all_that_left_it() {
+        let (db, _directory) = database().await;
+        db.set_revs_limit(100).await.unwrap();
+        let mut parent = None;
+        for number in 0..130_u64 {
+            let mut attachments = Vec::new();
+            for at in 0..20 {
+                let one = match number == 0 || at == number % 20 {
+                    true => data(&db, format!("{number} {at}")).await,
+                    false => AttachmentEdit::Stub { revpos: None },
+                };
+                attachments.push((format!("{}{at:02}", "a".repeat(100)), one));
+            }
+            let body = parse(b"{}", &Limits::default()).unwrap();
+            let edit = Edit { id: "d".into(), parent, history: None, deleted: false, attachments, body };
+            parent = Some(db.update(&edit).await.unwrap().rev);
+        }
+        let inner = &db.inner;
+        let instance = crate::write::instance_of(inner, "db").await.unwrap();
+        let left = async || {
+            let mut next = NextEntries { inner, instance: &instance, range: &instance.keys.released_all() };
+            transaction::read(&inner.db, &inner.metrics, &mut next).await.unwrap().map(|entries| entries.keys.len())
+        };
+        assert!(left().await >= Some(25), "{:?}", left().await);
+        let before = inner.metrics.transactions.get();
+        assert!(drain(inner, &instance, None).await.unwrap() > 0);
+        let transactions = inner.metrics.transactions.get() - before;
+        assert!(transactions <= 6, "{transactions} transactions");
+        assert_eq!(left().await, None);
+        let report = crate::check::check_database(&db, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
     }
 }
