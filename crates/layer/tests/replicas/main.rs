@@ -10,6 +10,7 @@ mod work;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flatbed_layer::renew::renew;
 use flatbed_layer::{CreateOptions, Database, Layer};
 use model::Model;
 use replica::{assert_equal, copy, everything};
@@ -39,6 +40,28 @@ async fn quiet(layers: &[Layer], db: &Database) {
 }
 
 impl Scenario {
+    /// Renews the store; killed now and then, and taken up again.
+    async fn renew(&self, store: &Store, random: &mut Random) {
+        loop {
+            let mut left = random.below(6);
+            let is_killed = random.below(2) == 0;
+            let progress = move |_: u64| {
+                left = left.saturating_sub(1);
+                if left == 0 && is_killed {
+                    std::panic::resume_unwind(Box::new(()));
+                }
+            };
+            let (fdb, root) = (Arc::clone(&store.fdb), store.root.clone());
+            match tokio::spawn(async move { renew(&fdb, &root, false, progress).await }).await {
+                Ok(renewed) => {
+                    renewed.expect("renewed");
+                    return;
+                }
+                Err(killed) => assert!(killed.is_panic()),
+            }
+        }
+    }
+
     async fn run(&self, store: &Store) {
         let mut random = Random(self.seed);
         let run_bytes = [None, Some(0), Some(300)][random.below(3) as usize];
@@ -59,24 +82,35 @@ impl Scenario {
         let model = Model::default();
         let next = Arc::default();
         let began = Instant::now();
-        let workers: Vec<_> = (0..WORKERS)
-            .map(|number| {
-                let layer = layers[number as usize % 2].clone();
-                let worker = Worker {
-                    db: layer.database("db"),
-                    layer,
-                    random: Random(seed.wrapping_mul(1_000).wrapping_add(number)),
-                    model: model.clone(),
-                    revs_limits: revs_limits.clone(),
-                    next: Arc::clone(&next),
-                };
-                tokio::spawn(worker.run(self.operations))
-            })
-            .collect();
-        for worker in workers {
-            worker.await.expect("a client");
+        // A renewal in between: the layers go on with what they have cached.
+        let is_renewed = random.below(2) == 0;
+        for part in 0..1 + u64::from(is_renewed) {
+            if part > 0 {
+                self.renew(store, &mut random).await;
+                // An upload that begins with what was cached would be refused, once.
+                for layer in &layers {
+                    layer.database("db").exists().await.expect("it is there");
+                }
+            }
+            let workers: Vec<_> = (0..WORKERS)
+                .map(|number| {
+                    let layer = layers[number as usize % 2].clone();
+                    let worker = Worker {
+                        db: layer.database("db"),
+                        layer,
+                        random: Random(seed.wrapping_mul(1_000).wrapping_add(part * WORKERS + number)),
+                        model: model.clone(),
+                        revs_limits: revs_limits.clone(),
+                        next: Arc::clone(&next),
+                    };
+                    tokio::spawn(worker.run(self.operations / (1 + u64::from(is_renewed))))
+                })
+                .collect();
+            for worker in workers {
+                worker.await.expect("a client");
+            }
+            quiet(&layers, &db).await;
         }
-        quiet(&layers, &db).await;
         let worked = began.elapsed();
         assert_clean(&layers[0], &db).await;
         let limit = db.revs_limit().await.expect("read");
