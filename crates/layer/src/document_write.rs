@@ -74,6 +74,9 @@ const LISTS_READ_MAX: u64 = 8_000_000;
 /// And, where there are more, among the lists of so many of its ancestors, each of up to 90 kB.
 const NEAR_ANCESTORS: usize = 32;
 
+/// Records of leaves that are none any more that are asked for at once: a path may end as many branches as there are.
+const SUPERSEDED_AT_ONCE: usize = 100;
+
 /// What a revision brings beside its place in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brings {
@@ -597,22 +600,27 @@ impl DocumentWrite<'_, '_> {
             superseded.kept_bytes += self.body.stored_bytes as i64;
         }
         let mut listed = Vec::new();
-        for (at, rev) in grown.superseded.iter().enumerate() {
-            let is_old_winner = old.is_some_and(|old| old.winner == *rev);
-            if let (true, false, Some(old)) = (is_old_winner, self.instance.record.leaves_only, old) {
-                superseded.kept_bytes += old.stored_bytes as i64;
-                continue;
+        let keeps = |rev: &RevId| !self.instance.record.leaves_only && old.is_some_and(|old| old.winner == *rev);
+        for (part, revs) in grown.superseded.chunks(SUPERSEDED_AT_ONCE).enumerate() {
+            let read = |rev: &RevId| (!keeps(rev)).then(|| self.trx.get(&self.keys.revision(rev), true));
+            let reads: Vec<_> = revs.iter().map(read).collect();
+            for (at, (rev, record)) in revs.iter().zip(reads).enumerate() {
+                let Some(record) = record else {
+                    superseded.kept_bytes += old.map_or(0, |old| old.stored_bytes as i64);
+                    continue;
+                };
+                let Some(record) = record.await? else { continue };
+                let mut record = RevisionRecord::decode(&record)?;
+                let is_first = (part, at) == (0, 0);
+                if !self.instance.record.leaves_only || !is_first && self.room.is_empty() {
+                    superseded.kept_bytes += record.stored_bytes as i64;
+                    continue;
+                }
+                let (listed, dropped) = (&mut listed, &mut superseded.dropped);
+                drop_revision(self.trx, self.instance, self.keys, rev, &record, self.room, listed, dropped).await?;
+                record.body_dropped = true;
+                Quiet(self.trx).set(&self.keys.revision(rev), &record.encode())?;
             }
-            let Some(record) = self.trx.get(&self.keys.revision(rev), true).await? else { continue };
-            let mut record = RevisionRecord::decode(&record)?;
-            if !self.instance.record.leaves_only || at > 0 && self.room.is_empty() {
-                superseded.kept_bytes += record.stored_bytes as i64;
-                continue;
-            }
-            let (listed, dropped) = (&mut listed, &mut superseded.dropped);
-            drop_revision(self.trx, self.instance, self.keys, rev, &record, self.room, listed, dropped).await?;
-            record.body_dropped = true;
-            Quiet(self.trx).set(&self.keys.revision(rev), &record.encode())?;
         }
         let (id, room) = (&self.edit.id, self.room);
         let lists = attachments::drop_lists(self.trx, self.instance, self.keys, id, &listed, room);

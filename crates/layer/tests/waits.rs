@@ -227,6 +227,18 @@ async fn documents(layer: &Layer, table: &mut Table) {
         .unwrap();
     table.row("a leaf of 20 is purged", db.purge("leaves", &[format!("1-{:032x}", 3).parse().unwrap()])).await.unwrap();
 
+    let mut line: Vec<RevId> = Vec::new();
+    for generation in 1..=150 {
+        let rev: RevId = format!("{generation}-{:032x}", 7).parse().unwrap();
+        let (history, text) = (Some(vec![rev.clone()]), body(generation));
+        db.update(&Edit { history, ..edit("joined".into(), None, &text) }).await.unwrap();
+        line.insert(0, rev);
+    }
+    line.insert(0, format!("151-{:032x}", 7).parse().unwrap());
+    let text = body(151);
+    let joins = Edit { history: Some(line), ..edit("joined".into(), None, &text) };
+    table.row("a path that ends 150 branches", db.update(&joins)).await.unwrap();
+
     let mut random = Random(1);
     let text: String = (0..2_000_000).map(|_| char::from(b'a' + random.below(26) as u8)).collect();
     let large = format!(r#"{{"text":"{text}"}}"#);
