@@ -139,6 +139,10 @@ pub enum Error {
         /// How many there may be.
         leaves_max: usize,
     },
+    /// The edits of one request go through more leaves than they may. Some of them may have been made; the same edits are
+    /// taken in several requests.
+    #[error("The request edits documents with many conflicting revisions too often: send it in parts")]
+    TooManyEdits,
     /// A function of a design document forbids the edit, and says why.
     #[error("{0}")]
     Forbidden(String),

@@ -10,7 +10,7 @@ use crate::database::Database;
 use crate::instance::Instance;
 use crate::renew::renew;
 use crate::transaction::{Attempt, Operation, Transaction};
-use crate::write::WriteBatch;
+use crate::write::{Work, WriteBatch};
 use crate::{CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
@@ -83,10 +83,16 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
         let mut batches = crate::write::prepare(inner, &instance, &edits, &[0], &mut results).await.unwrap();
         (instance, batches.pop().unwrap())
     };
+    let work = Work::new(inner);
     let (instance, mut items) = prepared().await;
-    is_refused(&db, WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 }).await;
+    is_refused(
+        &db,
+        WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0, work: &work },
+    )
+    .await;
     // After its end it finds out by itself: what was prepared for the store of before is not written.
-    let mut write = WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
+    let mut write =
+        WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0, work: &work };
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
     assert!(matches!(write.attempt(&trx, Attempt::default()).await, Ok(None)));
 

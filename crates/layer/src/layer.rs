@@ -9,7 +9,7 @@ use flatbed_metrics::Family;
 use foundationdb::options::StreamingMode;
 use foundationdb::{Database as Fdb, RangeOption};
 use prost::Message;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::compact::{CompactionProgress, Compactions};
 use crate::database::Database;
@@ -41,6 +41,9 @@ pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
 /// Most leaves of a document, unless the layer is set up otherwise.
 pub const LEAVES_MAX: usize = 10_000;
 
+/// Most leaves that the edits of one request go through, unless the layer is set up otherwise: some 15 s of processor.
+pub const LEAVES_READ_MAX: u64 = 15_000_000;
+
 /// How many revisions of a branch are kept where a database says nothing else (CouchDB's default `_revs_limit`).
 pub const REVS_LIMIT: u64 = 1_000;
 
@@ -65,6 +68,8 @@ pub struct LayerOptions {
     pub watches_max: usize,
     /// How many leaves a document may have: each edit of it reads them all. Replication makes no more.
     pub leaves_max: usize,
+    /// How many leaves the edits of one request may go through: each edit of a document with several goes through all.
+    pub leaves_read_max: u64,
     /// Databases that are held in memory, some 40 kB each: further ones take the place of others that nobody is using.
     pub databases_cached_max: usize,
     /// What was uploaded longer ago and not renewed since, and no document took, is removed.
@@ -79,6 +84,7 @@ impl Default for LayerOptions {
             default_run_bytes: DEFAULT_RUN_BYTES,
             watches_max: WATCHES_MAX,
             leaves_max: LEAVES_MAX,
+            leaves_read_max: LEAVES_READ_MAX,
             databases_cached_max: DATABASES_CACHED_MAX,
             uploads_broken_after: crate::staging::BROKEN_AFTER,
         }
@@ -132,6 +138,8 @@ pub(crate) struct Inner {
     pub closing: watch::Sender<bool>,
     /// Followers of `_db_updates`.
     pub updates: UpdatesHub,
+    /// The turn of writes that take much.
+    pub heavy_writes: Semaphore,
     /// What runs functions of design documents.
     pub validate: OnceLock<Arc<dyn Validate>>,
     uuid: String,
@@ -166,6 +174,7 @@ impl Layer {
             hubs_running: AtomicUsize::new(0),
             closing,
             updates: UpdatesHub::default(),
+            heavy_writes: Semaphore::new(1),
             validate: OnceLock::new(),
             uuid,
             databases,

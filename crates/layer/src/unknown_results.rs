@@ -12,7 +12,7 @@ use crate::local::{EditLocals, LocalEdit};
 use crate::once::Once;
 use crate::purge::Purge;
 use crate::transaction::{Attempt, Operation, Transaction};
-use crate::write::WriteBatch;
+use crate::write::{Work, WriteBatch};
 use crate::{CreateOptions, Database, Edit, Error, Layer, LayerOptions, LocalDocument, RevId};
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
@@ -332,8 +332,15 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
         let mut results = vec![None];
         let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
         let mut items = batches.pop().unwrap();
-        let mut write =
-            WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
+        let work = Work::new(&db.inner);
+        let mut write = WriteBatch {
+            inner: &db.inner,
+            instance: &instance,
+            edits: &edits,
+            items: &mut items,
+            attempts: 0,
+            work: &work,
+        };
         let committed = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
         let [Ok(mine)] = &committed[..] else { panic!("{committed:?}") };
         db.set_revs_limit(revs_limit).await.unwrap();
@@ -362,8 +369,15 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
         let mut results = vec![None];
         let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
         let mut items = batches.pop().unwrap();
-        let mut write =
-            WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
+        let work = Work::new(&db.inner);
+        let mut write = WriteBatch {
+            inner: &db.inner,
+            instance: &instance,
+            edits: &edits,
+            items: &mut items,
+            attempts: 0,
+            work: &work,
+        };
         store.attempt(&mut write, FIRST, false).await.unwrap().unwrap();
         if !child_comes_first {
             replicate(&db, id, "3-c 2-b 1-a").await;
@@ -395,7 +409,15 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
     let mut results = vec![None; edits.len()];
     let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &all, &mut results).await.unwrap();
     let mut items = batches.pop().unwrap();
-    let mut write = WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0 };
+    let work = Work::new(&db.inner);
+    let mut write = WriteBatch {
+        inner: &db.inner,
+        instance: &instance,
+        edits: &edits,
+        items: &mut items,
+        attempts: 0,
+        work: &work,
+    };
     let mut tried = Vec::new();
     for _ in 0..10 {
         tried.push(store.attempt(&mut write, FIRST, false).await.unwrap().unwrap().len());

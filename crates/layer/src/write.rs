@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatbed_revtree::RevId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::SemaphorePermit;
 
 use crate::attachments;
 use crate::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
@@ -42,11 +44,47 @@ const BATCHES_AT_ONCE: usize = 4;
 /// A transaction that has failed more often than this takes half the documents, and half of these at each further failure.
 const WHOLE_FAILURES_MAX: u32 = 4;
 
+/// A request that has gone through so many leaves takes turns with others like it, a transaction at a time: all together
+/// they take one processor.
+const LEAVES_BEFORE_TURNS: u64 = 500_000;
+
 /// How often edits are validated anew because what validates has changed under them.
 const VALIDATORS_MAX: usize = 32;
 
 /// How often a write begins anew because the database was deleted and created again, or restored, under it.
 const INSTANCES_MAX: usize = 8;
+
+/// The leaves that a request's edits have gone through: an edit of a document reads all of them, whatever its own size.
+/// Its task goes on when the client has gone, so that the work itself must have a bound.
+#[derive(Debug)]
+pub(crate) struct Work {
+    leaves: AtomicU64,
+    leaves_max: u64,
+}
+
+impl Work {
+    pub(crate) fn new(inner: &Inner) -> Work {
+        Work { leaves: AtomicU64::new(0), leaves_max: inner.options.leaves_read_max }
+    }
+
+    /// An edit of a document with so many leaves is about to be made.
+    fn begin_edit(&self, leaves: u32) -> Result<()> {
+        // The only leaf comes with the document.
+        if leaves < 2 {
+            return Ok(());
+        }
+        let before = self.leaves.fetch_add(u64::from(leaves), Ordering::Relaxed);
+        if before >= self.leaves_max { Err(Error::TooManyEdits) } else { Ok(()) }
+    }
+
+    /// Waits for its turn, where the request has taken much already.
+    async fn turn<'i>(&self, inner: &'i Inner) -> Option<SemaphorePermit<'i>> {
+        if self.leaves.load(Ordering::Relaxed) < LEAVES_BEFORE_TURNS {
+            return None;
+        }
+        inner.heavy_writes.acquire().await.ok()
+    }
+}
 
 /// Writes edits; one result each, in order. Several edits of one document are made one after the other.
 pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
@@ -71,8 +109,9 @@ pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> 
         // No transaction will find out whether the database is there.
         resolved(inner, name).await?;
     }
+    let work = Work::new(inner);
     for wave in waves {
-        write_wave(database, edits, &wave, &mut results).await?;
+        write_wave(database, edits, &wave, &work, &mut results).await?;
     }
     let missing = || Err(Error::Corrupt("an edit has no result".into()));
     Ok(results.into_iter().map(|result| result.unwrap_or_else(missing)).collect())
@@ -83,6 +122,7 @@ async fn write_wave(
     database: &Database,
     edits: &[Edit<'_>],
     wave: &[usize],
+    work: &Work,
     results: &mut [Option<Result<Updated>>],
 ) -> Result<()> {
     let (inner, name) = (&*database.inner, &*database.name);
@@ -100,7 +140,7 @@ async fn write_wave(
             while under_way.len() < BATCHES_AT_ONCE
                 && let Some(batch) = batches.next()
             {
-                under_way.push(write_batch(database, instance.clone(), edits, batch));
+                under_way.push(write_batch(database, instance.clone(), edits, batch, work));
             }
             let Some(done) = under_way.next().await else { break };
             for (at, result) in done? {
@@ -184,6 +224,7 @@ async fn write_batch(
     mut instance: Arc<Instance>,
     edits: &[Edit<'_>],
     batch: Vec<Item>,
+    work: &Work,
 ) -> Result<Vec<(usize, Option<Result<Updated>>)>> {
     let mut done = Vec::with_capacity(batch.len());
     let inner = &*database.inner;
@@ -197,8 +238,11 @@ async fn write_batch(
             rest.iter_mut().zip(refused).for_each(|(item, refused)| item.refused = refused);
             validated = Some(instance.record.rules);
         }
-        let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0 };
-        let Some(results) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
+        let turn = work.turn(inner).await;
+        let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0, work };
+        let written = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
+        drop(turn);
+        let Some(results) = written else {
             let found = resolved(inner, &database.name).await?;
             if found.id() == instance.id() && changes < VALIDATORS_MAX {
                 // What validates has changed: the same edits are asked about anew, and know what became of them.
@@ -257,6 +301,7 @@ pub(crate) struct WriteBatch<'a, 'e> {
     pub items: &'a mut Vec<Item>,
     /// How many there have been.
     pub attempts: u32,
+    pub work: &'a Work,
 }
 
 impl Operation for WriteBatch<'_, '_> {
@@ -322,6 +367,7 @@ impl Operation for WriteBatch<'_, '_> {
             if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
                 break;
             }
+            self.work.begin_edit(info.as_ref().map_or(0, |info| info.leaf_count))?;
             let edit = &self.edits[item.at];
             let (body, token) = (&item.body, &item.token);
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);

@@ -14,18 +14,19 @@ struct Write {
     body: String,
 }
 
+fn edit(write: &Write) -> Edit<'static> {
+    let parts = EditParts::from_json(parse(write.body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+    Edit {
+        id: write.id.clone().into(),
+        parent: write.parent.clone(),
+        history: write.history.clone(),
+        deleted: parts.deleted,
+        attachments: Vec::new(),
+        body: parts.body.into_owned(),
+    }
+}
+
 async fn bulk(db: &Database, writes: &[Write]) -> Vec<Result<RevId>> {
-    let edit = |write: &'_ Write| {
-        let parts = EditParts::from_json(parse(write.body.as_bytes(), &Limits::default()).unwrap()).unwrap();
-        Edit {
-            id: write.id.clone().into(),
-            parent: write.parent.clone(),
-            history: write.history.clone(),
-            deleted: parts.deleted,
-            attachments: Vec::new(),
-            body: parts.body.into_owned(),
-        }
-    };
     let edits: Vec<_> = writes.iter().map(edit).collect();
     let results = db.bulk_update(&edits).await.expect("a bulk");
     results.into_iter().map(|result| result.map(|updated| updated.rev)).collect()
@@ -161,4 +162,30 @@ async fn what_reads_many_leaves_ends_a_read_of_many_documents() {
     // Each of them reads all leaves.
     let found = db.get_many(&requests).await.unwrap().len();
     assert!((1..100).contains(&found), "{found}");
+}
+
+#[tokio::test]
+async fn edits_of_one_request_go_through_a_bounded_number_of_leaves() {
+    let store = Store::new();
+    let layer = store.layer_with(LayerOptions { leaves_read_max: 2_000, ..LayerOptions::default() }).await;
+    let db = create(&layer, "db", None).await;
+    let branches = |begin, end| -> Vec<Write> {
+        (begin..end).map(|at| replicated("d", &[format!("2-{at:03}"), "1-a".into()], "{}")).collect()
+    };
+    let count = async || db.open_revs("d", &OpenRevs::All, 0, false, &GetOptions::default()).await.unwrap().1;
+    assert!(bulk(&db, &branches(0, 60)).await.iter().all(Result::is_ok));
+    let edits = |writes: &[Write]| -> Vec<Edit<'static>> { writes.iter().map(edit).collect() };
+    let refused = db.bulk_update(&edits(&branches(60, 160))).await;
+    assert!(matches!(refused, Err(Error::TooManyEdits)), "{refused:?}");
+    // Those before the one that was too many are made.
+    let made = count().await;
+    assert!((61..160).contains(&made), "{made}");
+    // In parts it is taken, and what many documents cost is not counted.
+    for begin in (60..160).step_by(10) {
+        assert!(bulk(&db, &branches(begin, begin + 10)).await.iter().all(Result::is_ok));
+    }
+    assert_eq!(count().await, 160);
+    let others: Vec<Write> = (0..50).map(|at| replicated(&format!("e{at}"), &["1-a".into()], "{}")).collect();
+    assert!(bulk(&db, &others).await.iter().all(Result::is_ok));
+    assert_clean(&layer, &db).await;
 }
