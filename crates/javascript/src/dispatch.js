@@ -41,7 +41,7 @@ export const dispatch = (() => {
     const source = member(path);
     if (typeof source !== 'string') throw new Failure('missing', '');
     try {
-      found = evaluate('(' + trimEnd(source, /[\s;]+$/, '') + '\n)');
+      found = evaluate(checkedCode('(' + trimEnd(source, /[\s;]+$/, '') + '\n)'));
     } catch (error) {
       throw new Failure('compilation_error', `${error}`);
     }
@@ -67,7 +67,7 @@ export const dispatch = (() => {
     if (typeof source !== 'string') throw new Failure('invalid_require_path', `Must require a string: ${name}`);
     const module = { id: path.join('/'), exports: {} };
     setModule(key, module);
-    const body = evaluate(`(function (module, exports, require) {${source}\n})`);
+    const body = evaluate(checkedCode(`(function (module, exports, require) {${source}\n})`));
     body(module, module.exports, (other) => require(other, path));
     return module.exports;
   };

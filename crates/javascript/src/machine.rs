@@ -16,7 +16,7 @@ const MEMORY_BYTES_MAX: usize = 128 * 1024 * 1024;
 const STACK_BYTES_MAX: usize = 512 * 1024;
 
 /// What answers a call; written in JavaScript.
-const DISPATCH: &str = include_str!("dispatch.js");
+const DISPATCH: &str = concat!(include_str!("patterns.js"), include_str!("dispatch.js"));
 
 /// [`DISPATCH`], compiled: to parse it takes longer than all else that makes a machine.
 pub(crate) struct Dispatch(Vec<u8>);
