@@ -196,6 +196,10 @@ impl Step<'_> {
         let (mut user_version, mut first, mut cleared, mut last) = (0, None, None::<Vec<u8>>, None);
         for ((key, value), info) in rows.iter().zip(infos) {
             last = Some(key);
+            if *key >= own.end {
+                // What was moved lies between entries of older incarnations before and behind it.
+                cleared.take_if(|begin| *begin < own.begin).inspect(|begin| trx.clear_range(begin, &own.begin));
+            }
             let Ok(seq) = self.keys.by_seq_parse(key) else {
                 // What is no entry stays, for the checker to tell of.
                 cleared.take().inspect(|begin| trx.clear_range(begin, key));
@@ -266,4 +270,41 @@ async fn read(trx: &Transaction, range: &KeyRange, most: usize) -> Result<(Vec<R
     let page = trx.get_range(&page_of(range, most, false), 1, false).await?;
     let is_all = !page.more() && page.len() < most;
     Ok((page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect(), is_all))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fenced::database;
+    use crate::renew::renew;
+    use crate::seq::Seq;
+    use crate::transaction::Transaction;
+    use crate::{ChangesQuery, Edit, check};
+    use flatbed_flatten::json::{Limits, parse};
+
+    #[tokio::test]
+    async fn entries_before_and_behind_the_new_incarnation_are_moved() {
+        let (db, _directory) = database().await;
+        let ids = ["a", "b", "c"];
+        for id in ids {
+            let body = parse(b"{}", &Limits::default()).unwrap();
+            let (id, attachments) = (id.into(), Vec::new());
+            db.update(&Edit { id, parent: None, history: None, deleted: false, attachments, body }).await.unwrap();
+        }
+        let inner = &db.inner;
+        let instance = crate::write::instance_of(inner, "db").await.unwrap();
+        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        for (id, incarnation) in ids.into_iter().zip([0, 0, u64::MAX]) {
+            let info = crate::read::info(&trx, &instance.keys.document(id), true).await.unwrap().expect("a document");
+            let key = instance.keys.by_seq(&Seq::new(instance.incarnation(), info.stamp));
+            let entry = trx.get(&key, true).await.unwrap().expect("an entry");
+            trx.clear(&key);
+            trx.set(&instance.keys.by_seq(&Seq::new(incarnation, info.stamp)), &entry);
+        }
+        trx.commit().await.unwrap();
+        renew(&inner.db, &inner.options.root, false, |_| {}).await.unwrap();
+        let page = db.changes(ChangesQuery::default()).next_page().await.unwrap();
+        assert_eq!(page.rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ids);
+        let report = check::check_database(&db, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+    }
 }
