@@ -5,8 +5,10 @@
 //! several may run in one process.
 #![forbid(unsafe_code)]
 
+mod arriving;
 mod attached;
 mod auth;
+mod body_memory;
 mod cors;
 mod error;
 mod functions;

@@ -117,9 +117,15 @@ pub(crate) fn exposition(state: &State) -> String {
 }
 
 fn memory(state: &State) -> [Family; 2] {
-    let ([texts, trees], pages, unsent) =
+    let ([texts, trees, uploads], pages, unsent) =
         (state.memory.usage(), state.outlets.page_usage(), state.outlets.piece_usage());
-    let parts = [("request_text", texts), ("request_tree", trees), ("answer_page", pages), ("answer_unsent", unsent)];
+    let parts = [
+        ("request_text", texts),
+        ("request_tree", trees),
+        ("request_upload", uploads),
+        ("answer_page", pages),
+        ("answer_unsent", unsent),
+    ];
     let mut used =
         Family::new("flatbed_memory_used_bytes", "Memory that requests' bodies and answers hold.", Kind::Gauge);
     let mut limit = Family::new("flatbed_memory_limit_bytes", "What they may hold at most together.", Kind::Gauge);

@@ -8,7 +8,9 @@ use hyper::header::{self, HeaderName};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Response, StatusCode};
 
+use crate::arriving::Arriving;
 use crate::auth::Principal;
+use crate::body_memory::Client;
 use crate::error::{Failure, Result};
 use crate::handlers::replicate::NODE;
 use crate::handlers::{
@@ -90,10 +92,22 @@ async fn answer_within(
                 user = principal.name.clone();
                 let segments = segments?;
                 let memory = state.memory.clone();
+                let body = Arriving::new(body, &memory);
                 let query = Query::parse(uri.query())?;
                 let (method, uri) = (method.clone(), uri.clone());
-                let request =
-                    Request { method, uri, version, segments, query, headers, body, upgrade, memory, principal };
+                let request = Request {
+                    method,
+                    uri,
+                    version,
+                    segments,
+                    query,
+                    headers,
+                    body,
+                    upgrade,
+                    memory,
+                    client: None,
+                    principal,
+                };
                 run(state.clone(), request).await
             };
             handled.await.unwrap_or_else(|failure| Reply::failure(&failure))
@@ -121,10 +135,12 @@ async fn answer_within(
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
-async fn run(state: Arc<State>, request: Request) -> Result<Reply> {
+async fn run(state: Arc<State>, mut request: Request) -> Result<Reply> {
     if matches!(request.method, Method::GET | Method::HEAD) {
         return dispatch(&state, request).await;
     }
+    let (client, _there) = Client::new();
+    request.client = Some(client);
     let task = spawn(async move { dispatch(&state, request).await });
     task.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a handler failed");

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::auth::{Admins, PasswordHash};
+use crate::body_memory::BodyMemory;
 use crate::cors::Cors;
 use crate::functions::Functions;
 use crate::health::StorageHealth;
@@ -27,7 +28,6 @@ use crate::outlet::{ANSWERS_MAX, Outlets};
 use crate::preface::{self, Beginning};
 use crate::replicator::{Replicator, ReplicatorOptions};
 use crate::reply::STALL_MAX;
-use crate::request::BodyMemory;
 use crate::router;
 use crate::selecting::Selectors;
 use crate::stall::StallGuard;

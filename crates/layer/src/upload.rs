@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flate2::write::MultiGzDecoder;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
@@ -20,6 +20,9 @@ const CHUNK_BYTES: usize = 90_000;
 
 /// Chunks that are staged in one transaction.
 const CHUNKS_AT_ONCE: usize = 5;
+
+/// Of data that comes slower than so many chunks in this, each chunk is staged when it is complete.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// The largest attachment, in bytes as they are stored.
 pub const ATTACHMENT_BYTES_MAX: u64 = 1 << 30;
@@ -158,6 +161,10 @@ impl Upload {
         }
         while self.pending.len() >= CHUNK_BYTES * CHUNKS_AT_ONCE {
             self.stage(CHUNK_BYTES * CHUNKS_AT_ONCE).await?;
+        }
+        if self.pending.len() >= CHUNK_BYTES && self.staged_at.elapsed() > SLOW {
+            // It would lie in memory for long until there is more.
+            self.stage(self.pending.len() / CHUNK_BYTES * CHUNK_BYTES).await?;
         }
         if self.is_staged && self.staged_at.elapsed() > self.inner.options.uploads_broken_after / 4 {
             // Too little comes for another part, but something does.

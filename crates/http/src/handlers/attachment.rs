@@ -4,6 +4,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AttachmentEdit, AttachmentReader, Database, Edit, Error as LayerError, GetOptions, RevId};
 use hyper::{Method, StatusCode, header};
 
+use crate::arriving::Uploading;
 use crate::attached::{DEFAULT_TYPE, Plain, Uploads, check_name, wrong_digest};
 use crate::error::{Failure, Result, parse_rev};
 use crate::functions::written_by;
@@ -184,11 +185,11 @@ async fn put(database: Database, mut request: Request, db: &str, id: &str, name:
     };
     let expected_md5 = request.header(hyper::header::HeaderName::from_static("content-md5")).map(str::to_owned);
     let mut uploads = Uploads::new(&database);
-    let mut upload = uploads.begin(&content_type, is_gzip).await?;
+    let mut uploading = Uploading::new(&content_type, is_gzip);
     while let Some(piece) = request.next_piece().await? {
-        upload.write(&piece).await?;
+        uploading.add(piece, &request.body, &uploads).await?;
     }
-    let data = uploads.finish(upload).await?;
+    let data = uploading.finish(&mut uploads).await?;
     if expected_md5.is_some_and(|expected| expected.trim() != crate::attached::base64(&data.sent_md5)) {
         return Err(wrong_digest());
     }

@@ -67,6 +67,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state, &mut request)?) } else { None };
     let query = &request.query;
     let filter = filter(state, query, posted).await?;
+    if let Some(ids) = &filter.doc_ids {
+        memory = memory.keep(&state.memory, bytes_of_ids(ids))?;
+    }
     let database = state.layer.database(name);
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
     let documents = match (include_docs, conflicts) {
@@ -139,6 +142,13 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         Some(handshake) => handshake.answer(reply),
         None => reply,
     })
+}
+
+/// What a set takes in memory.
+fn bytes_of_ids(ids: &HashSet<String>) -> usize {
+    const EACH: usize = size_of::<String>() + 1;
+    // What is allocated for a text is a multiple of 16.
+    EACH * ids.capacity() / 7 * 8 + ids.iter().map(|id| id.len().next_multiple_of(16)).sum::<usize>()
 }
 
 /// What a page takes in memory.

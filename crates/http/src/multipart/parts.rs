@@ -3,11 +3,12 @@
 use flatbed_layer::Uploaded;
 use hyper::{StatusCode, header};
 
+use crate::arriving::{Gathering, Uploading};
 use crate::attached::Uploads;
 use crate::error::{Failure, Result};
 use crate::multipart::boundary_of;
 use crate::multipart::read::{Event, MultipartError, Parser, PartHeaders};
-use crate::request::{Body, Gathering, Request};
+use crate::request::{Body, Request};
 
 impl From<MultipartError> for Failure {
     fn from(error: MultipartError) -> Self {
@@ -74,11 +75,11 @@ impl<'r> Parts<'r> {
 
     /// All of the part's data, within the bounds of a body.
     pub(crate) async fn text(&mut self) -> Result<Body> {
-        let mut text = Gathering::new(&self.request.memory, None);
+        let mut text = Gathering::new(&self.request.body, None);
         while let Some(bytes) = self.data().await? {
-            text.push(&bytes)?;
+            text.push(&bytes).await?;
         }
-        text.finish().await
+        text.finish(self.request.client.as_ref()).await
     }
 
     /// All of the part's data; `None` where it is longer than this, which is not read to its end then.
@@ -95,11 +96,11 @@ impl<'r> Parts<'r> {
 
     /// Uploads the part's data.
     pub(crate) async fn upload(&mut self, uploads: &mut Uploads, kind: &str, is_gzip: bool) -> Result<Uploaded> {
-        let mut upload = uploads.begin(kind, is_gzip).await?;
+        let mut uploading = Uploading::new(kind, is_gzip);
         while let Some(bytes) = self.data().await? {
-            upload.write(&bytes).await?;
+            uploading.add(bytes, &self.request.body, uploads).await?;
             uploads.renew().await?;
         }
-        uploads.finish(upload).await
+        uploading.finish(uploads).await
     }
 }

@@ -1,0 +1,182 @@
+//! A request's body on its way in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use flatbed_layer::{Upload, Uploaded, is_compressible};
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::{Frame, Incoming};
+use tokio::time::Instant;
+
+use crate::attached::Uploads;
+use crate::body_memory::{Body, BodyMemory, Client, Coming, FREE_BYTES, Memory, STEP_BYTES, UploadRoom, too_large};
+use crate::error::{Failure, Result};
+
+/// Between two pieces of a body.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// For a whole body, however it trickles.
+const TOTAL_MAX: Duration = Duration::from_secs(600);
+
+/// A body may take longer than that if so much has come for each second.
+const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
+
+/// A request's body.
+pub(crate) struct Arriving {
+    body: Incoming,
+    bytes: u64,
+    began: Instant,
+    memory: BodyMemory,
+    coming: Arc<Coming>,
+}
+
+impl Arriving {
+    pub(crate) fn new(body: Incoming, memory: &BodyMemory) -> Arriving {
+        Arriving { body, bytes: 0, began: Instant::now(), memory: memory.clone(), coming: memory.expect() }
+    }
+
+    /// The next piece; `None` at its end.
+    ///
+    /// # Errors
+    /// 408 where it does not come in time, or too slowly where others need what it holds; 400 where it breaks off.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            let left = time_for(self.bytes).saturating_sub(self.began.elapsed());
+            let frame = tokio::time::timeout(left.min(IDLE_MAX), self.body.frame());
+            let frame = self.coming.more(frame, |frame| match frame {
+                Ok(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
+                _ => 0,
+            });
+            let frame = match frame.await {
+                None | Some(Err(_)) => return Err(slow()),
+                Some(Ok(None)) => return Ok(None),
+                Some(Ok(Some(frame))) => frame,
+            };
+            let broken = |_| Failure::bad_request("The request's body broke off");
+            if let Ok(data) = frame.map(Frame::into_data).map_err(broken)? {
+                self.bytes += data.len() as u64;
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// Room for an upload of what comes here.
+    async fn upload_room(&self, content_type: &str, is_gzip: bool) -> Result<UploadRoom> {
+        self.memory.upload(is_gzip || is_compressible(content_type), &self.coming).await
+    }
+}
+
+/// How long a body may take of which so much has come.
+fn time_for(bytes: u64) -> Duration {
+    TOTAL_MAX + Duration::from_secs(bytes / LEAST_BYTES_A_SECOND)
+}
+
+fn slow() -> Failure {
+    Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request's body did not come in time")
+}
+
+/// An upload of what arrives. What is no longer than every body may be is kept until it is complete, and takes no room.
+pub(crate) struct Uploading {
+    content_type: String,
+    is_gzip: bool,
+    beginning: Vec<u8>,
+    under_way: Option<(Upload, UploadRoom)>,
+}
+
+impl Uploading {
+    pub(crate) fn new(content_type: &str, is_gzip: bool) -> Uploading {
+        Uploading { content_type: content_type.to_owned(), is_gzip, beginning: Vec::new(), under_way: None }
+    }
+
+    /// Takes more of it, waiting for room where it becomes long.
+    pub(crate) async fn add(&mut self, piece: Bytes, arriving: &Arriving, uploads: &Uploads) -> Result<()> {
+        if let Some((upload, _)) = &mut self.under_way {
+            return Ok(upload.write(&piece).await?);
+        }
+        self.beginning.extend_from_slice(&piece);
+        drop(piece);
+        if self.beginning.len() > FREE_BYTES {
+            let room = arriving.upload_room(&self.content_type, self.is_gzip).await?;
+            let mut upload = uploads.begin(&self.content_type, self.is_gzip).await?;
+            upload.write(&std::mem::take(&mut self.beginning)).await?;
+            self.under_way = Some((upload, room));
+        }
+        Ok(())
+    }
+
+    /// It is complete.
+    pub(crate) async fn finish(self, uploads: &mut Uploads) -> Result<Uploaded> {
+        let (upload, _room) = match self.under_way {
+            Some((upload, room)) => (upload, Some(room)),
+            None => {
+                let mut upload = uploads.begin(&self.content_type, self.is_gzip).await?;
+                upload.write(&self.beginning).await?;
+                (upload, None)
+            }
+        };
+        uploads.finish(upload).await
+    }
+}
+
+/// A text on its way in, with the memory that it takes.
+pub(crate) struct Gathering {
+    of: BodyMemory,
+    coming: Arc<Coming>,
+    memory: Memory,
+    reserved: usize,
+    bytes: BytesMut,
+}
+
+impl Gathering {
+    /// `expected`: how long it is, if that is known.
+    pub(crate) fn new(of: &Arriving, expected: Option<usize>) -> Gathering {
+        let bytes = BytesMut::with_capacity(expected.unwrap_or(0).min(FREE_BYTES));
+        let (of, coming) = (of.memory.clone(), of.coming.clone());
+        Gathering { of, coming, memory: Memory::default(), reserved: FREE_BYTES, bytes }
+    }
+
+    /// More of it.
+    ///
+    /// # Errors
+    /// 413 when it becomes too long, 503 when there is no memory for it.
+    pub(crate) async fn push(&mut self, data: &[u8]) -> Result<()> {
+        if self.bytes.len() + data.len() > self.of.body_bytes_max() {
+            return Err(too_large());
+        }
+        while self.bytes.len() + data.len() > self.reserved {
+            self.of.grow_coming(&mut self.memory, self.reserved, &self.coming).await?;
+            self.reserved += STEP_BYTES;
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// It is complete.
+    pub(crate) fn into_parts(self) -> (Bytes, Memory) {
+        (self.bytes.freeze(), self.memory)
+    }
+
+    /// It is complete: waits for the room that its tree may take, as long as its client does.
+    pub(crate) async fn finish(self, client: Option<&Client>) -> Result<Body> {
+        let of = self.of.clone();
+        let (bytes, mut memory) = self.into_parts();
+        memory.reserve_tree(&of, &bytes, client).await?;
+        Ok(Body { bytes, memory })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_goes_on_has_more_time() {
+        // A byte every 29 s comes to an end.
+        assert_eq!(time_for(0), TOTAL_MAX);
+        assert_eq!(time_for(TOTAL_MAX.as_secs() / 29), TOTAL_MAX);
+        // The largest attachment in 18 hours.
+        assert_eq!(time_for(1 << 30), TOTAL_MAX + Duration::from_secs(65_536));
+    }
+}

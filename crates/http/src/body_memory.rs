@@ -1,0 +1,529 @@
+//! Memory that requests' bodies may take together.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatbed_layer::json::Value;
+use hyper::StatusCode;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
+
+use crate::error::{Failure, Result};
+use crate::metrics::Usage;
+use crate::pace::Pace;
+
+/// Every body may be this long without asking for memory; connections are counted.
+pub(crate) const FREE_BYTES: usize = 16 * 1024;
+
+/// Trees below this are not reckoned, for the same reason.
+const FREE_TREE_BYTES: usize = 128 * 1024;
+
+/// The unit in which memory is given out.
+const PERMIT_BYTES: usize = 1024;
+
+/// A body takes memory in steps of this while it comes in.
+pub(crate) const STEP_BYTES: usize = 256 * 1024;
+
+/// A body up to this finds room where larger ones have taken the rest.
+const SMALL_BYTES: usize = 1024 * 1024;
+
+/// Of the room for small trees, what one may take.
+const SMALL_TREE_PART: usize = 8;
+
+/// Trees that take more than this part of the room are not waited for long: all others would wait behind.
+const LARGE_TREE_PART: usize = 4;
+
+/// What an upload under way holds, beside the state of its compression.
+const UPLOAD_BYTES: usize = 512 * 1024;
+
+/// The state of an upload's compression.
+const UPLOAD_GZIP_BYTES: usize = 320 * 1024;
+
+/// For room that is waited for.
+const ROOM_MAX: Duration = Duration::from_secs(30);
+
+/// For room that others give up, or that is waited for ahead of others.
+const SOON_MAX: Duration = Duration::from_secs(2);
+
+/// Between two looks for who is slow, where somebody waits.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Memory that requests may take together, in three parts: their texts, the trees that these are parsed into, and uploads
+/// under way. A part of it is for small texts and small trees alone.
+///
+/// A text takes memory as it comes in, never ahead of it. Where there is none, bodies that hold some and come slowly are
+/// ended; where none is slow the text is refused. A tree's memory is waited for, all at once: who holds it waits for no
+/// other memory.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyMemory(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    texts: Part,
+    small_texts: Part,
+    trees: Part,
+    small_trees: Part,
+    uploads: Part,
+    body_bytes_max: usize,
+    began: Instant,
+    came: AtomicU64,
+    /// Bodies that hold room and are not complete.
+    coming: Mutex<HashMap<u64, Weak<Coming>>>,
+}
+
+#[derive(Debug)]
+struct Part {
+    free: Arc<Semaphore>,
+    limit: usize,
+}
+
+impl Part {
+    fn new(limit: usize) -> Part {
+        let permits = (limit / PERMIT_BYTES).min(u32::MAX as usize);
+        Part { free: Arc::new(Semaphore::new(permits)), limit: permits * PERMIT_BYTES }
+    }
+
+    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.free.clone().try_acquire_many_owned(permits(bytes)).ok()
+    }
+
+    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        self.free.clone().acquire_many_owned(permits(bytes)).await.ok()
+    }
+
+    fn used(&self) -> usize {
+        self.limit.saturating_sub(self.free.available_permits() * PERMIT_BYTES)
+    }
+}
+
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+impl BodyMemory {
+    /// `total_bytes`: for texts and trees; small ones have an eighth as much beside it, and uploads a quarter.
+    pub(crate) fn new(total_bytes: usize, body_bytes_max: usize) -> Self {
+        // At least one greatest body, beside what it is inflated to in a vector with up to twice the room.
+        let texts = (total_bytes / 3).max(3 * body_bytes_max + 2 * STEP_BYTES);
+        BodyMemory(Arc::new(Inner {
+            texts: Part::new(texts),
+            small_texts: Part::new(total_bytes / 16),
+            trees: Part::new(total_bytes.saturating_sub(texts).max(FREE_TREE_BYTES)),
+            small_trees: Part::new(total_bytes / 16),
+            uploads: Part::new((total_bytes / 4).max(UPLOAD_BYTES + UPLOAD_GZIP_BYTES)),
+            body_bytes_max,
+            began: Instant::now(),
+            came: AtomicU64::new(0),
+            coming: Mutex::default(),
+        }))
+    }
+
+    /// The largest body, inflated.
+    pub(crate) fn body_bytes_max(&self) -> usize {
+        self.0.body_bytes_max
+    }
+
+    /// Bytes of texts, of trees and of uploads that requests hold now.
+    pub(crate) fn usage(&self) -> [Usage; 3] {
+        let of = |parts: &[&Part]| Usage {
+            used: parts.iter().map(|part| part.used()).sum(),
+            limit: parts.iter().map(|part| part.limit).sum(),
+        };
+        let all = &self.0;
+        [of(&[&all.texts, &all.small_texts]), of(&[&all.trees, &all.small_trees]), of(&[&all.uploads])]
+    }
+
+    /// A body that is going to come.
+    pub(crate) fn expect(&self) -> Arc<Coming> {
+        let number = self.0.came.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Coming {
+            number,
+            of: self.clone(),
+            pace: Pace::default(),
+            ended_at: AtomicU64::new(0),
+            is_waited_for: AtomicBool::new(false),
+            has_text: AtomicBool::new(false),
+            has_upload: AtomicBool::new(false),
+            cut: Notify::new(),
+        })
+    }
+
+    /// Takes room for more of a text, if it is there.
+    pub(crate) fn grow(&self, held: &mut Memory, bytes: usize) -> Result<()> {
+        held.add_text(self.0.texts.try_take(bytes).ok_or_else(busy)?);
+        Ok(())
+    }
+
+    /// Takes room for more of a text that comes and has some already.
+    pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<Coming>) -> Result<()> {
+        coming.has_text.store(true, Ordering::Relaxed);
+        self.register(coming);
+        if let Some(more) = self.0.texts.try_take(STEP_BYTES) {
+            held.add_text(more);
+            return Ok(());
+        }
+        if has + STEP_BYTES <= SMALL_BYTES
+            && let Some(more) = self.0.small_texts.try_take(STEP_BYTES)
+        {
+            merge(&mut held.small_text, more);
+            return Ok(());
+        }
+        if self.cut_slow(|coming| &coming.has_text) == 0 {
+            return Err(busy());
+        }
+        // What is given up comes back at once: who holds some himself does not wait long here.
+        let more = tokio::time::timeout(SOON_MAX, self.0.texts.take(STEP_BYTES)).await;
+        held.add_text(more.ok().flatten().ok_or_else(busy)?);
+        Ok(())
+    }
+
+    /// Waits for the room of an upload, for which slow ones are ended; `has_gzip`: it is compressed, or looked into.
+    pub(crate) async fn upload(&self, has_gzip: bool, coming: &Arc<Coming>) -> Result<UploadRoom> {
+        let bytes = UPLOAD_BYTES + if has_gzip { UPLOAD_GZIP_BYTES } else { 0 };
+        let mut take = std::pin::pin!(self.0.uploads.take(bytes));
+        let wait = async {
+            loop {
+                tokio::select! {
+                    biased;
+                    taken = &mut take => return taken,
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+                self.cut_slow(|coming| &coming.has_upload);
+            }
+        };
+        let taken = tokio::time::timeout(ROOM_MAX, wait).await.ok().flatten().ok_or_else(busy)?;
+        coming.has_upload.store(true, Ordering::Relaxed);
+        self.register(coming);
+        Ok(UploadRoom { _taken: taken, coming: coming.clone() })
+    }
+
+    fn register(&self, coming: &Arc<Coming>) {
+        let mut all = self.0.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(coming.number).or_insert_with(|| Arc::downgrade(coming));
+    }
+
+    /// Ends those who hold what is wanted and are slow: how many.
+    fn cut_slow(&self, holds: impl Fn(&Coming) -> &AtomicBool) -> usize {
+        let all: Vec<Arc<Coming>> = {
+            let all = self.0.coming.lock().unwrap_or_else(PoisonError::into_inner);
+            // None is dropped here, which would take the lock again.
+            all.values().filter_map(Weak::upgrade).collect()
+        };
+        let now = self.now();
+        let is_slow = |coming: &&Arc<Coming>| {
+            holds(coming).load(Ordering::Relaxed)
+                && coming.is_waited_for.load(Ordering::Relaxed)
+                && coming.pace.is_slow(now)
+        };
+        all.iter().filter(is_slow).map(|coming| coming.cut.notify_one()).count()
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A body on its way in, as one that others may wait for.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    number: u64,
+    of: BodyMemory,
+    pace: Pace,
+    /// When it was waited for last.
+    ended_at: AtomicU64,
+    is_waited_for: AtomicBool,
+    has_text: AtomicBool,
+    has_upload: AtomicBool,
+    cut: Notify,
+}
+
+impl Coming {
+    /// Waits for more of it; `None` where it is to end, since others need what it holds.
+    pub(crate) async fn more<T>(&self, more: impl Future<Output = T>, bytes: impl Fn(&T) -> usize) -> Option<T> {
+        let now = self.of.now();
+        // What is done with it meanwhile is not its client's fault.
+        if now.saturating_sub(self.ended_at.load(Ordering::Relaxed)) > LOOK.as_millis() as u64 {
+            self.pace.restart(now);
+        }
+        self.is_waited_for.store(true, Ordering::Relaxed);
+        let come = tokio::select! {
+            biased;
+            come = more => Some(come),
+            () = self.cut.notified() => None,
+        };
+        self.is_waited_for.store(false, Ordering::Relaxed);
+        let now = self.of.now();
+        self.ended_at.store(now, Ordering::Relaxed);
+        self.pace.moved(come.as_ref().map_or(0, bytes), now);
+        come
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        let mut all = self.of.0.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&self.number);
+    }
+}
+
+/// What an upload holds until this is dropped.
+#[derive(Debug)]
+pub(crate) struct UploadRoom {
+    _taken: OwnedSemaphorePermit,
+    coming: Arc<Coming>,
+}
+
+impl Drop for UploadRoom {
+    fn drop(&mut self) {
+        self.coming.has_upload.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Knows when the client of a request that goes on without it has hung up.
+#[derive(Debug)]
+pub(crate) struct Client(mpsc::Sender<()>);
+
+impl Client {
+    /// Whoever waits for the answer keeps the other one.
+    pub(crate) fn new() -> (Client, mpsc::Receiver<()>) {
+        let (client, there) = mpsc::channel(1);
+        (Client(client), there)
+    }
+
+    async fn is_gone(client: Option<&Client>) {
+        match client {
+            Some(client) => client.0.closed().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What a JSON text's tree takes at most: a vector grows by doubling, its first room is for four. An item of an array
+/// has a comma or the bracket before it, a member of an object a colon too; those in strings count as well.
+fn tree_bytes(text: &[u8]) -> usize {
+    const VALUE: usize = size_of::<Value<'_>>();
+    const MEMBER: usize = size_of::<(std::borrow::Cow<'_, str>, Value<'_>)>();
+    let count = |wanted: u8| text.iter().filter(|byte| **byte == wanted).count();
+    let items = 2 * VALUE * count(b',') + 4 * VALUE * count(b'[');
+    text.len() + items + 2 * (MEMBER - VALUE) * count(b':') + 4 * MEMBER * count(b'{')
+}
+
+pub(crate) fn busy() -> Failure {
+    Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "Too many large requests at once")
+}
+
+pub(crate) fn too_large() -> Failure {
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large")
+}
+
+/// Memory that a request holds until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    text: Option<OwnedSemaphorePermit>,
+    small_text: Option<OwnedSemaphorePermit>,
+    tree: Option<OwnedSemaphorePermit>,
+}
+
+fn merge(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
+    match held {
+        Some(held) => held.merge(more),
+        None => *held = Some(more),
+    }
+}
+
+impl Memory {
+    fn add_text(&mut self, more: OwnedSemaphorePermit) {
+        merge(&mut self.text, more);
+    }
+
+    /// Waits for the room that the text's tree may take at most, as long as its client does.
+    pub(crate) async fn reserve_tree(&mut self, of: &BodyMemory, text: &[u8], client: Option<&Client>) -> Result<()> {
+        let bytes = tree_bytes(text);
+        if bytes <= FREE_TREE_BYTES {
+            return Ok(());
+        }
+        let (small, all) = (&of.0.small_trees, &of.0.trees);
+        let (part, most) = match bytes {
+            _ if bytes <= small.limit / SMALL_TREE_PART => (small, ROOM_MAX),
+            _ if bytes > all.limit => return Err(too_large()),
+            _ if bytes > all.limit / LARGE_TREE_PART => (all, SOON_MAX),
+            _ => (all, ROOM_MAX),
+        };
+        tokio::select! {
+            biased;
+            taken = tokio::time::timeout(most, part.take(bytes)) => self.tree = Some(taken.ok().flatten().ok_or_else(busy)?),
+            () = Client::is_gone(client) => return Err(busy()),
+        }
+        Ok(())
+    }
+
+    /// What stays of it for as long as an answer lasts that may have no end: `bytes` for what was made of the tree.
+    pub(crate) fn keep(self, of: &BodyMemory, bytes: usize) -> Result<Memory> {
+        if bytes <= FREE_TREE_BYTES {
+            return Ok(Memory::default());
+        }
+        // Those that last have no part in the room for small ones.
+        drop(self);
+        let tree = of.0.trees.try_take(bytes).ok_or_else(busy)?;
+        Ok(Memory { tree: Some(tree), ..Memory::default() })
+    }
+}
+
+/// A body with the memory that it was given.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub bytes: Bytes,
+    /// Kept for as long as the text, or anything parsed from it, is in use.
+    pub memory: Memory,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a value takes beyond itself.
+    fn room(value: &Value<'_>) -> usize {
+        match value {
+            Value::Array(items) => items.capacity() * size_of::<Value<'_>>() + items.iter().map(room).sum::<usize>(),
+            Value::Object(members) => {
+                let each = members.iter().map(|(_, value)| room(value)).sum::<usize>();
+                members.capacity() * size_of::<(std::borrow::Cow<'_, str>, Value<'_>)>() + each
+            }
+            Value::String(text) | Value::Number(text) => text.len(),
+            Value::Null | Value::Bool(_) => 0,
+        }
+    }
+
+    #[test]
+    fn trees_are_never_larger_than_reckoned() {
+        let many = |item: &str| format!("[{}]", vec![item; 1_000].join(","));
+        for text in [
+            "[0,0,0,0,0]".to_owned(),
+            many("0"),
+            many("[0]"),
+            many("[]"),
+            many("{\"\":0}"),
+            many("{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5}"),
+            many("\"\\u0041\\n\""),
+            format!("{{{}}}", (0..1_000).map(|n| format!("\"{n}\":{n}")).collect::<Vec<_>>().join(",")),
+            format!("{}1{}", "[".repeat(400), "]".repeat(400)),
+        ] {
+            let value = flatbed_layer::json::parse(text.as_bytes(), &Default::default()).unwrap();
+            assert!(room(&value) <= tree_bytes(text.as_bytes()), "{} {}", room(&value), text.len());
+        }
+    }
+
+    /// A body that holds what is made for it, and goes on when it is told.
+    fn goes_on<T: Send + 'static>(
+        coming: &Arc<Coming>,
+        held: T,
+    ) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<bool>) {
+        let (go_on, goes_on) = tokio::sync::oneshot::channel();
+        let coming = coming.clone();
+        let task = tokio::spawn(async move {
+            let _held = held;
+            coming.more(goes_on, |_| 100_000).await.is_some()
+        });
+        (go_on, task)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_texts_end_where_others_need_their_room() {
+        let memory = BodyMemory::new(0, 256 * 1024);
+        let steps = memory.usage()[0].limit / STEP_BYTES;
+        let (first, second) = (memory.expect(), memory.expect());
+        let mut held = Memory::default();
+        for step in 0..steps {
+            memory.grow_coming(&mut held, step * STEP_BYTES, &first).await.unwrap();
+        }
+        let (go_on, task) = goes_on(&first, held);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut more = Memory::default();
+        let refused = memory.grow_coming(&mut more, FREE_BYTES, &second).await;
+        assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE, "the first is not slow yet");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        memory.grow_coming(&mut more, FREE_BYTES, &second).await.unwrap();
+        assert!(!task.await.unwrap(), "it was ended");
+        drop((go_on, more));
+        assert_eq!(memory.usage()[0].used, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_texts_have_room_of_their_own() {
+        let memory = BodyMemory::new(16 * STEP_BYTES, 1024 * 1024);
+        let (large, small) = (memory.expect(), memory.expect());
+        let (mut held, mut has) = (Memory::default(), FREE_BYTES);
+        while memory.grow_coming(&mut held, has, &large).await.is_ok() {
+            has += STEP_BYTES;
+        }
+        assert_eq!(memory.usage()[0].used, memory.usage()[0].limit - STEP_BYTES);
+        memory.grow_coming(&mut Memory::default(), FREE_BYTES, &small).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_uploads_end_where_others_wait() {
+        let memory = BodyMemory::new(0, 256 * 1024);
+        let (first, second, third) = (memory.expect(), memory.expect(), memory.expect());
+        let room = memory.upload(true, &first).await.unwrap();
+        assert_eq!(memory.usage()[2].used, memory.usage()[2].limit);
+        let (_go_on, task) = goes_on(&first, room);
+        // Nobody waits.
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(!task.is_finished());
+        let room = memory.upload(true, &second).await.unwrap();
+        assert!(!task.await.unwrap(), "it was ended");
+        // One that goes on does so, and who waits for it is refused after a while.
+        let task = tokio::spawn(async move {
+            let _room = room;
+            for _ in 0..100 {
+                second.more(tokio::time::sleep(Duration::from_secs(1)), |()| 70_000).await?;
+            }
+            Some(())
+        });
+        let refused = memory.upload(true, &third).await;
+        assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(task.await.unwrap().is_some());
+        assert_eq!(memory.usage()[2].used, 0);
+    }
+
+    fn array(items: usize) -> Vec<u8> {
+        format!("[{}0]", "0,".repeat(items)).into_bytes()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_trees_keep_no_small_ones_waiting() {
+        let memory = BodyMemory::new(64 << 20, 1 << 20);
+        let [_, trees, _] = memory.usage();
+        // One that lasts has most of it, and another waits for the rest.
+        let (mut lasts, mut small) = (Memory::default(), Memory::default());
+        let half = trees.limit / 2 / (2 * size_of::<Value<'_>>());
+        lasts.reserve_tree(&memory, &array(half), None).await.unwrap();
+        let (client, there) = Client::new();
+        let waits = {
+            let (memory, array) = (memory.clone(), array(half));
+            tokio::spawn(async move { Memory::default().reserve_tree(&memory, &array, Some(&client)).await })
+        };
+        tokio::task::yield_now().await;
+        let before = tokio::time::Instant::now();
+        small.reserve_tree(&memory, &array(5_000), None).await.unwrap();
+        assert_eq!(before.elapsed(), Duration::ZERO, "it found room of its own");
+        assert!(!waits.is_finished());
+        // Who has hung up waits no longer.
+        drop(there);
+        assert_eq!(waits.await.unwrap().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        let refused = Memory::default().reserve_tree(&memory, &array(half), None).await;
+        assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(before.elapsed() < ROOM_MAX, "large ones do not stay long in the way");
+        // What lasts keeps what it needs.
+        let kept = lasts.keep(&memory, 1 << 20).unwrap();
+        drop(small);
+        assert_eq!(memory.usage()[1].used, 1 << 20);
+        drop(kept);
+        assert_eq!(memory.usage()[1].used, 0);
+    }
+}
