@@ -1,5 +1,6 @@
 //! Attachments in documents: as they come in JSON, and as documents go out with them.
 
+use std::io::{BufRead, ErrorKind, Read};
 use std::time::Instant;
 
 use std::collections::HashSet;
@@ -379,8 +380,7 @@ async fn stored(
 ) -> std::result::Result<(), Interrupted> {
     let mut reader = database.attachment(&document.id, Some(&document.rev), &attachment.name).await?;
     while let Some(stored) = reader.next().await? {
-        sender.buffer.extend_from_slice(&stored);
-        sender.flush().await?;
+        sender.write(&stored).await?;
     }
     Ok(())
 }
@@ -395,16 +395,19 @@ async fn data(
     let mut reader = database.attachment(&document.id, Some(&document.rev), &attachment.name).await?;
     let mut plain = Plain::new(attachment.gzip);
     let mut rest: Vec<u8> = Vec::new();
-    while let Some(stored) = reader.next().await? {
-        for piece in plain.pieces(&stored) {
-            rest.extend(plain.push(piece)?);
+    loop {
+        let stored = reader.next().await?;
+        let is_complete = stored.is_none();
+        plain.add(stored);
+        while plain.write_to(&mut rest)? {
             let whole = rest.len() / 3 * 3;
             base64_of(rest.get(..whole).unwrap_or_default(), sender).await?;
             rest.drain(..whole);
         }
+        if is_complete {
+            return base64_of(&rest, sender).await;
+        }
     }
-    rest.extend(plain.finish()?);
-    base64_of(&rest, sender).await
 }
 
 async fn base64_of(bytes: &[u8], sender: &mut Sender) -> std::result::Result<(), Interrupted> {
@@ -415,50 +418,74 @@ async fn base64_of(bytes: &[u8], sender: &mut Sender) -> std::result::Result<(),
     Ok(())
 }
 
-/// What is inflated at once: 1,032 bytes may come of each, which must not lie in memory all together.
-const GZIP_PIECE: usize = 512;
-
-/// Stored bytes without their encoding.
+/// Stored bytes without their encoding, in pieces of [`CHUNK_BYTES`] at most, however much is to come of what is stored.
 pub(crate) enum Plain {
-    Identity,
-    Gzip(Box<flate2::write::MultiGzDecoder<Vec<u8>>>),
+    Identity(Stored),
+    Gzip(Box<flate2::bufread::MultiGzDecoder<Stored>>),
+}
+
+/// What was read of the storage and is still to be taken. At its end it would block, until the data is complete.
+#[derive(Default)]
+pub(crate) struct Stored {
+    bytes: Vec<u8>,
+    taken: usize,
+    is_complete: bool,
+}
+
+impl Read for Stored {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let mut rest = self.fill_buf()?;
+        let count = rest.read(into)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for Stored {
+    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+        match self.bytes.get(self.taken..) {
+            Some(rest) if !rest.is_empty() || self.is_complete => Ok(rest),
+            _ => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.taken += count;
+    }
 }
 
 impl Plain {
     pub(crate) fn new(is_gzip: bool) -> Plain {
         match is_gzip {
-            true => Plain::Gzip(Box::new(flate2::write::MultiGzDecoder::new(Vec::new()))),
-            false => Plain::Identity,
+            true => Plain::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(Stored::default()))),
+            false => Plain::Identity(Stored::default()),
         }
     }
 
-    /// Stored bytes in the pieces in which [`Plain::push`] takes them.
-    pub(crate) fn pieces<'s>(&self, stored: &'s [u8]) -> std::slice::Chunks<'s, u8> {
-        match self {
-            Plain::Identity => stored.chunks(stored.len().max(1)),
-            Plain::Gzip(_) => stored.chunks(GZIP_PIECE),
-        }
+    /// Takes more stored bytes, when nothing comes of what there was; `None`: there are no more.
+    pub(crate) fn add(&mut self, bytes: Option<Vec<u8>>) {
+        let stored = match self {
+            Plain::Identity(stored) => stored,
+            Plain::Gzip(decoder) => decoder.get_mut(),
+        };
+        let is_complete = bytes.is_none();
+        *stored = Stored { bytes: bytes.unwrap_or_default(), taken: 0, is_complete };
     }
 
-    /// What more stored bytes give.
-    pub(crate) fn push(&mut self, stored: &[u8]) -> std::result::Result<Vec<u8>, Interrupted> {
-        match self {
-            Plain::Identity => Ok(stored.to_vec()),
-            Plain::Gzip(decoder) => {
-                std::io::Write::write_all(decoder, stored).map_err(|_| damaged())?;
-                Ok(std::mem::take(decoder.get_mut()))
-            }
-        }
-    }
-
-    /// What is left at the end.
-    pub(crate) fn finish(&mut self) -> std::result::Result<Vec<u8>, Interrupted> {
-        match self {
-            Plain::Identity => Ok(Vec::new()),
-            Plain::Gzip(decoder) => {
-                decoder.try_finish().map_err(|_| damaged())?;
-                Ok(std::mem::take(decoder.get_mut()))
-            }
+    /// Writes more behind what is in `out`, up to a piece; false when all is written that comes of what was added.
+    pub(crate) fn write_to(&mut self, out: &mut Vec<u8>) -> std::result::Result<bool, Interrupted> {
+        let has = out.len();
+        out.resize(has + CHUNK_BYTES, 0);
+        let free = out.get_mut(has..).unwrap_or_default();
+        let read = match self {
+            Plain::Identity(stored) => stored.read(free),
+            Plain::Gzip(decoder) => decoder.read(free),
+        };
+        out.truncate(has + read.as_ref().map_or(0, |count| *count));
+        match read {
+            Ok(count) => Ok(count > 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(_) => Err(damaged()),
         }
     }
 }
@@ -478,14 +505,30 @@ mod tests {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         encoder.write_all(&vec![0; 20_000_000]).unwrap();
         let stored = encoder.finish().unwrap();
-        let mut plain = Plain::new(true);
-        let mut sizes: Vec<usize> = Vec::new();
-        for piece in plain.pieces(&stored) {
-            sizes.push(plain.push(piece).unwrap_or_default().len());
+        // However it is cut, and with a member behind another.
+        for cut in [1_000, 97, 1, stored.len()] {
+            let twice = [stored.as_slice(), &stored].concat();
+            let mut plain = Plain::new(true);
+            let (mut total, mut out) = (0, Vec::new());
+            let pieces = twice.chunks(cut).map(|piece| Some(piece.to_vec()));
+            for piece in pieces.chain([None]) {
+                plain.add(piece);
+                while plain.write_to(&mut out).is_ok_and(|is_more| is_more) {
+                    assert!(out.len() <= CHUNK_BYTES);
+                    total += out.len();
+                    out.clear();
+                }
+            }
+            assert_eq!(total, 40_000_000, "{cut}");
         }
-        sizes.push(plain.finish().unwrap_or_default().len());
-        assert_eq!(sizes.iter().sum::<usize>(), 20_000_000);
-        // The decoder holds some of a piece back for the next.
-        assert!(sizes.iter().all(|size| *size <= 2 * 1_032 * GZIP_PIECE), "{sizes:?}");
+        // What ends too early is no attachment.
+        let mut plain = Plain::new(true);
+        plain.add(Some(stored[..stored.len() - 1].to_vec()));
+        let mut out = Vec::new();
+        while plain.write_to(&mut out).is_ok_and(|is_more| is_more) {
+            out.clear();
+        }
+        plain.add(None);
+        assert!(plain.write_to(&mut out).is_err());
     }
 }

@@ -42,6 +42,9 @@ const ROWS_PART: usize = 4;
 /// What such a page takes at most.
 const ROWS_BYTES: usize = 4 * 1024 * 1024;
 
+/// What is read at once of an attachment, while it is put together.
+const ATTACHMENT_BYTES: usize = 1_536 * 1024;
+
 /// Who waits for longer than this waits because of others.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -89,6 +92,8 @@ pub(crate) enum PageKind {
     Documents,
     /// Rows without.
     Rows,
+    /// A part of an attachment.
+    Attachment,
 }
 
 impl Budget {
@@ -321,6 +326,7 @@ impl Outlet {
         let (budget, bytes) = match kind {
             PageKind::Documents => (&all.documents, all.page_bytes_max),
             PageKind::Rows => (&all.rows, all.page_bytes_max.min(ROWS_BYTES)),
+            PageKind::Attachment => (&all.documents, ATTACHMENT_BYTES),
         };
         let of_connection = self.connection.pages.take(bytes).await;
         let of_all = budget.take(bytes).await;
@@ -329,7 +335,7 @@ impl Outlet {
 
     fn pages(&self, kind: PageKind) -> &AtomicUsize {
         match kind {
-            PageKind::Documents => &self.documents,
+            PageKind::Documents | PageKind::Attachment => &self.documents,
             PageKind::Rows => &self.rows,
         }
     }

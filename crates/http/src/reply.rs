@@ -49,6 +49,11 @@ impl Pages {
         Pages { outlet: tracked::outlet(), kind }
     }
 
+    /// What is read at once of an attachment.
+    pub(crate) fn of_attachment() -> Pages {
+        Pages { outlet: tracked::outlet(), kind: PageKind::Attachment }
+    }
+
     /// Waits for room for the page that takes most; what it does not take is to be given back once it is read.
     async fn room(&self) -> PagePermit {
         match &self.outlet {

@@ -11,7 +11,7 @@ use crate::functions::written_by;
 use crate::handlers::document::named_rev;
 use crate::json_out;
 use crate::query::encode;
-use crate::reply::{Interrupted, Reply, Sender};
+use crate::reply::{CHUNK_BYTES, Interrupted, Pages, Reply, Sender, shrink};
 use crate::request::Request;
 use crate::server::State;
 use crate::tracked::spawn;
@@ -120,17 +120,26 @@ async fn send(
         sender.buffer.extend_from_slice(bytes);
         take > 0
     };
-    while let Some(stored) = reader.next().await? {
-        for piece in plain.pieces(&stored) {
-            let is_more = pass(&plain.push(piece)?, sender);
+    let pages = Pages::of_attachment();
+    let mut out = Vec::new();
+    loop {
+        let mut room = sender.page_room(&pages).await?;
+        let stored = reader.next().await?;
+        let is_complete = stored.is_none();
+        shrink(&mut room, CHUNK_BYTES + stored.as_ref().map_or(0, Vec::len));
+        plain.add(stored);
+        while plain.write_to(&mut out)? {
+            let is_more = pass(&out, sender);
+            out.clear();
             sender.send_if_full().await?;
             if !is_more {
                 return Ok(());
             }
         }
+        if is_complete {
+            return Ok(());
+        }
     }
-    pass(&plain.finish()?, sender);
-    Ok(())
 }
 
 /// The revision that an attachment is put to or taken from, and what else it has.
