@@ -39,6 +39,9 @@ pub enum SplitError {
     },
 }
 
+/// An empty buffer may keep this much room.
+const KEPT_BYTES: usize = 256 << 10;
+
 /// An object of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Object<'a> {
@@ -102,9 +105,19 @@ impl Splitter {
         Splitter { around: Around::Array, started: true, ..Splitter::new(object_bytes_max) }
     }
 
+    /// The room that is held once a piece of this length is pushed, in bytes.
+    pub fn room_with(&self, piece_length: usize) -> usize {
+        let needed = self.buffer.len() - self.taken + piece_length;
+        if needed <= self.buffer.capacity() { self.buffer.capacity() } else { needed.max(2 * self.buffer.capacity()) }
+    }
+
     /// Adds the next piece of the input.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.drain(..self.taken);
+        // What one large object took is not kept for the small ones behind it.
+        if self.buffer.capacity() > KEPT_BYTES && self.buffer.len() + piece.len() < self.buffer.capacity() / 4 {
+            self.buffer.shrink_to(KEPT_BYTES);
+        }
         self.scanned -= self.taken;
         self.object_start = self.object_start.saturating_sub(self.taken);
         self.taken = 0;

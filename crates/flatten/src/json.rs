@@ -3,6 +3,7 @@
 mod number;
 mod parse;
 mod scan;
+mod size;
 mod write;
 
 use std::borrow::Cow;
@@ -12,6 +13,7 @@ pub use parse::{
     DEPTH_MAX, DEPTH_MAX_LIMIT, Limits, NUMBER_BYTES_MAX, ParseError, ParseErrorKind, parse, parse_unique,
 };
 pub(crate) use scan::is_number;
+pub use size::tree_bytes;
 pub(crate) use write::write_escaped;
 pub use write::{text_len, write, write_members, write_string};
 

@@ -119,15 +119,20 @@ pub(crate) fn exposition(state: &State) -> String {
 fn memory(state: &State) -> [Family; 2] {
     let ([texts, trees, uploads], pages, unsent) =
         (state.memory.usage(), state.outlets.page_usage(), state.outlets.piece_usage());
+    let of_peers = state.replicator.ways.memory.usage().map(|usage| Usage { used: usage.used, limit: usage.limit });
+    let [replica_texts, replica_trees, replica_pages] = of_peers;
     let parts = [
         ("request_text", texts),
         ("request_tree", trees),
         ("request_upload", uploads),
         ("answer_page", pages),
         ("answer_unsent", unsent),
+        ("replication_text", replica_texts),
+        ("replication_tree", replica_trees),
+        ("replication_page", replica_pages),
     ];
     let mut used =
-        Family::new("flatbed_memory_used_bytes", "Memory that requests' bodies and answers hold.", Kind::Gauge);
+        Family::new("flatbed_memory_used_bytes", "Memory that bodies of requests and answers hold.", Kind::Gauge);
     let mut limit = Family::new("flatbed_memory_limit_bytes", "What they may hold at most together.", Kind::Gauge);
     for (part, usage) in parts {
         used.push(&[("part", part.into())], Value::Count(usage.used as u64));

@@ -482,6 +482,73 @@ async fn an_end_that_cannot_be_noted_is_not_worked_for_again() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_for_at_once_is_bounded_in_bytes() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    server.ok("PUT", "/t", Value::Null).await;
+    let longest = Arc::new(AtomicU32::new(0));
+    let seen = longest.clone();
+    let url = peer(move |method, path, body| match path {
+        _ if method == "PUT" => Says::Json(201, json!({"ok": true, "rev": "0-1"})),
+        _ if path.starts_with("/_changes") => {
+            let revs = |count: u32| (0..count).map(|n| json!({"rev": format!("1-{n:032x}")})).collect::<Vec<_>>();
+            let rows = [
+                json!({"seq": "1-a", "id": "i".repeat(2_000), "changes": revs(2_000)}),
+                // No document has so long an id.
+                json!({"seq": "2-a", "id": "j".repeat(9_000), "changes": revs(2_000)}),
+            ];
+            Says::Json(200, json!({"results": rows, "last_seq": "2-a"}))
+        }
+        _ if path.starts_with("/_bulk_get") => {
+            seen.fetch_max(u32::try_from(body.to_string().len()).unwrap(), Ordering::SeqCst);
+            let row = |doc: &Value| json!({"id": doc["id"], "docs": [{"error": {"error": "not_found"}}]});
+            Says::Json(200, json!({"results": body["docs"].as_array().unwrap().iter().map(row).collect::<Vec<_>>()}))
+        }
+        _ => source(path),
+    })
+    .await;
+    let answer = server.ok("POST", "/_replicate", json!({"source": url, "target": "t"})).await;
+    assert_eq!(answer["history"][0]["missing_found"], 2_000, "{answer}");
+    assert_eq!(answer["history"][0]["doc_write_failures"], 1, "{answer}");
+    let longest = longest.load(Ordering::SeqCst);
+    assert!((1..300_000).contains(&longest), "{longest}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    server.ok("PUT", "/t", Value::Null).await;
+    let never = peer(|_, path, _| match path {
+        _ if path.starts_with("/_changes") => {
+            Says::Raw(format!("{{\"results\":[],\"last_seq\":1,\"x\":[0{}]}}", ",0".repeat(5_000_000)))
+        }
+        _ => source(path),
+    })
+    .await;
+    let (status, answer) = server.json("POST", "/_replicate", json!({"source": never, "target": "t"})).await;
+    assert!(status == 500 && answer["reason"].as_str().unwrap().contains("more memory than there is"), "{answer}");
+    // What is large for its many rows only is asked for with fewer.
+    let in_parts = peer(|method, path, _| match path {
+        _ if method == "PUT" => Says::Json(201, json!({"ok": true, "rev": "0-1"})),
+        _ if path.starts_with("/_changes") && path.contains("limit=2000") => {
+            Says::Raw(format!("{{\"results\":[{}0]", "0,".repeat(5_000_000)))
+        }
+        _ => source(path),
+    })
+    .await;
+    let answer = server.ok("POST", "/_replicate", json!({"source": in_parts, "target": "t"})).await;
+    assert_eq!(answer["history"][0]["docs_written"], 1, "{answer}");
+    // All is given back.
+    let metrics = server.call("GET", "/metrics", "").await.body;
+    for part in ["text", "tree", "page"] {
+        assert!(metrics.contains(&format!("flatbed_memory_used_bytes{{part=\"replication_{part}\"}} 0")), "{metrics}");
+    }
+    server.stop().await;
+}
+
 /// Passes connections on to `to` while `open` is 1; else takes and drops them.
 async fn door(to: SocketAddr) -> (SocketAddr, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,6 +1,7 @@
 //! Whether a source answers what it was asked: no other documents, no other branches, and not for ever.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::raw;
 use crate::transfer::{Wanted, string_of};
@@ -10,16 +11,16 @@ const FURTHER_ROWS_MAX: usize = 10_000;
 
 /// What one request asks a source for, and what has come of it.
 pub(crate) struct Asked<'w> {
-    revs: HashMap<&'w str, Vec<&'w str>>,
+    revs: HashMap<&'w str, (&'w Arc<str>, Vec<&'w str>)>,
     answered: HashSet<&'w str>,
     rows_left: usize,
 }
 
 impl<'w> Asked<'w> {
     pub(crate) fn new(wanted: &'w [Wanted]) -> Asked<'w> {
-        let mut revs: HashMap<&str, Vec<&str>> = HashMap::with_capacity(wanted.len());
+        let mut revs: HashMap<&str, (&Arc<str>, Vec<&str>)> = HashMap::with_capacity(wanted.len());
         for (id, rev) in wanted {
-            revs.entry(id).or_default().push(rev);
+            revs.entry(id).or_insert_with(|| (id, Vec::new())).1.push(rev);
         }
         // A row and a revision in it each count.
         Asked { revs, answered: HashSet::new(), rows_left: 2 * wanted.len() + FURTHER_ROWS_MAX }
@@ -29,6 +30,11 @@ impl<'w> Asked<'w> {
     pub(crate) fn has_room(&mut self) -> bool {
         self.rows_left = self.rows_left.saturating_sub(1);
         self.rows_left > 0
+    }
+
+    /// The id of a document that was asked for, as it is held already.
+    pub(crate) fn id(&self, id: &str) -> Option<Arc<str>> {
+        self.revs.get(id).map(|(id, _)| Arc::clone(id))
     }
 
     /// Notes that something was said of a document.
@@ -44,7 +50,7 @@ impl<'w> Asked<'w> {
 
     /// Whether a revision was asked for, or is one above such a one. `revisions`: the text of its `_revisions`.
     pub(crate) fn is_asked_for(&self, id: &str, rev: &str, revisions: Option<&[u8]>) -> bool {
-        let Some(wanted) = self.revs.get(id) else { return false };
+        let Some((_, wanted)) = self.revs.get(id) else { return false };
         if wanted.contains(&rev) {
             return true;
         }
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_and_what_lies_above_it() {
-        let wanted = [("x".to_owned(), "2-b".to_owned()), ("y".to_owned(), "1-q".to_owned())];
+        let wanted = [("x".into(), "2-b".to_owned()), ("y".into(), "1-q".to_owned())];
         let mut asked = Asked::new(&wanted);
         assert!(asked.is_asked_for("x", "2-b", None));
         assert!(!asked.is_asked_for("y", "2-b", None) && !asked.is_asked_for("z", "2-b", None));

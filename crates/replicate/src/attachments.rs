@@ -15,6 +15,7 @@ use hyper::{Method, header};
 use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
+use crate::memory::{Room, Share};
 use crate::peer::Peer;
 use crate::pool::Pieces;
 use crate::raw;
@@ -23,6 +24,12 @@ use crate::transfer::{Revision, Transfer, Wanted};
 
 /// Attachments that are longer together are not held in memory.
 const LARGE_BYTES: u64 = 2 << 20;
+
+/// The longest stub of an attachment.
+const STUB_BYTES_MAX: usize = 64 << 10;
+
+/// What is between the source and the target while an attachment goes over.
+const STREAM_BYTES: usize = 1 << 20;
 
 /// Pieces between the source and the target.
 const PIECES_WAITING_MAX: usize = 4;
@@ -81,10 +88,15 @@ impl Message {
 }
 
 /// Copies one revision.
-pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted, tally: &mut Tally<'_>) -> Result<()> {
+pub(crate) async fn copy(
+    transfer: &Transfer,
+    (id, rev): &Wanted,
+    tally: &mut Tally<'_>,
+    room: &Arc<Room>,
+) -> Result<()> {
     let document_path = Peer::document_path(id);
     let path = format!("{document_path}?revs=true&att_encoding_info=true&rev={}", encode_segment(rev));
-    let answer = transfer.source.call(Method::GET, &path, None).await?;
+    let answer = transfer.source.call_in(room, Method::GET, &path, None).await?;
     match answer.status {
         200 => {}
         // Purged or compacted meanwhile.
@@ -93,19 +105,23 @@ pub(crate) async fn copy(transfer: &Transfer, (id, rev): &Wanted, tally: &mut Ta
     }
     let malformed = || transfer.source.protocol("a revision is not well-formed");
     let found = Revision::of(&answer.body).ok_or_else(malformed)?;
-    if found.id != *id || found.rev != *rev {
+    if *found.id != **id || found.rev != *rev {
         return Err(transfer.source.protocol("a revision came that was not asked for"));
     }
     if !found.has_its_ancestry() {
         return Err(transfer.source.protocol("a revision has the ancestry of another one"));
     }
+    // The message holds the document once more, twice while it is put together.
+    let mut share = Share::new(room);
+    let bytes = STREAM_BYTES + 2 * answer.body.len();
+    share.set(bytes).await.map_err(|error| transfer.source.no_room(error))?;
     tally.read(1);
     for is_base64 in [false, true] {
         if !is_base64 && transfer.lacks_multipart.load(Ordering::Relaxed) {
             continue;
         }
         let message = message(&answer.body, is_base64)?.ok_or_else(malformed)?;
-        let status = send(transfer, &document_path, rev, message).await?;
+        let status = send(transfer, &document_path, rev, message, room).await?;
         match status {
             200..=202 => {
                 if is_base64 {
@@ -136,7 +152,9 @@ fn message(doc: &[u8], is_base64: bool) -> Result<Option<Message>> {
 fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> {
     let mut text = b"{".to_vec();
     let mut attachments = Vec::new();
-    for (name, value) in raw::document(doc)? {
+    raw::special(doc)?;
+    for member in raw::members(doc) {
+        let (name, value) = member?;
         if name == b"_attachments" {
             attachments = raw::object(value)?;
             continue;
@@ -151,6 +169,9 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
     let mut parts = Vec::new();
     let mut heads = Vec::new();
     for (at, (name, stub)) in attachments.iter().enumerate() {
+        if stub.len() > STUB_BYTES_MAX {
+            return None;
+        }
         let stub = parse_unique(stub, &Limits::default()).ok()?;
         let length = match stub.get("length") {
             Some(Value::Number(length)) => length.parse::<u64>().ok()?,
@@ -201,7 +222,7 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
 }
 
 /// Sends a revision; the target's status.
-async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Message) -> Result<u16> {
+async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Message, room: &Arc<Room>) -> Result<u16> {
     let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
     let path = format!("{document_path}?new_edits=false");
     let mut request = transfer.target.request(Method::PUT, &path, Some(&message.kind), Pieces(receiver).boxed())?;
@@ -217,7 +238,7 @@ async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Mess
     });
     let sent = async {
         let answer = transfer.target.send_pieces(request).await?;
-        transfer.target.whole(answer).await
+        transfer.target.whole(room, answer).await
     };
     let sent = tokio::select! {
         sent = sent => sent,
@@ -266,8 +287,7 @@ async fn feed(source: &Arc<Peer>, document_path: &str, rev: &str, message: Messa
         }
         let mut answer = source.send_once(Method::GET, &format!("{document_path}/{path}?rev={rev}"), None).await?;
         if answer.status != 200 {
-            let answer = source.whole(answer).await?;
-            return Err(source.refused("an attachment", &answer));
+            return Err(source.status("an attachment", answer.status.as_u16()));
         }
         let (mut sent, mut rest) = (0_u64, Vec::new());
         while let Some(piece) = answer.piece().await.map_err(|reason| source.broken(reason))? {

@@ -11,6 +11,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use tokio::io::DuplexStream;
 
 use crate::error::{Error, Result};
+use crate::memory::Memory;
 use crate::tls::Tls;
 
 /// Makes a connection to the server that runs the replication, in memory.
@@ -23,6 +24,8 @@ pub struct Ways {
     pub local: LocalConnect,
     /// Servers behind `https://`.
     pub tls: Tls,
+    /// For what peers answer.
+    pub memory: Memory,
 }
 
 /// Headers that one endpoint may have.

@@ -32,9 +32,15 @@ pub enum Error {
         /// `reason` of the answer.
         reason: String,
     },
-    /// A peer's answer is not what the protocol says, or larger than is taken.
+    /// A peer's answer is not what the protocol says.
     #[error("{0}: {1}")]
     Protocol(String, &'static str),
+    /// A peer's answer is larger than is taken.
+    #[error("{0}: {1}")]
+    TooLarge(String, &'static str),
+    /// Other replications hold what memory there is for peers' answers. Trying again may help.
+    #[error("{0}: there is no memory left for answers, as other replications need it")]
+    NoRoom(String),
     /// Whether this replication is still ours could not be told. Trying again may help.
     #[error("whether another process has taken over this replication is not known: {0}")]
     Unsure(String),
@@ -53,7 +59,7 @@ impl Error {
     /// Whether another attempt soon may go better.
     pub fn is_transient(&self) -> bool {
         match self {
-            Error::Connection(..) => true,
+            Error::Connection(..) | Error::NoRoom(_) => true,
             Error::Status { status, .. } => *status >= 500 && *status != 501 || matches!(status, 408 | 429),
             _ => false,
         }

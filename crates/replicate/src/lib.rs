@@ -12,6 +12,7 @@ mod attachments;
 mod checkpoint;
 mod endpoint;
 mod error;
+mod memory;
 mod peer;
 mod pool;
 mod raw;
@@ -24,6 +25,7 @@ mod transfer;
 
 pub use endpoint::{Endpoint, LocalConnect, Ways};
 pub use error::{Error, Result};
+pub use memory::{Memory, MemoryUsage};
 pub use run::{Control, Fence, Outcome, replicate};
 pub use spec::{Filter, Spec};
 pub use stats::{Progress, Stats};

@@ -5,16 +5,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::{Limits, Value, parse_unique};
+use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request};
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::checkpoint::Log;
 use crate::endpoint::{Endpoint, Place, Ways};
 use crate::error::{Error, Result};
+use crate::memory::{Memory, NoRoom, Room, Share};
 use crate::pool::{Answer, Outgoing, Pool, Server, whole};
 
 /// Answers that are read whole: pages of changes, `_revs_diff`, replication logs.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Answers that are read for a word or two: errors, and what came of a write.
+const SHORT_BYTES_MAX: usize = 16 << 10;
+
+/// Replication logs.
+const LOG_BYTES_MAX: usize = 4 << 20;
 
 /// Time for an answer that is read whole.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -30,6 +39,7 @@ pub(crate) struct Peer {
     pool: Arc<Pool>,
     path: String,
     headers: HeaderMap,
+    pub(crate) memory: Memory,
     /// Without credentials.
     pub(crate) shown: String,
 }
@@ -38,12 +48,29 @@ pub(crate) struct Peer {
 pub(crate) struct Whole {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
+    share: Share,
+}
+
+/// A text's tree, with the room that it takes. It is dropped before anything is waited for.
+pub(crate) struct Tree<'t> {
+    pub(crate) value: Value<'t>,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Whole {
     /// The body as JSON; what is none becomes `null`, and so does what names a member twice: no server does.
-    pub(crate) fn json(&self) -> Value<'_> {
+    pub(crate) async fn json(&self) -> std::result::Result<Tree<'_>, NoRoom> {
+        let room = self.share.memory().tree(tree_bytes(&self.body)).await?;
+        Ok(Tree { value: self.parse(), _room: room })
+    }
+
+    fn parse(&self) -> Value<'_> {
         parse_unique(&self.body, &Limits::default()).unwrap_or(Value::Null)
+    }
+
+    /// The same of a short one; a longer one is `null`.
+    fn short_json(&self) -> Value<'_> {
+        if self.body.len() <= SHORT_BYTES_MAX { self.parse() } else { Value::Null }
     }
 }
 
@@ -59,7 +86,15 @@ impl Peer {
         }
         headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
         headers.extend(endpoint.headers.iter().cloned());
-        Peer { pool: Pool::new(server), path: endpoint.path(), headers, shown: endpoint.to_string() }
+        let memory = ways.memory.clone();
+        Peer { pool: Pool::new(server), path: endpoint.path(), headers, memory, shown: endpoint.to_string() }
+    }
+
+    pub(crate) fn no_room(&self, error: NoRoom) -> Error {
+        match error {
+            NoRoom::Now => Error::NoRoom(self.shown.clone()),
+            NoRoom::Ever => Error::TooLarge(self.shown.clone(), "an answer takes more memory than there is"),
+        }
     }
 
     pub(crate) fn broken(&self, reason: impl ToString) -> Error {
@@ -102,19 +137,31 @@ impl Peer {
     /// Sends a request and reads the whole answer, again where the connection breaks or the server is overloaded: all
     /// that is asked here may be asked twice.
     pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Whole> {
-        self.call_for(method, path, body, Some(ANSWER_MAX)).await
+        self.call_in(&self.memory.room(), method, path, body).await
     }
 
-    /// As [`Peer::call`]; without `answer_max` the answer may come as slowly as it likes, if only it goes on.
+    /// As [`Peer::call`]; the answer is held in a room that others share.
+    pub(crate) async fn call_in(
+        &self,
+        room: &Arc<Room>,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Whole> {
+        self.call_for(room, method, path, body, Some(ANSWER_MAX)).await
+    }
+
+    /// As [`Peer::call_in`]; without `answer_max` the answer may come as slowly as it likes, if only it goes on.
     pub(crate) async fn call_for(
         &self,
+        room: &Arc<Room>,
         method: Method,
         path: &str,
         body: Option<Bytes>,
         answer_max: Option<Duration>,
     ) -> Result<Whole> {
         let call_once = || async {
-            let answer = async { self.whole(self.send_once(method.clone(), path, body.clone()).await?).await };
+            let answer = async { self.whole(room, self.send_once(method.clone(), path, body.clone()).await?).await };
             match answer_max {
                 None => answer.await,
                 Some(answer_max) => tokio::time::timeout(answer_max, answer)
@@ -137,19 +184,36 @@ impl Peer {
         call_once().await
     }
 
-    pub(crate) async fn whole(&self, answer: Answer) -> Result<Whole> {
-        let status = answer.status.as_u16();
-        let body = answer.read(ANSWER_BYTES_MAX).await.map_err(|reason| self.broken(reason))?;
-        let body = body.ok_or_else(|| self.protocol("an answer is larger than 64 MB"))?;
-        Ok(Whole { status, body })
+    /// Reads an answer to its end.
+    pub(crate) async fn whole(&self, room: &Arc<Room>, mut answer: Answer) -> Result<Whole> {
+        let (mut body, mut share) = (Vec::new(), Share::new(room));
+        while let Some(piece) = answer.piece().await.map_err(|reason| self.broken(reason))? {
+            let length = body.len() + piece.len();
+            if length > ANSWER_BYTES_MAX {
+                return Err(Error::TooLarge(self.shown.clone(), "an answer is larger than 64 MB"));
+            }
+            // A vector that grows has twice the room that it needs at most.
+            share.set(2 * length).await.map_err(|error| self.no_room(error))?;
+            if room.is_overdue() {
+                return Err(self.no_room(NoRoom::Now));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(Whole { status: answer.status.as_u16(), body, share })
     }
 
     /// The error that an answer tells.
     pub(crate) fn refused(&self, what: &str, answer: &Whole) -> Error {
-        let json = answer.json();
+        let json = answer.short_json();
         let text = |name: &str| json.get(name).and_then(Value::as_str).unwrap_or_default().chars().take(500).collect();
         let what = format!("{what} of {}", self.shown);
         Error::Status { what, status: answer.status, error: text("error"), reason: text("reason") }
+    }
+
+    /// The error of an answer that is not read.
+    pub(crate) fn status(&self, what: &str, status: u16) -> Error {
+        let what = format!("{what} of {}", self.shown);
+        Error::Status { what, status, error: String::new(), reason: String::new() }
     }
 
     /// Whether the database is there; `create`: makes it if it is not.
@@ -174,12 +238,19 @@ impl Peer {
         }
     }
 
-    /// A replication log as JSON text; `None`: there is none.
-    pub(crate) async fn log(&self, id: &str) -> Result<Option<Vec<u8>>> {
+    /// A replication log; where there is none, an empty one.
+    pub(crate) async fn log(&self, id: &str) -> Result<Log> {
         let answer = self.call(Method::GET, &format!("/_local/{id}"), None).await?;
         match answer.status {
-            200 => Ok(Some(answer.body)),
-            404 => Ok(None),
+            200 if answer.body.len() > LOG_BYTES_MAX => {
+                Err(Error::TooLarge(self.shown.clone(), "a replication log is larger than 4 MB"))
+            }
+            200 => {
+                let tree = self.memory.tree(tree_bytes(&answer.body)).await;
+                let _tree = tree.map_err(|error| self.no_room(error))?;
+                Ok(Log::read(Some(&answer.body)))
+            }
+            404 => Ok(Log::default()),
             _ => Err(self.refused("a replication log", &answer)),
         }
     }
@@ -190,7 +261,7 @@ impl Peer {
         if !matches!(answer.status, 200..=202) {
             return Err(self.refused("writing a replication log", &answer));
         }
-        Ok(answer.json().get("rev").and_then(Value::as_str).unwrap_or_default().to_owned())
+        Ok(answer.short_json().get("rev").and_then(Value::as_str).unwrap_or_default().to_owned())
     }
 
     /// A path to a document of the database.

@@ -28,6 +28,9 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Connections kept for the next request.
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
+/// What a connection reads ahead, and gathers to be written: there may be thousands. A head is no longer.
+const BUFFER_BYTES_MAX: usize = 128 << 10;
+
 /// The body of a request.
 pub(crate) type Outgoing = BoxBody<Bytes, std::io::Error>;
 
@@ -138,7 +141,7 @@ async fn handshake<S>(stream: S) -> Result<SendRequest<Outgoing>, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let shaken = http1::Builder::new().max_buf_size(1 << 20).handshake(TokioIo::new(stream)).await;
+    let shaken = http1::Builder::new().max_buf_size(BUFFER_BYTES_MAX).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = shaken.map_err(|error| error.to_string())?;
     tokio::spawn(async move {
         // Its error reaches the caller through the request that it broke.
@@ -174,17 +177,5 @@ impl Answer {
                 }
             }
         }
-    }
-
-    /// All of the body; `None`: it is longer than `bytes_max`.
-    pub(crate) async fn read(mut self, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
-        let mut all = Vec::new();
-        while let Some(piece) = self.piece().await? {
-            if all.len() + piece.len() > bytes_max {
-                return Ok(None);
-            }
-            all.extend_from_slice(&piece);
-        }
-        Ok(Some(all))
     }
 }

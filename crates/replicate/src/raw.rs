@@ -7,29 +7,47 @@ use std::collections::HashSet;
 
 use crate::transfer::string_of;
 
+/// Members of an object all of whose names count, and items of an array: more are not made room for.
+const OBJECT_MEMBERS_MAX: usize = 10_000;
+const ITEMS_MAX: usize = 100_000;
+
+/// Members with an underscore of a document: no server knows more than a dozen.
+const SPECIAL_MEMBERS_MAX: usize = 100;
+
 /// The members of an object all of whose names count: those of the protocol, and names of attachments. `None`: it is no
-/// whole object, or a name stands there twice.
+/// whole object, a name stands there twice, or there are more than 10,000.
 pub(crate) fn object(text: &[u8]) -> Option<Vec<(String, &[u8])>> {
-    let members = members(text)?;
-    let mut seen = HashSet::with_capacity(members.len());
-    let members = members.into_iter().map(|(name, value)| Some((unescaped(name)?, value)));
-    let members: Vec<(String, &[u8])> = members.collect::<Option<_>>()?;
-    members.iter().all(|(name, _)| seen.insert(name.as_str())).then_some(members)
+    let mut found = Vec::new();
+    for member in members(text) {
+        let (name, value) = member?;
+        if found.len() == OBJECT_MEMBERS_MAX {
+            return None;
+        }
+        found.push((unescaped(name)?, value));
+    }
+    let mut seen = HashSet::with_capacity(found.len());
+    found.iter().all(|(name, _)| seen.insert(name.as_str())).then_some(found)
 }
 
-/// The members of a document, names as written. Those that begin with an underscore must be there once and without escapes;
+/// The members of a document that begin with an underscore, names as written: they must be there once and without escapes;
 /// the others are data, which a peer may hold as it likes. `None`: they are not, or it is no whole object.
-pub(crate) fn document(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
-    let members = members(text)?;
-    let mut seen = HashSet::new();
-    for (name, _) in &members {
+pub(crate) fn special(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut found: Vec<(&[u8], &[u8])> = Vec::new();
+    for member in members(text) {
+        let (name, value) = member?;
         match name.first() {
-            Some(b'_') if name.contains(&b'\\') || !seen.insert(*name) => return None,
+            Some(b'_') => {
+                let is_twice = found.iter().any(|(found, _)| *found == name);
+                if name.contains(&b'\\') || is_twice || found.len() == SPECIAL_MEMBERS_MAX {
+                    return None;
+                }
+                found.push((name, value));
+            }
             Some(b'\\') if unescaped(name)?.starts_with('_') => return None,
             _ => {}
         }
     }
-    Some(members)
+    Some(found)
 }
 
 /// A name without its escapes.
@@ -40,25 +58,45 @@ fn unescaped(name: &[u8]) -> Option<String> {
     string_of(&[b"\"", name, b"\""].concat())
 }
 
-/// The members of an object's text: names as written, without quotes, and values. `None`: it is no whole object.
-fn members(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
-    let mut at = expect(text, 0, b'{')?;
-    let mut members = Vec::new();
-    loop {
-        at = skip_space(text, at);
-        if text.get(at) == Some(&b'}') {
-            return Some(members);
+/// A member's name as written, without quotes, and its value.
+type Member<'t> = (&'t [u8], &'t [u8]);
+
+/// The members of an object's text, one after the other; `None` among them: it is no whole object.
+pub(crate) fn members(text: &[u8]) -> Members<'_> {
+    Members { text, at: Some(expect(text, 0, b'{')) }
+}
+
+/// See [`members`].
+pub(crate) struct Members<'t> {
+    text: &'t [u8],
+    /// Where the next one begins. The outer `None`: there is no further one; the inner: the text is crooked.
+    at: Option<Option<usize>>,
+}
+
+impl<'t> Iterator for Members<'t> {
+    type Item = Option<Member<'t>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(at) = self.at.take()? else { return Some(None) };
+        let at = skip_space(self.text, at);
+        if self.text.get(at) == Some(&b'}') {
+            return None;
         }
-        let name_end = string_end(text, at)?;
-        let name = text.get(at + 1..name_end - 1)?;
-        let value_start = skip_space(text, expect(text, name_end, b':')?);
-        let value_end = value_end(text, value_start)?;
-        members.push((name, text.get(value_start..value_end)?));
-        at = skip_space(text, value_end);
-        if text.get(at) == Some(&b',') {
-            at += 1;
-        }
+        let found = member_at(self.text, at);
+        self.at = found.map(|(_, next)| Some(next));
+        Some(found.map(|(member, _)| member))
     }
+}
+
+/// The member that begins here, and where the next one does.
+fn member_at(text: &[u8], at: usize) -> Option<(Member<'_>, usize)> {
+    let name_end = string_end(text, at)?;
+    let name = text.get(at + 1..name_end - 1)?;
+    let value_start = skip_space(text, expect(text, name_end, b':')?);
+    let value_end = value_end(text, value_start)?;
+    let next = skip_space(text, value_end);
+    let next = if text.get(next) == Some(&b',') { next + 1 } else { next };
+    Some(((name, text.get(value_start..value_end)?), next))
 }
 
 /// The value of one member of an object all of whose names count.
@@ -66,7 +104,7 @@ pub(crate) fn member<'t>(text: &'t [u8], name: &str) -> Option<&'t [u8]> {
     object(text)?.into_iter().find(|(found, _)| found == name).map(|(_, value)| value)
 }
 
-/// The items of an array's text.
+/// The items of an array's text. `None`: it is no whole array, or there are more than 100,000.
 pub(crate) fn items(text: &[u8]) -> Option<Vec<&[u8]>> {
     let mut at = expect(text, 0, b'[')?;
     let mut items = Vec::new();
@@ -76,6 +114,9 @@ pub(crate) fn items(text: &[u8]) -> Option<Vec<&[u8]>> {
             return Some(items);
         }
         let end = value_end(text, at)?;
+        if items.len() == ITEMS_MAX {
+            return None;
+        }
         items.push(text.get(at..end)?);
         at = skip_space(text, end);
         if text.get(at) == Some(&b',') {
@@ -142,10 +183,30 @@ fn value_end(text: &[u8], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
+    fn all(text: &[u8]) -> Option<Vec<Member<'_>>> {
+        members(text).collect()
+    }
+
+    #[test]
+    fn there_is_no_room_for_more_than_there_can_be() {
+        let array = |count: usize| format!("[{}0]", "0,".repeat(count - 1));
+        assert_eq!(items(array(ITEMS_MAX).as_bytes()).unwrap().len(), ITEMS_MAX);
+        assert_eq!(items(array(ITEMS_MAX + 1).as_bytes()), None);
+        let named = |sign: &str, count: usize| {
+            let members: Vec<String> = (0..count).map(|n| format!("\"{sign}{n}\":{n}")).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        assert_eq!(object(named("", OBJECT_MEMBERS_MAX).as_bytes()).unwrap().len(), OBJECT_MEMBERS_MAX);
+        assert_eq!(object(named("", OBJECT_MEMBERS_MAX + 1).as_bytes()), None);
+        assert_eq!(special(named("_", SPECIAL_MEMBERS_MAX + 1).as_bytes()), None);
+        // Of data only what counts is listed, however much there is.
+        assert_eq!(special(named("", 50_000).as_bytes()).unwrap().len(), 0);
+    }
+
     #[test]
     fn cuts_what_is_well_formed() {
         let text = br#" { "a" : [1, {"x":"]}\""}] ,"b":"q\\","_c":null, "d":{} } "#;
-        let found = members(text).unwrap();
+        let found = all(text).unwrap();
         let found: Vec<(&str, &str)> = found
             .iter()
             .map(|(name, value)| (std::str::from_utf8(name).unwrap(), std::str::from_utf8(value).unwrap()))
@@ -166,11 +227,11 @@ mod tests {
             r#"{"_deleted":true,"a":1,"_deleted":false}"#,
             r#"{"\u005":1}"#,
         ] {
-            assert_eq!(document(text.as_bytes()), None, "{text}");
+            assert_eq!(special(text.as_bytes()), None, "{text}");
         }
         // Data is the peer's own matter.
         for text in [r#"{"a":1,"a":2,"\u0061":3,"_id":"x","":0}"#, r#"{"\"_id":1,"a_id":2,"a\u005f":3}"#] {
-            assert!(document(text.as_bytes()).is_some(), "{text}");
+            assert!(special(text.as_bytes()).is_some(), "{text}");
         }
         for text in [r#"{"id":"a","id":"b"}"#, r#"{"id":"a","\u0069d":"b"}"#, r#"{"ok":{},"ok":{}}"#, r#"{"\x":1}"#] {
             assert_eq!(object(text.as_bytes()), None, "{text}");
@@ -183,7 +244,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_or_crooked_is_refused() {
         for text in ["", "{", "{\"a\"", "{\"a\":", "{\"a\":}", "{\"a\":[1}", "{\"a\":\"x", "[1", "]", "{,}", "{a:1}"] {
-            assert_eq!(members(text.as_bytes()), None, "{text}");
+            assert_eq!(all(text.as_bytes()), None, "{text}");
         }
         for text in ["[", "[1", "[,]", "[}", "{}", "[\"a", "[[1]"] {
             assert_eq!(items(text.as_bytes()), None, "{text}");

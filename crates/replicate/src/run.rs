@@ -16,16 +16,21 @@ use tokio::time::Instant;
 use crate::checkpoint::{Log, Session, common, seq_text};
 use crate::endpoint::Ways;
 use crate::error::{Error, Result};
+use crate::memory::{NoRoom, PageRoom};
 use crate::peer::{ANSWER_MAX, Peer};
 use crate::spec::{Filter, Spec};
-use crate::stats::{Progress, Stats};
-use crate::transfer::{Change, Transfer};
+use crate::stats::{Progress, Stats, add};
+use crate::transfer::{Change, ID_BYTES_MAX, REV_BYTES_MAX, Transfer};
 
 /// Changes asked for at once.
 const PAGE_ROWS: usize = 2_000;
 
 /// Changes of one batch.
 const BATCH_ROWS: usize = 500;
+
+/// Their revisions, and ids and revisions in bytes; a change that has more is a batch of its own.
+const BATCH_REVS: usize = 5_000;
+const BATCH_BYTES: usize = 1 << 20;
 
 /// Batches under way at once.
 const BATCHES_MAX: usize = 4;
@@ -75,8 +80,8 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
     target.open(spec.create_target).await?;
     let (mut source_log, mut target_log) = (Log::default(), Log::default());
     if spec.use_checkpoints {
-        source_log = Log::read(source.log(&id).await?.as_deref());
-        target_log = Log::read(target.log(&id).await?.as_deref());
+        source_log = source.log(&id).await?;
+        target_log = target.log(&id).await?;
     }
     let start = spec.since_seq.clone().unwrap_or_else(|| common(&source_log, &target_log));
     let session = Session::new(start.clone(), &source_log, &target_log)?;
@@ -98,7 +103,8 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
     checkpoints.show();
 
     let (pages, mut incoming) = mpsc::channel(1);
-    let reader = Reader { source, spec: spec.clone(), progress: checkpoints.control.progress.clone() };
+    let progress = checkpoints.control.progress.clone();
+    let reader = Reader { source, spec: spec.clone(), progress, rows_max: PAGE_ROWS, room: None };
     let reading = AbortOnDrop(tokio::spawn(reader.run(start, pages)));
     let mut batches = FuturesOrdered::new();
     let (mut stop, mut at_end) = (checkpoints.control.stop.clone(), false);
@@ -107,13 +113,14 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
             page = incoming.recv(), if !at_end && batches.len() < BATCHES_MAX => match page {
                 None => at_end = true,
                 Some(page) => {
-                    let Page { mut changes, last_seq } = page?;
+                    let Page { mut changes, last_seq, room } = page?;
+                    let room = Arc::new(room);
                     loop {
-                        let rest = changes.split_off(changes.len().min(BATCH_ROWS));
+                        let rest = changes.split_off(batch_rows(&changes));
                         let seq = if rest.is_empty() { Some(last_seq.clone()) } else { changes.last().map(|(_, seq)| seq.clone()) };
                         let batch: Vec<Change> = changes.into_iter().map(|(change, _)| change).collect();
-                        let transfer = &transfer;
-                        batches.push_back(async move { transfer.batch(batch).await.map(|()| seq) });
+                        let (transfer, room) = (&transfer, room.clone());
+                        batches.push_back(async move { transfer.batch(batch, room).await.map(|()| seq) });
                         if rest.is_empty() {
                             break;
                         }
@@ -203,7 +210,7 @@ impl Checkpoints {
             let written = match peer.put_log(&self.id, log).await {
                 // A try whose answer was lost has written already, or another run of the same replication has.
                 Err(Error::Status { status: 409, .. }) => {
-                    let current = Log::read(peer.log(&self.id).await?.as_deref()).rev;
+                    let current = peer.log(&self.id).await?.rev;
                     let log = self.session.log(&self.id, current.as_deref(), &self.through, &stats);
                     peer.put_log(&self.id, log).await?
                 }
@@ -222,6 +229,41 @@ impl Checkpoints {
 struct Page {
     changes: Vec<(Change, Vec<u8>)>,
     last_seq: Vec<u8>,
+    room: PageRoom,
+}
+
+/// What is held of a page takes no more than so many times its text.
+const PAGE_TIMES: usize = 6;
+
+/// Beside its texts, a change and a revision take so much each, with what is made of them when they are copied.
+const ROW_BYTES: usize = 150;
+
+impl Page {
+    fn bytes(&self) -> usize {
+        let of_change = |(change, seq): &(Change, Vec<u8>)| {
+            change.id.len() + seq.len() + ROW_BYTES + change.revs.iter().map(|rev| rev.len() + ROW_BYTES).sum::<usize>()
+        };
+        self.changes.iter().map(of_change).sum()
+    }
+}
+
+/// How many of the changes the next batch has, at least one if there is one.
+fn batch_rows(changes: &[(Change, Vec<u8>)]) -> usize {
+    let (mut bytes, mut revs) = (0, 0);
+    let fits = |(change, _): &&(Change, Vec<u8>)| {
+        bytes += change.id.len() + change.revs.iter().map(String::len).sum::<usize>();
+        revs += change.revs.len();
+        bytes <= BATCH_BYTES && revs <= BATCH_REVS
+    };
+    changes.iter().take(BATCH_ROWS).take_while(fits).count().max(1).min(changes.len())
+}
+
+/// What came of asking for a page.
+enum Asked {
+    /// A page, and whether there is nothing behind it.
+    Page(Page, bool),
+    /// There is no room for one that takes so many bytes.
+    NoRoom(usize),
 }
 
 /// Reads the source's changes page by page.
@@ -229,14 +271,31 @@ struct Reader {
     source: Arc<Peer>,
     spec: Arc<Spec>,
     progress: Arc<Progress>,
+    /// Changes asked for at once: fewer for a while where a page was too large.
+    rows_max: usize,
+    /// For the next page, where there was none for it when it came.
+    room: Option<PageRoom>,
 }
 
 impl Reader {
-    async fn run(self, mut since: Vec<u8>, pages: mpsc::Sender<Result<Page>>) {
+    async fn run(mut self, mut since: Vec<u8>, pages: mpsc::Sender<Result<Page>>) {
         let mut wait = false;
         loop {
             let asked_at = Instant::now();
-            let page = self.page(&since, wait).await;
+            let page = match self.page(&since, wait && self.room.is_none()).await {
+                Ok(Asked::Page(page, is_last)) => Ok((page, is_last)),
+                // It is asked for again when there is room for it.
+                Ok(Asked::NoRoom(bytes)) => match self.source.memory.page(bytes).await {
+                    Ok(room) => {
+                        self.room = Some(room);
+                        continue;
+                    }
+                    Err(NoRoom::Ever) if self.ask_for_fewer() => continue,
+                    Err(error) => Err(self.source.no_room(error)),
+                },
+                Err(Error::TooLarge(..)) if self.ask_for_fewer() => continue,
+                Err(error) => Err(error),
+            };
             let (failed, is_last) = match &page {
                 Err(_) => (true, true),
                 Ok((page, is_last)) => {
@@ -257,14 +316,20 @@ impl Reader {
         }
     }
 
-    /// A page, and whether there is nothing behind it.
-    async fn page(&self, since: &[u8], wait: bool) -> Result<(Page, bool)> {
+    /// False: there is nothing less than one.
+    fn ask_for_fewer(&mut self) -> bool {
+        let is_less = self.rows_max > 1;
+        self.rows_max = (self.rows_max / 8).max(1);
+        is_less
+    }
+
+    async fn page(&mut self, since: &[u8], wait: bool) -> Result<Asked> {
         let style = if self.spec.winning_revs_only { "main_only" } else { "all_docs" };
         let since_text = match string_or_text(since) {
             Some(since) => encode_segment(&since),
             None => return Err(self.source.protocol("a sequence is no text")),
         };
-        let mut path = format!("/_changes?style={style}&since={since_text}&limit={PAGE_ROWS}");
+        let mut path = format!("/_changes?style={style}&since={since_text}&limit={}", self.rows_max);
         if wait {
             path.push_str(&format!("&feed=longpoll&heartbeat={}", HEARTBEAT.as_millis()));
         }
@@ -288,14 +353,19 @@ impl Reader {
         }
         let method = if posted.is_some() { Method::POST } else { Method::GET };
         let answer_max = if wait { None } else { Some(ANSWER_MAX) };
-        let answer = self.source.call_for(method, &path, posted.map(Into::into), answer_max).await?;
+        let answer =
+            self.source.call_for(&self.source.memory.room(), method, &path, posted.map(Into::into), answer_max).await?;
         match answer.status {
             200 => {}
             404 if self.spec.filter.is_none() => return Err(Error::DatabaseNotFound(self.source.shown.clone())),
             401 | 403 => return Err(Error::Unauthorized(self.source.shown.clone())),
             _ => return Err(self.source.refused("_changes", &answer)),
         }
-        let json = answer.json();
+        let bytes = PAGE_TIMES * answer.body.len();
+        let room = self.room.take().filter(|room| room.holds(bytes)).or_else(|| self.source.memory.try_page(bytes));
+        let Some(room) = room else { return Ok(Asked::NoRoom(bytes)) };
+        let tree = answer.json().await.map_err(|error| self.source.no_room(error))?;
+        let json = &tree.value;
         let malformed = || self.source.protocol("the answer to _changes is not well-formed");
         let Some(Value::Array(rows)) = json.get("results") else { return Err(malformed()) };
         let mut changes = Vec::with_capacity(rows.len());
@@ -305,14 +375,23 @@ impl Reader {
                 return Err(malformed());
             };
             let Some(Value::Array(leaves)) = row.get("changes") else { return Err(malformed()) };
-            let revs = leaves.iter().filter_map(|leaf| leaf.get("rev").and_then(Value::as_str)).map(str::to_owned);
-            let revs: Vec<String> = revs.collect();
+            let revs: Vec<&str> = leaves.iter().filter_map(|leaf| leaf.get("rev").and_then(Value::as_str)).collect();
+            if revs.iter().any(|rev| rev.len() > REV_BYTES_MAX) {
+                return Err(self.source.protocol("a revision's id is longer than 1 kB"));
+            }
             // CouchDB's clusters may tell of a change twice.
             if !seen.insert((id, revs.clone())) {
                 continue;
             }
             let seq = seq_text(seq).ok_or_else(|| self.source.protocol(LONG_SEQ))?;
-            changes.push((Change { id: id.to_owned(), revs }, seq));
+            if id.len() > ID_BYTES_MAX {
+                // As in CouchDB, where that is set up so.
+                tracing::warn!(source = self.source.shown, "a document's id is too long to be replicated");
+                add(&self.progress.doc_write_failures, 1);
+                continue;
+            }
+            let revs = revs.into_iter().map(str::to_owned).collect();
+            changes.push((Change { id: id.into(), revs }, seq));
         }
         let last_seq = json.get("last_seq").ok_or_else(malformed)?;
         let last_seq = seq_text(last_seq).ok_or_else(|| self.source.protocol(LONG_SEQ))?;
@@ -326,7 +405,11 @@ impl Reader {
         };
         self.progress.set_pending(pending);
         self.progress.change_seqs(|seqs| seqs.source = String::from_utf8_lossy(&last_seq).into_owned());
-        Ok((Page { changes, last_seq }, rows.len() < PAGE_ROWS))
+        let is_last = rows.len() < self.rows_max;
+        self.rows_max = (2 * self.rows_max).min(PAGE_ROWS);
+        let mut page = Page { changes, last_seq, room };
+        page.room.shrink(page.bytes());
+        Ok(Asked::Page(page, is_last))
     }
 }
 

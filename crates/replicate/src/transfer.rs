@@ -1,8 +1,8 @@
 //! One batch of changes: what the target has not is asked of the source and written to the target.
 //!
 //! What is held at once: the batch's ids and revisions, one revision being cut out of the source's answer
-//! ([`REVISION_BYTES_MAX`]), and the revisions that wait to be written ([`WRITE_BYTES`] and one more). The source's
-//! answer is not read any further while the target writes.
+//! ([`REVISION_BYTES_MAX`]), and the revisions that wait to be written ([`WRITE_BYTES`] and one more), all of it within the
+//! memory of all replications. The source's answer is not read any further while the target writes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,13 +18,22 @@ use hyper::Method;
 use crate::asked::{Asked, is_ancestry_of};
 use crate::attachments::{self, Attached};
 use crate::error::{Error, Result};
+use crate::memory::{NoRoom, PageRoom, Room, Share};
 use crate::peer::Peer;
 use crate::pool::Answer;
 use crate::raw;
 use crate::stats::{Progress, Tally, add};
 
 /// The longest revision in a source's answer, with small attachments.
-pub(crate) const REVISION_BYTES_MAX: usize = 96 << 20;
+pub(crate) const REVISION_BYTES_MAX: usize = 64 << 20;
+
+/// The longest id of a document that is replicated, and of a revision.
+pub(crate) const ID_BYTES_MAX: usize = 2_048;
+pub(crate) const REV_BYTES_MAX: usize = 1_024;
+
+/// Ids and revisions that are asked for in one request; an id stands there with each of its revisions.
+const ASKED_BYTES: usize = 256 << 10;
+const ASKED_COUNT: usize = 1_000;
 
 /// Revisions are written when they are about this long together: servers have a bound for a request's body.
 const WRITE_BYTES: usize = 2 << 20;
@@ -43,12 +52,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A changed document and its leaves.
 pub(crate) struct Change {
-    pub(crate) id: String,
+    pub(crate) id: Arc<str>,
     pub(crate) revs: Vec<String>,
 }
 
 /// A revision of a document.
-pub(crate) type Wanted = (String, String);
+pub(crate) type Wanted = (Arc<str>, String);
 
 /// What all batches of a replication share.
 pub(crate) struct Transfer {
@@ -68,15 +77,22 @@ impl Transfer {
     }
 
     /// Copies what is missing of a batch. Revisions that the target refuses are counted, as in CouchDB.
-    pub(crate) async fn batch(&self, changes: Vec<Change>) -> Result<()> {
+    pub(crate) async fn batch(&self, changes: Vec<Change>, page: Arc<PageRoom>) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         for at in 1.. {
             let mut tally = Tally::new(&self.progress);
-            let done = async {
-                let missing = self.missing(&changes, at == 1).await?;
-                self.copy(missing, &mut tally).await
+            let room = self.source.memory.room();
+            let copied = async {
+                let missing = self.missing(&changes, at == 1, &room).await?;
+                self.copy(missing, &mut tally, &room).await
             };
-            let Err(error) = done.await else { return Ok(()) };
+            let done = tokio::select! {
+                done = copied => done,
+                () = room.overdue() => Err(self.source.no_room(NoRoom::Now)),
+                // The whole job gives way: its other batches may hold the page as well.
+                () = page.overdue() => return Err(self.source.no_room(NoRoom::Now)),
+            };
+            let Err(error) = done else { return Ok(()) };
             tally.take_back();
             if !error.is_transient() || at >= TRIES {
                 return Err(error);
@@ -88,12 +104,12 @@ impl Transfer {
         Ok(())
     }
 
-    async fn missing(&self, changes: &[Change], count: bool) -> Result<Vec<Wanted>> {
+    async fn missing(&self, changes: &[Change], count: bool, room: &Arc<Room>) -> Result<Vec<Wanted>> {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
         // A document may be there twice, where it was edited while the source told of it: each name stands once.
-        let mut asked: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut asked: BTreeMap<&Arc<str>, BTreeSet<&str>> = BTreeMap::new();
         for change in changes {
             asked.entry(&change.id).or_default().extend(change.revs.iter().map(String::as_str));
         }
@@ -114,21 +130,27 @@ impl Transfer {
         }
         body.push(b'}');
         let checked = asked.values().map(BTreeSet::len).sum();
-        let answer = self.target.call(Method::POST, "/_revs_diff", Some(body.into())).await?;
+        let mut share = Share::new(room);
+        share.set(body.len()).await.map_err(|error| self.target.no_room(error))?;
+        let answer = self.target.call_in(room, Method::POST, "/_revs_diff", Some(body.into())).await?;
+        drop(share);
         if answer.status != 200 {
             return Err(self.target.refused("_revs_diff", &answer));
         }
-        let Value::Object(documents) = answer.json() else {
+        let tree = answer.json().await.map_err(|error| self.target.no_room(error))?;
+        let Value::Object(documents) = &tree.value else {
             return Err(self.target.protocol("the answer to _revs_diff is no object"));
         };
         let mut wanted = Vec::new();
         let found: HashMap<&str, &Value<'_>> = documents.iter().map(|(id, found)| (id.as_ref(), found)).collect();
         for (id, revs) in &asked {
-            let Some(Value::Array(missing)) = found.get(id).and_then(|found| found.get("missing")) else { continue };
+            let Some(Value::Array(missing)) = found.get(&***id).and_then(|found| found.get("missing")) else {
+                continue;
+            };
             // What nobody asked about is not asked of the source.
             let missing: HashSet<&str> = missing.iter().filter_map(Value::as_str).collect();
             let revs = revs.iter().filter(|rev| missing.contains(*rev));
-            wanted.extend(revs.map(|rev| ((*id).to_owned(), (*rev).to_owned())));
+            wanted.extend(revs.map(|rev| (Arc::clone(id), (*rev).to_owned())));
         }
         if count {
             add(&self.progress.missing_checked, checked);
@@ -137,12 +159,21 @@ impl Transfer {
         Ok(wanted)
     }
 
-    async fn copy(&self, wanted: Vec<Wanted>, tally: &mut Tally<'_>) -> Result<()> {
+    async fn copy(&self, wanted: Vec<Wanted>, tally: &mut Tally<'_>, room: &Arc<Room>) -> Result<()> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let mut outbox = Outbox { docs: Vec::new(), bytes: 0, tally };
-        match self.copy_into(&wanted, &mut outbox).await {
+        let mut outbox = Outbox { docs: Vec::new(), bytes: 0, tally, share: Share::new(room) };
+        let copied = async {
+            let mut rest = &wanted[..];
+            while !rest.is_empty() {
+                let (asked, behind) = rest.split_at(asked_at_once(rest));
+                self.copy_into(asked, &mut outbox).await?;
+                rest = behind;
+            }
+            Result::Ok(())
+        };
+        match copied.await {
             Ok(()) => self.write(&mut outbox).await,
             // What came before a connection broke is not asked for again.
             Err(error) if error.is_transient() => self.write(&mut outbox).await.and(Err(error)),
@@ -158,7 +189,8 @@ impl Transfer {
         for attached in later {
             if attached.is_large() {
                 // Revisions are independent of each other: their order is of no matter.
-                attachments::copy(self, &attached.wanted, outbox.tally).await?;
+                let room = outbox.share.room().clone();
+                attachments::copy(self, &attached.wanted, outbox.tally, &room).await?;
                 continue;
             }
             group_bytes += attached.bytes;
@@ -182,10 +214,11 @@ impl Transfer {
         outbox: &mut Outbox<'_, '_>,
         later: &mut Vec<Attached>,
     ) -> Result<()> {
-        let mut take = Take { with_attachments, asked: Asked::new(wanted), outbox, later };
+        let mut take = Take { with_attachments, asked: Asked::new(wanted), outbox, later, later_bytes: 0 };
+        let room = take.outbox.share.room().clone();
         if !self.lacks_bulk_get.load(Ordering::Relaxed) {
             add(&self.progress.bulk_get_attempts, wanted.len());
-            if let Some(answer) = self.bulk_get(wanted, with_attachments).await? {
+            if let Some(answer) = self.bulk_get(wanted, with_attachments, &room).await? {
                 let count = self.read(answer, &mut take).await?;
                 add(&self.progress.bulk_get_docs, count);
                 return if take.asked.all_answered() { Ok(()) } else { Err(self.left_out()) };
@@ -200,12 +233,12 @@ impl Transfer {
             let path = format!("{}?revs=true&latest=true&open_revs={list}{attachments}", Peer::document_path(id));
             let answer = self.source.send_once(Method::GET, &path, None).await?;
             if answer.status == 404 {
-                self.source.whole(answer).await?;
+                self.source.whole(&room, answer).await?;
                 take.asked.answer(id);
                 continue;
             }
             if answer.status != 200 {
-                let answer = self.source.whole(answer).await?;
+                let answer = self.source.whole(&room, answer).await?;
                 return Err(self.source.refused("a document", &answer));
             }
             // Its rows that are no revision tell of the one that was asked for.
@@ -220,7 +253,7 @@ impl Transfer {
     }
 
     /// `None`: the source does not know `_bulk_get`.
-    async fn bulk_get(&self, wanted: &[Wanted], with_attachments: bool) -> Result<Option<Answer>> {
+    async fn bulk_get(&self, wanted: &[Wanted], with_attachments: bool, room: &Arc<Room>) -> Result<Option<Answer>> {
         let mut body = b"{\"docs\":[".to_vec();
         for (at, (id, rev)) in wanted.iter().enumerate() {
             body.extend_from_slice(if at > 0 { b",{\"id\":" } else { b"{\"id\":" });
@@ -237,11 +270,11 @@ impl Transfer {
             200 => Ok(Some(answer)),
             400 | 404 | 405 | 501 => {
                 // The connection is to be used again.
-                self.source.whole(answer).await?;
+                self.source.whole(room, answer).await?;
                 Ok(None)
             }
             _ => {
-                let answer = self.source.whole(answer).await?;
+                let answer = self.source.whole(room, answer).await?;
                 Err(self.source.refused("_bulk_get", &answer))
             }
         }
@@ -251,6 +284,8 @@ impl Transfer {
     async fn read(&self, mut answer: Answer, take: &mut Take<'_, '_, '_>) -> Result<usize> {
         let mut splitter = Splitter::inside_array(REVISION_BYTES_MAX);
         let (mut inside, mut count, mut idle_bytes) = (false, 0, 0);
+        let mut buffer = Share::new(take.outbox.share.room());
+        let no_room = |error| self.source.no_room(error);
         let broken = |_| self.source.protocol("a list of revisions is not well-formed, or one is too large");
         while let Some(mut piece) = answer.piece().await.map_err(|reason| self.source.broken(reason))? {
             // A row is no longer than this: what comes between rows need not be longer either.
@@ -263,9 +298,13 @@ impl Transfer {
                 piece = piece.split_off(at + 1);
                 inside = true;
             }
+            buffer.set(splitter.room_with(piece.len())).await.map_err(no_room)?;
             splitter.push(&piece);
             while let Some(row) = splitter.next_object().map_err(broken)? {
                 idle_bytes = 0;
+                // As text, and in the body of a request.
+                let bytes = 2 * (take.outbox.bytes + row.text.len()) + take.later_bytes;
+                take.outbox.share.set(bytes).await.map_err(no_room)?;
                 count += self.take(row.text, take)?;
                 if take.outbox.is_full() {
                     self.write(take.outbox).await?;
@@ -333,7 +372,11 @@ impl Transfer {
             None => None,
         };
         match attachments {
-            Some(bytes) if !take.with_attachments => take.later.push(Attached { wanted: (id, rev), bytes }),
+            Some(bytes) if !take.with_attachments => {
+                let id = take.asked.id(&id).ok_or_else(malformed)?;
+                take.later_bytes += rev.len() + size_of::<Attached>();
+                take.later.push(Attached { wanted: (id, rev), bytes });
+            }
             _ => {
                 take.outbox.tally.read(1);
                 take.outbox.push(Bytes::copy_from_slice(text));
@@ -358,10 +401,12 @@ impl Transfer {
                 body.extend_from_slice(doc);
             }
             body.extend_from_slice(b"]}");
-            let answer = self.target.call(Method::POST, "/_bulk_docs", Some(body.into())).await?;
+            let room = outbox.share.room();
+            let answer = self.target.call_in(room, Method::POST, "/_bulk_docs", Some(body.into())).await?;
             match answer.status {
                 200..=202 => {
-                    let failed = match answer.json() {
+                    let tree = answer.json().await.map_err(|error| self.target.no_room(error))?;
+                    let failed = match &tree.value {
                         Value::Array(rows) => rows.iter().filter(|row| row.get("error").is_some()).count(),
                         _ => return Err(self.target.protocol("the answer to _bulk_docs is no array")),
                     };
@@ -381,7 +426,8 @@ impl Transfer {
                 _ => return Err(self.target.refused("_bulk_docs", &answer)),
             }
         }
-        Ok(())
+        drop(docs);
+        outbox.share.set(0).await.map_err(|error| self.target.no_room(error))
     }
 }
 
@@ -396,9 +442,12 @@ pub(crate) struct Revision<'t> {
 impl Revision<'_> {
     /// `None`: it is not well-formed, or leaves room for another reading.
     pub(crate) fn of(text: &[u8]) -> Option<Revision<'_>> {
-        let members = raw::document(text)?;
+        let members = raw::special(text)?;
         let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
         let (id, rev) = (string_of(find("_id")?)?, string_of(find("_rev")?)?);
+        if rev.len() > REV_BYTES_MAX {
+            return None;
+        }
         Some(Revision { id, rev, revisions: find("_revisions"), attachments: find("_attachments") })
     }
 
@@ -413,6 +462,7 @@ struct Take<'a, 't, 'p> {
     asked: Asked<'a>,
     outbox: &'a mut Outbox<'t, 'p>,
     later: &'a mut Vec<Attached>,
+    later_bytes: usize,
 }
 
 /// Revisions that wait to be written.
@@ -420,6 +470,19 @@ struct Outbox<'t, 'p> {
     docs: Vec<Bytes>,
     bytes: usize,
     tally: &'t mut Tally<'p>,
+    /// Of the batch's room.
+    share: Share,
+}
+
+/// How many of them are asked for in one request, at least one.
+fn asked_at_once(wanted: &[Wanted]) -> usize {
+    let mut bytes_left = ASKED_BYTES;
+    let fits = |(id, rev): &&Wanted| {
+        let fits = bytes_left.checked_sub(id.len() + rev.len() + 20);
+        bytes_left = fits.unwrap_or(0);
+        fits.is_some()
+    };
+    wanted.iter().take(ASKED_COUNT).take_while(fits).count().max(1)
 }
 
 impl Outbox<'_, '_> {

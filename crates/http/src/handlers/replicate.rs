@@ -20,6 +20,7 @@ fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::InvalidSpec(_) | Error::Url(..) => StatusCode::BAD_REQUEST,
         Error::DatabaseNotFound(_) => StatusCode::NOT_FOUND,
+        Error::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
         Error::Unauthorized(_) => StatusCode::UNAUTHORIZED,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_layer::{Database, Layer, Owner};
-use flatbed_replicate::{LocalConnect, Spec, Tls, Ways};
+use flatbed_replicate::{LocalConnect, Memory, Spec, Tls, Ways};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
@@ -45,6 +45,8 @@ pub struct ReplicatorOptions {
     pub lease: Duration,
     /// Replications that run, or wait to be tried again, at once in this server.
     pub jobs_max: usize,
+    /// Memory for what peers of all replications answer, in bytes; at least [`Memory::BYTES_MIN`].
+    pub memory_bytes: usize,
     /// Whom to trust behind `https://`.
     pub tls: Tls,
 }
@@ -55,6 +57,7 @@ impl Default for ReplicatorOptions {
             first_pause: Duration::from_secs(30),
             lease: Duration::from_secs(15),
             jobs_max: 500,
+            memory_bytes: 512 << 20,
             tls: Tls::default(),
         }
     }
@@ -98,7 +101,7 @@ impl Replicator {
         let filters = Arc::new(Semaphore::new(FILTER_BYTES_MAX >> 10));
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
-        let ways = Ways { local, tls: options.tls.clone() };
+        let ways = Ways { local, tls: options.tls.clone(), memory: Memory::new(options.memory_bytes) };
         Arc::new(Replicator { layer, options, ways, jobs, followed, owner, running, filters, trees, closing })
     }
 

@@ -1,0 +1,461 @@
+//! What all replications of a process may hold in memory of what peers answer.
+//!
+//! There are three parts, so that nobody waits for room while others wait for what he holds:
+//! - Texts: whole answers, and revisions on their way. They take room as they come in. Who finds none left waits for some,
+//!   or for the *reserve*: it is as large as the most that one [`Room`] ever holds, and one room has it at a time. So there
+//!   is always one that can go on, and the others in their turn.
+//! - Trees of whole answers: waited for at once, and made and dropped without waiting for anything.
+//! - Pages of changes: waited for by who holds nothing but earlier pages of the same replication, which go on without it.
+//!
+//! A peer may be slow for as long as nobody else wants the room that it holds.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// In which room is given out.
+const UNIT_BYTES: usize = 4 << 10;
+
+/// A room below this is not counted: jobs and their batches are.
+const FREE_BYTES: usize = 16 << 10;
+
+/// The most that one room holds: a revision being read in a buffer that grew by doubling, the same to be written, and in
+/// the request that writes it.
+pub(crate) const ROOM_BYTES_MAX: usize = 4 * crate::transfer::REVISION_BYTES_MAX + (16 << 20);
+
+/// Nobody waits longer for room.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// For so long a room is held in any case, and longer by its bytes at this pace, if others want it.
+const GRACE: Duration = Duration::from_secs(60);
+const BYTES_PER_SECOND: usize = 128 << 10;
+
+/// For so long a page is held if others want its room: less than they wait.
+const PAGE_GRACE: Duration = Duration::from_secs(300);
+
+/// How often it is looked whether others want what is held.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// There is no room in time, or there never will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    Now,
+    Ever,
+}
+
+/// What is used of a part, and its bound, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// Now.
+    pub used: usize,
+    /// At most.
+    pub limit: usize,
+}
+
+/// A part.
+#[derive(Debug)]
+struct Part {
+    free: Arc<Semaphore>,
+    units: usize,
+    /// How many wait.
+    waiting: AtomicUsize,
+}
+
+/// One who waits, until this is dropped.
+struct Waiting<'p>(&'p AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+impl Part {
+    fn new(bytes: usize) -> Part {
+        let units = (bytes / UNIT_BYTES).clamp(1, u32::MAX as usize / 2);
+        Part { free: Arc::new(Semaphore::new(units)), units, waiting: AtomicUsize::new(0) }
+    }
+
+    fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(&self.waiting)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn has(&self, units: u32) -> bool {
+        units as usize <= self.units
+    }
+
+    fn try_take(&self, units: u32) -> Option<OwnedSemaphorePermit> {
+        self.free.clone().try_acquire_many_owned(units).ok()
+    }
+
+    /// All at once.
+    async fn take(&self, units: u32) -> Result<OwnedSemaphorePermit, NoRoom> {
+        if !self.has(units) {
+            return Err(NoRoom::Ever);
+        }
+        if let Some(taken) = self.try_take(units) {
+            return Ok(taken);
+        }
+        let _waiting = self.wait();
+        match tokio::time::timeout(WAIT_MAX, self.free.clone().acquire_many_owned(units)).await {
+            Ok(Ok(taken)) => Ok(taken),
+            _ => Err(NoRoom::Now),
+        }
+    }
+
+    fn usage(&self) -> MemoryUsage {
+        let used = self.units.saturating_sub(self.free.available_permits()) * UNIT_BYTES;
+        MemoryUsage { used, limit: self.units * UNIT_BYTES }
+    }
+}
+
+#[derive(Debug)]
+struct Parts {
+    texts: Part,
+    trees: Part,
+    pages: Part,
+    reserve: Arc<Semaphore>,
+    /// Of [`ROOM_BYTES_MAX`].
+    reserve_used: AtomicUsize,
+}
+
+/// The memory of all replications of a process. Clones are the same memory.
+#[derive(Debug, Clone)]
+pub struct Memory(Arc<Parts>);
+
+impl Memory {
+    /// The least that is given.
+    pub const BYTES_MIN: usize = ROOM_BYTES_MAX + (64 << 20);
+
+    /// `total_bytes` for all parts and the reserve, at least [`Memory::BYTES_MIN`].
+    pub fn new(total_bytes: usize) -> Memory {
+        let shared = total_bytes.max(Memory::BYTES_MIN) - ROOM_BYTES_MAX;
+        Memory::of_parts(shared / 2, shared / 4, shared / 4)
+    }
+
+    fn of_parts(trees: usize, texts: usize, pages: usize) -> Memory {
+        let (texts, trees, pages) = (Part::new(texts), Part::new(trees), Part::new(pages));
+        let (reserve, reserve_used) = (Arc::new(Semaphore::new(1)), AtomicUsize::new(0));
+        Memory(Arc::new(Parts { texts, trees, pages, reserve, reserve_used }))
+    }
+
+    /// Texts (with the reserve), trees, and pages of changes.
+    pub fn usage(&self) -> [MemoryUsage; 3] {
+        let mut texts = self.0.texts.usage();
+        texts.used += self.0.reserve_used.load(Ordering::Relaxed);
+        texts.limit += ROOM_BYTES_MAX;
+        [texts, self.0.trees.usage(), self.0.pages.usage()]
+    }
+
+    pub(crate) fn room(&self) -> Arc<Room> {
+        Arc::new(Room { memory: self.clone(), held: Mutex::default() })
+    }
+
+    /// Room for a tree, which is to be given back before anything else is waited for.
+    pub(crate) async fn tree(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, NoRoom> {
+        if bytes <= FREE_BYTES {
+            return Ok(None);
+        }
+        self.0.trees.take(units(bytes)).await.map(Some)
+    }
+
+    /// Room for a page of changes, if there is some.
+    pub(crate) fn try_page(&self, bytes: usize) -> Option<PageRoom> {
+        let permit = self.0.pages.try_take(units(bytes))?;
+        Some(PageRoom { memory: self.clone(), permit, since: Instant::now() })
+    }
+
+    /// Waits for room for a page of changes; who waits holds none but earlier pages.
+    pub(crate) async fn page(&self, bytes: usize) -> Result<PageRoom, NoRoom> {
+        let permit = self.0.pages.take(units(bytes)).await?;
+        Ok(PageRoom { memory: self.clone(), permit, since: Instant::now() })
+    }
+}
+
+/// What a page of changes takes until this is dropped.
+#[derive(Debug)]
+pub(crate) struct PageRoom {
+    memory: Memory,
+    permit: OwnedSemaphorePermit,
+    since: Instant,
+}
+
+impl PageRoom {
+    /// It is no more than this.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let surplus = self.permit.num_permits().saturating_sub(units(bytes) as usize);
+        drop(self.permit.split(surplus));
+    }
+
+    pub(crate) fn holds(&self, bytes: usize) -> bool {
+        units(bytes) as usize <= self.permit.num_permits()
+    }
+
+    /// Returns when it was held for long and others want it.
+    pub(crate) async fn overdue(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.memory.0.pages.is_wanted() && self.since.elapsed() > PAGE_GRACE {
+                return;
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    permit: Option<OwnedSemaphorePermit>,
+    reserve: Option<OwnedSemaphorePermit>,
+    /// Since when there was always something.
+    since: Option<Instant>,
+}
+
+impl Held {
+    fn missing(&self) -> u32 {
+        let taken = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        units(self.bytes.saturating_sub(FREE_BYTES)).saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
+    }
+
+    fn add(&mut self, more: OwnedSemaphorePermit) {
+        match &mut self.permit {
+            Some(permit) => permit.merge(more),
+            None => self.permit = Some(more),
+        }
+    }
+}
+
+/// What one batch, or one whole answer, holds of texts. One task at a time takes more.
+#[derive(Debug)]
+pub(crate) struct Room {
+    memory: Memory,
+    held: Mutex<Held>,
+}
+
+impl Room {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes more, and waits for it.
+    async fn grow(&self, bytes: usize) -> Result<(), NoRoom> {
+        let parts = &*self.memory.0;
+        let missing = {
+            let mut held = self.held();
+            held.since.get_or_insert_with(Instant::now);
+            held.bytes += bytes;
+            let missing = held.missing();
+            if held.bytes > ROOM_BYTES_MAX {
+                held.bytes -= bytes;
+                return Err(NoRoom::Ever);
+            }
+            if held.reserve.is_some() {
+                parts.reserve_used.store(missing as usize * UNIT_BYTES, Ordering::Relaxed);
+                return Ok(());
+            }
+            match parts.texts.try_take(missing) {
+                Some(more) => {
+                    held.add(more);
+                    return Ok(());
+                }
+                None => missing,
+            }
+        };
+        let _waiting = parts.texts.wait();
+        let shared = async {
+            // Half of it would keep all others waiting for as long as it comes together.
+            match parts.texts.has(missing.saturating_mul(2)) {
+                true => parts.texts.free.clone().acquire_many_owned(missing).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Ok(more) = shared => self.held().add(more),
+            Ok(reserve) = parts.reserve.clone().acquire_owned() => {
+                self.held().reserve = Some(reserve);
+                parts.reserve_used.store(missing as usize * UNIT_BYTES, Ordering::Relaxed);
+            }
+            () = tokio::time::sleep(WAIT_MAX) => {
+                self.shrink(bytes);
+                return Err(NoRoom::Now);
+            }
+            else => return Err(NoRoom::Now),
+        }
+        Ok(())
+    }
+
+    fn shrink(&self, bytes: usize) {
+        let mut held = self.held();
+        held.bytes = held.bytes.saturating_sub(bytes);
+        let missing = held.missing();
+        if held.reserve.is_some() {
+            self.memory.0.reserve_used.store(missing as usize * UNIT_BYTES, Ordering::Relaxed);
+        }
+        if missing == 0 {
+            held.reserve = None;
+            let wanted = units(held.bytes.saturating_sub(FREE_BYTES)) as usize;
+            if let Some(permit) = &mut held.permit {
+                let surplus = permit.num_permits().saturating_sub(wanted);
+                drop(permit.split(surplus));
+            }
+        }
+        if held.bytes <= FREE_BYTES {
+            held.since = None;
+        }
+    }
+
+    /// Whether it was held for longer than its bytes allow, and others want it.
+    pub(crate) fn is_overdue(&self) -> bool {
+        let held = self.held();
+        let allowed = GRACE + Duration::from_secs((held.bytes / BYTES_PER_SECOND) as u64);
+        self.memory.0.texts.is_wanted() && held.since.is_some_and(|since| since.elapsed() > allowed)
+    }
+
+    /// Returns when it is.
+    pub(crate) async fn overdue(&self) {
+        while !self.is_overdue() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.held().reserve.is_some() {
+            self.memory.0.reserve_used.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A part of a room, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    room: Arc<Room>,
+    bytes: usize,
+}
+
+impl Share {
+    pub(crate) fn new(room: &Arc<Room>) -> Share {
+        Share { room: room.clone(), bytes: 0 }
+    }
+
+    /// Makes it so large.
+    pub(crate) async fn set(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        if bytes > self.bytes {
+            self.room.grow(bytes - self.bytes).await?;
+        } else {
+            self.room.shrink(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    pub(crate) fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.room.memory
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.room.shrink(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: usize = 1 << 20;
+
+    fn used(memory: &Memory) -> usize {
+        memory.usage()[0].used
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_that_hold_and_want_more_both_come_to_their_end() {
+        let memory = Memory::of_parts(MB, 10 * MB, MB);
+        let mut tasks = Vec::new();
+        for _ in 0..5 {
+            let memory = memory.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut share = Share::new(&memory.room());
+                for bytes in (0..=60 * MB).step_by(MB / 4) {
+                    share.set(bytes).await.unwrap();
+                    tokio::task::yield_now().await;
+                    // The reserve is held by one.
+                    assert!(used(&memory) <= 10 * MB + ROOM_BYTES_MAX);
+                }
+                // A second part of the same room does not wait for the first.
+                let mut second = Share::new(share.room());
+                second.set(60 * MB).await.unwrap();
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(used(&memory), 0);
+        assert_eq!(memory.0.texts.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_is_told_so_if_others_wait() {
+        let memory = Memory::of_parts(MB, MB, MB);
+        let (slow, reserve) = (memory.room(), memory.room());
+        let (mut slow_share, mut reserve_share) = (Share::new(&slow), Share::new(&reserve));
+        slow_share.set(MB).await.unwrap();
+        reserve_share.set(MB).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(!slow.is_overdue() && !reserve.is_overdue());
+        let third = memory.clone();
+        let waits = tokio::spawn(async move { Share::new(&third.room()).set(MB).await });
+        slow.overdue().await;
+        drop((slow_share, slow));
+        drop((reserve_share, reserve));
+        assert_eq!(waits.await.unwrap(), Ok(()));
+        assert_eq!(used(&memory), 0);
+
+        // Nobody waits for ever.
+        let (one, two) = (memory.room(), memory.room());
+        let (mut one, mut two) = (Share::new(&one), Share::new(&two));
+        one.set(MB).await.unwrap();
+        two.set(MB).await.unwrap();
+        assert_eq!(Share::new(&memory.room()).set(MB).await, Err(NoRoom::Now));
+        assert_eq!(two.set(ROOM_BYTES_MAX + 1).await, Err(NoRoom::Ever));
+        drop((one, two));
+        assert_eq!(used(&memory), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_and_trees_are_waited_for() {
+        let memory = Memory::of_parts(MB, MB, MB);
+        assert_eq!(memory.tree(2 * MB).await.unwrap_err(), NoRoom::Ever);
+        assert!(memory.tree(FREE_BYTES).await.unwrap().is_none());
+        let mut page = memory.try_page(MB).unwrap();
+        assert!(memory.try_page(1).is_none());
+        page.shrink(MB / 2);
+        assert!(page.holds(MB / 2) && !page.holds(MB));
+        let second = memory.page(MB / 2).await.unwrap();
+        let third = memory.clone();
+        let waits = tokio::spawn(async move { third.page(MB).await.is_ok() });
+        page.overdue().await;
+        drop((page, second));
+        assert!(waits.await.unwrap());
+    }
+}
