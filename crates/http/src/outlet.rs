@@ -102,13 +102,22 @@ impl Budget {
         Budget { free: Arc::new(Semaphore::new(limit)), limit, waiting: AtomicUsize::new(0) }
     }
 
-    /// Waits for room, in order; who wants more than there is gets all of it.
+    /// What somebody gets who wants so many bytes: who wants more than there is gets all of it.
+    fn permits(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX)
+    }
+
+    /// Takes room if it is there.
+    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.free.clone().try_acquire_many_owned(self.permits(bytes)).ok()
+    }
+
+    /// Waits for room, in order.
     async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX);
-        match self.free.clone().try_acquire_many_owned(bytes) {
-            Ok(taken) => Some(taken),
+        match self.try_take(bytes) {
+            Some(taken) => Some(taken),
             // Boxed: it is rare, and its state would stand in that of every feed.
-            Err(_) => Box::pin(self.wait(bytes)).await,
+            None => Box::pin(self.wait(self.permits(bytes))).await,
         }
     }
 
@@ -275,6 +284,10 @@ impl Connection {
 
     /// Waits while answers of before are not taken: who asks on and does not read gets no more made for it.
     pub(crate) async fn unblocked(&self) {
+        // Nearly always: to wait takes two locks.
+        if !self.is_blocked.load(Ordering::Relaxed) {
+            return;
+        }
         loop {
             let unblocked = self.unblocked.notified();
             let mut unblocked = std::pin::pin!(unblocked);
@@ -311,6 +324,23 @@ pub(crate) struct Outlet {
 impl Outlet {
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
+    }
+
+    /// Waits until there is room for a little text, and takes none.
+    pub(crate) async fn until_there_is_room(&self) {
+        let budgets = [&self.connection.pieces, &self.connection.of.pieces];
+        // What comes free goes to those who wait first: where some is left, nobody waits.
+        if budgets.iter().any(|budget| budget.free.available_permits() < PIECE_BYTES.min(budget.limit)) {
+            drop(self.room(0).await);
+        }
+    }
+
+    /// Room for so many bytes of text, if it is there.
+    pub(crate) fn try_room(&self, bytes: usize) -> Option<Room> {
+        let bytes = bytes.saturating_add(PIECE_BYTES);
+        let of_connection = self.connection.pieces.try_take(bytes)?;
+        let of_all = self.connection.of.pieces.try_take(bytes)?;
+        Some(Room { of_connection: Some(of_connection), of_all: Some(of_all), _page: None })
     }
 
     /// Waits for room for so many bytes of text.
@@ -457,7 +487,10 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         if let Some(outlet) = &self.outlet {
             outlet.unsent.fetch_sub(1, Ordering::Relaxed);
-            outlet.moved.store(outlet.now(), Ordering::Relaxed);
+            // What was sent to its end has said so.
+            if self.bytes.has_remaining() {
+                outlet.moved.store(outlet.now(), Ordering::Relaxed);
+            }
         }
     }
 }

@@ -399,7 +399,10 @@ impl Reply {
                 room.shrink(bytes.len() + CHUNK_BYTES);
                 Ok(room)
             }
-            None => tokio::time::timeout(ROOM_MAX, outlet.room(bytes.len())).await,
+            None => match outlet.try_room(bytes.len()) {
+                Some(room) => Ok(room),
+                None => tokio::time::timeout(ROOM_MAX, outlet.room(bytes.len())).await,
+            },
         };
         let Ok(room) = room else {
             *self = Reply::failure(&busy());

@@ -59,7 +59,7 @@ async fn answer_within(
 ) -> Response<Tracked> {
     outlet.connection().unblocked().await;
     // Where others wait for room for what they have made, nothing is made that would wait behind them.
-    drop(outlet.room(0).await);
+    outlet.until_there_is_room().await;
     let (mut parts, body) = request.into_parts();
     // Nothing from outside has extensions.
     let inside = parts.extensions.remove::<Principal>();
