@@ -288,7 +288,7 @@ def shapes(server, rng):
             "POST",
             "/db/_revs_diff",
             json.dumps({"none": [f"1-{at}" for at in range(200_000)]}).encode(),
-            (200,),
+            (413,),
         ),
         (
             "101 documents to purge",

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_layer::json::Value;
+use flatbed_layer::json::tree_bytes;
 use hyper::StatusCode;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
@@ -302,16 +302,6 @@ impl Client {
     }
 }
 
-/// What a JSON text's tree takes at most: a vector grows by doubling, its first room is for four. An item of an array
-/// has a comma or the bracket before it, a member of an object a colon too; those in strings count as well.
-fn tree_bytes(text: &[u8]) -> usize {
-    const VALUE: usize = size_of::<Value<'_>>();
-    const MEMBER: usize = size_of::<(std::borrow::Cow<'_, str>, Value<'_>)>();
-    let count = |wanted: u8| text.iter().filter(|byte| **byte == wanted).count();
-    let items = 2 * VALUE * count(b',') + 4 * VALUE * count(b'[');
-    text.len() + items + 2 * (MEMBER - VALUE) * count(b':') + 4 * MEMBER * count(b'{')
-}
-
 pub(crate) fn busy() -> Failure {
     Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "Too many large requests at once")
 }
@@ -383,6 +373,8 @@ pub(crate) struct Body {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_layer::json::Value;
+
     use super::*;
 
     /// What a value takes beyond itself.
