@@ -80,7 +80,8 @@ where
             return Ok(None);
         };
         let info = Info::decode(&info)?;
-        if info.place != BodyPlace::Rows {
+        // What is small as it is stored may be compressed.
+        if info.place != BodyPlace::Rows || info.external_bytes > SMALL_ONLY_BYTES_MAX as u64 {
             return Err(Error::LargeDocument);
         }
         Ok(Some((info, rows)))
@@ -397,6 +398,9 @@ impl Get<'_> {
         }
         let prefix_bytes = keys.revision_body(rev).len();
         let rows = match &record.place {
+            _ if self.options.small_only && record.external_bytes > SMALL_ONLY_BYTES_MAX as u64 => {
+                return Err(Error::LargeDocument);
+            }
             BodyPlace::Rows if self.options.small_only => {
                 let page = rows.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Error::LargeDocument)?;
                 Rows::new(vec![page], prefix_bytes)

@@ -32,6 +32,21 @@ async fn an_edit_replaces_the_whole_document() {
 }
 
 #[tokio::test]
+async fn a_document_that_is_small_only_as_it_is_stored_is_large() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let text = format!(r#"{{"x":"{}"}}"#, "y".repeat(300_000));
+    let first = put(&db, "d", None, &text).await.unwrap();
+    let small = GetOptions { small_only: true, ..GetOptions::default() };
+    assert!(matches!(db.get("d", &small).await, Err(Error::LargeDocument)));
+    put(&db, "d", Some(&first), "{}").await.unwrap();
+    assert!(db.get("d", &small).await.is_ok());
+    let superseded = GetOptions { rev: Some(first), ..small };
+    assert!(matches!(db.get("d", &superseded).await, Err(Error::LargeDocument)));
+}
+
+#[tokio::test]
 async fn tombstones_and_what_is_created_on_them() {
     let store = Store::new();
     let layer = store.layer().await;
