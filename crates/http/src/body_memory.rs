@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// A body that holds what is made for it, and goes on when it is told.
+    /// A body that holds what is made for it, and goes on when the test says so.
     fn goes_on<T: Send + 'static>(
         coming: &Arc<Coming>,
         held: T,

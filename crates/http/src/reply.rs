@@ -63,7 +63,7 @@ impl Pages {
     }
 }
 
-/// Room for what is read before the answer begins: who waits for long is told so, and does not wait for ever where what
+/// Room for what is read before the answer begins: who waits for long gets an error, and does not wait for ever where what
 /// is to be read first, in the client's order, waits behind what is to be read later.
 pub(crate) async fn first_room(pages: &Pages) -> Result<PagePermit, Failure> {
     tokio::time::timeout(ROOM_MAX, pages.room()).await.map_err(|_| busy())
@@ -390,7 +390,7 @@ impl Reply {
         (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None, outlet: tracked::outlet() })
     }
 
-    /// Finds room for a whole body; where there is none for long, an error takes its place.
+    /// Finds room for a whole body; after a long wait without any, an error takes its place.
     pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) {
         let held = self.held.take();
         let ReplyBody::Full(Some(bytes)) = &self.body else { return };

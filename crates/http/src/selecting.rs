@@ -45,7 +45,7 @@ impl Selectors {
     /// Compiles a selector.
     ///
     /// # Errors
-    /// 400 for one that is none, or is beyond its bounds; 503 where many are being compiled.
+    /// 400 for one that is not a selector, or is beyond its bounds; 503 where many are being compiled.
     pub(crate) async fn compile(&self, selector: Value<'static>) -> Result<Selecting> {
         let refused = |error| match error {
             InvalidSelector::NotAnObject => Failure::bad_request("Selector error: expected a JSON object"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flatbed_javascript::{Design, Runner, RunnerOptions};
 
-/// Where the child is told which of [`DEEP`] it runs.
+/// Names the variable that tells the child which of [`DEEP`] it runs.
 const ASKED: &str = "FLATBED_TEST_DEPTH";
 
 /// `N` makes `v` deeper by one, so often; what stands behind it goes down.

@@ -74,7 +74,7 @@ const LISTS_READ_MAX: u64 = 8_000_000;
 /// And, where there are more, among the lists of so many of its ancestors, each of up to 90 kB.
 const NEAR_ANCESTORS: usize = 32;
 
-/// Records of leaves that are none any more that are asked for at once: a path may end as many branches as there are.
+/// Records of former leaves that are asked for at once: a path may end as many branches as there are.
 const SUPERSEDED_AT_ONCE: usize = 100;
 
 /// What a revision brings beside its place in the tree.
@@ -592,7 +592,7 @@ impl DocumentWrite<'_, '_> {
         Ok(())
     }
 
-    /// Counts the bodies of leaves that are none any more, or drops them where the database keeps those of leaves only: one
+    /// Counts the bodies of former leaves, or drops them where the database keeps those of leaves only: one
     /// in any case, others of a path that ends many branches as far as there is room. Compaction drops the rest.
     async fn supersede(&self, grown: &Grown, old: Option<&Info>) -> Result<Superseded> {
         let mut superseded = Superseded::default();

@@ -1,6 +1,6 @@
 //! Lists of attachments that left their document, and whose data is looked at later.
 //!
-//! Whether a document still has the data of a digest is told by all of its lists together, which may take more than a
+//! Whether a document still has the data of a digest follows from all of its lists together, which may take more than a
 //! transaction reads. So a list that a transaction takes away from a document with many is put into a queue, and what it
 //! names is freed in steps: the lists that are left are read page by page; then, if the document has not been edited
 //! meanwhile, those digests go that none of them names. Lists only become fewer without an edit, so what a walk has not
@@ -148,7 +148,7 @@ impl Operation for NextEntries<'_> {
     }
 }
 
-/// When a document was last edited; all zero where there is none.
+/// When a document was last edited; all zero where the document does not exist.
 type Stamp = [u8; STAMP_BYTES];
 
 /// Some of a document's lists.

@@ -97,7 +97,7 @@ struct Renewal<'a> {
 
 impl Renewal<'_> {
     async fn run(&self, progress: &mut (dyn FnMut(u64) + Send)) -> Result<Renewed> {
-        // Of each name one is left: in whatever order they are stamped, none is told of what was before it.
+        // Of each name one is left: in whatever order they are stamped, none is paired with what was before it.
         let is_own = |bytes: Option<&[u8]>| self.is_own(bytes).map(|()| self.epoch);
         sweep_root(self.db, self.metrics, self.keys, Duration::ZERO, &is_own, &mut |_| progress(0)).await?;
         self.events(&mut || progress(0)).await?;

@@ -125,7 +125,7 @@ impl Instance {
 }
 
 impl DatabaseRecord {
-    /// Sets `_security`. Where functions are asked about writes they are told of it, so that what they said under another
+    /// Sets `_security`. Functions that are asked about writes see it, so that what they said under another
     /// one holds no more.
     pub(crate) fn set_security(&mut self, security: &[u8]) {
         if self.security != security {

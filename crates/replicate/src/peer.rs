@@ -58,7 +58,7 @@ pub(crate) struct Tree<'t> {
 }
 
 impl Whole {
-    /// The body as JSON; what is none becomes `null`, and so does what names a member twice: no server does.
+    /// The body as JSON; what is not JSON becomes `null`, and so does what names a member twice: no server does.
     pub(crate) async fn json(&self) -> std::result::Result<Tree<'_>, NoRoom> {
         let room = self.share.memory().tree(tree_bytes(&self.body)).await?;
         Ok(Tree { value: self.parse(), _room: room })
@@ -238,7 +238,7 @@ impl Peer {
         }
     }
 
-    /// A replication log; where there is none, an empty one.
+    /// A replication log; an empty one where it is missing.
     pub(crate) async fn log(&self, id: &str) -> Result<Log> {
         let answer = self.call(Method::GET, &format!("/_local/{id}"), None).await?;
         match answer.status {

@@ -17,7 +17,7 @@ pub(super) const CHECKS_MAX: usize = 16;
 /// What identifies a name with a password.
 pub(super) type Digest = [u8; 32];
 
-/// Whom a check's outcome is told.
+/// Who learns a check's outcome.
 type Told = Arc<watch::Sender<Option<bool>>>;
 
 /// There are too many already.

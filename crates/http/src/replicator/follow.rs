@@ -251,7 +251,7 @@ impl Followed {
     }
 }
 
-/// What the other servers are told: the revision that is worked off, the failures, and the rows of `_scheduler`, shorter
+/// What the other servers read of it: the revision that is worked off, the failures, and the rows of `_scheduler`, shorter
 /// or not at all where there is no room for them.
 fn state_of(job: &Job, rev: &str) -> Vec<u8> {
     let error_count = job.standing().error_count;

@@ -187,7 +187,7 @@ impl Replicator {
         jobs
     }
 
-    /// Room for one more job with such a filter. `None`: there is none now.
+    /// Room for one more job with such a filter. `None`: it is all taken.
     pub(crate) fn room(&self, filter_bytes: usize) -> Option<Room> {
         let job = self.running.clone().try_acquire_owned().ok()?;
         let bytes = if filter_bytes > FILTER_BYTES_FREE { 2 * filter_bytes } else { 0 };
