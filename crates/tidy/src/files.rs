@@ -1,0 +1,35 @@
+//! The repository's files.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Directories that are made by tools and never looked into, by name.
+const MADE_BY_TOOLS: [&str; 3] = ["target", "node_modules", "flatbed-data"];
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// All files below `directory` whose names end with `ending`, sorted; what tools make and hidden directories are left out.
+///
+/// # Errors
+/// What the file system answers.
+pub fn with_ending(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if entry.file_type()?.is_dir() {
+            if !name.starts_with('.') && !MADE_BY_TOOLS.contains(&&*name) {
+                found.extend(with_ending(&entry.path(), ending)?);
+            }
+        } else if name.ends_with(ending) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}

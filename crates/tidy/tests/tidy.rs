@@ -1,0 +1,99 @@
+//! The rules, applied to the repository.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use flatbed_tidy::files::{root, with_ending};
+use flatbed_tidy::{commits, crates, licences, paths, sources};
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn assert_none(rule: &str, broken: &[String]) {
+    assert!(broken.is_empty(), "{rule}:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn crates_depend_on_whom_the_table_says() {
+    let crates = crates::of_workspace(&root()).unwrap();
+    assert!(crates.iter().any(|of| of.name == "tidy"), "no crates were found");
+    let table = read(&root().join("ARCHITECTURE.md"));
+    assert_none("the table of crates in ARCHITECTURE.md", &crates::differences(&crates, &table));
+}
+
+#[test]
+fn documents_name_what_is_there() {
+    let mut missing = Vec::new();
+    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
+        let Ok(text) = fs::read_to_string(root().join(name)) else { continue };
+        missing.extend(paths::missing(&root(), &text).into_iter().map(|path| format!("{name}:{path}")));
+    }
+    for path in with_ending(&root(), ".md").unwrap() {
+        let directory = path.parent().unwrap();
+        let links = paths::missing_links(directory, &read(&path)).into_iter();
+        missing.extend(links.map(|link| format!("{}:{link}", path.display())));
+    }
+    assert_none("no such file", &missing);
+}
+
+#[test]
+fn sources_are_short_and_finished() {
+    let files = with_ending(&root(), ".rs").unwrap();
+    assert!(files.len() > 100, "no sources were found");
+    let broken = files.iter().flat_map(|path| {
+        let broken = sources::broken(&read(path)).into_iter();
+        broken.map(|what| format!("{}:{what}", path.display()))
+    });
+    assert_none("sources", &broken.collect::<Vec<_>>());
+}
+
+#[test]
+fn subjects_of_commits_are_short() {
+    let Some(subjects) = commits::subjects(&root()) else {
+        eprintln!("skipped: no git, or no repository");
+        return;
+    };
+    assert_none("commits", &subjects.iter().filter_map(|commit| commits::broken(commit)).collect::<Vec<_>>());
+}
+
+#[test]
+fn dependencies_are_what_deny_toml_allows() {
+    let deny = read(&root().join("deny.toml"));
+    let lock = read(&root().join("Cargo.lock"));
+    let packages = licences::locked(&lock);
+    let mut broken = Vec::new();
+    for name in licences::list(&deny, "bans", "deny") {
+        if packages.contains_key(name.as_str()) {
+            broken.push(format!("{name} is banned"));
+        }
+    }
+    let registry = licences::list(&deny, "sources", "allow-registry");
+    for (name, versions) in &packages {
+        for (_, source) in versions.iter().filter(|(_, source)| !source.is_empty()) {
+            if !registry.iter().any(|registry| source.strip_prefix("registry+") == Some(registry)) {
+                broken.push(format!("{name} comes from {source}"));
+            }
+        }
+    }
+    let allowed = licences::list(&deny, "licenses", "allow");
+    let mut trees = 0;
+    // What is built for this machine is here, or the test would not run; other systems' crates need not be.
+    let tree = ["tree", "--offline", "--locked", "--workspace", "--all-features", "--edges=normal,build,dev"];
+    let format = ["--prefix=none", "--format={p};{l};"];
+    let output = Command::new(env!("CARGO")).current_dir(root()).args(tree).args(format).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for line in String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()) {
+        let mut parts = line.split(';');
+        let (package, licence) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        trees += 1;
+        if !licences::is_allowed(licence, &allowed) {
+            broken.push(format!("{package} has the licence {licence:?}"));
+        }
+    }
+    assert!(trees > 100, "no dependencies were found");
+    broken.sort();
+    broken.dedup();
+    assert_none("deny.toml", &broken);
+}
