@@ -1,8 +1,6 @@
 //! What the layer's tests share: a layer on the embedded engine in a temporary directory, or on the cluster named by
 //! `FLATBED_CLUSTER_FILE` under a root of its own.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,42 +32,42 @@ impl Random {
 pub struct Store {
     pub fdb: Arc<foundationdb::Database>,
     pub root: Vec<u8>,
-    directory: Option<PathBuf>,
+    /// Removed with the store.
+    _directory: Option<tempfile::TempDir>,
 }
 
 impl Store {
     pub fn new() -> Store {
         // SAFETY: the network is stopped by nobody before the process ends.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
-        let unique: String = unique.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
         if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
+            let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
+            let unique: String = unique.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
             let fdb = foundationdb::Database::from_path(&path).expect("the cluster file opens");
             // A test may have several stores.
             let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos();
             let root = format!("test{unique}{now}").into_bytes();
-            return Store { fdb: Arc::new(fdb), root, directory: None };
+            return Store { fdb: Arc::new(fdb), root, _directory: None };
         }
-        let directory = std::env::temp_dir().join(format!("flatbed-layer-{unique}"));
-        std::fs::create_dir_all(&directory).expect("a temporary directory");
-        let cluster_file = directory.join("embedded.cluster");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let cluster_file = directory.path().join("embedded.cluster");
         std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
         let fdb = foundationdb::Database::from_path(cluster_file.to_str().expect("UTF-8")).expect("the engine opens");
-        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), directory: Some(directory) }
+        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
     }
 
     /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late.
     pub fn with_faults(probability: f64, seed: u64) -> Store {
         // SAFETY: as in `new`.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = std::env::temp_dir().join(format!("flatbed-faults-{}-{seed}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let mut options = fdb_embedded::OpenOptions::default();
         options.buggify = Some(fdb_embedded::Buggify { probability, seed });
-        let database = fdb_capi::open_embedded(&directory, options).expect("the engine opens");
+        let database = fdb_capi::open_embedded(directory.path(), options).expect("the engine opens");
         let database = std::ptr::NonNull::new(database).expect("not null");
         // SAFETY: the pointer is a database that nobody else destroys.
         let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), directory: Some(directory) }
+        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
     }
 
     /// On the embedded engine with a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit) by a clock
@@ -80,16 +78,16 @@ impl Store {
         }
         // SAFETY: as in `new`.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = std::env::temp_dir().join(format!("flatbed-simulated-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
         cluster.clock = Some(Arc::clone(clock));
         let mut options = fdb_embedded::OpenOptions::default();
         options.simulated = Some(cluster);
-        let database = fdb_capi::open_embedded(&directory, options).expect("the engine opens");
+        let database = fdb_capi::open_embedded(directory.path(), options).expect("the engine opens");
         let database = std::ptr::NonNull::new(database).expect("not null");
         // SAFETY: the pointer is a database that nobody else destroys.
         let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), directory: Some(directory) }
+        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
     }
 
     /// A server's layer on the store; call it twice for two servers.
@@ -101,14 +99,6 @@ impl Store {
     pub async fn layer_with(&self, options: LayerOptions) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..options };
         Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        if let Some(directory) = &self.directory {
-            let _ = std::fs::remove_dir_all(directory);
-        }
     }
 }
 

@@ -1,13 +1,11 @@
 //! Trees of revisions: what replication brings, edits of any leaf, the winner's body in its place.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, OpenRevs, Result, RevId};
 use flatbed_revtree::Tree;
-use support::*;
 
 fn path(text: &str) -> Vec<RevId> {
     text.split(' ').map(|rev| rev.parse().unwrap()).collect()

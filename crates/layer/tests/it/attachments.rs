@@ -1,10 +1,8 @@
 //! Attachments: stored once, referenced by documents, gone with the last of them.
 
-mod support;
-
+use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, Result, RevId};
-use support::*;
 
 async fn data(db: &Database, content_type: &str, bytes: &[u8]) -> AttachmentEdit {
     let mut upload = db.upload(content_type, false).await.unwrap();

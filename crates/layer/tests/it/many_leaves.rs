@@ -1,11 +1,9 @@
 //! Documents with very many leaves, and many documents whose bodies change places at once: what a transaction holds has
 //! a bound.
 
-mod support;
-
+use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, LayerOptions, OpenRevs, Result, RevId};
-use support::*;
 
 struct Write {
     id: String,

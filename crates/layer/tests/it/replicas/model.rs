@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use flatbed_layer::RevId;
 
-use crate::replica::Leaf;
+use super::replica::Leaf;
 use crate::support::Random;
 
 /// What a revision holds, apart from its name.

@@ -1,14 +1,12 @@
 //! What others may write over takes place once, under faults and with writers of two servers: no value comes back after
 //! another has taken its place.
 
-mod support;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::support::{Store, create};
 use flatbed_layer::{Database, LocalDocument};
-use support::{Store, create};
 
 const WRITERS: usize = 6;
 
@@ -84,5 +82,5 @@ async fn no_value_comes_back_after_another_has_taken_its_place() {
     is_done.store(true, Ordering::Relaxed);
     let seen = looks.await.unwrap();
     assert!(seen.iter().all(|seen| seen.all.len() > 5));
-    support::assert_clean(&layers[0], &db).await;
+    crate::support::assert_clean(&layers[0], &db).await;
 }

@@ -1,12 +1,10 @@
 //! What goes: bodies of revisions that are no leaves, purged leaves, purged documents.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, RevId};
-use support::*;
 
 async fn replicate(db: &Database, id: &str, path: &str, body: &str) -> RevId {
     let history: Vec<RevId> = path.split(' ').map(|rev| rev.parse().unwrap()).collect();

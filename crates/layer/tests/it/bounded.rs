@@ -1,13 +1,11 @@
 //! Documents whose revisions take more than a transaction holds: each of them can still be edited, deleted, compacted and
 //! purged.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs, Result, RevId};
-use support::*;
 
 async fn compact(db: &Database) {
     db.compact().await.unwrap();

@@ -1,14 +1,12 @@
 //! Followers of a database's changes: what they share, and that none of them misses a row.
 
-mod support;
-
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::{Store, all_changes, create, delete, put, soon};
 use flatbed_layer::{ChangeRow, Changes, ChangesQuery, Database, Followed, Layer, LayerOptions, RevId, Seq, Since};
-use support::{Store, all_changes, create, delete, put, soon};
 use tokio::sync::watch;
 
 fn metric(layer: &Layer, name: &str) -> u64 {

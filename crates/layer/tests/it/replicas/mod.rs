@@ -3,19 +3,17 @@
 
 mod model;
 mod replica;
-#[path = "../support/mod.rs"]
-mod support;
 mod work;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::model::Model;
+use self::replica::{assert_equal, copy, everything};
+use self::work::Worker;
+use crate::support::{Random, Store, assert_clean};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{CreateOptions, Database, Layer};
-use model::Model;
-use replica::{assert_equal, copy, everything};
-use support::{Random, Store, assert_clean};
-use work::Worker;
 
 /// Clients at once.
 const WORKERS: u64 = 64;

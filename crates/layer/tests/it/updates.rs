@@ -1,16 +1,14 @@
 //! What is told of all databases: creations, deletions, changes, in the order of commits.
 
-mod support;
-
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::support::{Store, assert_clean, create, put, soon};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
     CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Layer, Seq, Since, Wait,
 };
 use futures_util::future::join_all;
-use support::{Store, assert_clean, create, put, soon};
 
 use DatabaseUpdateKind::{Created, Deleted, Updated};
 

@@ -8,18 +8,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Random, Store, create, delete, get, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
     AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, GetOptions, Layer,
     LocalDocument, NameRange, OpenRevs, RevId, Updated,
 };
-use support::{Random, Store, create, delete, get, put};
-
-mod support;
 
 const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/performance.md");
-const BEGIN: &str = "<!-- The table of waits: FLATBED_WAITS=update cargo test -p flatbed-layer --test waits -->\n";
+const BEGIN: &str = "<!-- The table of waits: FLATBED_WAITS=update cargo test -p flatbed-layer --test it waits:: -->\n";
 const END: &str = "<!-- End of the table of waits. -->\n";
 
 /// Documents of the databases that are walked.

@@ -1,9 +1,7 @@
 //! Databases come and go, at one server and at two.
 
-mod support;
-
+use crate::support::{Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::{AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Since, Wait};
-use support::{Store, all_changes, assert_clean, create, get, put, soon};
 
 #[tokio::test]
 async fn create_list_delete() {

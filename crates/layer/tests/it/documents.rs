@@ -1,9 +1,7 @@
 //! Documents in and out, one at a time, in both layouts.
 
-mod support;
-
+use crate::support::{Store, all_changes, assert_clean, braces, create, delete, get, put};
 use flatbed_layer::{AllDocsQuery, CreateOptions, Error, GetOptions, NotFound, RevId};
-use support::{Store, all_changes, assert_clean, braces, create, delete, get, put};
 
 const LAYOUTS: [Option<u32>; 3] = [Some(0), None, Some(60_000)];
 

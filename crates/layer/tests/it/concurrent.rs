@@ -1,15 +1,13 @@
 //! Random concurrent work, with and without faults; then everything is recomputed from the raw keys.
 
-mod support;
-
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Random, Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     ChangesQuery, Database, Edit, EditParts, Error, GetOptions, Layer, RevId, Seq, Since, Updated, Wait,
 };
-use support::{Random, Store, all_changes, assert_clean, create, get, put, soon};
 
 trait Bodies {
     fn body(&mut self) -> String;

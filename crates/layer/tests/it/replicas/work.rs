@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flatbed_layer::{AttachmentEdit, Database, Error, GetOptions, Layer, OpenRevs, RevId};
 
-use crate::model::{Content, Kind, Model, kind};
-use crate::replica::{Write, leaves};
+use super::model::{Content, Kind, Model, kind};
+use super::replica::{Write, leaves};
 use crate::support::Random;
 
 /// One of many tasks.

@@ -1,12 +1,10 @@
 //! Two servers that allocate the same names, document ids of the greatest length, and databases that change under a walk.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Store, assert_clean, change, create, delete, get, put, soon};
 use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, Layer, LayerOptions};
 use foundationdb::tuple::{Bytes, pack};
-use support::{Store, assert_clean, change, create, delete, get, put, soon};
 
 fn names(range: std::ops::Range<usize>) -> String {
     let members: Vec<String> = range.map(|n| format!(r#""name{n}":{n}"#)).collect();

@@ -1,13 +1,11 @@
 //! Leases: one holder at a time, whatever the storage and the owners do. Time is a number that the test moves on.
 
-mod support;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::{Store, create, soon};
 use flatbed_layer::{Database, Error, LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
-use support::{Store, create, soon};
 
 /// In milliseconds of the test's time.
 const SILENCE_MAX: u64 = 1_000;

@@ -1,11 +1,9 @@
 //! A store after a restore: other incarnations and stamps, everything else as it was, and nobody writes what he knew before.
 
-mod support;
-
+use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put};
 use flatbed_layer::renew::{Renewed, renew, roots};
 use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Seq, Since, json};
 use foundationdb::tuple::pack;
-use support::{Store, all_changes, assert_clean, change, create, delete, get, put};
 
 /// Where a feed stands that begins after `since`, and how many rows it gives.
 async fn follow(db: &Database, since: Since) -> (Seq, usize) {

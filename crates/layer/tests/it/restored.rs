@@ -1,11 +1,10 @@
 //! Restores beside layers that are open, and into clusters that are younger: nobody writes what he knew before, and a
 //! renewal that was interrupted goes on.
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
+use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::{Renewed, renew};
 use flatbed_layer::{
@@ -14,7 +13,6 @@ use flatbed_layer::{
 };
 use foundationdb::tuple::{Bytes, Element, pack, unpack};
 use futures_util::FutureExt;
-use support::{Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon};
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 

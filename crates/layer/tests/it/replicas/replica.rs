@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use flatbed_layer::json::{Limits, Value, parse};
 use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs, RevId};
 
-use crate::model::Content;
+use super::model::Content;
 use crate::support::{Random, all_changes, braces};
 
 /// A leaf as it is read.

@@ -1,13 +1,11 @@
 //! What edits are validated with is held only where there is room for it.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::{Store, assert_clean, create, put, soon};
 use flatbed_layer::{Document, Error, Result, Room, Validate, Validator, Writing};
 use futures_util::future::BoxFuture;
-use support::{Store, assert_clean, create, put, soon};
 use tokio::sync::Semaphore;
 
 const PAD_BYTES: usize = 1_000_000;

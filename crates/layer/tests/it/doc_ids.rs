@@ -1,14 +1,12 @@
 //! Feeds of a list of documents: the same rows as a walk of by-seq gives, whichever way they are found.
 
-mod support;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::support::{Store, all_changes, create, delete, put};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesQuery, CreateOptions, Database, Edit, GetOptions, Layer, RevId, Since, json,
 };
-use support::{Store, all_changes, create, delete, put};
 
 fn name(n: usize) -> String {
     format!("d{n:05}")

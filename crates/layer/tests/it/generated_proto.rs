@@ -1,5 +1,5 @@
 //! The committed `src/proto.rs` is what prost-build makes of `proto/flatbed.proto`: no build needs protoc, and none
-//! can drift. `FLATBED_GENERATE=1 cargo test -p flatbed-layer --test generated_proto` writes it anew.
+//! can drift. `FLATBED_GENERATE=1 cargo test -p flatbed-layer --test it generated_proto` writes it anew.
 
 use std::path::Path;
 

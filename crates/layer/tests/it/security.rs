@@ -1,12 +1,10 @@
 //! What a write was judged by holds when it is committed: functions of design documents, and `_security`.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Store, assert_clean, create, get, put, soon};
 use flatbed_layer::{Document, Error, Result, Validate, Validator, Writing};
 use futures_util::future::BoxFuture;
-use support::{Store, assert_clean, create, get, put, soon};
 use tokio::sync::Semaphore;
 
 /// A function that refuses what `_security` says is closed, and takes its time once it has looked.

@@ -1,0 +1,25 @@
+//! The layer's tests, one program: each is linked with the layer and the engine, which takes longer than to compile it.
+//! What needs a process of its own is a program beside this one and says why.
+
+mod attachments;
+mod bounded;
+mod compaction;
+mod concurrent;
+mod conflicts;
+mod databases;
+mod doc_ids;
+mod documents;
+mod edges;
+mod followers;
+mod generated_proto;
+mod lease;
+mod many_leaves;
+mod once;
+mod renew;
+mod replicas;
+mod restored;
+mod room;
+mod security;
+mod support;
+mod updates;
+mod waits;
