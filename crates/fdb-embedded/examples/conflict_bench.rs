@@ -7,20 +7,18 @@
 //! commit is newer, at the newest, in the middle, or so old that all are newer. Forgetting is the longest call.
 
 // The engine's own modules: what is measured is not public. The engine uses what is unused here.
-#[path = "../src/conflict.rs"]
+#[path = "../src/commit"]
 #[allow(dead_code)]
-mod conflict;
-#[path = "../src/sorted_keys.rs"]
-#[allow(dead_code)]
-mod sorted_keys;
-#[path = "../src/version_tree.rs"]
-#[allow(dead_code)]
-mod version_tree;
+mod commit {
+    pub(crate) mod conflict;
+    pub(crate) mod sorted_keys;
+    pub(crate) mod version_tree;
+}
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use conflict::{History, KeyRange};
+use commit::conflict::{History, KeyRange};
 
 const WINDOW: i64 = 5_000_000;
 const KEYS_PER_DOCUMENT: u64 = 8;

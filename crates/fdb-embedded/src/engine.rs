@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use heed::{Env, WithoutTls};
 
-use crate::buggify::{Buggify, ClientBuggify, Faults};
-use crate::committer::{CLEAR_RECORDS_MAX, CommitQueue, Committer};
-use crate::connection::Connection;
-use crate::directory::{self, DirectoryLock};
-use crate::error::{Error, Result};
-use crate::failure::describe;
-use crate::format;
-use crate::late::PendingReads;
-use crate::open_error::OpenError;
-use crate::options::{TransactionOptions, default_for};
-use crate::simulation::{SimulatedCluster, Simulation};
-use crate::snapshot::{READ_AGE_MAX, Versions, lock};
-use crate::stats::{Counters, Stats};
-use crate::status::{self, Rates};
-use crate::store::{Store, StoreError};
-use crate::timekeeper::TimeKeeper;
-use crate::timer::{self, Timer};
-use crate::transaction::Transaction;
-use crate::watch::{Waiting, Watch, WatchId, Watches};
+use crate::base::error::{Error, Result};
+use crate::commit::committer::{CLEAR_RECORDS_MAX, CommitQueue, Committer};
+use crate::disk::directory::{self, DirectoryLock};
+use crate::disk::failure::describe;
+use crate::disk::format;
+use crate::disk::open_error::OpenError;
+use crate::disk::store::{Store, StoreError};
+use crate::read::snapshot::{READ_AGE_MAX, Versions, lock};
+use crate::shared::buggify::{Buggify, ClientBuggify, Faults};
+use crate::shared::connection::Connection;
+use crate::shared::simulation::{SimulatedCluster, Simulation};
+use crate::shared::stats::{Counters, Stats};
+use crate::shared::status::{self, Rates};
+use crate::shared::timekeeper::TimeKeeper;
+use crate::shared::timer::{self, Timer};
+use crate::shared::watch::{Waiting, Watch, WatchId, Watches};
+use crate::transaction::calls::Transaction;
+use crate::transaction::late::PendingReads;
+use crate::transaction::options::{TransactionOptions, default_for};
 
 /// How an engine is opened.
 #[derive(Clone, Debug, Default)]

@@ -1,0 +1,141 @@
+//! A consistent copy of a database into one file, by LMDB's own compacting copy, beside a process that serves it.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Seek};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use heed::{CompactionOption, Env, MdbError, WithoutTls};
+
+use crate::backup::create::BackupError;
+use crate::disk::directory::try_lock;
+use crate::disk::failure::advice;
+use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
+use crate::disk::open_error::OpenError;
+use crate::engine::{Registered, Registration};
+
+/// Between two looks at how far a copy is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CopyProgress {
+    /// Bytes in the copy so far.
+    pub done_bytes: u64,
+    /// Bytes that it is going to have, as of its beginning.
+    pub total_bytes: u64,
+}
+
+/// A database opened for copying.
+pub(crate) struct Source {
+    env: Env<WithoutTls>,
+    // Dropped after the environment: this process must not open the directory a second time before it is closed.
+    _registration: Registration,
+}
+
+impl Source {
+    /// Opens the database in `dir`. `is_shared`: a server may be writing to it.
+    ///
+    /// # Errors
+    /// [`BackupError`].
+    pub(crate) fn open(dir: &Path, is_shared: bool) -> Result<Source, BackupError> {
+        let no_database = |error: io::Error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => BackupError::NoDatabase(dir.to_owned()),
+            _ => OpenError::io(dir, &error).into(),
+        };
+        let dir = dir.canonicalize().map_err(no_database)?;
+        if !dir.join(DATA_FILE).try_exists().map_err(no_database)? {
+            return Err(BackupError::NoDatabase(dir));
+        }
+        let registration = match Registration::of(&dir) {
+            Registered::New(registration) => registration,
+            Registered::Open(_) => return Err(BackupError::OpenHere(dir)),
+        };
+        let lock_path = dir.join(LOCK_FILE);
+        let env = format::open_to_read(&dir, is_shared).map_err(|error| match error {
+            OpenError::Permission(path) | OpenError::ReadOnlyFileSystem(path) if path == lock_path => {
+                BackupError::LockFile(path)
+            }
+            error => error.into(),
+        })?;
+        Ok(Source { env, _registration: registration })
+    }
+
+    /// Writes the newest state into `file`, which lies empty at `path`, and syncs it. Calls `progress` some ten times a
+    /// second on this thread. Returns the bytes written.
+    ///
+    /// # Errors
+    /// [`BackupError::Copy`].
+    pub(crate) fn copy(
+        &self,
+        file: &File,
+        path: &Path,
+        progress: &mut dyn FnMut(CopyProgress),
+    ) -> Result<u64, BackupError> {
+        let stat = self.env.unnamed_database_stat();
+        let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages + 2;
+        let total_bytes = pages as u64 * u64::from(stat.page_size);
+        let failed = |reason: String| BackupError::Copy { path: path.to_owned(), reason };
+        let io_failed = |error: io::Error| failed(format!("{error}; {}", advice(&error)));
+        let mut written = file.try_clone().map_err(io_failed)?;
+        let (sender, done) = channel();
+        std::thread::scope(|scope| {
+            let copy = move || {
+                let copied = write_compact(&self.env, &mut written);
+                // The receiver is there until it has got this.
+                let _ = sender.send(copied.and_then(|()| Ok(written.sync_all()?)));
+            };
+            std::thread::Builder::new().name("fdb-copy".into()).spawn_scoped(scope, copy).map_err(io_failed)?;
+            loop {
+                match done.recv_timeout(LOOK_EVERY) {
+                    Ok(Ok(())) => return Ok(file.metadata().map_err(io_failed)?.len()),
+                    Ok(Err(heed::Error::Io(error))) => return Err(io_failed(error)),
+                    Ok(Err(error)) => return Err(failed(error.to_string())),
+                    Err(RecvTimeoutError::Timeout) => {
+                        // Where it cannot be seen there is nothing to tell.
+                        if let Ok(metadata) = file.metadata() {
+                            progress(CopyProgress { done_bytes: metadata.len(), total_bytes });
+                        }
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return Err(failed("the copying thread broke off".into())),
+                }
+            }
+        })
+    }
+}
+
+fn write_compact(env: &Env<WithoutTls>, file: &mut File) -> heed::Result<()> {
+    match env.copy_to_file(file, CompactionOption::Enabled) {
+        // LMDB refuses to compact where it counts pages that belong to nothing. They do no harm but take their room.
+        Err(heed::Error::Mdb(MdbError::Incompatible)) => {
+            file.set_len(0)?;
+            file.rewind()?;
+            env.copy_to_file(file, CompactionOption::Disabled)
+        }
+        done => done,
+    }
+}
+
+/// Makes an empty file that only its owner may read, or takes one that an interrupted copy left; locked until it is closed.
+/// `None` where another process is writing it, or has just given it its final name.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn take_file(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).read(true).create(true).truncate(false).mode(0o600).open(path)?;
+    if !try_lock(&file)? {
+        return Ok(None);
+    }
+    let inode = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match std::fs::metadata(path).map(inode) {
+        Ok(found) if found == inode(file.metadata()?) => {}
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => return Ok(None),
+    }
+    file.set_len(0)?;
+    Ok(Some(file))
+}

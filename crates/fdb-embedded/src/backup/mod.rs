@@ -1,0 +1,5 @@
+//! Copies of a database, made beside the process that serves it, and put back.
+
+pub(crate) mod copy;
+pub(crate) mod create;
+pub(crate) mod restore;

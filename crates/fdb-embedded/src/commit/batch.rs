@@ -1,0 +1,158 @@
+//! A batch of commits on its way into one LMDB transaction.
+//!
+//! The last value of each key is gathered in memory in key order first, so a key that every commit of the batch writes
+//! (a counter) is written once, and LMDB's pages are visited in order.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use heed::RwTxn;
+
+use crate::base::atomic::AtomicOp;
+use crate::commit::conflict::{KeyRange, is_single_key};
+use crate::disk::clears::Clears;
+use crate::disk::store::{Allowance, Store, StoreResult};
+use crate::disk::stored::Stored;
+
+/// One change of a commit, in the order that the transaction made it.
+#[derive(Clone, Debug)]
+pub(crate) enum Mutation {
+    Set(Vec<u8>, Vec<u8>),
+    /// `[begin, end)`.
+    Clear(KeyRange),
+    Atomic(AtomicOp, Vec<u8>, Vec<u8>),
+    /// Key with a versionstamp, and value.
+    StampKey(Vec<u8>, Vec<u8>),
+    /// Key, and value with a versionstamp.
+    StampValue(Vec<u8>, Vec<u8>),
+}
+
+impl Mutation {
+    /// Bytes of its parameters, as FoundationDB counts them towards the size of a transaction.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Mutation::Clear((a, b)) => a.len() + b.len(),
+            Mutation::Set(a, b) | Mutation::Atomic(_, a, b) | Mutation::StampKey(a, b) | Mutation::StampValue(a, b) => {
+                a.len() + b.len()
+            }
+        }
+    }
+}
+
+/// Puts the stamp where the last four bytes (little-endian) say, and takes those bytes off.
+pub(crate) fn place_versionstamp(mut bytes: Vec<u8>, stamp: [u8; 10]) -> Vec<u8> {
+    let Some(place) = bytes.last_chunk::<4>().map(|place| u32::from_le_bytes(*place) as usize) else { return bytes };
+    bytes.truncate(bytes.len() - 4);
+    if let Some(hole) = bytes.get_mut(place..).and_then(|rest| rest.get_mut(..10)) {
+        hole.copy_from_slice(&stamp);
+    }
+    bytes
+}
+
+/// The changes of a batch so far.
+pub(crate) struct Batch {
+    store: Store,
+    /// `None`: the key is removed.
+    values: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Ranges removed already, from LMDB or by a pending clear.
+    pub(crate) cleared: Vec<KeyRange>,
+    /// The clears that are pending after the batch.
+    clears: Arc<Clears>,
+    /// How many records its clears may still remove themselves.
+    allowance: Allowance,
+}
+
+impl Batch {
+    pub(crate) fn new(store: Store, clears: Arc<Clears>, allowance: Allowance) -> Batch {
+        Batch { store, values: BTreeMap::new(), cleared: Vec::new(), clears, allowance }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.cleared.is_empty()
+    }
+
+    /// The clears that are pending after the batch.
+    pub(crate) fn clears(&self) -> &Arc<Clears> {
+        &self.clears
+    }
+
+    /// Applies one mutation; atomic operations are resolved here.
+    pub(crate) fn apply(&mut self, txn: &mut RwTxn<'_>, mutation: Mutation, stamp: [u8; 10]) -> StoreResult<()> {
+        match mutation {
+            Mutation::Set(key, value) => {
+                self.values.insert(key, Some(value));
+            }
+            Mutation::StampValue(key, value) => {
+                self.values.insert(key, Some(place_versionstamp(value, stamp)));
+            }
+            Mutation::StampKey(key, value) => {
+                self.values.insert(place_versionstamp(key, stamp), Some(value));
+            }
+            Mutation::Atomic(op, key, operand) => match self.values.get_mut(&key) {
+                Some(before) => *before = op.apply(before.as_deref(), &operand),
+                None => {
+                    let after = op.apply(self.stored(txn).get(&key)?, &operand);
+                    self.values.insert(key, after);
+                }
+            },
+            Mutation::Clear(range) if is_single_key(&range) => {
+                self.values.insert(range.0, None);
+            }
+            Mutation::Clear((begin, end)) => self.clear(txn, begin, end)?,
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, txn: &mut RwTxn<'_>, begin: Vec<u8>, end: Vec<u8>) -> StoreResult<()> {
+        let inside = (Bound::Included(begin.as_slice()), Bound::Excluded(end.as_slice()));
+        let hidden: Vec<_> = self.values.range::<[u8], _>(inside).map(|(key, _)| key.clone()).collect();
+        for key in hidden {
+            self.values.remove(&key);
+        }
+        if let Some(left) = self.store.remove_some(txn, &begin, &end, &mut self.allowance)? {
+            Arc::make_mut(&mut self.clears).insert(left, end.clone());
+        }
+        self.cleared.push((begin, end));
+        Ok(())
+    }
+
+    fn stored<'t>(&'t self, txn: &'t RwTxn<'_>) -> Stored<'t> {
+        Stored { store: self.store, txn, clears: &self.clears }
+    }
+
+    /// The value of a key after the batch.
+    pub(crate) fn value(&self, txn: &RwTxn<'_>, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        match self.values.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => Ok(self.stored(txn).get(key)?.map(<[u8]>::to_vec)),
+        }
+    }
+
+    /// The single keys that the batch writes, with their values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.values.iter().map(|(key, value)| (key.as_slice(), value.as_deref()))
+    }
+
+    /// Writes everything to LMDB.
+    pub(crate) fn write(&mut self, txn: &mut RwTxn<'_>) -> StoreResult<()> {
+        for (key, value) in &self.values {
+            let Some(value) = value else {
+                self.store.delete(txn, key)?;
+                continue;
+            };
+            // Every clear of the batch that came after the value has taken it away.
+            if let Some((begin, _)) = self.clears.hiding(key) {
+                let is_empty_below = self.store.is_range_empty(txn, begin, key)?;
+                Arc::make_mut(&mut self.clears).uncover(key, is_empty_below);
+            }
+            self.store.put(txn, key, value)?;
+        }
+        // Without a change nothing is copied.
+        if self.clears.has_changes() {
+            let changes = Arc::make_mut(&mut self.clears).take_changes();
+            self.store.put_clears(txn, changes)?;
+        }
+        Ok(())
+    }
+}

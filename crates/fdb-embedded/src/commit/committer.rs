@@ -1,0 +1,475 @@
+//! The one thread that commits: it takes whatever waits, checks conflicts, and writes one durable LMDB transaction.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use heed::RwTxn;
+
+use crate::base::error::Error;
+use crate::base::range_set::RangeList;
+use crate::commit::batch::{Batch, Mutation, place_versionstamp};
+use crate::commit::conflict::{History, KeyRange};
+use crate::commit::map_room::make_room;
+use crate::disk::clears::Clears;
+use crate::disk::failure::DiskFailure;
+use crate::disk::format;
+use crate::disk::store::{Allowance, StoreError, StoreResult};
+use crate::engine::Core;
+use crate::read::snapshot::{ReadPoint, lock};
+use crate::read::write_map::key_after;
+use crate::shared::buggify::CommitFault;
+use crate::shared::timekeeper;
+use crate::shared::watch::{Waiting, Watch};
+use crate::transaction::state::shielded;
+
+/// Most commits of one LMDB transaction; their order within it fits the two bytes of a versionstamp.
+const BATCH_COMMITS_MAX: usize = 4_096;
+/// Most bytes of one LMDB transaction, so that its dirty pages stay bounded.
+const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Most records that the clears of one batch remove themselves, and their bytes; the rest is left pending.
+pub(crate) const CLEAR_RECORDS_MAX: usize = 4_096;
+const CLEAR_BYTES_MAX: usize = 16 << 20;
+/// How long the removal of pending clears holds up commits at a time.
+const REMOVAL_TIME_MAX: Duration = Duration::from_millis(10);
+/// With more pending clears than this, removal goes before commits until there are half as many.
+const PENDING_CLEARS_MAX: usize = 1_024;
+/// How far ahead of the clock the version that a restart begins at is written, in versions: ten seconds.
+const CEILING_STEP: i64 = 10_000_000;
+/// And how far ahead of the newest commit at least, where versions are ahead of the clock after a restart. Less, so that
+/// a process that is killed again and again does not get further and further ahead.
+const CEILING_LEAST: i64 = 100_000;
+
+/// What a commit was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Committed {
+    pub(crate) version: i64,
+    pub(crate) stamp: [u8; 10],
+}
+
+/// Why a commit failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// The read conflicts that were written to, where the transaction asked for them.
+    pub(crate) conflicting: Vec<KeyRange>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { error, conflicting: Vec::new() }
+    }
+}
+
+pub(crate) type Complete = Box<dyn FnOnce(Result<Committed, Failure>) + Send>;
+
+/// A transaction handed over for its commit.
+pub(crate) struct CommitRequest {
+    /// `None`: nothing was read, so nothing can conflict. The snapshot keeps the history back to it.
+    pub(crate) read: Option<ReadPoint>,
+    pub(crate) read_conflicts: RangeList,
+    pub(crate) write_conflicts: RangeList,
+    pub(crate) mutations: Vec<Mutation>,
+    pub(crate) reports_conflicts: bool,
+    pub(crate) watches: Vec<Waiting>,
+    pub(crate) complete: Complete,
+}
+
+impl CommitRequest {
+    pub(crate) fn bytes(&self) -> usize {
+        self.mutations.iter().map(Mutation::bytes).sum()
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: Vec<CommitRequest>,
+    is_closed: bool,
+}
+
+/// The commits that wait for the committer.
+#[derive(Default)]
+pub(crate) struct CommitQueue {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    pub(crate) failure: DiskFailure,
+}
+
+impl CommitQueue {
+    /// Hands a commit over; its callback comes from the committer's thread, or at once when nothing can be committed.
+    pub(crate) fn push(&self, request: CommitRequest) {
+        if self.is_failed() {
+            return (request.complete)(Err(Error::IO_ERROR.into()));
+        }
+        let mut queue = lock(&self.queue);
+        if queue.is_closed {
+            drop(queue);
+            return (request.complete)(Err(Error::TRANSACTION_CANCELLED.into()));
+        }
+        queue.requests.push(request);
+        drop(queue);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn close(&self) {
+        lock(&self.queue).is_closed = true;
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.queue).is_closed
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failure.is_failed()
+    }
+
+    /// Everything that waits, up to a batch's bounds, into `batch`; false when the engine closes and nothing is left.
+    /// With `is_busy` it does not wait for a commit.
+    fn take(&self, batch: &mut Vec<CommitRequest>, is_busy: bool) -> bool {
+        let mut queue = lock(&self.queue);
+        while queue.requests.is_empty() {
+            if queue.is_closed {
+                return false;
+            }
+            if is_busy {
+                return true;
+            }
+            queue = self.arrived.wait(queue).unwrap_or_else(|broken| broken.into_inner());
+        }
+        let mut bytes = 0;
+        let mut fits = |request: &CommitRequest| {
+            bytes += request.bytes();
+            bytes <= BATCH_BYTES_MAX
+        };
+        let count = queue.requests.iter().take(BATCH_COMMITS_MAX).take_while(|request| fits(request)).count().max(1);
+        if count == queue.requests.len() {
+            std::mem::swap(batch, &mut queue.requests);
+        } else {
+            batch.extend(queue.requests.drain(..count));
+        }
+        true
+    }
+}
+
+/// A commit that passed its checks and is being written.
+struct Accepted {
+    committed: Committed,
+    watches: Vec<Waiting>,
+    complete: Complete,
+    /// The answer is 1021 although it is written.
+    is_answered_unknown: bool,
+}
+
+/// The committer's own state.
+pub(crate) struct Committer {
+    core: Arc<Core>,
+    history: History,
+    /// The clears that are pending on disk.
+    clears: Arc<Clears>,
+    /// A restart begins above this version.
+    ceiling: i64,
+    last_forgotten: Instant,
+}
+
+impl Committer {
+    pub(crate) fn new(core: Arc<Core>, clears: Arc<Clears>) -> Committer {
+        Committer { core, history: History::default(), clears, ceiling: 0, last_forgotten: Instant::now() }
+    }
+
+    /// The thread's body.
+    pub(crate) fn run(mut self) {
+        timekeeper::mark_committer();
+        let mut requests = Vec::new();
+        while self.core.queue.take(&mut requests, self.has_records_to_remove()) {
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                if !requests.is_empty() {
+                    self.commit(&mut requests);
+                }
+                self.remove_cleared();
+            }));
+            if done.is_err() {
+                // A bug of the engine: nothing can be said about its state, so nothing more is acknowledged.
+                requests.clear();
+                self.core
+                    .queue
+                    .failure
+                    .fail("a defect of the engine: its committer panicked; please report it".to_owned());
+            }
+            self.forget_history();
+        }
+    }
+
+    fn has_records_to_remove(&self) -> bool {
+        !self.clears.is_empty() && !self.core.is_removal_paused && !self.core.queue.is_failed()
+    }
+
+    /// Removes records of pending clears: for a short while, or until they are few again.
+    fn remove_cleared(&mut self) {
+        let mut is_urgent = self.clears.len() > PENDING_CLEARS_MAX;
+        while self.has_records_to_remove() {
+            if let Err(error) = self.remove_some_cleared() {
+                return self.core.fail(&error);
+            }
+            is_urgent &= self.clears.len() > PENDING_CLEARS_MAX / 2;
+            if !is_urgent {
+                return;
+            }
+        }
+    }
+
+    /// One LMDB transaction that removes records of pending clears. Nothing that a reader sees changes.
+    fn remove_some_cleared(&mut self) -> StoreResult<()> {
+        let core = Arc::clone(&self.core);
+        make_room(&core, &[])?;
+        let started = Instant::now();
+        let mut txn = core.env.write_txn()?;
+        let mut clears = Arc::clone(&self.clears);
+        while started.elapsed() < REMOVAL_TIME_MAX {
+            let Some((begin, end)) = clears.first() else { break };
+            let mut allowance = Allowance { records: CLEAR_RECORDS_MAX / 4, bytes: CLEAR_BYTES_MAX / 4 };
+            let left = core.store.remove_some(&mut txn, begin, end, &mut allowance)?;
+            Arc::make_mut(&mut clears).shorten_first(left);
+        }
+        let changes = Arc::make_mut(&mut clears).take_changes();
+        core.store.put_clears(&mut txn, changes)?;
+        core.versions.hold_newest();
+        txn.commit()?;
+        core.versions.publish_clears(&clears);
+        core.measure_data();
+        self.clears = clears;
+        Ok(())
+    }
+
+    fn commit(&mut self, requests: &mut Vec<CommitRequest>) {
+        let core = Arc::clone(&self.core);
+        if core.queue.is_failed() {
+            for request in requests.drain(..) {
+                core.complete(request.complete, Err(Error::IO_ERROR.into()));
+            }
+            return;
+        }
+        let begun = make_room(&core, requests).and_then(|()| Ok(core.env.write_txn()?));
+        let mut txn = match begun {
+            Ok(txn) => txn,
+            Err(error) => {
+                core.fail(&error);
+                return self.commit(requests);
+            }
+        };
+        let version = core.versions.begin_commit(txn.id());
+        let allowance = Allowance { records: core.clear_records_max, bytes: CLEAR_BYTES_MAX };
+        let mut batch = Batch::new(core.store, Arc::clone(&self.clears), allowance);
+        let mut accepted = Vec::with_capacity(requests.len());
+        let mut refused = Vec::new();
+        let mut broken = None;
+        for request in requests.drain(..) {
+            if broken.is_some() {
+                refused.push((request.complete, Error::IO_ERROR.into()));
+                continue;
+            }
+            match self.check(&request) {
+                Err(failure) => refused.push((request.complete, failure)),
+                Ok(fault) => {
+                    let committed = Committed { version, stamp: stamp(version, accepted.len()) };
+                    let result = self.apply(&mut batch, &mut txn, request, committed, fault);
+                    match result {
+                        Ok(commit) => accepted.push(commit),
+                        Err((complete, error)) => {
+                            refused.push((complete, Error::IO_ERROR.into()));
+                            broken = Some(error);
+                        }
+                    }
+                }
+            }
+        }
+        if broken.is_none() && !batch.is_empty() {
+            broken = self.keep_time(&mut batch, &mut txn, version).err();
+        }
+        let mut fired = Vec::new();
+        let written = match broken {
+            None if accepted.is_empty() => None,
+            None => Some(self.write(&mut batch, txn, version, &accepted, &mut fired)),
+            Some(error) => Some(Err((error, false))),
+        };
+        match written {
+            None => core.versions.abandon_commit(),
+            Some(Ok(())) => {
+                core.versions.publish(version);
+                core.arm_reaper();
+                core.counters.commits.add(accepted.len() as u64);
+                // Only now: a watch that came to wait before the version was published saw the old value.
+                if core.watches.is_any_waiting() {
+                    self.find_changed(&batch, &mut fired);
+                }
+                for watch in fired {
+                    shielded(|| core.fire(&watch));
+                }
+                for commit in accepted {
+                    for waiting in commit.watches {
+                        core.start_watch(waiting);
+                    }
+                    let answer = if commit.is_answered_unknown {
+                        Err(Error::COMMIT_UNKNOWN_RESULT.into())
+                    } else {
+                        Ok(commit.committed)
+                    };
+                    core.complete(commit.complete, answer);
+                }
+            }
+            Some(Err((error, may_be_written))) => {
+                core.fail(&error);
+                core.versions.abandon_commit();
+                let answer = if may_be_written { Error::COMMIT_UNKNOWN_RESULT } else { Error::IO_ERROR };
+                for commit in accepted {
+                    core.complete(commit.complete, Err(answer.into()));
+                }
+            }
+        }
+        for (complete, failure) in refused {
+            core.complete(complete, Err(failure));
+        }
+    }
+
+    /// Whether the transaction may commit, by its age and its reads.
+    fn check(&self, request: &CommitRequest) -> Result<Option<CommitFault>, Failure> {
+        let core = &self.core;
+        let fault = core.faults.on_commit();
+        match fault {
+            Some(CommitFault::NotCommitted) => return Err(Error::NOT_COMMITTED.into()),
+            Some(CommitFault::UnknownNotApplied) => return Err(Error::COMMIT_UNKNOWN_RESULT.into()),
+            Some(CommitFault::UnknownApplied) | None => {}
+        }
+        let Some(read_version) = request.read.as_ref().map(|read| read.version) else { return Ok(fault) };
+        let too_old = || {
+            core.counters.too_old.add(1);
+            Failure::from(Error::TRANSACTION_TOO_OLD)
+        };
+        if core.versions.is_too_old(read_version) {
+            return Err(too_old());
+        }
+        let mut conflicting = Vec::new();
+        for (begin, end) in request.read_conflicts.iter() {
+            if self.history.written_after(begin, end, read_version).map_err(|_| too_old())? {
+                conflicting.push((begin.to_vec(), end.to_vec()));
+                if !request.reports_conflicts {
+                    break;
+                }
+            }
+        }
+        if conflicting.is_empty() {
+            return Ok(fault);
+        }
+        core.counters.conflicts.add(1);
+        Err(Failure { error: Error::NOT_COMMITTED, conflicting })
+    }
+
+    fn apply(
+        &mut self,
+        batch: &mut Batch,
+        txn: &mut RwTxn<'_>,
+        request: CommitRequest,
+        committed: Committed,
+        fault: Option<CommitFault>,
+    ) -> Result<Accepted, (Complete, StoreError)> {
+        let core = &self.core;
+        core.counters.mutations.add(request.mutations.len() as u64);
+        core.counters.mutation_bytes.add(request.bytes() as u64);
+        for range in request.write_conflicts.iter() {
+            self.history.insert(range, committed.version);
+        }
+        for mutation in request.mutations {
+            if let Mutation::StampKey(key, _) = &mutation {
+                let key = place_versionstamp(key.clone(), committed.stamp);
+                let end = key_after(&key);
+                self.history.insert((key, end), committed.version);
+            }
+            if let Err(error) = batch.apply(txn, mutation, committed.stamp) {
+                return Err((request.complete, error));
+            }
+        }
+        let is_answered_unknown = fault == Some(CommitFault::UnknownApplied);
+        Ok(Accepted { committed, watches: request.watches, complete: request.complete, is_answered_unknown })
+    }
+
+    /// Adds the time keeper's entry where one is due.
+    fn keep_time(&mut self, batch: &mut Batch, txn: &mut RwTxn<'_>, version: i64) -> Result<(), StoreError> {
+        let core = &self.core;
+        let is_disabled = || !matches!(batch.value(txn, timekeeper::DISABLE_KEY), Ok(None));
+        let is_empty = |begin: &[u8], end: &[u8]| core.store.is_range_empty(txn, begin, end).unwrap_or(true);
+        for mutation in core.time_keeper.entry(version, is_disabled, is_empty) {
+            if let Mutation::Set(key, _) = &mutation {
+                self.history.insert((key.clone(), key_after(key)), version);
+            }
+            batch.apply(txn, mutation, stamp(version, 0))?;
+        }
+        Ok(())
+    }
+
+    /// Writes and syncs the batch. On failure, whether it may be on disk all the same.
+    fn write(
+        &mut self,
+        batch: &mut Batch,
+        mut txn: RwTxn<'_>,
+        version: i64,
+        accepted: &[Accepted],
+        fired: &mut Vec<Arc<Watch>>,
+    ) -> Result<(), (StoreError, bool)> {
+        let core = &self.core;
+        let not_written = |error: StoreError| (error, false);
+        // A watch of this batch may have been overtaken by a later commit of the batch.
+        for waiting in accepted.iter().flat_map(|commit| &commit.watches) {
+            let value = batch.value(&txn, &waiting.watch.key).map_err(not_written)?;
+            if value != waiting.expected {
+                fired.push(Arc::clone(&waiting.watch));
+            }
+        }
+        let needs_ceiling = version >= self.ceiling;
+        if batch.is_empty() && !needs_ceiling {
+            return Ok(());
+        }
+        batch.write(&mut txn).map_err(not_written)?;
+        if needs_ceiling {
+            self.ceiling =
+                core.versions.clock().saturating_add(CEILING_STEP).max(version.saturating_add(CEILING_LEAST));
+            format::put_ceiling(&core.store, &mut txn, self.ceiling).map_err(not_written)?;
+        }
+        core.versions.will_commit(batch.clears());
+        txn.commit().map_err(|error| (error.into(), true))?;
+        self.clears = Arc::clone(batch.clears());
+        core.measure_data();
+        core.counters.batches.add(1);
+        Ok(())
+    }
+
+    /// The watches whose keys a published batch changed. A key whose value cannot be read counts as removed: a watch may
+    /// fire without a change, but must not miss one.
+    fn find_changed(&self, batch: &Batch, fired: &mut Vec<Arc<Watch>>) {
+        let core = &self.core;
+        for key in core.watches.changed_by(batch.values(), &batch.cleared, fired) {
+            let now = core.versions.acquire(false).and_then(|point| {
+                let to_owned = |value: Option<&[u8]>| value.map(<[u8]>::to_vec);
+                point.snapshot.with(|stored| stored.get(&key).map(to_owned).map_err(|_| Error::IO_ERROR))
+            });
+            core.watches.changed(&key, now.ok().flatten().as_deref(), fired);
+        }
+    }
+
+    /// Drops what no reader can conflict with; four times a second is enough.
+    fn forget_history(&mut self) {
+        self.core.counters.conflict_ranges.set(self.history.len() as u64);
+        let now = Instant::now();
+        if now.duration_since(self.last_forgotten).as_millis() >= 250 {
+            self.last_forgotten = now;
+            self.history.forget(self.core.versions.oldest_readable());
+        }
+    }
+}
+
+/// Eight bytes of version and two of the order within it, both big-endian.
+fn stamp(version: i64, order: usize) -> [u8; 10] {
+    let mut stamp = [0; 10];
+    stamp[..8].copy_from_slice(&version.to_be_bytes());
+    stamp[8..].copy_from_slice(&(order as u16).to_be_bytes());
+    stamp
+}

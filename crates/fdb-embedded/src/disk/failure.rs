@@ -1,0 +1,158 @@
+//! The end of all commits: what the disk did, who wants to hear of it, and what an operator can do.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use heed::MdbError;
+
+use crate::disk::store::StoreError;
+use crate::read::snapshot::lock;
+
+type Listener = Box<dyn FnOnce(&str) + Send>;
+
+#[derive(Default)]
+struct Told {
+    reason: Option<String>,
+    listeners: Vec<Listener>,
+}
+
+/// Set once, by the first failure; only opening the directory again takes it back.
+#[derive(Default)]
+pub(crate) struct DiskFailure {
+    is_failed: AtomicBool,
+    told: Mutex<Told>,
+}
+
+impl DiskFailure {
+    pub(crate) fn is_failed(&self) -> bool {
+        self.is_failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn reason(&self) -> Option<String> {
+        lock(&self.told).reason.clone()
+    }
+
+    /// Calls every listener, on this thread; a later failure changes nothing.
+    pub(crate) fn fail(&self, reason: String) {
+        let mut told = lock(&self.told);
+        if told.reason.is_some() {
+            return;
+        }
+        told.reason = Some(reason.clone());
+        self.is_failed.store(true, Ordering::Release);
+        let listeners = std::mem::take(&mut told.listeners);
+        drop(told);
+        listeners.into_iter().for_each(|listener| listener(&reason));
+    }
+
+    /// Calls `listener` with the reason, at once if there is one already.
+    pub(crate) fn listen(&self, listener: Listener) {
+        let mut told = lock(&self.told);
+        match told.reason.clone() {
+            None => told.listeners.push(listener),
+            Some(reason) => {
+                drop(told);
+                listener(&reason);
+            }
+        }
+    }
+}
+
+/// What happened to the data file in `dir`, and what to do about it before the directory is opened again.
+pub(crate) fn describe(error: &StoreError, dir: &Path) -> String {
+    let (what, advice) = match error {
+        StoreError::Lmdb(heed::Error::Io(error)) => {
+            let cause = cause(error, dir);
+            (cause.as_ref().unwrap_or(error).to_string(), advice(cause.as_ref().unwrap_or(error)))
+        }
+        StoreError::Lmdb(heed::Error::Mdb(error @ MdbError::MapFull)) => (
+            error.to_string(),
+            "the data file fills the address space that was reserved for it: allow the process more (ulimit -v)",
+        ),
+        error => (error.to_string(), "the data file may be damaged: keep a copy of it"),
+    };
+    format!("writing to the data file failed: {what}; {advice}")
+}
+
+/// What the system did not say: where there is room for a part of a write, that part is written without an error, and LMDB
+/// makes an I/O error of it.
+fn cause(error: &io::Error, dir: &Path) -> Option<io::Error> {
+    /// Less room than this is none.
+    const LEAST_BYTES: u64 = 1 << 20;
+    if error.raw_os_error() != Some(libc::EIO) {
+        return None;
+    }
+    let file_bytes = dir.join("data.mdb").metadata().map_or(0, |data| data.len());
+    if file_size_limit().is_some_and(|limit| file_bytes.saturating_add(LEAST_BYTES) > limit) {
+        return Some(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    free_bytes(dir).is_some_and(|free| free < LEAST_BYTES).then(|| io::Error::from_raw_os_error(libc::ENOSPC))
+}
+
+/// The process's limit on the size of a file.
+fn file_size_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes into the struct that it is given.
+    let done = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    (done == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// What this user may still write on the directory's file system.
+fn free_bytes(dir: &Path) -> Option<u64> {
+    let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
+    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero byte, and the call fills the struct where it answers 0.
+    let found = unsafe { (libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init()) }?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// What an operator can do about an error of the system's.
+pub(crate) fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => "make room on the disk",
+        Some(libc::EDQUOT) => "raise the quota of this user, or make room",
+        Some(libc::EFBIG) => "raise the limit on the size of files (ulimit -f)",
+        Some(libc::ENOMEM) => "allow the process more memory or address space (ulimit -v)",
+        Some(libc::EMFILE | libc::ENFILE) => "allow the process more open files (ulimit -n)",
+        Some(libc::EIO) => "look at the system's log: the disk may be failing",
+        _ => "look at the system's log",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn the_first_reason_stays_and_everyone_hears_of_it_once() {
+        let (failure, heard) = (DiskFailure::default(), Arc::new(Mutex::new(Vec::new())));
+        let listener = |heard: &Arc<Mutex<Vec<String>>>| -> Listener {
+            let heard = Arc::clone(heard);
+            Box::new(move |reason| lock(&heard).push(reason.to_owned()))
+        };
+        failure.listen(listener(&heard));
+        assert!(!failure.is_failed() && lock(&heard).is_empty());
+        failure.fail("first".into());
+        failure.fail("second".into());
+        assert!(failure.is_failed());
+        failure.listen(listener(&heard));
+        assert_eq!((failure.reason().as_deref(), lock(&heard).clone()), (Some("first"), vec!["first".to_owned(); 2]));
+    }
+
+    #[test]
+    fn reasons_say_what_to_do() {
+        let of =
+            |code| describe(&StoreError::Lmdb(heed::Error::Io(io::Error::from_raw_os_error(code))), Path::new("."));
+        assert!(of(libc::ENOSPC).contains("No space left on device") && of(libc::ENOSPC).contains("make room"));
+        assert!(of(libc::EFBIG).contains("ulimit -f"));
+        assert!(describe(&StoreError::Lmdb(heed::Error::Mdb(MdbError::MapFull)), Path::new(".")).contains("ulimit -v"));
+        assert!(describe(&StoreError::Bucket, Path::new(".")).contains("damaged"));
+    }
+}

@@ -1,0 +1,226 @@
+//! The data file: made, checked and opened; whose it is, and in which format.
+//!
+//! `DIR/data.mdb` and `DIR/lock.mdb` are LMDB's, `DIR/engine.lock` holds the lock of the process that has the directory
+//! open. Two records of the engine stand in the database: `format`, a version number (u32 little-endian), and `ceiling`
+//! (i64 little-endian), a version above all that were given to commits; the next run begins there. It is written up to
+//! ten seconds ahead of the clock, so most commits need not write it.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use heed::types::Bytes;
+use heed::{AnyTls, CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+
+use crate::disk::clears::Clears;
+use crate::disk::data_file::{self, BadFile};
+use crate::disk::directory::{reserve, sync_entries};
+use crate::disk::keys::LMDB_KEY_BYTES_MAX;
+use crate::disk::open_error::OpenError;
+use crate::disk::store::{Store, StoreResult};
+use crate::read::snapshot::Start;
+
+/// The format that this engine writes.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+const FORMAT: &str = "format";
+const CEILING: &str = "ceiling";
+/// Address space reserved for the file, tried from the largest on; it costs neither memory nor disk.
+const MAP_BYTES: [usize; 6] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30];
+/// LMDB read transactions at a time: one a version that is being read.
+const READERS_MAX: u32 = 16_384;
+/// 64 bytes a reader, and room for the table's head.
+const LOCK_FILE_BYTES: usize = (READERS_MAX as usize + 64) * 64;
+pub(crate) const DATA_FILE: &str = "data.mdb";
+pub(crate) const LOCK_FILE: &str = "lock.mdb";
+/// Where the data file is made; it is gone when the directory is open.
+const NEW_DIR: &str = "data.new";
+/// Enough for the records of a new file.
+const NEW_MAP_BYTES: usize = 1 << 20;
+
+/// An opened data file, and where the versions of this run begin.
+pub(crate) struct Opened {
+    pub(crate) env: Env<WithoutTls>,
+    pub(crate) store: Store,
+    pub(crate) start: Start,
+    pub(crate) clears: Clears,
+}
+
+/// Opens the data file of a locked directory, or makes it.
+///
+/// # Errors
+/// [`OpenError`]. A file that LMDB would read past its end is refused before LMDB sees it.
+pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
+    let path = dir.join(DATA_FILE);
+    let new = dir.join(NEW_DIR);
+    match std::fs::remove_dir_all(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(OpenError::io(&new, &error)),
+        _ => {}
+    }
+    match OpenOptions::new().read(true).write(true).open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => create(dir, &new)?,
+        Err(error) => return Err(OpenError::io(&path, &error)),
+        Ok(file) => {
+            data_file::check(&file).map_err(|error| bad_file(dir, error))?;
+            data_file::rewrite_meta_pages(&file).map_err(|error| bad_file(dir, error))?;
+        }
+    }
+    open_env(dir, map_bytes)
+}
+
+/// Makes the data file in a directory of its own and moves it to its place when it is complete, so that a crash leaves
+/// all of it or nothing.
+fn create(dir: &Path, new: &Path) -> Result<(), OpenError> {
+    let failed = |error: std::io::Error| OpenError::io(dir, &error);
+    std::fs::create_dir(new).map_err(failed)?;
+    let made = open_env(new, Some(NEW_MAP_BYTES))?;
+    made.env.prepare_for_closing().wait();
+    // LMDB synced the pages; this syncs the file's size too where a file system keeps it apart.
+    File::open(new.join(DATA_FILE)).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(new.join(DATA_FILE), dir.join(DATA_FILE)).map_err(failed)?;
+    sync_entries(dir).map_err(failed)?;
+    if let Some(parent) = dir.parent() {
+        sync_entries(parent).map_err(failed)?;
+    }
+    std::fs::remove_dir_all(new).map_err(failed)
+}
+
+/// Opens LMDB on a directory, and reads the engine's records or writes them.
+fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
+    let env = map(dir, map_bytes, EnvFlags::empty())?;
+    if env.max_key_size() != LMDB_KEY_BYTES_MAX {
+        let reason = format!("LMDB was built for keys of {} bytes", env.max_key_size());
+        return Err(OpenError::Io { path: dir.to_owned(), reason });
+    }
+    let txn = env.write_txn().map_err(|error| OpenError::lmdb(dir, error))?;
+    let created = env.create_databases_and_commit(txn, |opener, txn| {
+        opener.create_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
+    });
+    let db = created.map_err(|error: heed::Error| OpenError::lmdb(dir, error))?.commit();
+    let no_database = || OpenError::Io { path: dir.to_owned(), reason: "LMDB made no database".into() };
+    let store = Store::new(db.ok_or_else(no_database)?);
+    let mut txn = env.write_txn().map_err(|error| OpenError::lmdb(dir, error))?;
+    let start = check_records(dir, &store, &mut txn)?;
+    let clears = store.clears(&txn).map_err(|error| OpenError::store(dir, error))?;
+    txn.commit().map_err(|error| OpenError::lmdb(dir, error))?;
+    Ok(Opened { env: env.clone(), store, start, clears })
+}
+
+/// Opens the data file for reading alone, beside a process that may be writing to it.
+///
+/// Without `is_shared` nobody may write to it meanwhile; then nothing is written to the directory either.
+///
+/// # Errors
+/// [`OpenError`]: as [`open`], and [`OpenError::NotOurs`] where nothing was ever written.
+pub(crate) fn open_to_read(dir: &Path, is_shared: bool) -> Result<Env<WithoutTls>, OpenError> {
+    check_beside_a_writer(dir)?;
+    let flags = if is_shared { EnvFlags::READ_ONLY } else { EnvFlags::READ_ONLY | EnvFlags::NO_LOCK };
+    let env = map(dir, None, flags)?;
+    let failed = |error| match error {
+        // LMDB locks one byte a process in its lock file, at the place that the process's number gives.
+        heed::Error::Io(error) if error.kind() == ErrorKind::WouldBlock => OpenError::SameProcessId(dir.to_owned()),
+        error => OpenError::lmdb(dir, error),
+    };
+    let txn = env.read_txn().map_err(failed)?;
+    let opened = env.open_databases_and_commit(txn, |opener, txn| {
+        opener.open_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
+    });
+    let not_ours = || OpenError::NotOurs { dir: dir.to_owned(), reason: "it is empty".to_owned() };
+    let db = opened.map_err(failed)?.commit().flatten().ok_or_else(not_ours)?;
+    let txn = env.read_txn().map_err(failed)?;
+    if format_version(dir, &Store::new(db), &txn)?.is_none() {
+        return Err(not_ours());
+    }
+    drop(txn);
+    Ok(env)
+}
+
+/// Looks at the data file as [`data_file::check`] does. A page that a writer puts in the place of one that is just being
+/// looked for makes a sound file seem damaged, but not time and again.
+fn check_beside_a_writer(dir: &Path) -> Result<(), OpenError> {
+    const TRIES: u32 = 5;
+    const PAUSE: Duration = Duration::from_millis(50);
+    let path = dir.join(DATA_FILE);
+    let file = File::open(&path).map_err(|error| OpenError::io(&path, &error))?;
+    let mut tries = 1;
+    loop {
+        match data_file::check(&file) {
+            Ok(()) => return Ok(()),
+            Err(BadFile::Damaged(_) | BadFile::Short { .. }) if tries < TRIES => {
+                tries += 1;
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(bad_file(dir, error)),
+        }
+    }
+}
+
+fn map(dir: &Path, map_bytes: Option<usize>, flags: EnvFlags) -> Result<Env<WithoutTls>, OpenError> {
+    if !flags.contains(EnvFlags::NO_LOCK) {
+        let lock_path = dir.join(LOCK_FILE);
+        reserve(&lock_path, LOCK_FILE_BYTES).map_err(|error| OpenError::io(&lock_path, &error))?;
+    }
+    for map_bytes in map_bytes.into_iter().chain(MAP_BYTES) {
+        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        options.map_size(map_bytes).max_readers(READERS_MAX);
+        // SAFETY: either the directory is locked, so that no other process changes the file, or this one only reads: with
+        // LMDB's own lock file, which keeps the pages it reads from being written to, or where nobody writes.
+        match unsafe { options.flags(flags).open(dir) } {
+            Ok(env) => return Ok(env),
+            // Too little address space: try a smaller map.
+            Err(heed::Error::Io(error))
+                if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG | libc::EINVAL)) => {}
+            Err(error) => return Err(OpenError::lmdb(dir, error)),
+        }
+    }
+    Err(OpenError::AddressSpace(dir.to_owned()))
+}
+
+/// What must not reach LMDB.
+fn bad_file(dir: &Path, error: BadFile) -> OpenError {
+    let dir_owned = dir.to_owned();
+    match error {
+        BadFile::Io(error) => OpenError::io(&dir.join(DATA_FILE), &error),
+        BadFile::Foreign => OpenError::NotOurs { dir: dir_owned, reason: error.to_string() },
+        BadFile::Damaged(reason) => OpenError::Damaged { dir: dir_owned, reason: reason.to_owned() },
+        BadFile::Short { found_bytes, expected_bytes } => {
+            OpenError::Truncated { dir: dir_owned, found_bytes, expected_bytes }
+        }
+    }
+}
+
+/// The format of a database: one that this program knows, or `None` where there is nothing at all yet.
+fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<Option<u32>, OpenError> {
+    let failed = |error| OpenError::store(dir, error);
+    let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
+    match number::<4>(store, txn, FORMAT).map_err(failed)?.map(u32::from_le_bytes) {
+        Some(0) => Err(not_ours("format 0")),
+        Some(found) if found > FORMAT_VERSION => {
+            Err(OpenError::NewerFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION })
+        }
+        None if !store.is_empty(txn).map_err(failed)? => Err(not_ours("there is no format record")),
+        found => Ok(found),
+    }
+}
+
+/// Reads or writes the engine's records; returns where versions begin.
+fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start, OpenError> {
+    let failed = |error| OpenError::store(dir, error);
+    // An older program would take what a pending clear hides as there.
+    if format_version(dir, store, txn)? != Some(FORMAT_VERSION) {
+        store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?;
+    }
+    let ceiling = number::<8>(store, txn, CEILING).map_err(failed)?.map_or(0, i64::from_le_bytes);
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let clock = i64::try_from(clock.as_micros()).unwrap_or(i64::MAX / 2);
+    Ok(Start { version: clock.max(ceiling.saturating_add(1)), clock })
+}
+
+fn number<const N: usize>(store: &Store, txn: &RoTxn<'_, AnyTls>, name: &str) -> StoreResult<Option<[u8; N]>> {
+    Ok(store.meta(txn, name)?.and_then(|bytes| bytes.try_into().ok()))
+}
+
+/// Writes the version that the next run begins above.
+pub(crate) fn put_ceiling(store: &Store, txn: &mut RwTxn<'_>, ceiling: i64) -> StoreResult<()> {
+    store.put_meta(txn, CEILING, &ceiling.to_le_bytes())
+}

@@ -1,0 +1,12 @@
+//! What lies in the data directory: LMDB's records and file, and what goes wrong with them. It knows no versions.
+
+pub(crate) mod clears;
+pub(crate) mod data_file;
+pub(crate) mod directory;
+pub(crate) mod failure;
+pub(crate) mod format;
+pub(crate) mod keys;
+pub(crate) mod open_error;
+pub(crate) mod store;
+pub(crate) mod stored;
+pub(crate) mod tree_sample;

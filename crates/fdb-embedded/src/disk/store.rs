@@ -1,0 +1,346 @@
+//! User keys and values in LMDB as records: lookups, scans both ways, writes. What of them a reader sees is [`Stored`]'s.
+//!
+//! [`Stored`]: crate::disk::stored::Stored
+
+use std::borrow::Cow;
+use std::ops::Bound;
+
+use heed::types::Bytes;
+use heed::{AnyTls, Database, RoTxn, RwTxn};
+
+use crate::disk::clears::{Change, Clears};
+use crate::disk::keys::{BadBucket, Bucket, BucketEntry, META_TAG, Place, USER_TAG, is_bucket, push_entry};
+
+/// An error below the semantics: LMDB's, or a value that only a damaged file can hold.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("LMDB: {0}")]
+    Lmdb(#[from] heed::Error),
+    #[error("a bucket of long keys is damaged")]
+    Bucket,
+    #[error("the record of a pending clear is damaged")]
+    Clear,
+}
+
+impl From<BadBucket> for StoreError {
+    fn from(_: BadBucket) -> Self {
+        StoreError::Bucket
+    }
+}
+
+pub(crate) type StoreResult<T> = Result<T, StoreError>;
+
+/// A key and its value as a scan gives them; long keys are put together, others borrowed.
+pub(crate) type Pair<'t> = (Cow<'t, [u8]>, &'t [u8]);
+
+/// Begins the names of the records of pending clears; an id follows, eight bytes big-endian.
+const CLEAR: &str = "clear";
+
+/// How many records may still be removed, and how many bytes of them.
+pub(crate) struct Allowance {
+    pub(crate) records: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Allowance {
+    /// Takes one record off; false when nothing is left.
+    fn take(&mut self, bytes: usize) -> bool {
+        let is_left = self.records > 0 && self.bytes > 0;
+        self.records = self.records.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        is_left
+    }
+}
+
+/// The one LMDB database: the engine's records under [`META_TAG`], user keys under [`USER_TAG`].
+#[derive(Clone, Copy)]
+pub(crate) struct Store {
+    db: Database<'static, Bytes, Bytes>,
+}
+
+impl Store {
+    pub(crate) fn new(db: Database<'static, Bytes, Bytes>) -> Store {
+        Store { db }
+    }
+
+    /// A record of the engine itself.
+    pub(crate) fn meta<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, name: &str) -> StoreResult<Option<&'t [u8]>> {
+        Ok(self.db.get(txn, &meta_key(name))?)
+    }
+
+    pub(crate) fn put_meta(&self, txn: &mut RwTxn<'_>, name: &str, value: &[u8]) -> StoreResult<()> {
+        Ok(self.db.put(txn, &meta_key(name), value)?)
+    }
+
+    /// Whether there is no record at all.
+    pub(crate) fn is_empty(&self, txn: &RoTxn<'_, AnyTls>) -> StoreResult<bool> {
+        Ok(self.db.is_empty(txn)?)
+    }
+
+    /// The value of a key, though a pending clear may hide it.
+    pub(crate) fn record<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
+        let place = Place::of(key);
+        let found = self.db.get(txn, place.lmdb_key())?;
+        match (found, place.rest) {
+            (Some(bucket), Some(rest)) => Ok(Bucket(bucket).find(rest)?),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// All records from `begin` on, ascending.
+    pub(crate) fn records_from<'t>(
+        &self,
+        txn: &'t RoTxn<'_, AnyTls>,
+        begin: &[u8],
+    ) -> StoreResult<RecordsAscending<'t>> {
+        let place = Place::of(begin);
+        let bounds = (Bound::Included(place.lmdb_key()), Bound::Unbounded);
+        let range = self.db.range(txn, &bounds)?;
+        Ok(RecordsAscending { range, bucket: None, start: place.rest.map(|_| begin.to_vec()) })
+    }
+
+    /// All records below `end`, descending.
+    pub(crate) fn records_below<'t>(
+        &self,
+        txn: &'t RoTxn<'_, AnyTls>,
+        end: &[u8],
+    ) -> StoreResult<RecordsDescending<'t>> {
+        let place = Place::of(end);
+        let upper = match place.rest {
+            None => Bound::Excluded(place.lmdb_key()),
+            Some(_) => Bound::Included(place.lmdb_key()),
+        };
+        let bounds = (Bound::Included(&[USER_TAG][..]), upper);
+        let range = self.db.rev_range(txn, &bounds)?;
+        Ok(RecordsDescending { range, bucket: None, end: place.rest.map(|_| end.to_vec()) })
+    }
+
+    pub(crate) fn put(&self, txn: &mut RwTxn<'_>, key: &[u8], value: &[u8]) -> StoreResult<()> {
+        let place = Place::of(key);
+        match place.rest {
+            None => Ok(self.db.put(txn, place.lmdb_key(), value)?),
+            Some(rest) => self.rewrite_bucket(txn, place.lmdb_key(), rest, Some(value)),
+        }
+    }
+
+    pub(crate) fn delete(&self, txn: &mut RwTxn<'_>, key: &[u8]) -> StoreResult<()> {
+        let place = Place::of(key);
+        match place.rest {
+            None => {
+                self.db.delete(txn, place.lmdb_key())?;
+                Ok(())
+            }
+            Some(rest) => self.rewrite_bucket(txn, place.lmdb_key(), rest, None),
+        }
+    }
+
+    /// Removes the records in `[begin, end)` as far as the allowance goes; answers where the ones that are left begin.
+    pub(crate) fn remove_some(
+        &self,
+        txn: &mut RwTxn<'_>,
+        begin: &[u8],
+        end: &[u8],
+        allowance: &mut Allowance,
+    ) -> StoreResult<Option<Vec<u8>>> {
+        let mut left = None;
+        let mut records = self.records_from(txn, begin)?;
+        let mut is_any = false;
+        while let Some((key, value)) = records.next()?.filter(|(key, _)| key.as_ref() < end) {
+            if !allowance.take(key.len() + value.len()) {
+                left = Some(key.into_owned());
+                break;
+            }
+            is_any = true;
+        }
+        drop(records);
+        if is_any {
+            self.remove_range(txn, begin, left.as_deref().unwrap_or(end))?;
+        }
+        Ok(left)
+    }
+
+    /// Whether there is no record in `[begin, end)`.
+    pub(crate) fn is_range_empty(&self, txn: &RoTxn<'_, AnyTls>, begin: &[u8], end: &[u8]) -> StoreResult<bool> {
+        let first = self.records_from(txn, begin)?.next()?;
+        Ok(first.is_none_or(|(key, _)| key.as_ref() >= end))
+    }
+
+    /// The pending clears.
+    pub(crate) fn clears(&self, txn: &RoTxn<'_, AnyTls>) -> StoreResult<Clears> {
+        let prefix = meta_key(CLEAR);
+        let mut found = Vec::new();
+        for record in self.db.prefix_iter(txn, &prefix)? {
+            let (key, value) = record?;
+            let id = key.get(prefix.len()..).and_then(|id| id.try_into().ok()).map(u64::from_be_bytes);
+            let ends = value
+                .split_first_chunk::<4>()
+                .and_then(|(begin_len, ends)| ends.split_at_checked(u32::from_le_bytes(*begin_len) as usize));
+            let (Some(id), Some((begin, end))) = (id, ends) else { return Err(StoreError::Clear) };
+            found.push((id, begin.to_vec(), end.to_vec()));
+        }
+        Ok(Clears::from_records(found))
+    }
+
+    /// Writes down what became of the pending clears.
+    pub(crate) fn put_clears(&self, txn: &mut RwTxn<'_>, changes: Vec<Change>) -> StoreResult<()> {
+        for (id, ends) in changes {
+            let key = [&meta_key(CLEAR)[..], &id.to_be_bytes()].concat();
+            match ends {
+                // The length of a key is bounded far below 32 bits.
+                Some((begin, end)) => {
+                    let value = [&(begin.len() as u32).to_le_bytes()[..], &begin, &end].concat();
+                    self.db.put(txn, &key, &value)?;
+                }
+                None => {
+                    self.db.delete(txn, &key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_range(&self, txn: &mut RwTxn<'_>, begin: &[u8], end: &[u8]) -> StoreResult<()> {
+        // Whole LMDB keys strictly between the two ends go by the cursor; a bucket at either end may be cut in the
+        // middle and is rewritten.
+        let (from, to) = (Place::of(begin), Place::of(end));
+        for (place, lower_end) in [(&from, true), (&to, false)] {
+            if place.rest.is_none() || (!lower_end && from.lmdb_key() == to.lmdb_key() && from.rest.is_some()) {
+                continue;
+            }
+            let Some(bucket) = self.db.get(txn, place.lmdb_key())? else { continue };
+            let mut kept = Vec::with_capacity(bucket.len());
+            for (rest, value) in Bucket(bucket).entries()? {
+                let at = (place.lmdb_key(), Some(rest));
+                let cleared = at >= (from.lmdb_key(), from.rest) && at < (to.lmdb_key(), to.rest);
+                if !cleared {
+                    push_entry(&mut kept, rest, value);
+                }
+            }
+            self.put_bucket(txn, place.lmdb_key(), &kept)?;
+        }
+        let lower = match from.rest {
+            None => Bound::Included(from.lmdb_key()),
+            Some(_) => Bound::Excluded(from.lmdb_key()),
+        };
+        if from.lmdb_key() < to.lmdb_key() {
+            let range = (lower, Bound::Excluded(to.lmdb_key()));
+            self.db.delete_range(txn, &range)?;
+        }
+        Ok(())
+    }
+
+    fn rewrite_bucket(
+        &self,
+        txn: &mut RwTxn<'_>,
+        lmdb_key: &[u8],
+        rest: &[u8],
+        value: Option<&[u8]>,
+    ) -> StoreResult<()> {
+        let old = self.db.get(txn, lmdb_key)?.unwrap_or_default();
+        let mut new = Vec::with_capacity(old.len() + rest.len() + value.map_or(0, <[u8]>::len) + 8);
+        let mut value = value;
+        for (other, kept) in Bucket(old).entries()? {
+            if other >= rest
+                && let Some(value) = value.take()
+            {
+                push_entry(&mut new, rest, value);
+            }
+            if other != rest {
+                push_entry(&mut new, other, kept);
+            }
+        }
+        if let Some(value) = value {
+            push_entry(&mut new, rest, value);
+        }
+        self.put_bucket(txn, lmdb_key, &new)
+    }
+
+    fn put_bucket(&self, txn: &mut RwTxn<'_>, lmdb_key: &[u8], bucket: &[u8]) -> StoreResult<()> {
+        if bucket.is_empty() {
+            self.db.delete(txn, lmdb_key)?;
+        } else {
+            self.db.put(txn, lmdb_key, bucket)?;
+        }
+        Ok(())
+    }
+}
+
+fn meta_key(name: &str) -> Vec<u8> {
+    [&[META_TAG], name.as_bytes()].concat()
+}
+
+fn user_part(lmdb_key: &[u8]) -> &[u8] {
+    lmdb_key.get(1..).unwrap_or_default()
+}
+
+/// See [`Store::records_from`].
+pub(crate) struct RecordsAscending<'t> {
+    range: heed::RoRange<'t, Bytes, Bytes>,
+    bucket: Option<(&'t [u8], Bucket<'t>)>,
+    /// A long start, which may cut the first bucket; gone after the first record.
+    start: Option<Vec<u8>>,
+}
+
+impl<'t> RecordsAscending<'t> {
+    // Called for every pair that is read.
+    #[inline]
+    pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        loop {
+            if let Some((head, bucket)) = &mut self.bucket {
+                match bucket.next()? {
+                    Some((rest, value)) => return Ok(Some((Cow::Owned([*head, rest].concat()), value))),
+                    None => self.bucket = None,
+                }
+            }
+            let Some((lmdb_key, value)) = self.range.next().transpose()? else { return Ok(None) };
+            let key = user_part(lmdb_key);
+            let start = self.start.take();
+            if !is_bucket(lmdb_key) {
+                return Ok(Some((Cow::Borrowed(key), value)));
+            }
+            let mut bucket = Bucket(value);
+            if let Some(below) = start.as_deref().and_then(|start| start.strip_prefix(key)) {
+                let mut ahead = bucket.clone();
+                while let Some((rest, _)) = ahead.next()? {
+                    if rest >= below {
+                        break;
+                    }
+                    bucket = ahead.clone();
+                }
+            }
+            self.bucket = Some((key, bucket));
+        }
+    }
+}
+
+/// See [`Store::records_below`].
+pub(crate) struct RecordsDescending<'t> {
+    range: heed::RoRevRange<'t, Bytes, Bytes>,
+    bucket: Option<(&'t [u8], Vec<BucketEntry<'t>>)>,
+    /// A long end, which may cut the first bucket; gone after the first record.
+    end: Option<Vec<u8>>,
+}
+
+impl<'t> RecordsDescending<'t> {
+    pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        loop {
+            if let Some((head, entries)) = &mut self.bucket {
+                match entries.pop() {
+                    Some((rest, value)) => return Ok(Some((Cow::Owned([*head, rest].concat()), value))),
+                    None => self.bucket = None,
+                }
+            }
+            let Some((lmdb_key, value)) = self.range.next().transpose()? else { return Ok(None) };
+            let key = user_part(lmdb_key);
+            let end = self.end.take();
+            if !is_bucket(lmdb_key) {
+                return Ok(Some((Cow::Borrowed(key), value)));
+            }
+            let mut entries = Bucket(value).entries()?;
+            if let Some(from) = end.as_deref().and_then(|end| end.strip_prefix(key)) {
+                entries.truncate(entries.partition_point(|(rest, _)| *rest < from));
+            }
+            self.bucket = Some((key, entries));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The stored pairs as a reader sees them: the records, without those that a pending clear hides.
+
+use heed::{AnyTls, RoTxn};
+
+use crate::disk::clears::Clears;
+use crate::disk::store::{Pair, RecordsAscending, RecordsDescending, Store, StoreResult};
+
+/// One state of the database on disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored<'t> {
+    pub(crate) store: Store,
+    pub(crate) txn: &'t RoTxn<'t, AnyTls>,
+    pub(crate) clears: &'t Clears,
+}
+
+impl<'t> Stored<'t> {
+    pub(crate) fn get(&self, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
+        if self.clears.hiding(key).is_some() {
+            return Ok(None);
+        }
+        self.store.record(self.txn, key)
+    }
+
+    /// All pairs from `begin` on, ascending.
+    pub(crate) fn ascend(&self, begin: &[u8]) -> StoreResult<Ascend<'t>> {
+        let records = self.store.records_from(self.txn, begin)?;
+        Ok(Ascend { stored: *self, records, hidden: self.clears.at_or_above(begin) })
+    }
+
+    /// All pairs below `end`, descending.
+    pub(crate) fn descend(&self, end: &[u8]) -> StoreResult<Descend<'t>> {
+        let records = self.store.records_below(self.txn, end)?;
+        Ok(Descend { stored: *self, records, hidden: self.clears.below(end) })
+    }
+}
+
+/// A walk over stored pairs, in either direction.
+pub(crate) trait Cursor<'t>: Sized {
+    /// From a key on, which a walk downwards leaves out.
+    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self>;
+    fn next(&mut self) -> StoreResult<Option<Pair<'t>>>;
+}
+
+impl<'t> Cursor<'t> for Ascend<'t> {
+    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self> {
+        stored.ascend(from)
+    }
+
+    fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        self.next()
+    }
+}
+
+impl<'t> Cursor<'t> for Descend<'t> {
+    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self> {
+        stored.descend(from)
+    }
+
+    fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        self.next()
+    }
+}
+
+/// See [`Stored::ascend`].
+pub(crate) struct Ascend<'t> {
+    stored: Stored<'t>,
+    records: RecordsAscending<'t>,
+    /// The next pending clear that may hide a record.
+    hidden: Option<(&'t [u8], &'t [u8])>,
+}
+
+impl<'t> Ascend<'t> {
+    // Called for every pair that is read.
+    #[inline]
+    pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        loop {
+            let Some(pair) = self.records.next()? else { return Ok(None) };
+            if self.hidden.is_some_and(|(_, end)| end <= pair.0.as_ref()) {
+                self.hidden = self.stored.clears.at_or_above(&pair.0);
+            }
+            match self.hidden {
+                Some((begin, end)) if begin <= pair.0.as_ref() => {
+                    // Thousands of records may lie here; a search goes over them at once.
+                    self.records = self.stored.store.records_from(self.stored.txn, end)?;
+                }
+                _ => return Ok(Some(pair)),
+            }
+        }
+    }
+}
+
+/// See [`Stored::descend`].
+pub(crate) struct Descend<'t> {
+    stored: Stored<'t>,
+    records: RecordsDescending<'t>,
+    /// The next pending clear, downwards, that may hide a record.
+    hidden: Option<(&'t [u8], &'t [u8])>,
+}
+
+impl<'t> Descend<'t> {
+    pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
+        loop {
+            let Some(pair) = self.records.next()? else { return Ok(None) };
+            // The last range that begins at the key or below it is the only one that may hide it.
+            while self.hidden.is_some_and(|(begin, _)| begin > pair.0.as_ref()) {
+                self.hidden = self.hidden.and_then(|(begin, _)| self.stored.clears.below(begin));
+            }
+            match self.hidden {
+                Some((begin, end)) if pair.0.as_ref() < end => {
+                    self.records = self.stored.store.records_below(self.stored.txn, begin)?;
+                    self.hidden = self.stored.clears.below(begin);
+                }
+                _ => return Ok(Some(pair)),
+            }
+        }
+    }
+}

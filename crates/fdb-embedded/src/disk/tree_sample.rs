@@ -1,0 +1,192 @@
+//! How much lies in a range of the data file, from a bounded number of its pages.
+//!
+//! LMDB keeps no counts, but a B-tree's branch pages tell how many pages lie between two keys. The tree is walked down a
+//! level at a time. The pages at both ends of the range are followed exactly; of those between, where they are many, only
+//! some are followed, evenly spread, and each stands for as many as were left out.
+
+use std::fs::File;
+
+use crate::disk::clears::Clears;
+use crate::disk::data_file::{BadFile, Bytes, HEADER_BYTES, Meta, NO_PAGE, Pages};
+use crate::disk::keys::{Place, USER_TAG};
+
+/// Most pages that are followed from a level to the next.
+const FOLLOWED_MAX: usize = 4_096;
+/// About how many leaves between the ends are read; the others are taken to hold as much as their neighbours.
+const LEAVES_READ_MAX: usize = 512;
+
+/// The range that is looked for, and what hides within it.
+pub(crate) struct Wanted<'w> {
+    pub(crate) begin: &'w [u8],
+    pub(crate) end: &'w [u8],
+    pub(crate) clears: &'w Clears,
+}
+
+/// A page of the level that is looked at.
+struct Found {
+    page: u64,
+    /// No key of it is below this LMDB key.
+    lower: Vec<u8>,
+    /// Every key of it is below; `None`: nothing bounds it.
+    upper: Option<Vec<u8>>,
+    /// How many pages it stands for.
+    weight: f64,
+}
+
+/// Calls `each` with keys of the range, ascending, and the bytes from each to the next: of keys and values, about. `Ok` of
+/// false: the two meta pages know nothing of the transaction any more, so another one must be tried.
+///
+/// # Errors
+/// The file cannot be read, or a page is not what it should be.
+pub(crate) fn sample(
+    file: &File,
+    transaction: u64,
+    wanted: &Wanted<'_>,
+    each: &mut dyn FnMut(&[u8], f64),
+) -> Result<bool, BadFile> {
+    let first = Meta::read(file, 0)?;
+    let metas = [first, Meta::read(file, first.page_bytes)?];
+    let Some(&meta) = metas.iter().find(|meta| meta.transaction == transaction) else { return Ok(false) };
+    if meta.main.root == NO_PAGE {
+        return Ok(true);
+    }
+    let pages = Pages { file, meta, count: file.metadata()?.len() / meta.page_bytes };
+    let (begin, end) = (Place::of(wanted.begin), Place::of(wanted.end));
+    let ends = (begin.lmdb_key(), end.lmdb_key());
+    let mut level = vec![Found { page: meta.main.root, lower: Vec::new(), upper: None, weight: 1.0 }];
+    for _ in 1..meta.main.depth {
+        let mut below = Vec::new();
+        for found in &level {
+            push_children(&pages, found, ends, &mut below)?;
+        }
+        level = thin(below, FOLLOWED_MAX);
+    }
+    read_leaves(&pages, &level, wanted, each)?;
+    Ok(true)
+}
+
+/// The pages below a branch page that may hold keys of the range.
+fn push_children(
+    pages: &Pages<'_>,
+    of: &Found,
+    ends: (&[u8], &[u8]),
+    children: &mut Vec<Found>,
+) -> Result<(), BadFile> {
+    let bytes = pages.read(of.page, 1)?;
+    let nodes = Nodes::of(&bytes);
+    // The first key of a branch page means nothing, its page begins where the branch page does.
+    let lower = |at: usize| if at == 0 { of.lower.as_slice() } else { nodes.key(at) };
+    for at in 0..nodes.count {
+        let upper = if at + 1 < nodes.count { Some(nodes.key(at + 1)) } else { of.upper.as_deref() };
+        if upper.is_some_and(|upper| upper <= ends.0) || lower(at) >= ends.1 {
+            continue;
+        }
+        let upper = upper.map(<[u8]>::to_vec);
+        children.push(Found { page: nodes.child(at), lower: lower(at).to_vec(), upper, weight: of.weight });
+    }
+    Ok(())
+}
+
+/// At most about `max` pages for all of them: the first and the last, which the range's ends may cut, and some between.
+fn thin(level: Vec<Found>, max: usize) -> Vec<Found> {
+    let inner = level.len().saturating_sub(2);
+    let step = inner.div_ceil(max.max(1)).max(1);
+    if step == 1 {
+        return level;
+    }
+    let (last, mut since, mut thinned) = (level.len() - 1, 0.0, Vec::new());
+    for (at, mut found) in level.into_iter().enumerate() {
+        if at == 0 || at == last {
+            thinned.push(found);
+            continue;
+        }
+        since += found.weight;
+        // The middle one of each group, so that neither end is favoured.
+        if (at - 1) % step == step / 2 {
+            found.weight = since;
+            since = 0.0;
+            thinned.push(found);
+        }
+    }
+    // What came after the middle of the last group.
+    if let Some(found) = thinned.len().checked_sub(2).and_then(|at| thinned.get_mut(at)) {
+        found.weight += since;
+    }
+    thinned
+}
+
+fn read_leaves(
+    pages: &Pages<'_>,
+    leaves: &[Found],
+    wanted: &Wanted<'_>,
+    each: &mut dyn FnMut(&[u8], f64),
+) -> Result<(), BadFile> {
+    let (first, rest) = leaves.split_at(leaves.len().min(1));
+    let (inner, last) = rest.split_at(rest.len().saturating_sub(1));
+    let read_end = |end: &[Found], each: &mut dyn FnMut(&[u8], f64)| {
+        end.iter().try_for_each(|leaf| {
+            for_each_record(&pages.read(leaf.page, 1)?, wanted, each);
+            Ok::<_, BadFile>(())
+        })
+    };
+    read_end(first, each)?;
+    for group in inner.chunks(inner.len().div_ceil(LEAVES_READ_MAX).max(1)) {
+        let is_seen = |leaf: &&Found| wanted.clears.hiding(user_key(&leaf.lower)).is_none();
+        let mut bytes = 0.0;
+        for (at, leaf) in group.iter().filter(is_seen).enumerate() {
+            // The first of a few neighbours stands for the others.
+            if at == 0 {
+                for_each_record(&pages.read(leaf.page, 1)?, wanted, &mut |_, record_bytes| bytes += record_bytes);
+            }
+            each(user_key(&leaf.lower), bytes * leaf.weight);
+        }
+    }
+    read_end(last, each)
+}
+
+fn user_key(lmdb_key: &[u8]) -> &[u8] {
+    lmdb_key.strip_prefix(&[USER_TAG]).unwrap_or_default()
+}
+
+/// The user keys of a leaf that are in the range, and their bytes with their values'.
+fn for_each_record(leaf: &[u8], wanted: &Wanted<'_>, each: &mut dyn FnMut(&[u8], f64)) {
+    let nodes = Nodes::of(leaf);
+    for at in 0..nodes.count {
+        let Some(key) = nodes.key(at).strip_prefix(&[USER_TAG]) else { continue };
+        if wanted.begin <= key && key < wanted.end && wanted.clears.hiding(key).is_none() {
+            each(key, (key.len() + nodes.value_bytes(at)) as f64);
+        }
+    }
+}
+
+/// The nodes of a branch page or a leaf; nonsense where the page is damaged, but within the page.
+struct Nodes<'p> {
+    page: &'p [u8],
+    count: usize,
+}
+
+impl<'p> Nodes<'p> {
+    fn of(page: &'p [u8]) -> Nodes<'p> {
+        Nodes { page, count: usize::from(Bytes(page).u16(12)).saturating_sub(HEADER_BYTES) / 2 }
+    }
+
+    fn start(&self, at: usize) -> usize {
+        usize::from(Bytes(self.page).u16(HEADER_BYTES + 2 * at))
+    }
+
+    fn key(&self, at: usize) -> &'p [u8] {
+        let start = self.start(at);
+        let key_bytes = usize::from(Bytes(self.page).u16(start + 6));
+        self.page.get(start + 8..start + 8 + key_bytes).unwrap_or_default()
+    }
+
+    fn child(&self, at: usize) -> u64 {
+        let start = self.start(at);
+        u64::from(Bytes(self.page).u32(start)) | u64::from(Bytes(self.page).u16(start + 4)) << 32
+    }
+
+    /// Bytes of a leaf's value, wherever it lies.
+    fn value_bytes(&self, at: usize) -> usize {
+        Bytes(self.page).u32(self.start(at)) as usize
+    }
+}

@@ -1,0 +1,308 @@
+//! `get_mapped_range`: a range of an index, and for each of its pairs the record that it points to.
+//!
+//! A mapper is a tuple that tells how a pair becomes the key of its record: an element `{K[i]}` stands for the i-th
+//! element of the pair's key, `{V[i]}` for one of its value, a last `{...}` makes the key a prefix of all records wanted,
+//! `{{` and `}}` stand for braces, and everything else for itself. The limits are those that FoundationDB's storage
+//! server has by default.
+
+use crate::base::error::{Error, Result};
+use crate::base::tuple;
+use crate::read::range::{KeySelector, Limits, RangeRead, RangeResult, Rules};
+use crate::read::view::View;
+use crate::read::write_map::key_after;
+use crate::transaction::state::SYSTEM_END;
+
+/// Bytes that one answer aims at, however many were asked for.
+const REPLY_BYTES_MAX: usize = 80_000;
+/// The part of an answer's bytes that the index may take: one in this many.
+const INDEX_SHARE: usize = 5;
+/// Records are looked up this many at a time; the bytes are looked at after each.
+const LOOKUPS: usize = 10;
+/// What a storage server counts beside the bytes of each pair.
+const STORED_PAIR_OVERHEAD: usize = 24;
+/// Most records of one pair of the index.
+const RECORD_LIMITS: Limits =
+    Limits { rows: Some(2_000), bytes: Some(10_000_000), pair_overhead: STORED_PAIR_OVERHEAD, is_invalid: false };
+/// Where no bytes were asked for, an answer ends past these all the same, so that memory is bounded.
+const ANSWER_BYTES_MAX: usize = 1 << 28;
+
+/// Pairs of an index, and the records that each points to.
+#[derive(Clone, Debug, Default)]
+pub struct MappedRange {
+    /// The pairs of the index. Where the mapper has no `{...}` only the first and the last are told, and those between
+    /// are empty, as on a cluster.
+    pub index: RangeResult,
+    /// What each pair of the index was mapped to, in the same order.
+    pub records: Vec<Records>,
+}
+
+/// The records that a pair of an index points to.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    /// The first key that was looked for.
+    pub begin: Vec<u8>,
+    /// The first key past those that were looked for.
+    pub end: Vec<u8>,
+    /// The records found, ascending by key.
+    pub pairs: RangeResult,
+}
+
+impl Records {
+    /// What a storage server counts towards an answer's bytes.
+    fn counted_bytes(&self, is_prefix: bool) -> usize {
+        if is_prefix {
+            self.pairs.arena.len() + self.pairs.pairs.len() * STORED_PAIR_OVERHEAD
+        } else {
+            let value = self.pairs.get(0).map_or(0, |(_, value)| value.len());
+            self.end.len().saturating_sub(1) + value
+        }
+    }
+}
+
+/// One element of a mapper.
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    /// An encoded element that stands for itself.
+    Literal(Vec<u8>),
+    /// An element of the pair's key; `None` for an index that is no number.
+    OfKey(Option<usize>),
+    /// The same of its value.
+    OfValue(Option<usize>),
+}
+
+/// How a pair of the index becomes the key of its record.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapper {
+    parts: Vec<Part>,
+    /// Whether the key is a prefix.
+    is_prefix: bool,
+}
+
+impl Mapper {
+    /// 2043 where the bytes are no tuple, 2032 where `{...}` is not its last element.
+    fn parse(bytes: &[u8]) -> Result<Mapper> {
+        let elements = tuple::elements(bytes).map_err(|_| Error::MAPPER_NOT_TUPLE)?;
+        let mut mapper = Mapper { parts: Vec::with_capacity(elements.len()), is_prefix: false };
+        for element in elements {
+            if mapper.is_prefix {
+                return Err(Error::MAPPER_BAD_RANGE_DESCRIPTOR);
+            }
+            let Some(text) = tuple::string(element) else {
+                mapper.parts.push(Part::Literal(element.to_vec()));
+                continue;
+            };
+            let unescaped = replace_pairs(&replace_pairs(&text, b'{'), b'}');
+            if unescaped.len() != text.len() {
+                let mut literal = Vec::new();
+                tuple::push_bytes(&mut literal, &unescaped);
+                mapper.parts.push(Part::Literal(literal));
+            } else if text == b"{...}" {
+                mapper.is_prefix = true;
+            } else {
+                let part = placeholder(&text).unwrap_or_else(|| Part::Literal(element.to_vec()));
+                mapper.parts.push(part);
+            }
+        }
+        Ok(mapper)
+    }
+
+    /// The key, or the prefix, that a pair of the index is mapped to: 2041 and 2042 where its key or value is no tuple,
+    /// 2030 for an element that it does not have.
+    fn map(&self, key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
+        // Either is taken for a tuple only where the mapper asks for one of its elements.
+        let (mut key_elements, mut value_elements) = (None, None);
+        let mut mapped = Vec::new();
+        for part in &self.parts {
+            let (index, elements) = match part {
+                Part::Literal(element) => {
+                    mapped.extend_from_slice(element);
+                    continue;
+                }
+                Part::OfKey(None) | Part::OfValue(None) => return Err(Error::MAPPER_BAD_INDEX),
+                Part::OfKey(Some(index)) => (index, unpack(&mut key_elements, key, Error::KEY_NOT_TUPLE)?),
+                Part::OfValue(Some(index)) => (index, unpack(&mut value_elements, value, Error::VALUE_NOT_TUPLE)?),
+            };
+            mapped.extend_from_slice(elements.get(*index).ok_or(Error::MAPPER_BAD_INDEX)?);
+        }
+        Ok(mapped)
+    }
+}
+
+fn unpack<'t, 'u>(known: &'u mut Option<Vec<&'t [u8]>>, bytes: &'t [u8], error: Error) -> Result<&'u Vec<&'t [u8]>> {
+    Ok(match known {
+        Some(elements) => elements,
+        None => known.insert(tuple::elements(bytes).map_err(|_| error)?),
+    })
+}
+
+/// Each two of `byte` in a row become one.
+fn replace_pairs(text: &[u8], byte: u8) -> Vec<u8> {
+    let mut replaced = Vec::with_capacity(text.len());
+    let mut bytes = text.iter().peekable();
+    while let Some(&next) = bytes.next() {
+        if next == byte {
+            bytes.next_if(|&&after| after == byte);
+        }
+        replaced.push(next);
+    }
+    replaced
+}
+
+/// `{K[1]}` and `{V[1]}`. The number is read as C reads one: white space and a sign before it, anything after it.
+fn placeholder(text: &[u8]) -> Option<Part> {
+    let inner = text.strip_prefix(b"{")?.strip_suffix(b"]}")?;
+    let (of, number) = (inner.strip_prefix(b"K["), inner.strip_prefix(b"V["));
+    let number_text = of.or(number).filter(|text| !text.is_empty())?.trim_ascii_start();
+    let (is_negative, digits) = match number_text.split_first() {
+        Some((b'-', digits)) => (true, digits),
+        Some((b'+', digits)) => (false, digits),
+        _ => (false, number_text),
+    };
+    let len = digits.iter().take_while(|digit| digit.is_ascii_digit()).count();
+    let parsed = digits.get(..len).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<i32>().ok());
+    let index = parsed.filter(|&index| !is_negative || index == 0).and_then(|index| usize::try_from(index).ok());
+    Some(if of.is_some() { Part::OfKey(index) } else { Part::OfValue(index) })
+}
+
+/// The first key that does not begin with the prefix; `None` where there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let len = prefix.iter().rposition(|&byte| byte != 0xff)? + 1;
+    let mut after = prefix.get(..len)?.to_vec();
+    *after.last_mut()? += 1;
+    Some(after)
+}
+
+/// A mapped range as read from a view without the transaction's own writes.
+pub(crate) struct Read {
+    pub(crate) answer: MappedRange,
+    /// What was read, in the order in which it was: the index, then the records. Begin not below end is nothing.
+    pub(crate) conflicts: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Reads a mapped range; `index` tells the range of the index, and its limits are the caller's.
+///
+/// Errors: 2043 and 2032 for the mapper, 2041, 2042 and 2030 for a pair that it does not fit.
+pub(crate) fn read(view: &View<'_>, mut index: RangeRead<'_>, mapper: &[u8]) -> Result<Read> {
+    let reply_bytes = index.limits.bytes.map(|bytes| bytes.min(REPLY_BYTES_MAX));
+    index.limits.bytes = reply_bytes.map(|bytes| bytes / INDEX_SHARE);
+    index.limits.pair_overhead = STORED_PAIR_OVERHEAD;
+    if reply_bytes.is_some() {
+        let rows_max = REPLY_BYTES_MAX as u32;
+        index.limits.rows = Some(index.limits.rows.map_or(rows_max, |rows| rows.min(rows_max)));
+    }
+    let (mut records, mut conflicts) = (Vec::new(), Vec::new());
+    let outcome = index.run_cut(view, |pairs| {
+        let mapper = Mapper::parse(mapper)?;
+        let mut left = reply_bytes.unwrap_or(ANSWER_BYTES_MAX);
+        for (at, (key, value)) in pairs.iter().enumerate() {
+            if at % LOOKUPS == 0 && left == 0 {
+                break;
+            }
+            let (found, conflict) = look_up(view, &mapper, key, value)?;
+            left = left
+                .saturating_sub(STORED_PAIR_OVERHEAD + key.len() + value.len() + found.counted_bytes(mapper.is_prefix));
+            records.push(found);
+            conflicts.extend(conflict);
+        }
+        if records.len() < pairs.pairs.len() {
+            pairs.cut(records.len());
+        }
+        Ok::<_, Error>(())
+    })?;
+    let mut answer = MappedRange { index: outcome.answer, records };
+    conflicts.splice(0..0, outcome.conflict);
+    if !Mapper::parse(mapper).is_ok_and(|mapper| mapper.is_prefix) {
+        answer.index.blank_inner();
+    }
+    Ok(Read { answer, conflicts })
+}
+
+type Conflict = Option<(Vec<u8>, Vec<u8>)>;
+
+fn look_up(view: &View<'_>, mapper: &Mapper, key: &[u8], value: &[u8]) -> Result<(Records, Conflict)> {
+    let begin = mapper.map(key, value)?;
+    if !mapper.is_prefix {
+        let mut pairs = RangeResult::default();
+        if let Some(value) = view.get(&begin)? {
+            pairs.push(&begin, &value);
+        }
+        let end = key_after(&begin);
+        return Ok((Records { begin: begin.clone(), end: end.clone(), pairs }, Some((begin, end))));
+    }
+    let end = after_prefix(&begin).ok_or(Error::KEY_OUTSIDE_LEGAL_RANGE)?;
+    let range = RangeRead {
+        begin: KeySelector::first_greater_or_equal(&begin),
+        end: KeySelector::first_greater_or_equal(&end),
+        limits: RECORD_LIMITS,
+        reverse: false,
+        rules: Rules::ReadYourWrites,
+        max_key: SYSTEM_END,
+    };
+    let outcome = range.run(view)?;
+    Ok((Records { pairs: outcome.answer, begin, end }, outcome.conflict))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pack(parts: &[&[u8]]) -> Vec<u8> {
+        parts.iter().fold(Vec::new(), |mut packed, part| {
+            tuple::push_bytes(&mut packed, part);
+            packed
+        })
+    }
+
+    fn mapped(mapper: &[&[u8]], key: &[&[u8]], value: &[&[u8]]) -> Result<Vec<u8>> {
+        Mapper::parse(&pack(mapper))?.map(&pack(key), &pack(value))
+    }
+
+    #[test]
+    fn a_mapper_puts_a_key_together() {
+        let (key, value): (&[&[u8]], &[&[u8]]) = (&[b"k0", b"k1"], &[b"v0", b"v1\0"]);
+        let check = |mapper: &[&[u8]], expected: &[&[u8]]| {
+            assert_eq!(mapped(mapper, key, value), Ok(pack(expected)), "{mapper:?}");
+        };
+        check(&[b"data", b"{K[1]}", b"{V[1]}"], &[b"data", b"k1", b"v1\0"]);
+        check(&[b"data", b"{...}"], &[b"data"]);
+        check(&[b"{{K[0]}}", b"{{{{}}", b"}}"], &[b"{K[0]}", b"{{}", b"}"]);
+        check(&[b"{K[]}", b"{X[0]}", b"{K[0]", b"K[0]}", b""], &[b"{K[]}", b"{X[0]}", b"{K[0]", b"K[0]}", b""]);
+        check(&[b"{K[ +1x]}"], &[b"k1"]);
+        check(&[], &[]);
+    }
+
+    #[test]
+    fn what_does_not_fit_has_its_code() {
+        let (key, value): (&[&[u8]], &[&[u8]]) = (&[b"k0"], &[b"v0"]);
+        for bad in [&b"{K[1]}"[..], b"{V[1]}", b"{K[-1]}", b"{K[x]}", b"{K[99999999999]}"] {
+            assert_eq!(mapped(&[bad], key, value), Err(Error::MAPPER_BAD_INDEX), "{bad:?}");
+        }
+        assert_eq!(mapped(&[b"{...}", b"x"], key, value), Err(Error::MAPPER_BAD_RANGE_DESCRIPTOR));
+        assert_eq!(Mapper::parse(b"\xff"), Err(Error::MAPPER_NOT_TUPLE));
+        let map = |mapper: &[u8]| Mapper::parse(&pack(&[mapper])).and_then(|mapper| mapper.map(b"\xff", b"\xfe"));
+        assert_eq!(map(b"{K[0]}"), Err(Error::KEY_NOT_TUPLE));
+        assert_eq!(map(b"{V[0]}"), Err(Error::VALUE_NOT_TUPLE));
+        assert_eq!(map(b"neither is looked at"), Ok(pack(&[b"neither is looked at"])));
+    }
+
+    #[test]
+    fn a_prefix_has_an_end() {
+        assert_eq!(after_prefix(b"a\xff\xff").as_deref(), Some(&b"b"[..]));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_taken_for_itself_once_escaped(text in "[{}KV\\[\\]01.]{0,9}") {
+            let escaped = text.replace('{', "{{").replace('}', "}}");
+            prop_assert_eq!(mapped(&[escaped.as_bytes()], &[b"k"], &[b"v"]), Ok(pack(&[text.as_bytes()])));
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(mapper: Vec<u8>, key: Vec<u8>, value: Vec<u8>) {
+            let _ = Mapper::parse(&mapper).and_then(|mapper| mapper.map(&key, &value));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The database as a transaction sees it: a snapshot under the transaction's own writes.
+
+use std::borrow::Cow;
+
+use crate::base::error::Error;
+use crate::disk::store::{Pair, StoreError};
+use crate::disk::stored::{Ascend, Cursor, Descend, Stored};
+use crate::read::write_map::{Entry, Lookup, Ops, RangeState, WriteMap, key_after};
+
+/// Why a read of a view failed.
+#[derive(Debug)]
+pub(crate) enum ViewError {
+    /// The read met a key whose value is not known before the commit.
+    Unreadable,
+    /// The read needs what is stored, and the view has the transaction's writes only.
+    NeedsStored,
+    /// LMDB failed, or the file is damaged.
+    Store,
+}
+
+impl From<StoreError> for ViewError {
+    fn from(_: StoreError) -> Self {
+        ViewError::Store
+    }
+}
+
+impl From<ViewError> for Error {
+    fn from(error: ViewError) -> Self {
+        match error {
+            ViewError::Unreadable => Error::ACCESSED_UNREADABLE,
+            ViewError::NeedsStored => Error::INTERNAL_ERROR,
+            ViewError::Store => Error::IO_ERROR,
+        }
+    }
+}
+
+pub(crate) type ViewResult<T> = Result<T, ViewError>;
+
+/// A snapshot, and the writes that reads shall see (`None`: the snapshot alone).
+#[derive(Clone, Copy)]
+pub(crate) struct View<'v> {
+    /// `None`: no read version was taken yet, and reads that the writes alone answer shall take none.
+    pub(crate) stored: Option<Stored<'v>>,
+    pub(crate) writes: Option<&'v WriteMap>,
+    pub(crate) bypass_unreadable: bool,
+}
+
+/// A key in order. A phantom was written by the transaction but holds nothing (`compare_and_clear`); FoundationDB's
+/// client counts it when it walks a key selector's offset, and skips it in results.
+pub(crate) struct Item<'v> {
+    pub(crate) key: Cow<'v, [u8]>,
+    /// `None`: a phantom.
+    pub(crate) value: Option<Cow<'v, [u8]>>,
+}
+
+impl<'v> Item<'v> {
+    fn stored((key, value): Pair<'v>) -> Item<'v> {
+        Item { key, value: Some(Cow::Borrowed(value)) }
+    }
+
+    fn written(key: &'v [u8], ops: &Ops, stored: Option<&[u8]>) -> Item<'v> {
+        Item { key: Cow::Borrowed(key), value: ops.resolve(stored).map(Cow::Owned) }
+    }
+}
+
+impl<'v> View<'v> {
+    pub(crate) fn stored(&self) -> ViewResult<Stored<'v>> {
+        self.stored.ok_or(ViewError::NeedsStored)
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> ViewResult<Option<Cow<'v, [u8]>>> {
+        let stored = || -> ViewResult<Option<&'v [u8]>> { Ok(self.stored()?.get(key)?) };
+        match self.writes.map_or(Lookup::Untouched, |writes| writes.lookup(key, self.bypass_unreadable)) {
+            Lookup::Untouched => Ok(stored()?.map(Cow::Borrowed)),
+            Lookup::Cleared => Ok(None),
+            Lookup::Unreadable => Err(ViewError::Unreadable),
+            Lookup::Operations(ops) if ops.is_dependent() => Ok(ops.resolve(stored()?).map(Cow::Owned)),
+            Lookup::Operations(ops) => Ok(ops.resolve(None).map(Cow::Owned)),
+        }
+    }
+
+    /// Items from `begin` on; unreadable keys count below `end` only. Items may come past `end`.
+    pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
+        let writes = match self.writes {
+            Some(writes) if !writes.is_empty() => {
+                let (state, mut entries) = writes.from(begin);
+                let next = entries.next();
+                Some(WritesAhead { state, at: begin.to_vec(), end: end.to_vec(), next, rest: Box::new(entries) })
+            }
+            _ => None,
+        };
+        let stored = Ahead::new(self, begin, writes.is_some())?;
+        Ok(Ascending { bypass_unreadable: self.bypass_unreadable, stored, writes })
+    }
+
+    /// Items below `end`, descending; unreadable keys count from `begin` on only. Items may come below `begin`.
+    pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<Descending<'v>> {
+        let writes = match self.writes {
+            Some(writes) if !writes.is_empty() => {
+                let mut entries = writes.below(end);
+                let next = entries.next();
+                Some(WritesBehind { end: end.to_vec(), begin: begin.to_vec(), next, rest: Box::new(entries) })
+            }
+            _ => None,
+        };
+        // Nothing lies below the empty key, and needs no look.
+        let stored = Ahead::new(self, end, writes.is_some() || end.is_empty())?;
+        Ok(Descending { bypass_unreadable: self.bypass_unreadable, stored, writes })
+    }
+}
+
+/// The stored pairs in order, looked at only where the writes do not tell what is there.
+struct Ahead<'v, C> {
+    view: View<'v>,
+    /// `None`: to be placed where the pairs are asked for next.
+    cursor: Option<C>,
+    /// The next pair, or the end, if it was looked at.
+    pair: Option<Option<Pair<'v>>>,
+}
+
+impl<'v, C: Cursor<'v>> Ahead<'v, C> {
+    fn new(view: &View<'v>, from: &[u8], is_lazy: bool) -> ViewResult<Self> {
+        let cursor = if is_lazy { None } else { Some(C::place(&view.stored()?, from)?) };
+        Ok(Ahead { view: *view, cursor, pair: None })
+    }
+
+    /// The next pair, where nothing was looked at before.
+    fn next(&mut self) -> ViewResult<Option<Pair<'v>>> {
+        match &mut self.cursor {
+            Some(cursor) => Ok(cursor.next()?),
+            None => Ok(None),
+        }
+    }
+
+    /// Looks at the first pair that was not passed yet; `from` is where those begin.
+    fn look(&mut self, from: &[u8], is_passed: impl Fn(&[u8]) -> bool) -> ViewResult<&mut Option<Pair<'v>>> {
+        let cursor = match &mut self.cursor {
+            Some(cursor) => cursor,
+            cursor => cursor.insert(C::place(&self.view.stored()?, from)?),
+        };
+        let pair = match self.pair.take() {
+            Some(pair) => pair,
+            None => loop {
+                // Keys that only the writes told about may lie between.
+                match cursor.next()? {
+                    Some(pair) if is_passed(&pair.0) => {}
+                    pair => break pair,
+                }
+            },
+        };
+        Ok(self.pair.insert(pair))
+    }
+
+    /// Takes the pair that was looked at, if it is such a one.
+    fn take_if(&mut self, is_it: impl FnOnce(&[u8]) -> bool) -> Option<Pair<'v>> {
+        if self.pair.as_ref()?.as_ref().is_some_and(|pair| is_it(&pair.0)) { self.pair.take()? } else { None }
+    }
+
+    /// Goes over pairs that do not count, as far as the first that was looked at and is not such a one.
+    fn skip(&mut self, is_skipped: impl FnOnce(&[u8]) -> bool) {
+        match &self.pair {
+            Some(Some(pair)) if !is_skipped(&pair.0) => {}
+            // Nothing comes any more.
+            Some(None) => {}
+            _ => (self.cursor, self.pair) = (None, None),
+        }
+    }
+}
+
+type Entries<'v> = Box<dyn Iterator<Item = (&'v Vec<u8>, &'v Entry)> + 'v>;
+
+struct WritesAhead<'v> {
+    /// State of the keys from `at` to the next entry.
+    state: RangeState,
+    at: Vec<u8>,
+    /// What lies from here on is not asked for.
+    end: Vec<u8>,
+    next: Option<(&'v Vec<u8>, &'v Entry)>,
+    rest: Entries<'v>,
+}
+
+/// See [`View::ascend`].
+pub(crate) struct Ascending<'v> {
+    bypass_unreadable: bool,
+    stored: Ahead<'v, Ascend<'v>>,
+    writes: Option<WritesAhead<'v>>,
+}
+
+impl<'v> Ascending<'v> {
+    pub(crate) fn next(&mut self) -> ViewResult<Option<Item<'v>>> {
+        loop {
+            let Some(writes) = &mut self.writes else { return Ok(self.stored.next()?.map(Item::stored)) };
+            if writes.at >= writes.end {
+                return Ok(None);
+            }
+            let boundary = writes.next.map(|(key, _)| key.as_slice());
+            let range_is_empty = boundary.is_some_and(|boundary| boundary <= writes.at.as_slice());
+            if !range_is_empty && writes.state.is_unreadable && !self.bypass_unreadable {
+                return Err(ViewError::Unreadable);
+            }
+            let is_in_range = |key: &[u8]| boundary.is_none_or(|boundary| key < boundary);
+            if range_is_empty {
+            } else if writes.state.is_cleared {
+                self.stored.skip(is_in_range);
+            } else {
+                self.stored.look(&writes.at, |key| key < writes.at.as_slice())?;
+                if let Some(pair) = self.stored.take_if(is_in_range) {
+                    return Ok(Some(Item::stored(pair)));
+                }
+            }
+            let Some((key, entry)) = writes.next else {
+                // Past the last write, in a range that goes to the end of the key space.
+                return Ok(None);
+            };
+            if *key >= writes.end {
+                return Ok(None);
+            }
+            writes.next = writes.rest.next();
+            writes.state = entry.after;
+            writes.at.clone_from(key);
+            if entry.ops.is_empty() {
+                continue;
+            }
+            if entry.is_unreadable && !self.bypass_unreadable {
+                return Err(ViewError::Unreadable);
+            }
+            if entry.ops.is_dependent() {
+                self.stored.look(key, |at| at < key.as_slice())?;
+            }
+            let stored = self.stored.take_if(|at| at == key.as_slice());
+            writes.at.push(0);
+            return Ok(Some(Item::written(key, &entry.ops, stored.map(|(_, value)| value))));
+        }
+    }
+}
+
+struct WritesBehind<'v> {
+    /// Everything from here on was given out.
+    end: Vec<u8>,
+    /// What lies below is not asked for.
+    begin: Vec<u8>,
+    /// The entry whose range or operations come next.
+    next: Option<(&'v Vec<u8>, &'v Entry)>,
+    rest: Entries<'v>,
+}
+
+/// See [`View::descend`].
+pub(crate) struct Descending<'v> {
+    bypass_unreadable: bool,
+    stored: Ahead<'v, Descend<'v>>,
+    writes: Option<WritesBehind<'v>>,
+}
+
+impl<'v> Descending<'v> {
+    pub(crate) fn next(&mut self) -> ViewResult<Option<Item<'v>>> {
+        loop {
+            let Some(writes) = &mut self.writes else { return Ok(self.stored.next()?.map(Item::stored)) };
+            if writes.end <= writes.begin {
+                return Ok(None);
+            }
+            let is_passed = |at: &[u8]| at >= writes.end.as_slice();
+            let Some((key, entry)) = writes.next else {
+                self.stored.look(&writes.end, is_passed)?;
+                return Ok(self.stored.take_if(|_| true).map(Item::stored));
+            };
+            let has_ops = !entry.ops.is_empty();
+            // The range of this entry: after its key if that has operations, from its key otherwise.
+            let is_in_range = |at: &[u8]| if has_ops { at > key.as_slice() } else { at >= key.as_slice() };
+            let range_is_empty = has_ops && writes.end.strip_prefix(key.as_slice()).is_some_and(|rest| rest == [0]);
+            if !range_is_empty && entry.after.is_unreadable && !self.bypass_unreadable {
+                return Err(ViewError::Unreadable);
+            }
+            if range_is_empty {
+            } else if entry.after.is_cleared {
+                self.stored.skip(is_in_range);
+            } else {
+                self.stored.look(&writes.end, is_passed)?;
+                if let Some(pair) = self.stored.take_if(is_in_range) {
+                    return Ok(Some(Item::stored(pair)));
+                }
+            }
+            if *key < writes.begin {
+                return Ok(None);
+            }
+            if has_ops && entry.is_unreadable && !self.bypass_unreadable {
+                return Err(ViewError::Unreadable);
+            }
+            if has_ops && entry.ops.is_dependent() {
+                let after = key_after(key);
+                self.stored.look(&after, |at| at > key.as_slice())?;
+            }
+            writes.end.clone_from(key);
+            writes.next = writes.rest.next();
+            if has_ops {
+                let stored = self.stored.take_if(|at| at == key.as_slice());
+                return Ok(Some(Item::written(key, &entry.ops, stored.map(|(_, value)| value))));
+            }
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! What a transaction wrote so far, as its own reads and its commit need it.
+//!
+//! The key space is cut into segments: single keys with a stack of operations, and ranges between them that are
+//! untouched or cleared. Each segment also tells whether it makes a write conflict and whether it is unreadable
+//! (versionstamps). The map stores a segment boundary per entry; the state of a range stands in the entry before it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::base::atomic::AtomicOp;
+use crate::base::range_set::RangeList;
+
+/// One operation on a single key, not yet resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// `None` where an operation on a cleared key left nothing.
+    Set(Option<Vec<u8>>),
+    Atomic(AtomicOp, Vec<u8>),
+    /// The value holds a versionstamp, with its place in the last four bytes.
+    StampValue(Vec<u8>),
+    /// The key holds a versionstamp, with its place in the last four bytes.
+    StampKey(Vec<u8>),
+}
+
+impl Op {
+    /// Whether the outcome depends on the value before it.
+    fn is_dependent(&self) -> bool {
+        matches!(self, Op::Atomic(..))
+    }
+
+    fn is_stamp(&self) -> bool {
+        matches!(self, Op::StampValue(_) | Op::StampKey(_))
+    }
+}
+
+/// Operations on one key in order; empty where the entry is only a boundary. Most keys have one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ops {
+    first: Option<Op>,
+    more: Vec<Op>,
+}
+
+impl IntoIterator for Ops {
+    type Item = Op;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Op>, std::vec::IntoIter<Op>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.more)
+    }
+}
+
+impl Ops {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
+
+    /// Whether the outcome depends on the stored value.
+    pub(crate) fn is_dependent(&self) -> bool {
+        self.first.as_ref().is_some_and(Op::is_dependent)
+    }
+
+    fn push(&mut self, op: Op) {
+        if self.first.is_none() {
+            self.first = Some(op);
+        } else {
+            self.more.push(op);
+        }
+    }
+
+    /// Puts one operation in the place of all.
+    fn replace(&mut self, op: Op) {
+        *self = Ops { first: Some(op), more: Vec::new() };
+    }
+
+    /// The value after all operations, given the stored one; stamps count as their raw operand.
+    pub(crate) fn resolve(&self, stored: Option<&[u8]>) -> Option<Vec<u8>> {
+        self.first.iter().chain(&self.more).fold(stored.map(<[u8]>::to_vec), |value, op| match op {
+            Op::Set(value) => value.clone(),
+            Op::Atomic(op, operand) => op.apply(value.as_deref(), operand),
+            Op::StampValue(value) | Op::StampKey(value) => Some(value.clone()),
+        })
+    }
+
+    /// Adds an operation, melting it into the one before where the result cannot differ.
+    fn push_coalesced(&mut self, op: Op) {
+        let last = self.more.last_mut().or(self.first.as_mut());
+        let melted = match (&last, &op) {
+            (Some(Op::Set(before)), Op::Atomic(kind, operand)) => Some(Op::Set(kind.apply(before.as_deref(), operand))),
+            (Some(Op::Atomic(before, first)), Op::Atomic(kind, second))
+                if before == kind
+                    && *kind != AtomicOp::CompareAndClear
+                    && (!kind.depends_on_operand_length() || first.len() == second.len()) =>
+            {
+                kind.apply(Some(first), second).map(|operand| Op::Atomic(*kind, operand))
+            }
+            (Some(_), Op::Set(_)) => Some(op.clone()),
+            _ => None,
+        };
+        match (melted, last) {
+            (Some(melted), Some(last)) => *last = melted,
+            _ => self.push(op),
+        }
+    }
+}
+
+/// State of a range of keys without operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RangeState {
+    pub(crate) is_cleared: bool,
+    pub(crate) is_conflict: bool,
+    pub(crate) is_unreadable: bool,
+}
+
+/// A boundary: the key's own operations, and the state of the keys after it (from it, if it has no operations).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) ops: Ops,
+    pub(crate) is_conflict: bool,
+    pub(crate) is_unreadable: bool,
+    pub(crate) after: RangeState,
+}
+
+/// All writes of a transaction. Before the first entry every key is untouched.
+#[derive(Debug, Default)]
+pub(crate) struct WriteMap {
+    entries: BTreeMap<Vec<u8>, Entry>,
+    /// Whether any range may have another state than untouched; otherwise all entries are single keys.
+    has_ranges: bool,
+}
+
+/// What a key's segment is, for reads.
+pub(crate) enum Lookup<'w> {
+    Untouched,
+    Cleared,
+    Unreadable,
+    Operations(&'w Ops),
+}
+
+impl WriteMap {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether only single keys were written: no range was cleared, made a conflict or unreadable.
+    pub(crate) fn has_keys_only(&self) -> bool {
+        !self.has_ranges
+    }
+
+    /// The state of the range that `key` lies in when it has no operations of its own.
+    fn range_state(&self, key: &[u8]) -> RangeState {
+        self.last_at_or_before(key).map_or_else(RangeState::default, |(_, entry)| entry.after)
+    }
+
+    fn last_at_or_before(&self, key: &[u8]) -> Option<(&Vec<u8>, &Entry)> {
+        self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
+    }
+
+    pub(crate) fn lookup(&self, key: &[u8], bypass_unreadable: bool) -> Lookup<'_> {
+        let Some((at, entry)) = self.last_at_or_before(key) else { return Lookup::Untouched };
+        if at == key && !entry.ops.is_empty() {
+            return match entry.is_unreadable && !bypass_unreadable {
+                true => Lookup::Unreadable,
+                false => Lookup::Operations(&entry.ops),
+            };
+        }
+        match entry.after {
+            RangeState { is_unreadable: true, .. } if !bypass_unreadable => Lookup::Unreadable,
+            RangeState { is_cleared: true, .. } => Lookup::Cleared,
+            _ => Lookup::Untouched,
+        }
+    }
+
+    /// Entries from `key` on, ascending, and the state of the range that `key` lies in.
+    pub(crate) fn from<'w>(
+        &'w self,
+        key: &[u8],
+    ) -> (RangeState, impl Iterator<Item = (&'w Vec<u8>, &'w Entry)> + use<'w>) {
+        let before = self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).next_back();
+        let state = before.map_or_else(RangeState::default, |(_, entry)| entry.after);
+        (state, self.entries.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)))
+    }
+
+    /// Entries below `key`, descending.
+    pub(crate) fn below<'w>(&'w self, key: &[u8]) -> impl Iterator<Item = (&'w Vec<u8>, &'w Entry)> + use<'w> {
+        self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).rev()
+    }
+
+    /// One operation on one key.
+    pub(crate) fn mutate(&mut self, key: Vec<u8>, op: Op, add_conflict: bool) {
+        let state = if self.has_ranges { self.range_state(&key) } else { RangeState::default() };
+        let entry = self.entries.entry(key).or_insert_with(|| Entry {
+            ops: Ops::default(),
+            is_conflict: state.is_conflict,
+            is_unreadable: state.is_unreadable,
+            after: state,
+        });
+        if entry.ops.is_empty() {
+            // A boundary's own key is in the state of its range.
+            entry.is_conflict = entry.after.is_conflict;
+            entry.is_unreadable = entry.after.is_unreadable;
+        }
+        let was_unreadable = entry.is_unreadable;
+        entry.is_conflict |= add_conflict;
+        entry.is_unreadable |= op.is_stamp();
+        if entry.ops.is_empty() {
+            if entry.after.is_cleared && op.is_dependent() {
+                entry.ops.push(Op::Set(None));
+                entry.ops.push_coalesced(op);
+            } else {
+                entry.ops.push(op);
+            }
+        } else if !was_unreadable && matches!(op, Op::Set(_) | Op::StampValue(_)) {
+            entry.ops.replace(op);
+        } else if !entry.is_unreadable {
+            entry.ops.push_coalesced(op);
+        } else {
+            entry.ops.push(op);
+        }
+    }
+
+    /// Makes `key` a boundary without changing any state.
+    fn split(&mut self, key: &[u8]) {
+        self.has_ranges = true;
+        if !self.entries.contains_key(key) {
+            let after = self.range_state(key);
+            let (is_conflict, is_unreadable) = (after.is_conflict, after.is_unreadable);
+            self.entries.insert(key.to_vec(), Entry { ops: Ops::default(), is_conflict, is_unreadable, after });
+        }
+    }
+
+    /// Takes the entries of `[begin, end)` out; `end` is a boundary afterwards.
+    fn take(&mut self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Entry)> {
+        self.split(end);
+        let inside = (Bound::Included(begin), Bound::Excluded(end));
+        let keys: Vec<_> = self.entries.range::<[u8], _>(inside).map(|(key, _)| key.clone()).collect();
+        keys.into_iter().filter_map(|key| self.entries.remove_entry(&key)).collect()
+    }
+
+    /// Clears `[begin, end)`, which must not be empty.
+    pub(crate) fn clear(&mut self, begin: &[u8], end: &[u8], add_conflict: bool) {
+        if !add_conflict {
+            self.split(begin);
+        }
+        let old = self.take(begin, end);
+        let mut put = |key: Vec<u8>, is_conflict: bool| {
+            let after = RangeState { is_cleared: true, is_conflict, is_unreadable: false };
+            self.entries.insert(key, Entry { ops: Ops::default(), is_conflict, is_unreadable: false, after });
+        };
+        if add_conflict {
+            put(begin.to_vec(), true);
+            return;
+        }
+        // Conflicts that earlier writes in the range made stay.
+        for (key, entry) in old {
+            if entry.ops.is_empty() || entry.is_conflict == entry.after.is_conflict {
+                put(key, entry.after.is_conflict);
+            } else {
+                let next = key_after(&key);
+                put(key, entry.is_conflict);
+                if next.as_slice() < end {
+                    put(next, entry.after.is_conflict);
+                }
+            }
+        }
+    }
+
+    /// Adds `[begin, end)` to the write conflicts.
+    pub(crate) fn add_conflict(&mut self, begin: &[u8], end: &[u8]) {
+        self.split(begin);
+        self.split(end);
+        for (_, entry) in self.entries.range_mut::<[u8], _>((Bound::Included(begin), Bound::Excluded(end))) {
+            entry.is_conflict = true;
+            entry.after.is_conflict = true;
+        }
+    }
+
+    /// `[begin, end)` was handed over to the commit already (see [`WriteMap::drain`]) and may not be read any more.
+    pub(crate) fn make_unreadable(&mut self, begin: &[u8], end: &[u8]) {
+        self.take(begin, end);
+        let after = RangeState { is_unreadable: true, ..RangeState::default() };
+        let entry = Entry { ops: Ops::default(), is_conflict: false, is_unreadable: true, after };
+        self.entries.insert(begin.to_vec(), entry);
+    }
+
+    /// Whether the stored value counts for a read of `key`: not where the transaction itself cleared or set it.
+    pub(crate) fn is_dependent(&self, key: &[u8]) -> bool {
+        match self.last_at_or_before(key) {
+            Some((at, entry)) if at == key && !entry.ops.is_empty() => entry.ops.is_dependent(),
+            Some((_, entry)) => !entry.after.is_cleared,
+            None => true,
+        }
+    }
+
+    /// Calls `each(begin, end)` for the parts of `[begin, end)` whose stored values a read of it depended on: all but
+    /// what the transaction itself cleared or set.
+    pub(crate) fn for_each_dependent(&self, begin: &[u8], end: &[u8], mut each: impl FnMut(&[u8], &[u8])) {
+        if self.entries.is_empty() {
+            return each(begin, end);
+        }
+        let (mut state, entries) = self.from(begin);
+        let mut from = begin.to_vec();
+        for (key, entry) in entries {
+            if key.as_slice() >= end {
+                break;
+            }
+            if !state.is_cleared && from < *key {
+                each(&from, key);
+            }
+            state = entry.after;
+            from.clone_from(key);
+            if !entry.ops.is_empty() {
+                from.push(0);
+                if entry.ops.is_dependent() {
+                    each(key, &from);
+                }
+            }
+        }
+        if !state.is_cleared && from.as_slice() < end {
+            each(&from, end);
+        }
+    }
+
+    /// Where within `[begin, end)` the first key lies that the transaction itself set, changed or cleared.
+    pub(crate) fn first_touched(&self, begin: &[u8], end: &[u8]) -> Option<Vec<u8>> {
+        let (state, entries) = self.from(begin);
+        let mut inside = entries.take_while(|(key, _)| key.as_slice() < end).peekable();
+        let starts_in_range = inside.peek().is_none_or(|(key, _)| key.as_slice() > begin);
+        if state.is_cleared && starts_in_range && begin < end {
+            return Some(begin.to_vec());
+        }
+        let touched = inside.find(|(_, entry)| !entry.ops.is_empty() || entry.after.is_cleared);
+        touched.map(|(key, _)| key.clone())
+    }
+
+    /// Adds the write conflicts within `[begin, end)`, ascending and disjoint, to a list.
+    pub(crate) fn conflicts(&self, begin: &[u8], end: &[u8], found: &mut RangeList) {
+        let before = found.len();
+        let mut add = |from: &[u8], to: &[u8]| found.push_after(from, to, before);
+        let (mut state, entries) = self.from(begin);
+        let mut from = begin.to_vec();
+        for (key, entry) in entries {
+            if key.as_slice() >= end {
+                break;
+            }
+            if state.is_conflict && from < *key {
+                add(&from, key);
+            }
+            state = entry.after;
+            from.clone_from(key);
+            if !entry.ops.is_empty() {
+                from.push(0);
+                if entry.is_conflict {
+                    add(key, &from);
+                }
+            }
+        }
+        if state.is_conflict && from.as_slice() < end {
+            add(&from, end);
+        }
+    }
+
+    /// The cleared ranges within `[begin, end)`, ascending; they are to be made before the operations.
+    pub(crate) fn cleared(&self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let (mut state, entries) = self.from(begin);
+        let mut from = begin.to_vec();
+        let mut add = |from: &[u8], to: &[u8]| match found.last_mut() {
+            Some((_, last)) if last == from => *last = to.to_vec(),
+            _ => found.push((from.to_vec(), to.to_vec())),
+        };
+        for (key, entry) in entries {
+            if key.as_slice() >= end {
+                break;
+            }
+            if state.is_cleared && from < *key {
+                add(&from, key);
+            }
+            let was_cleared = state.is_cleared;
+            state = entry.after;
+            from.clone_from(key);
+            if !entry.ops.is_empty() {
+                from.push(0);
+                // Clearing a key just before it is set changes nothing, and keeps one cleared range one.
+                if was_cleared
+                    && state.is_cleared
+                    && matches!((&entry.ops.first, entry.ops.len()), (Some(Op::Set(_)), 1))
+                {
+                    add(key, &from);
+                }
+            }
+        }
+        if state.is_cleared && from.as_slice() < end {
+            add(&from, end);
+        }
+        found
+    }
+
+    /// Takes all entries with operations out, ascending; for the commit, which needs the map no more. Also whether each
+    /// is a write conflict.
+    pub(crate) fn into_operations(self) -> impl ExactSizeIterator<Item = (Vec<u8>, Ops, bool)> {
+        self.entries.into_iter().map(|(key, entry)| (key, entry.ops, entry.is_conflict))
+    }
+
+    /// Copies of the operations within `[begin, end)`, ascending.
+    pub(crate) fn operations(&self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Ops)> {
+        let inside = (Bound::Included(begin), Bound::Excluded(end));
+        let entries = self.entries.range::<[u8], _>(inside);
+        entries.filter(|(_, e)| !e.ops.is_empty()).map(|(k, e)| (k.clone(), e.ops.clone())).collect()
+    }
+}
+
+/// The first key after `key`.
+pub(crate) fn key_after(key: &[u8]) -> Vec<u8> {
+    let mut after = Vec::with_capacity(key.len() + 1);
+    after.extend_from_slice(key);
+    after.push(0);
+    after
+}

@@ -1,0 +1,12 @@
+//! What the threads of an engine and all its transactions share, from the commit queue to the whole of it, `Core`.
+
+pub(crate) mod buggify;
+pub(crate) mod connection;
+pub(crate) mod environment;
+pub(crate) mod json;
+pub(crate) mod simulation;
+pub(crate) mod stats;
+pub(crate) mod status;
+pub(crate) mod timekeeper;
+pub(crate) mod timer;
+pub(crate) mod watch;

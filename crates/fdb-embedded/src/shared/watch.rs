@@ -1,0 +1,296 @@
+//! Watches: callbacks that wait for a key to change.
+//!
+//! A watch is made by a transaction with the value that the transaction saw, and waits from the transaction's commit on.
+//! The committer asks this table about the keys that it changed, once a batch; with no watches that is one atomic load,
+//! and a key that nobody watches costs a hash. A watch that waits keeps a digest of the value that it expects.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::base::error::{Error, Result};
+use crate::commit::conflict::KeyRange;
+use crate::read::snapshot::lock;
+use crate::transaction::calls::Done;
+
+/// Names a watch, for [`crate::Engine::cancel_watch`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WatchId(pub u64);
+
+/// One watch; its callback is called once, by whoever comes first.
+pub(crate) struct Watch {
+    pub(crate) id: WatchId,
+    pub(crate) key: Vec<u8>,
+    done: Mutex<Option<Done<()>>>,
+    is_waiting: AtomicBool,
+}
+
+/// A watch and the value whose change it waits for.
+pub(crate) struct Waiting {
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) expected: Option<Vec<u8>>,
+}
+
+/// 128 bits that tell a value from another, `None` for no value. Values may be long, and their digests are keyed anew in
+/// every run, so that nobody can look for two values with one.
+type Digest = Option<(u64, u64)>;
+
+/// A watch that waits, and the digest of the value that it expects.
+struct Expecting {
+    watch: Arc<Watch>,
+    expected: Digest,
+}
+
+/// The map's keys are hashes already.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, &byte| hash << 8 | u64::from(byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// The watches that wait.
+#[derive(Default)]
+struct Table {
+    by_key: BTreeMap<Vec<u8>, Vec<Expecting>>,
+    /// How many watched keys have a hash.
+    hashes: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    hasher: RandomState,
+    second_hasher: RandomState,
+}
+
+impl Table {
+    fn digest(&self, value: Option<&[u8]>) -> Digest {
+        value.map(|value| (self.hasher.hash_one(value), self.second_hasher.hash_one(value)))
+    }
+
+    fn insert(&mut self, waiting: Waiting) {
+        let expected = self.digest(waiting.expected.as_deref());
+        let hash = self.hasher.hash_one(&waiting.watch.key);
+        let list = self.by_key.entry(waiting.watch.key.clone()).or_insert_with(|| {
+            *self.hashes.entry(hash).or_default() += 1;
+            // Few keys are watched twice.
+            Vec::with_capacity(1)
+        });
+        list.push(Expecting { watch: waiting.watch, expected });
+    }
+
+    /// Takes a watch out; whether it was there.
+    fn remove(&mut self, watch: &Watch) -> bool {
+        let Some(list) = self.by_key.get_mut(&watch.key) else { return false };
+        let before = list.len();
+        list.retain(|other| other.watch.id != watch.id);
+        let is_removed = list.len() < before;
+        if list.is_empty() {
+            self.by_key.remove(&watch.key);
+            let hash = self.hasher.hash_one(&watch.key);
+            if let Some(count) = self.hashes.get_mut(&hash) {
+                *count -= 1;
+                if *count == 0 {
+                    self.hashes.remove(&hash);
+                }
+            }
+        }
+        is_removed
+    }
+
+    /// The watches on `key` that expect another value.
+    fn changed(&self, key: &[u8], value: Option<&[u8]>, found: &mut Vec<Arc<Watch>>) {
+        if !self.hashes.contains_key(&self.hasher.hash_one(key)) {
+            return;
+        }
+        if let Some(list) = self.by_key.get(key) {
+            let now = self.digest(value);
+            let changed = list.iter().filter(|waiting| waiting.expected != now);
+            found.extend(changed.map(|waiting| Arc::clone(&waiting.watch)));
+        }
+    }
+}
+
+/// All watches of an engine.
+pub(crate) struct Watches {
+    /// Every watch whose callback was not called yet.
+    open: Mutex<HashMap<WatchId, Arc<Watch>>>,
+    /// Those that wait for a commit.
+    waiting: Mutex<Table>,
+    waiting_count: AtomicUsize,
+    next_id: AtomicU64,
+    max: AtomicUsize,
+    pub(crate) set_count: AtomicU64,
+    pub(crate) fired_count: AtomicU64,
+}
+
+/// FoundationDB's default for the database option `max_watches`.
+const WATCHES_MAX_DEFAULT: usize = 10_000;
+
+impl Default for Watches {
+    fn default() -> Self {
+        Watches {
+            open: Mutex::default(),
+            waiting: Mutex::default(),
+            waiting_count: AtomicUsize::new(0),
+            next_id: AtomicU64::new(1),
+            max: AtomicUsize::new(WATCHES_MAX_DEFAULT),
+            set_count: AtomicU64::new(0),
+            fired_count: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Watches {
+    pub(crate) fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        lock(&self.open).len()
+    }
+
+    /// A new watch that does not wait yet; 1032, and the callback given back, when there are too many.
+    pub(crate) fn create(&self, key: &[u8], done: Done<()>) -> std::result::Result<Arc<Watch>, (Error, Done<()>)> {
+        let mut open = lock(&self.open);
+        if open.len() >= self.max.load(Ordering::Relaxed) {
+            return Err((Error::TOO_MANY_WATCHES, done));
+        }
+        let id = WatchId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (key, done) = (key.to_vec(), Mutex::new(Some(done)));
+        let watch = Arc::new(Watch { id, key, done, is_waiting: AtomicBool::new(false) });
+        open.insert(id, Arc::clone(&watch));
+        self.set_count.fetch_add(1, Ordering::Relaxed);
+        Ok(watch)
+    }
+
+    /// Calls the callback if nobody did.
+    pub(crate) fn finish(&self, watch: &Watch, result: Result<()>) {
+        let Some(done) = lock(&watch.done).take() else { return };
+        lock(&self.open).remove(&watch.id);
+        if watch.is_waiting.load(Ordering::Acquire) {
+            self.forget(watch);
+        }
+        if result.is_ok() {
+            self.fired_count.fetch_add(1, Ordering::Relaxed);
+        }
+        done(result);
+    }
+
+    /// Ends a watch with 1101.
+    pub(crate) fn cancel(&self, id: WatchId) {
+        let watch = lock(&self.open).get(&id).cloned();
+        if let Some(watch) = watch {
+            self.finish(&watch, Err(Error::OPERATION_CANCELLED));
+        }
+    }
+
+    /// Ends all watches with 1101: the engine closes.
+    pub(crate) fn cancel_all(&self) {
+        let all: Vec<_> = lock(&self.open).values().cloned().collect();
+        for watch in all {
+            self.finish(&watch, Err(Error::OPERATION_CANCELLED));
+        }
+    }
+
+    /// Lets a watch wait. Whoever calls this compares the stored value with the expected one afterwards.
+    pub(crate) fn wait(&self, waiting: Waiting) {
+        let watch = Arc::clone(&waiting.watch);
+        watch.is_waiting.store(true, Ordering::Release);
+        lock(&self.waiting).insert(waiting);
+        self.waiting_count.fetch_add(1, Ordering::Release);
+        if lock(&watch.done).is_none() {
+            // Cancelled in the meantime, perhaps before it was in the table.
+            self.forget(&watch);
+        }
+    }
+
+    fn forget(&self, watch: &Watch) {
+        if lock(&self.waiting).remove(watch) {
+            self.waiting_count.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn is_any_waiting(&self) -> bool {
+        self.waiting_count.load(Ordering::Acquire) > 0
+    }
+
+    /// The watches on a key that expect another value than the one it has now.
+    pub(crate) fn changed(&self, key: &[u8], value: Option<&[u8]>, found: &mut Vec<Arc<Watch>>) {
+        lock(&self.waiting).changed(key, value, found);
+    }
+
+    /// The same for all keys that a batch set or cleared one by one. Returns the watched keys in its cleared ranges, of
+    /// which the caller finds the values.
+    pub(crate) fn changed_by<'b>(
+        &self,
+        values: impl Iterator<Item = (&'b [u8], Option<&'b [u8]>)>,
+        cleared: &[KeyRange],
+        found: &mut Vec<Arc<Watch>>,
+    ) -> Vec<Vec<u8>> {
+        let table = lock(&self.waiting);
+        let (Some((first, _)), Some((last, _))) = (table.by_key.first_key_value(), table.by_key.last_key_value())
+        else {
+            return Vec::new();
+        };
+        for (key, value) in values.filter(|(key, _)| first.as_slice() <= *key && *key <= last.as_slice()) {
+            table.changed(key, value, found);
+        }
+        let inside = |(begin, end): &KeyRange| (Bound::Included(begin.clone()), Bound::Excluded(end.clone()));
+        let keys = cleared.iter().flat_map(|range| table.by_key.range(inside(range)));
+        keys.map(|(key, _)| key.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn a_batch_finds_the_watches_that_it_changed(
+            watches in prop::collection::vec((0u8..12, prop::option::of(0u8..3), any::<bool>()), 0..20),
+            values in prop::collection::btree_map(0u8..14, prop::option::of(0u8..3), 0..8),
+            cleared in prop::collection::vec((0u8..14, 1u8..4), 0..2),
+        ) {
+            let table = Watches::default();
+            let mut left = Vec::new();
+            for (key, expected, is_cancelled) in watches {
+                let watch = table.create(&[key], Box::new(drop)).map_err(|(error, _)| error).unwrap();
+                let id = watch.id;
+                table.wait(Waiting { watch, expected: expected.map(|value| vec![value]) });
+                if is_cancelled {
+                    table.cancel(id);
+                } else {
+                    left.push((id, key, expected));
+                }
+            }
+            prop_assert_eq!(table.is_any_waiting(), !left.is_empty());
+            let (keys, bytes): (Vec<_>, Vec<_>) = values.iter().map(|(key, value)| ([*key], value.map(|v| [v]))).unzip();
+            let pairs = keys.iter().zip(&bytes).map(|(key, value)| (&key[..], value.as_ref().map(|value| &value[..])));
+            let ranges: Vec<KeyRange> = cleared.iter().map(|(from, len)| (vec![*from], vec![from + len])).collect();
+            let mut found = Vec::new();
+            let inside = table.changed_by(pairs, &ranges, &mut found);
+            let found: BTreeSet<_> = found.iter().map(|watch| watch.id.0).collect();
+            let expected = left.iter().filter(|(_, key, expected)| values.get(key).is_some_and(|value| value != expected));
+            prop_assert_eq!(found, expected.map(|(id, ..)| id.0).collect::<BTreeSet<_>>());
+            let watched: BTreeSet<_> = left.iter().map(|(_, key, _)| *key).collect();
+            let is_cleared = |key: u8| cleared.iter().any(|(from, len)| (*from..from + len).contains(&key));
+            let expected: BTreeSet<_> = watched.into_iter().filter(|key| is_cleared(*key)).map(|key| vec![key]).collect();
+            prop_assert_eq!(inside.into_iter().collect::<BTreeSet<_>>(), expected);
+            table.cancel_all();
+            prop_assert!(!table.is_any_waiting() && lock(&table.waiting).hashes.is_empty());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A transaction's way into the committer and back.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+use crate::base::error::{Error, Result};
+use crate::base::range_set::RangeList;
+use crate::commit::committer::{CommitRequest, Committed, Complete, Failure};
+use crate::engine::Core;
+use crate::read::snapshot::lock;
+use crate::shared::timer::TimerId;
+use crate::shared::watch::Waiting;
+use crate::transaction::calls::Done;
+use crate::transaction::state::{Answer, NO_VERSION, State};
+
+/// What became of a call of `commit`.
+pub(crate) enum Started {
+    Answered(Done<()>, Result<()>),
+    ReadOnly(Done<()>, Vec<Waiting>),
+    Queued(Box<CommitRequest>),
+}
+
+/// Makes the request of a commit out of what the transaction wrote.
+pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: &Arc<Core>, done: Done<()>) -> Started {
+    state.commit_started = true;
+    let writes = std::mem::take(&mut state.writes);
+    state.outgoing.take_all(writes);
+    let error = if state.writes_tenants { Some(Error::TENANTS_DISABLED) } else { state.failed_read };
+    if let Some(error) = error {
+        state.end_reads();
+        fail_commit(state, core, error);
+        return Started::Answered(done, Err(error));
+    }
+    if state.outgoing.mutations.is_empty() && state.outgoing.conflicts.is_empty() {
+        core.counters.read_only_commits.add(1);
+        for stamp in std::mem::take(&mut state.stamp_waiters) {
+            state.calls.push(Box::new(move || stamp(Err(Error::NO_COMMIT_VERSION))));
+        }
+        let watches = state.waiting();
+        state.watches.clear();
+        state.committed_version = NO_VERSION;
+        state.end_reads();
+        return Started::ReadOnly(done, watches);
+    }
+    let simulated = core.simulation.as_ref().map(|simulation| simulation.begin_commit(state));
+    state.cost.add_writes(&state.outgoing.mutations);
+    let bytes = state.outgoing.bytes(&state.read_conflicts);
+    let error = match i64::try_from(bytes) {
+        _ if state.options.is_read_only => Some(Error::TRANSACTION_READ_ONLY),
+        Ok(bytes) if bytes <= state.options.size_bytes_max => None,
+        _ => Some(Error::TRANSACTION_TOO_LARGE),
+    };
+    // A version that was set but never used is still what the commit is checked at.
+    let read = match (state.requested_version, error) {
+        (Some(_), None) => state.read_point(core, false).map(|point| Some(point.clone())),
+        (_, None) => Ok(state.read.clone()),
+        (_, Some(error)) => Err(error),
+    };
+    // The state lets go of the snapshot, so that LMDB can reuse its pages once the commit was checked.
+    state.end_reads();
+    let read = match read {
+        Ok(read) => read,
+        Err(error) => {
+            fail_commit(state, core, error);
+            return Started::Answered(done, Err(error));
+        }
+    };
+    let answer = Answer::new(done);
+    state.in_flight = Some(Arc::clone(&answer));
+    let generation = state.generation;
+    let timeout = state.deadline().map(|deadline| time_out(shared, generation, core, deadline));
+    let (shared, weak_core) = (Arc::clone(shared), Arc::downgrade(core));
+    let weak = Weak::clone(&weak_core);
+    let complete = move |result: std::result::Result<Committed, Failure>| {
+        if let (Some(timeout), Some(core)) = (timeout, weak_core.upgrade()) {
+            core.timer.cancel(timeout);
+        }
+        let mut state = lock(&shared);
+        let answered = result.as_ref().map(|_| ()).map_err(|failure| failure.error);
+        if state.generation == generation {
+            state.in_flight = None;
+            finish_commit(&mut state, weak_core.upgrade().as_ref(), result);
+        }
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        calls.into_iter().for_each(|call| call());
+        answer.give(answered);
+    };
+    let complete: Complete = match simulated {
+        None => Box::new(complete),
+        Some(simulated) => Box::new(move |result| match weak.upgrade() {
+            Some(core) => simulated.deliver(&core, move || complete(result)),
+            None => complete(result),
+        }),
+    };
+    Started::Queued(Box::new(CommitRequest {
+        read_conflicts: if read.is_some() { state.read_conflicts.take() } else { RangeList::default() },
+        read,
+        write_conflicts: std::mem::take(&mut state.outgoing.conflicts),
+        mutations: std::mem::take(&mut state.outgoing.mutations),
+        reports_conflicts: state.options.report_conflicting_keys,
+        watches: state.waiting(),
+        complete,
+    }))
+}
+
+/// The committer's answer, taken down in the state.
+fn finish_commit(state: &mut State, core: Option<&Arc<Core>>, result: std::result::Result<Committed, Failure>) {
+    match result {
+        Ok(committed) => {
+            state.committed = Some(committed);
+            state.committed_version = committed.version;
+            state.watches.clear();
+            for done in std::mem::take(&mut state.stamp_waiters) {
+                state.calls.push(Box::new(move || done(Ok(committed.stamp))));
+            }
+        }
+        Err(failure) => {
+            if failure.error == Error::NOT_COMMITTED {
+                state.conflicting = failure.conflicting;
+            }
+            if let Some(core) = core {
+                fail_commit(state, core, failure.error);
+            }
+        }
+    }
+}
+
+fn fail_commit(state: &mut State, core: &Arc<Core>, error: Error) {
+    state.fail_watches(core, error);
+    for done in std::mem::take(&mut state.stamp_waiters) {
+        state.calls.push(Box::new(move || done(Err(Error(2020)))));
+    }
+}
+
+/// Ends the transaction at its deadline, if it is still the same life of it.
+pub(crate) fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core, deadline: Instant) -> TimerId {
+    let shared = Arc::clone(shared);
+    core.timer.schedule(deadline, move || {
+        let mut state = lock(&shared);
+        if state.generation == generation {
+            state.end(Error::TRANSACTION_TIMED_OUT);
+        }
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        calls.into_iter().for_each(|call| call());
+    })
+}

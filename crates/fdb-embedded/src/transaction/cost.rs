@@ -1,0 +1,63 @@
+//! How large a transaction is, and what it costs a cluster for its throttling: whole pages read, and four times as much
+//! for pages written.
+//!
+//! Nothing is throttled here; programs look at the figure to see what they would cost.
+
+use crate::base::error::Result;
+use crate::commit::batch::Mutation;
+use crate::transaction::calls::Transaction;
+
+/// The knobs of 7.3: bytes of a page, and what a byte written costs in bytes read.
+const PAGE_BYTES: u64 = 4_096;
+const WRITE_FACTOR: u64 = 4;
+
+/// The cost of one operation on so many bytes: at least a page.
+fn pages(bytes: usize) -> u64 {
+    (bytes as u64).div_ceil(PAGE_BYTES).max(1) * PAGE_BYTES
+}
+
+/// The cost so far, in bytes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cost(u64);
+
+impl Cost {
+    pub(crate) fn add_read(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_add(pages(bytes));
+    }
+
+    /// A clear counts as a page, whatever it removes, and an atomic operation as its key.
+    pub(crate) fn add_writes(&mut self, mutations: &[Mutation]) {
+        let cost = |mutation: &Mutation| match mutation {
+            Mutation::Set(key, value) => WRITE_FACTOR * pages(key.len() + value.len()),
+            Mutation::Atomic(_, key, _) | Mutation::StampKey(key, _) | Mutation::StampValue(key, _) => {
+                WRITE_FACTOR * pages(key.len())
+            }
+            Mutation::Clear(_) => PAGE_BYTES,
+        };
+        self.0 = mutations.iter().map(cost).fold(self.0, u64::saturating_add);
+    }
+}
+
+impl Transaction {
+    /// Bytes of the transaction so far, nearly as a commit would count them. A transaction that is over answers, too.
+    ///
+    /// # Errors
+    /// A kept one.
+    pub fn get_approximate_size(&self) -> Result<i64> {
+        self.with(|state, _| {
+            state.deferred.map_or(Ok(()), Err)?;
+            Ok(i64::try_from(state.approximate_bytes).unwrap_or(i64::MAX))
+        })
+    }
+
+    /// What was read, and written by a commit, since the transaction began or was reset, in bytes of whole pages.
+    ///
+    /// # Errors
+    /// A kept one.
+    pub fn get_total_cost(&self) -> Result<i64> {
+        self.with(|state, _| {
+            state.deferred.map_or(Ok(()), Err)?;
+            Ok(i64::try_from(state.cost.0).unwrap_or(i64::MAX))
+        })
+    }
+}

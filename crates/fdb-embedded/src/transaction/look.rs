@@ -1,0 +1,115 @@
+//! Looking at the database for a read of a transaction: at its own writes, and at what is stored where those do not tell.
+
+use std::sync::Arc;
+
+use crate::base::error::{Error, Result};
+use crate::engine::Core;
+use crate::read::range::{KeySelector, Outcome, RangeRead, RangeResult, Rules, get_key};
+use crate::read::view::{View, ViewError, ViewResult};
+use crate::shared::buggify::ReadFault;
+use crate::transaction::state::State;
+
+/// Runs a read on what the transaction sees. A commit after a read that failed answers the read's error.
+pub(crate) fn view<T>(
+    state: &mut State,
+    core: &Arc<Core>,
+    snapshot: bool,
+    read: impl Fn(&View<'_>) -> ViewResult<T>,
+) -> Result<T> {
+    let answer = look(state, core, snapshot, read);
+    keep_error(state, answer)
+}
+
+/// Runs a read on what is stored alone.
+pub(crate) fn view_stored<T>(
+    state: &mut State,
+    core: &Arc<Core>,
+    read: impl FnOnce(&View<'_>) -> ViewResult<T>,
+) -> Result<T> {
+    let answer = look_at(state, core, false, read);
+    keep_error(state, answer)
+}
+
+fn keep_error<T>(state: &mut State, answer: Result<T>) -> Result<T> {
+    if let Err(error) = &answer {
+        state.failed_read.get_or_insert(*error);
+    }
+    answer
+}
+
+/// As [`view`], for what the commit does not depend on.
+pub(crate) fn look<T>(
+    state: &mut State,
+    core: &Arc<Core>,
+    snapshot: bool,
+    read: impl Fn(&View<'_>) -> ViewResult<T>,
+) -> Result<T> {
+    state.has_read = true;
+    let options = &state.options;
+    let sees_writes = !options.read_your_writes_disabled && (!snapshot || options.snapshot_ryw > 0);
+    if sees_writes && state.read.is_none() {
+        // What the writes alone answer takes no read version: that may be of a later time then.
+        let view = View { stored: None, writes: Some(&state.writes), bypass_unreadable: options.bypass_unreadable };
+        match read(&view) {
+            Err(ViewError::NeedsStored) => {}
+            answer => return Ok(answer?),
+        }
+    }
+    look_at(state, core, sees_writes, read)
+}
+
+fn look_at<T>(
+    state: &mut State,
+    core: &Arc<Core>,
+    sees_writes: bool,
+    read: impl FnOnce(&View<'_>) -> ViewResult<T>,
+) -> Result<T> {
+    state.has_read = true;
+    state.reads = state.reads.saturating_add(1);
+    match core.faults.on_read(state.reads) {
+        Some(ReadFault::TooOld) => return Err(Error::TRANSACTION_TOO_OLD),
+        Some(ReadFault::FutureVersion) => return Err(Error::FUTURE_VERSION),
+        None => {}
+    }
+    let point = state.read_point(core, false)?.clone();
+    if core.versions.is_too_old(point.version) {
+        return Err(Error::TRANSACTION_TOO_OLD);
+    }
+    let writes = sees_writes.then_some(&state.writes);
+    point.snapshot.with(|stored| {
+        let view = View { stored: Some(stored), writes, bypass_unreadable: state.options.bypass_unreadable };
+        Ok(read(&view)?)
+    })
+}
+
+/// Reads a range and takes over its conflict.
+///
+/// Without the read-your-writes layer, the client first asks for the key of an end selector that goes on over keys, if it
+/// reads in reverse: a read like any, with a conflict of its own.
+pub(crate) fn read_range(
+    state: &mut State,
+    core: &Arc<Core>,
+    read: RangeRead<'_>,
+    snapshot: bool,
+) -> Result<RangeResult> {
+    if read.rules != Rules::Native || !read.reverse || read.end.offset <= 1 {
+        let outcome = view(state, core, snapshot, |view| read.run(view))?;
+        return Ok(settle(state, outcome, snapshot));
+    }
+    let outcome = view(state, core, snapshot, |view| get_key(view, read.end, read.max_key))?;
+    let last = settle(state, outcome, snapshot);
+    let read = RangeRead { end: KeySelector::first_greater_or_equal(&last), ..read };
+    if KeySelector::are_inverted(&read.begin, &read.end) {
+        return Ok(RangeResult::default());
+    }
+    let outcome = view(state, core, snapshot, |view| read.run(view))?;
+    Ok(settle(state, outcome, snapshot))
+}
+
+/// Takes over the conflict of a read, unless it is a snapshot read.
+pub(crate) fn settle<T>(state: &mut State, outcome: Outcome<T>, snapshot: bool) -> T {
+    if let (false, Some((begin, end))) = (snapshot, &outcome.conflict) {
+        state.add_read_conflict(begin, end);
+    }
+    outcome.answer
+}

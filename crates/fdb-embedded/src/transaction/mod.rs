@@ -1,0 +1,12 @@
+//! FoundationDB's calls, and what a transaction remembers between them.
+
+pub(crate) mod calls;
+pub(crate) mod commit;
+pub(crate) mod cost;
+pub(crate) mod late;
+pub(crate) mod look;
+pub(crate) mod options;
+pub(crate) mod retry;
+pub(crate) mod special;
+pub(crate) mod state;
+pub(crate) mod write;

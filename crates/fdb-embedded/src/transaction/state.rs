@@ -1,0 +1,495 @@
+//! What a transaction remembers, and the rules about when it may be used.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::base::error::{Error, Result};
+use crate::base::range_set::{RangeList, RangeSet};
+use crate::commit::batch::Mutation;
+use crate::commit::committer::Committed;
+use crate::commit::conflict::KeyRange;
+use crate::engine::Core;
+use crate::read::snapshot::{ReadPoint, lock};
+use crate::read::write_map::{Op, Ops, WriteMap};
+use crate::shared::simulation::Moment;
+use crate::shared::watch::{Waiting, Watch};
+use crate::transaction::calls::Done;
+use crate::transaction::cost::Cost;
+use crate::transaction::late::LateAnswer;
+use crate::transaction::options::{TransactionOptions, is_persistent};
+
+/// The first key that no user key reaches.
+pub(crate) const USER_END: &[u8] = b"\xff";
+/// The first key past the system keys.
+pub(crate) const SYSTEM_END: &[u8] = b"\xff\xff";
+/// A key that every transaction may read, and set to a versionstamp; layers use it to notice changes of their metadata.
+pub const METADATA_VERSION_KEY: &[u8] = b"\xff/metadataVersion";
+/// The longest user key, in bytes.
+pub(crate) const KEY_BYTES_MAX: usize = 10_000;
+/// The longest system key, in bytes.
+const SYSTEM_KEY_BYTES_MAX: usize = 30_000;
+/// What is told as the version of a commit where there is none.
+pub(crate) const NO_VERSION: i64 = -1;
+/// The first delay of `on_error`, before its random factor.
+pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);
+/// What FoundationDB counts for a mutation and for a conflict range beside their bytes.
+pub(crate) const MUTATION_OVERHEAD: usize = 44;
+pub(crate) const RANGE_OVERHEAD: usize = 24;
+
+/// Bytes of a tenant's prefix, for which FoundationDB leaves room.
+const TENANT_PREFIX_BYTES: usize = 8;
+
+/// The longest key that a read, a clear or a conflict range tells from longer ones.
+pub(crate) fn read_key_bytes_max(key: &[u8]) -> usize {
+    if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX + TENANT_PREFIX_BYTES }
+}
+
+/// A range with keys longer than any that exists cut to an equivalent one.
+pub(crate) fn cut_range<'k>(begin: &'k [u8], end: &'k [u8]) -> (&'k [u8], &'k [u8]) {
+    let cut = |key: &'k [u8]| key.get(..read_key_bytes_max(key) + 1).unwrap_or(key);
+    (cut(begin), cut(end))
+}
+
+/// A callback of an operation in flight; whoever comes first answers it.
+pub(crate) struct Answer(Mutex<Option<Done<()>>>);
+
+impl Answer {
+    pub(crate) fn new(done: Done<()>) -> Arc<Answer> {
+        Arc::new(Answer(Mutex::new(Some(done))))
+    }
+
+    pub(crate) fn give(&self, result: Result<()>) {
+        let done = lock(&self.0).take();
+        if let Some(done) = done {
+            done(result);
+        }
+    }
+}
+
+impl Drop for Answer {
+    /// Nobody may wait for ever: an operation that got lost has an unknown result.
+    fn drop(&mut self) {
+        self.give(Err(Error::COMMIT_UNKNOWN_RESULT));
+    }
+}
+
+/// Runs a callback on one of the engine's threads: its panic is its own, and must not end the thread.
+pub(crate) fn shielded(call: impl FnOnce()) {
+    // The callback's state is lost with it; the engine's is not touched while a callback runs.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+}
+
+/// A watch of this transaction, before its commit.
+pub(crate) struct OwnWatch {
+    pub(crate) watch: Arc<Watch>,
+    /// What the transaction saw when the watch was made.
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+/// A call to be made once the state is unlocked.
+pub(crate) type Call = Box<dyn FnOnce() + Send>;
+
+/// What was handed over to the commit already, or goes there directly without read-your-writes.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub(crate) mutations: Vec<Mutation>,
+    pub(crate) conflicts: RangeList,
+}
+
+impl Outgoing {
+    fn push_operations(&mut self, key: Vec<u8>, ops: Ops) {
+        let (mut key, mut left) = (key, ops.len());
+        for op in ops {
+            left -= 1;
+            // The last operation takes the key along.
+            let key = if left == 0 { std::mem::take(&mut key) } else { key.clone() };
+            self.mutations.push(match op {
+                Op::Set(Some(value)) => Mutation::Set(key, value),
+                Op::Set(None) => {
+                    let end = crate::read::write_map::key_after(&key);
+                    Mutation::Clear((key, end))
+                }
+                Op::Atomic(op, operand) => Mutation::Atomic(op, key, operand),
+                Op::StampKey(value) => Mutation::StampKey(key, value),
+                Op::StampValue(value) => Mutation::StampValue(key, value),
+            });
+        }
+    }
+
+    /// Takes over what the map holds within a range; the map is to forget it.
+    pub(crate) fn take_range(&mut self, writes: &WriteMap, begin: &[u8], end: &[u8]) {
+        self.mutations.extend(writes.cleared(begin, end).into_iter().map(Mutation::Clear));
+        writes.conflicts(begin, end, &mut self.conflicts);
+        for (key, ops) in writes.operations(begin, end) {
+            self.push_operations(key, ops);
+        }
+    }
+
+    /// Takes over all that the map holds.
+    pub(crate) fn take_all(&mut self, writes: WriteMap) {
+        // Single keys are walked once, and bring their conflicts along.
+        let has_keys_only = writes.has_keys_only();
+        if !has_keys_only {
+            self.mutations.extend(writes.cleared(b"", SYSTEM_END).into_iter().map(Mutation::Clear));
+            writes.conflicts(b"", SYSTEM_END, &mut self.conflicts);
+        }
+        let before = self.conflicts.len();
+        let operations = writes.into_operations();
+        self.mutations.reserve(operations.len());
+        self.conflicts.reserve(if has_keys_only { operations.len() } else { 0 });
+        for (key, ops, is_conflict) in operations {
+            if has_keys_only && is_conflict {
+                self.conflicts.push_key_after(&key, before);
+            }
+            self.push_operations(key, ops);
+        }
+    }
+
+    /// The size that `transaction_too_large` is about.
+    pub(crate) fn bytes(&self, read_conflicts: &RangeSet) -> usize {
+        let mutations = self.mutations.iter().map(|mutation| mutation.bytes() + MUTATION_OVERHEAD);
+        let writes = self.conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
+        let read_conflicts = read_conflicts.in_order();
+        let reads = read_conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
+        mutations.chain(writes).chain(reads).sum()
+    }
+}
+
+/// All that a transaction remembers.
+pub(crate) struct State {
+    /// Counts resets, so that an answer of an earlier life is told from one of this.
+    pub(crate) generation: u64,
+    pub(crate) options: TransactionOptions,
+    /// Options that a retry keeps, in the order in which they were set.
+    persistent: Vec<(u32, Option<Vec<u8>>)>,
+    pub(crate) created: Instant,
+    /// The transaction is over until it is reset: cancelled, timed out, used during commit.
+    pub(crate) ended: Option<Error>,
+    /// The first error of a call that cannot return one; every later call answers it.
+    pub(crate) deferred: Option<Error>,
+    pub(crate) commit_started: bool,
+    pub(crate) committed: Option<Committed>,
+    /// The version of the last commit, whatever became of the transaction since; [`NO_VERSION`] where there was none or
+    /// it wrote nothing.
+    pub(crate) committed_version: i64,
+    pub(crate) requested_version: Option<i64>,
+    /// The read version of the commit that ended the reads, which the transaction goes on to tell.
+    pub(crate) ended_version: Option<i64>,
+    pub(crate) read: Option<ReadPoint>,
+    /// When a simulated cluster has told the read version; `None` before it was asked.
+    pub(crate) version_due: Option<Moment>,
+    pub(crate) cost: Cost,
+    pub(crate) writes: WriteMap,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) read_conflicts: RangeSet,
+    /// Special keys were written that make or remove tenants.
+    pub(crate) writes_tenants: bool,
+    /// Keys with a versionstamp that were written, each with the stamp's place.
+    pub(crate) stamped_keys: Vec<Vec<u8>>,
+    pub(crate) approximate_bytes: usize,
+    pub(crate) has_read: bool,
+    pub(crate) stamp_waiters: Vec<Done<[u8; 10]>>,
+    pub(crate) watches: Vec<OwnWatch>,
+    pub(crate) retries: u32,
+    pub(crate) backoff: Duration,
+    /// The commit or the retry that has not answered yet.
+    pub(crate) in_flight: Option<Arc<Answer>>,
+    /// Reads whose answer is still to be delivered.
+    pub(crate) late: Vec<LateAnswer>,
+    pub(crate) late_ids: u64,
+    /// Reads since the last retry.
+    pub(crate) reads: u32,
+    /// The first error of a read, which the commit answers too.
+    pub(crate) failed_read: Option<Error>,
+    /// What the last commit that conflicted did so with, where `report_conflicting_keys` was set; kept over resets.
+    pub(crate) conflicting: Vec<KeyRange>,
+    /// To be made after unlocking.
+    pub(crate) calls: Vec<Call>,
+}
+
+impl State {
+    pub(crate) fn new(core: &Core) -> State {
+        let mut state = State {
+            generation: 0,
+            options: TransactionOptions::default(),
+            persistent: lock(&core.defaults).clone(),
+            created: Instant::now(),
+            ended: None,
+            deferred: None,
+            commit_started: false,
+            committed: None,
+            committed_version: NO_VERSION,
+            requested_version: None,
+            ended_version: None,
+            cost: Cost::default(),
+            version_due: None,
+            read: None,
+            writes: WriteMap::default(),
+            outgoing: Outgoing::default(),
+            read_conflicts: RangeSet::default(),
+            writes_tenants: false,
+            stamped_keys: Vec::new(),
+            approximate_bytes: 0,
+            has_read: false,
+            stamp_waiters: Vec::new(),
+            watches: Vec::new(),
+            retries: 0,
+            backoff: FIRST_BACKOFF,
+            in_flight: None,
+            late: Vec::new(),
+            late_ids: 0,
+            reads: 0,
+            failed_read: None,
+            conflicting: Vec::new(),
+            calls: Vec::new(),
+        };
+        state.apply_persistent();
+        state
+    }
+
+    fn apply_persistent(&mut self) {
+        for (code, value) in &self.persistent {
+            // Each was accepted when it was set.
+            let _ = self.options.set(*code, value.as_deref());
+        }
+    }
+
+    /// Sets a known option; its error is kept.
+    pub(crate) fn set_option(&mut self, code: u32, value: Option<&[u8]>) {
+        if self.deferred.is_some() {
+            return;
+        }
+        if code == 500 {
+            // A timeout that ran out cannot be taken back.
+            self.check_deadline();
+        }
+        let disables_reads = code == 51 && (self.has_read || !self.writes.is_empty());
+        let was_disabled = self.options.read_your_writes_disabled;
+        match self.options.set(code, value) {
+            Ok(()) if disables_reads => {
+                self.options.read_your_writes_disabled = was_disabled;
+                self.defer(Error::CLIENT_INVALID_OPERATION);
+            }
+            Ok(()) if is_persistent(code) => self.persistent.push((code, value.map(<[u8]>::to_vec))),
+            Ok(()) => {}
+            Err(error) => self.defer(error),
+        }
+    }
+
+    /// Keeps the error of a call that cannot return one.
+    pub(crate) fn defer(&mut self, error: Error) {
+        self.deferred.get_or_insert(error);
+    }
+
+    /// When the timeout ends the transaction.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.options.timeout.and_then(|timeout| self.created.checked_add(timeout))
+    }
+
+    /// Ends the transaction if its time is over.
+    pub(crate) fn check_deadline(&mut self) {
+        if self.options.timeout.is_some() && self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+            self.end(Error::TRANSACTION_TIMED_OUT);
+        }
+    }
+
+    /// Ends the transaction, unless it is over already; what is in flight answers with the error.
+    pub(crate) fn end(&mut self, error: Error) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(error);
+        self.fail_in_flight(error);
+    }
+
+    fn fail_in_flight(&mut self, error: Error) {
+        if let Some(answer) = self.in_flight.take() {
+            self.calls.push(Box::new(move || answer.give(Err(error))));
+        }
+        for done in std::mem::take(&mut self.stamp_waiters) {
+            self.calls.push(Box::new(move || done(Err(error))));
+        }
+        self.fail_late(error);
+    }
+
+    /// Fails the reads whose answer is still to be delivered.
+    pub(crate) fn fail_late(&mut self, error: Error) {
+        self.calls.extend(std::mem::take(&mut self.late).into_iter().map(|late| late.failing(error)));
+    }
+
+    /// True from the commit on; ends the transaction when it is used then.
+    pub(crate) fn is_used_during_commit(&mut self) -> bool {
+        if self.commit_started && !self.options.used_during_commit_protection_disabled {
+            self.end(Error::USED_DURING_COMMIT);
+        }
+        self.commit_started
+    }
+
+    /// Whether an operation with an answer may go on.
+    pub(crate) fn check_usable(&mut self) -> Result<()> {
+        if let Some(error) = self.deferred {
+            return Err(error);
+        }
+        self.check_deadline();
+        if self.is_used_during_commit() {
+            return Err(Error::USED_DURING_COMMIT);
+        }
+        self.ended.map_or(Ok(()), Err)
+    }
+
+    /// Whether an operation without an answer may go on; the error is kept.
+    pub(crate) fn check_writable(&mut self) -> bool {
+        if self.deferred.is_some() {
+            return false;
+        }
+        if self.is_used_during_commit() {
+            self.defer(Error::USED_DURING_COMMIT);
+            return false;
+        }
+        true
+    }
+
+    /// The longest key like this one that may be written or watched.
+    pub(crate) fn key_bytes_max(&self, key: &[u8]) -> usize {
+        let is_short = !key.starts_with(USER_END) && !self.options.has_raw_access;
+        read_key_bytes_max(key) - if is_short { TENANT_PREFIX_BYTES } else { 0 }
+    }
+
+    pub(crate) fn max_read_key(&self) -> &'static [u8] {
+        if self.options.may_read_system_keys { SYSTEM_END } else { USER_END }
+    }
+
+    pub(crate) fn max_write_key(&self) -> &'static [u8] {
+        if self.options.may_write_system_keys { SYSTEM_END } else { USER_END }
+    }
+
+    /// The transaction's read version and snapshot; the first call fixes them.
+    pub(crate) fn read_point(&mut self, core: &Core, retain: bool) -> Result<&ReadPoint> {
+        if self.read.is_none() || retain {
+            let point = match (self.requested_version, &self.read) {
+                (_, Some(point)) => {
+                    core.versions.retain(&point.snapshot);
+                    point.clone()
+                }
+                (Some(version), None) => core.versions.acquire_at(version)?,
+                (None, None) => {
+                    core.counters.read_versions.add(1);
+                    core.versions.acquire(retain)?
+                }
+            };
+            self.read = Some(point);
+        }
+        self.read.as_ref().ok_or(Error::INTERNAL_ERROR)
+    }
+
+    /// Lets go of the snapshot.
+    pub(crate) fn end_reads(&mut self) {
+        if let Some(point) = self.read.take() {
+            self.ended_version = Some(point.version);
+        }
+    }
+
+    /// The read version, if it was taken or set; else 0.
+    pub(crate) fn known_read_version(&self) -> i64 {
+        let taken = self.read.as_ref().map(|point| point.version);
+        taken.or(self.requested_version).unwrap_or(0)
+    }
+
+    /// A read that other transactions' writes conflict with, except where it only saw this transaction's own writes.
+    pub(crate) fn add_read_conflict(&mut self, begin: &[u8], end: &[u8]) {
+        let State { writes, read_conflicts, approximate_bytes, options, .. } = self;
+        // FoundationDB counts the whole range for each part of it, and nothing without read-your-writes.
+        let bytes = if options.read_your_writes_disabled { 0 } else { begin.len() + end.len() + RANGE_OVERHEAD };
+        writes.for_each_dependent(begin, end, |begin, end| {
+            *approximate_bytes += bytes;
+            read_conflicts.insert(begin, end);
+        });
+    }
+
+    /// As [`State::add_read_conflict`] for one key.
+    pub(crate) fn add_read_conflict_of(&mut self, key: &[u8]) {
+        if self.writes.is_dependent(key) {
+            let bytes = if self.options.read_your_writes_disabled { 0 } else { 2 * key.len() + 1 + RANGE_OVERHEAD };
+            self.approximate_bytes += bytes;
+            self.read_conflicts.insert_key(key);
+        }
+    }
+
+    /// Counts a mutation towards the approximate size.
+    pub(crate) fn count_mutation(&mut self, key: usize, value: usize, conflict: Option<usize>) {
+        self.approximate_bytes += key + value + MUTATION_OVERHEAD + conflict.map_or(0, |bytes| bytes + RANGE_OVERHEAD);
+    }
+
+    /// Fires the transaction's own watches in a range that it writes. `value` is what it writes, `None` within where
+    /// that is not known.
+    pub(crate) fn trigger_watches(&mut self, core: &Arc<Core>, begin: &[u8], end: &[u8], value: Option<Option<&[u8]>>) {
+        if self.watches.is_empty() {
+            return;
+        }
+        let State { watches, calls, .. } = self;
+        watches.retain(|own| {
+            let is_inside = begin <= own.watch.key.as_slice() && own.watch.key.as_slice() < end;
+            let is_changed = value.is_none_or(|value| value != own.value.as_deref());
+            if is_inside && is_changed {
+                let (core, watch) = (Arc::clone(core), Arc::clone(&own.watch));
+                calls.push(Box::new(move || core.watches.finish(&watch, Ok(()))));
+            }
+            !(is_inside && is_changed)
+        });
+    }
+
+    /// The watches as the commit takes them; the transaction keeps its list until the commit answered.
+    pub(crate) fn waiting(&self) -> Vec<Waiting> {
+        let waiting = |own: &OwnWatch| Waiting { watch: Arc::clone(&own.watch), expected: own.value.clone() };
+        self.watches.iter().map(waiting).collect()
+    }
+
+    /// Fails the watches that no commit has taken over.
+    pub(crate) fn fail_watches(&mut self, core: &Arc<Core>, error: Error) {
+        for own in std::mem::take(&mut self.watches) {
+            let core = Arc::clone(core);
+            self.calls.push(Box::new(move || core.watches.finish(&own.watch, Err(error))));
+        }
+    }
+
+    /// Forgets reads and writes; what `on_error` does before it waits.
+    pub(crate) fn forget(&mut self, core: &Arc<Core>) {
+        self.fail_watches(core, Error::TRANSACTION_CANCELLED);
+        self.requested_version = None;
+        self.ended_version = None;
+        self.version_due = None;
+        self.cost = Cost::default();
+        self.read = None;
+        self.writes = WriteMap::default();
+        self.outgoing = Outgoing::default();
+        self.read_conflicts = RangeSet::default();
+        self.reads = 0;
+        self.failed_read = None;
+        self.stamped_keys = Vec::new();
+        self.writes_tenants = false;
+        self.committed = None;
+    }
+
+    /// A new life with the options that persist.
+    pub(crate) fn restart(&mut self, core: &Arc<Core>) {
+        self.fail_in_flight(Error::TRANSACTION_CANCELLED);
+        self.forget(core);
+        self.generation += 1;
+        self.approximate_bytes = 0;
+        self.has_read = false;
+        self.commit_started = false;
+        self.deferred = None;
+        self.ended = None;
+        self.options = TransactionOptions::default();
+        self.apply_persistent();
+    }
+
+    /// As new: options, retries and the time that counts for the timeout too.
+    pub(crate) fn reset(&mut self, core: &Arc<Core>) {
+        self.persistent.clone_from(&lock(&core.defaults));
+        self.retries = 0;
+        self.backoff = FIRST_BACKOFF;
+        self.created = Instant::now();
+        self.restart(core);
+    }
+}
