@@ -7,6 +7,11 @@
 //! commit is newer, at the newest, in the middle, or so old that all are newer. Forgetting is the longest call.
 
 // The engine's own modules: what is measured is not public. The engine uses what is unused here.
+#[path = "../src/base"]
+#[allow(dead_code)]
+mod base {
+    pub(crate) mod key_space;
+}
 #[path = "../src/commit"]
 #[allow(dead_code)]
 mod commit {
@@ -18,7 +23,8 @@ mod commit {
 use std::hint::black_box;
 use std::time::Instant;
 
-use commit::conflict::{History, KeyRange};
+use base::key_space::KeyRange;
+use commit::conflict::History;
 
 const WINDOW: i64 = 5_000_000;
 const KEYS_PER_DOCUMENT: u64 = 8;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use heed::{CompactionOption, Env, MdbError, WithoutTls};
 
-use crate::backup::create::BackupError;
+use crate::backup::error::BackupError;
 use crate::disk::directory::try_lock;
 use crate::disk::failure::advice;
 use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
 use crate::disk::open_error::OpenError;
-use crate::engine::{Registered, Registration};
+use crate::shared::registry::{Registered, Registration};
 
 /// Between two looks at how far a copy is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -2,4 +2,6 @@
 
 pub(crate) mod copy;
 pub(crate) mod create;
+pub(crate) mod error;
 pub(crate) mod restore;
+pub(crate) mod target_dir;

@@ -6,10 +6,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::backup::copy::{CopyProgress, Source, take_file};
-use crate::backup::create::{BackupError, LOST_AND_FOUND, MadeDirectories, only};
+use crate::backup::error::BackupError;
+use crate::backup::target_dir::{LOST_AND_FOUND, MadeDirectories, only};
 use crate::disk::directory::{DirectoryLock, sync_entries};
 use crate::disk::format::DATA_FILE;
-use crate::engine::{Registered, Registration};
+use crate::shared::registry::{Registered, Registration};
 
 /// Where the copy lies until it is complete. Within the data directory, since that may be a mount point, whose neighbours
 /// lie on another file system, and since its lock keeps a server from beginning an empty database meanwhile.

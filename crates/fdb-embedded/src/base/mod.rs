@@ -1,7 +1,11 @@
 //! The words that every other folder uses: errors, keys, ranges, changes, what completes a call, the lock.
 
 pub(crate) mod atomic;
+pub(crate) mod call;
 pub(crate) mod error;
+pub(crate) mod key_space;
+pub(crate) mod lock;
 pub(crate) mod messages;
+pub(crate) mod mutation;
 pub(crate) mod range_set;
 pub(crate) mod tuple;

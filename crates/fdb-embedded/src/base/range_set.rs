@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::read::write_map::key_after;
+use crate::base::key_space::key_after;
 
 /// Half-open ranges as a set of keys. They are put down as they come, which is cheap for a read, and put in order when
 /// someone wants to know them.

@@ -9,46 +9,11 @@ use std::sync::Arc;
 
 use heed::RwTxn;
 
-use crate::base::atomic::AtomicOp;
-use crate::commit::conflict::{KeyRange, is_single_key};
+use crate::base::key_space::{KeyRange, is_single_key};
+use crate::base::mutation::{Mutation, place_versionstamp};
 use crate::disk::clears::Clears;
 use crate::disk::store::{Allowance, Store, StoreResult};
 use crate::disk::stored::Stored;
-
-/// One change of a commit, in the order that the transaction made it.
-#[derive(Clone, Debug)]
-pub(crate) enum Mutation {
-    Set(Vec<u8>, Vec<u8>),
-    /// `[begin, end)`.
-    Clear(KeyRange),
-    Atomic(AtomicOp, Vec<u8>, Vec<u8>),
-    /// Key with a versionstamp, and value.
-    StampKey(Vec<u8>, Vec<u8>),
-    /// Key, and value with a versionstamp.
-    StampValue(Vec<u8>, Vec<u8>),
-}
-
-impl Mutation {
-    /// Bytes of its parameters, as FoundationDB counts them towards the size of a transaction.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Mutation::Clear((a, b)) => a.len() + b.len(),
-            Mutation::Set(a, b) | Mutation::Atomic(_, a, b) | Mutation::StampKey(a, b) | Mutation::StampValue(a, b) => {
-                a.len() + b.len()
-            }
-        }
-    }
-}
-
-/// Puts the stamp where the last four bytes (little-endian) say, and takes those bytes off.
-pub(crate) fn place_versionstamp(mut bytes: Vec<u8>, stamp: [u8; 10]) -> Vec<u8> {
-    let Some(place) = bytes.last_chunk::<4>().map(|place| u32::from_le_bytes(*place) as usize) else { return bytes };
-    bytes.truncate(bytes.len() - 4);
-    if let Some(hole) = bytes.get_mut(place..).and_then(|rest| rest.get_mut(..10)) {
-        hole.copy_from_slice(&stamp);
-    }
-    bytes
-}
 
 /// The changes of a batch so far.
 pub(crate) struct Batch {

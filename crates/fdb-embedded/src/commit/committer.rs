@@ -1,34 +1,29 @@
 //! The one thread that commits: it takes whatever waits, checks conflicts, and writes one durable LMDB transaction.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use heed::RwTxn;
 
+use crate::base::call::shielded;
 use crate::base::error::Error;
-use crate::base::range_set::RangeList;
-use crate::commit::batch::{Batch, Mutation, place_versionstamp};
-use crate::commit::conflict::{History, KeyRange};
+use crate::base::key_space::key_after;
+use crate::base::mutation::{Mutation, place_versionstamp};
+use crate::commit::batch::Batch;
+use crate::commit::conflict::History;
 use crate::commit::map_room::make_room;
 use crate::disk::clears::Clears;
-use crate::disk::failure::DiskFailure;
 use crate::disk::format;
 use crate::disk::store::{Allowance, StoreError, StoreResult};
-use crate::engine::Core;
-use crate::read::snapshot::{ReadPoint, lock};
-use crate::read::write_map::key_after;
 use crate::shared::buggify::CommitFault;
+use crate::shared::core::Core;
+use crate::shared::open_options::CLEAR_RECORDS_MAX;
+use crate::shared::queue::{CommitRequest, Committed, Complete, Failure};
 use crate::shared::timekeeper;
 use crate::shared::watch::{Waiting, Watch};
-use crate::transaction::state::shielded;
 
-/// Most commits of one LMDB transaction; their order within it fits the two bytes of a versionstamp.
-const BATCH_COMMITS_MAX: usize = 4_096;
-/// Most bytes of one LMDB transaction, so that its dirty pages stay bounded.
-const BATCH_BYTES_MAX: usize = 64 << 20;
-/// Most records that the clears of one batch remove themselves, and their bytes; the rest is left pending.
-pub(crate) const CLEAR_RECORDS_MAX: usize = 4_096;
+/// Most bytes of the records that the clears of one batch remove themselves; the rest is left pending.
 const CLEAR_BYTES_MAX: usize = 16 << 20;
 /// How long the removal of pending clears holds up commits at a time.
 const REMOVAL_TIME_MAX: Duration = Duration::from_millis(10);
@@ -39,118 +34,6 @@ const CEILING_STEP: i64 = 10_000_000;
 /// And how far ahead of the newest commit at least, where versions are ahead of the clock after a restart. Less, so that
 /// a process that is killed again and again does not get further and further ahead.
 const CEILING_LEAST: i64 = 100_000;
-
-/// What a commit was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Committed {
-    pub(crate) version: i64,
-    pub(crate) stamp: [u8; 10],
-}
-
-/// Why a commit failed.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) error: Error,
-    /// The read conflicts that were written to, where the transaction asked for them.
-    pub(crate) conflicting: Vec<KeyRange>,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure { error, conflicting: Vec::new() }
-    }
-}
-
-pub(crate) type Complete = Box<dyn FnOnce(Result<Committed, Failure>) + Send>;
-
-/// A transaction handed over for its commit.
-pub(crate) struct CommitRequest {
-    /// `None`: nothing was read, so nothing can conflict. The snapshot keeps the history back to it.
-    pub(crate) read: Option<ReadPoint>,
-    pub(crate) read_conflicts: RangeList,
-    pub(crate) write_conflicts: RangeList,
-    pub(crate) mutations: Vec<Mutation>,
-    pub(crate) reports_conflicts: bool,
-    pub(crate) watches: Vec<Waiting>,
-    pub(crate) complete: Complete,
-}
-
-impl CommitRequest {
-    pub(crate) fn bytes(&self) -> usize {
-        self.mutations.iter().map(Mutation::bytes).sum()
-    }
-}
-
-#[derive(Default)]
-struct Queue {
-    requests: Vec<CommitRequest>,
-    is_closed: bool,
-}
-
-/// The commits that wait for the committer.
-#[derive(Default)]
-pub(crate) struct CommitQueue {
-    queue: Mutex<Queue>,
-    arrived: Condvar,
-    pub(crate) failure: DiskFailure,
-}
-
-impl CommitQueue {
-    /// Hands a commit over; its callback comes from the committer's thread, or at once when nothing can be committed.
-    pub(crate) fn push(&self, request: CommitRequest) {
-        if self.is_failed() {
-            return (request.complete)(Err(Error::IO_ERROR.into()));
-        }
-        let mut queue = lock(&self.queue);
-        if queue.is_closed {
-            drop(queue);
-            return (request.complete)(Err(Error::TRANSACTION_CANCELLED.into()));
-        }
-        queue.requests.push(request);
-        drop(queue);
-        self.arrived.notify_one();
-    }
-
-    pub(crate) fn close(&self) {
-        lock(&self.queue).is_closed = true;
-        self.arrived.notify_one();
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        lock(&self.queue).is_closed
-    }
-
-    pub(crate) fn is_failed(&self) -> bool {
-        self.failure.is_failed()
-    }
-
-    /// Everything that waits, up to a batch's bounds, into `batch`; false when the engine closes and nothing is left.
-    /// With `is_busy` it does not wait for a commit.
-    fn take(&self, batch: &mut Vec<CommitRequest>, is_busy: bool) -> bool {
-        let mut queue = lock(&self.queue);
-        while queue.requests.is_empty() {
-            if queue.is_closed {
-                return false;
-            }
-            if is_busy {
-                return true;
-            }
-            queue = self.arrived.wait(queue).unwrap_or_else(|broken| broken.into_inner());
-        }
-        let mut bytes = 0;
-        let mut fits = |request: &CommitRequest| {
-            bytes += request.bytes();
-            bytes <= BATCH_BYTES_MAX
-        };
-        let count = queue.requests.iter().take(BATCH_COMMITS_MAX).take_while(|request| fits(request)).count().max(1);
-        if count == queue.requests.len() {
-            std::mem::swap(batch, &mut queue.requests);
-        } else {
-            batch.extend(queue.requests.drain(..count));
-        }
-        true
-    }
-}
 
 /// A commit that passed its checks and is being written.
 struct Accepted {

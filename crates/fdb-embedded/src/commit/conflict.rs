@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use crate::base::key_space::is_key_after;
 use crate::commit::version_tree::VersionTree;
 
 /// A bucket takes the commits of this many versions, which is half a second.
@@ -16,18 +17,6 @@ const BUCKET_VERSIONS: i64 = 500_000;
 const ENTRIES_MAX: usize = 4_000_000;
 /// The same for their memory.
 const BYTES_MAX: usize = 256 << 20;
-
-/// A half-open range of keys.
-pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
-
-/// The range holds exactly one key.
-pub(crate) fn is_single_key((begin, end): &KeyRange) -> bool {
-    is_key_after(begin, end)
-}
-
-fn is_key_after(key: &[u8], after: &[u8]) -> bool {
-    after.len() == key.len() + 1 && after.last() == Some(&0) && after.starts_with(key)
-}
 
 struct Bucket<const N: usize> {
     first_version: i64,
@@ -160,6 +149,7 @@ impl<const N: usize> History<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::key_space::KeyRange;
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::commit::committer::CommitRequest;
 use crate::disk::store::StoreResult;
-use crate::engine::Core;
+use crate::shared::core::Core;
+use crate::shared::queue::CommitRequest;
 
 /// Pages that one mutation may make LMDB write, beside those of a large value: the way down the tree, splits on it, and
 /// the list of pages that it frees.

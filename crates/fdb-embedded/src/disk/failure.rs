@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use heed::MdbError;
 
+use crate::base::lock::lock;
 use crate::disk::store::StoreError;
-use crate::read::snapshot::lock;
 
 type Listener = Box<dyn FnOnce(&str) + Send>;
 

@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
@@ -19,7 +20,6 @@ use crate::disk::directory::{reserve, sync_entries};
 use crate::disk::keys::LMDB_KEY_BYTES_MAX;
 use crate::disk::open_error::OpenError;
 use crate::disk::store::{Store, StoreResult};
-use crate::read::snapshot::Start;
 
 /// The format that this engine writes.
 pub(crate) const FORMAT_VERSION: u32 = 2;
@@ -38,12 +38,21 @@ const NEW_DIR: &str = "data.new";
 /// Enough for the records of a new file.
 const NEW_MAP_BYTES: usize = 1 << 20;
 
+/// Where versions begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Above every version that an earlier run gave to a commit, and not below any that it gave to a reader.
+    pub(crate) version: i64,
+    /// What the clock showed, in microseconds.
+    pub(crate) clock: i64,
+}
+
 /// An opened data file, and where the versions of this run begin.
 pub(crate) struct Opened {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) store: Store,
     pub(crate) start: Start,
-    pub(crate) clears: Clears,
+    pub(crate) clears: Arc<Clears>,
 }
 
 /// Opens the data file of a locked directory, or makes it.
@@ -103,7 +112,7 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     let start = check_records(dir, &store, &mut txn)?;
     let clears = store.clears(&txn).map_err(|error| OpenError::store(dir, error))?;
     txn.commit().map_err(|error| OpenError::lmdb(dir, error))?;
-    Ok(Opened { env: env.clone(), store, start, clears })
+    Ok(Opened { env: env.clone(), store, start, clears: Arc::new(clears) })
 }
 
 /// Opens the data file for reading alone, beside a process that may be writing to it.

@@ -6,11 +6,13 @@
 //! server has by default.
 
 use crate::base::error::{Error, Result};
+use crate::base::key_space::{SYSTEM_END, key_after};
 use crate::base::tuple;
-use crate::read::range::{KeySelector, Limits, RangeRead, RangeResult, Rules};
+use crate::read::limits::Limits;
+use crate::read::range::{RangeRead, Rules};
+use crate::read::result::RangeResult;
+use crate::read::selector::KeySelector;
 use crate::read::view::View;
-use crate::read::write_map::key_after;
-use crate::transaction::state::SYSTEM_END;
 
 /// Bytes that one answer aims at, however many were asked for.
 const REPLY_BYTES_MAX: usize = 80_000;

@@ -4,12 +4,12 @@
 //! version or its own writes.
 
 use std::fs::File;
+use std::path::Path;
 
 use crate::base::error::{Error, Result};
 use crate::disk::format;
 use crate::disk::tree_sample::{Wanted, sample};
-use crate::engine::Core;
-use crate::read::snapshot::ReadPoint;
+use crate::read::snapshot::{ReadPoint, Versions};
 
 /// Ranges up to these are read whole.
 const EXACT_KEYS_MAX: usize = 100_000;
@@ -19,18 +19,26 @@ const KEYS_A_TURN: usize = 1_000;
 /// How often another state is tried where the committer was faster.
 const ATTEMPTS: usize = 8;
 
+/// What sizes are asked of.
+#[derive(Clone, Copy)]
+pub(crate) struct Measured<'m> {
+    pub(crate) versions: &'m Versions,
+    /// The data directory, whose file is sampled.
+    pub(crate) dir: &'m Path,
+}
+
 /// Bytes of the keys and values in `[begin, end)`.
-pub(crate) fn size(core: &Core, begin: &[u8], end: &[u8]) -> Result<i64> {
+pub(crate) fn size(measured: Measured<'_>, begin: &[u8], end: &[u8]) -> Result<i64> {
     let mut size = 0.0;
-    for_each(core, begin, end, EXACT_KEYS_MAX, || 0.0, &mut size, |size, _, bytes| *size += bytes)?;
+    for_each(measured, begin, end, EXACT_KEYS_MAX, || 0.0, &mut size, |size, _, bytes| *size += bytes)?;
     Ok(size as i64)
 }
 
 /// Keys that cut `[begin, end)` into pieces of about `chunk_bytes`, which is positive; begin and end included.
-pub(crate) fn split_points(core: &Core, begin: &[u8], end: &[u8], chunk_bytes: i64) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn split_points(measured: Measured<'_>, begin: &[u8], end: &[u8], chunk_bytes: i64) -> Result<Vec<Vec<u8>>> {
     let new = || Splitter::new(begin, chunk_bytes as f64);
     let mut splitter = new();
-    for_each(core, begin, end, EXACT_KEYS_MAX, new, &mut splitter, Splitter::add)?;
+    for_each(measured, begin, end, EXACT_KEYS_MAX, new, &mut splitter, Splitter::add)?;
     let mut points = splitter.points;
     points.push(end.to_vec());
     points.dedup();
@@ -67,7 +75,7 @@ impl Splitter {
 /// Calls `each` with keys of the range, ascending, and the bytes that lie from each to the next. Begins anew with a `new`
 /// state where what was read so far turns out to be too much for an exact answer.
 fn for_each<T>(
-    core: &Core,
+    measured: Measured<'_>,
     begin: &[u8],
     end: &[u8],
     keys_max: usize,
@@ -75,15 +83,15 @@ fn for_each<T>(
     state: &mut T,
     mut each: impl FnMut(&mut T, &[u8], f64),
 ) -> Result<()> {
-    if begin >= end || for_each_exact(core, begin, end, keys_max, |key, bytes| each(state, key, bytes))? {
+    if begin >= end || for_each_exact(measured, begin, end, keys_max, |key, bytes| each(state, key, bytes))? {
         return Ok(());
     }
     let failed = |_| Error::IO_ERROR;
-    let file = File::open(core.dir.join(format::DATA_FILE)).map_err(failed)?;
+    let file = File::open(measured.dir.join(format::DATA_FILE)).map_err(failed)?;
     for _ in 0..ATTEMPTS {
         *state = new();
         // The point keeps the pages of its state from being used for another.
-        let point = core.versions.acquire(false)?;
+        let point = measured.versions.acquire(false)?;
         let (transaction, clears) = point.snapshot.with(|stored| Ok((stored.txn.id(), stored.clears.clone())))?;
         let wanted = Wanted { begin, end, clears: &clears };
         let sampled = sample(&file, transaction as u64, &wanted, &mut |key, bytes| each(state, key, bytes));
@@ -96,13 +104,13 @@ fn for_each<T>(
 
 /// The same of every single pair; false where there are too many.
 fn for_each_exact(
-    core: &Core,
+    measured: Measured<'_>,
     begin: &[u8],
     end: &[u8],
     keys_max: usize,
     mut each: impl FnMut(&[u8], f64),
 ) -> Result<bool> {
-    let ReadPoint { snapshot, .. } = core.versions.acquire(false)?;
+    let ReadPoint { snapshot, .. } = measured.versions.acquire(false)?;
     let (mut keys, mut bytes) = (0, 0);
     let mut from = begin.to_vec();
     loop {
@@ -152,6 +160,10 @@ mod tests {
         receiver.recv().unwrap().unwrap();
     }
 
+    fn measured(engine: &Engine) -> Measured<'_> {
+        Measured { versions: &engine.core().versions, dir: &engine.core().dir }
+    }
+
     /// Sizes that differ along the keys, some values on pages of their own, some keys in buckets.
     fn fill(engine: &Engine, keys: usize) {
         for from in (0..keys).step_by(5_000) {
@@ -166,9 +178,9 @@ mod tests {
         }
     }
 
-    fn estimate(core: &Core, begin: &[u8], end: &[u8], keys_max: usize) -> f64 {
+    fn estimate(measured: Measured<'_>, begin: &[u8], end: &[u8], keys_max: usize) -> f64 {
         let mut size = 0.0;
-        for_each(core, begin, end, keys_max, || 0.0, &mut size, |size, _, bytes| *size += bytes).unwrap();
+        for_each(measured, begin, end, keys_max, || 0.0, &mut size, |size, _, bytes| *size += bytes).unwrap();
         size
     }
 
@@ -181,15 +193,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::open(dir.path(), OpenOptions::default()).unwrap();
         fill(&engine, 40_000);
-        let core = engine.core();
+        let all = measured(&engine);
         for (from, to) in [(0, 40_000), (5_000, 35_000), (1_234, 9_876), (39_000, 39_990), (17, 45)] {
-            let exact = estimate(core, &key(from), &key(to), usize::MAX);
-            let estimated = estimate(core, &key(from), &key(to), 0);
+            let exact = estimate(all, &key(from), &key(to), usize::MAX);
+            let estimated = estimate(all, &key(from), &key(to), 0);
             assert!((estimated / exact - 1.0).abs() < 0.2, "{from} to {to}: {estimated} for {exact}");
-            assert_eq!(size(core, &key(from), &key(to)), Ok(exact as i64));
+            assert_eq!(size(all, &key(from), &key(to)), Ok(exact as i64));
         }
-        assert_eq!(estimate(core, b"x", b"y", 0), 0.0);
-        assert_eq!(estimate(core, b"y", b"x", 0), 0.0);
+        assert_eq!(estimate(all, b"x", b"y", 0), 0.0);
+        assert_eq!(estimate(all, b"y", b"x", 0), 0.0);
         // What a pending clear hides does not count, though its records are still there.
         let hidden = Engine::open(&dir.path().join("hidden"), {
             let mut options = OpenOptions::default();
@@ -200,7 +212,7 @@ mod tests {
         fill(&hidden, 40_000);
         commit(&hidden, |transaction| transaction.clear_range(&key(10_000), &key(30_000)));
         let (exact, estimated) =
-            (estimate(hidden.core(), b"", b"\xff", usize::MAX), estimate(hidden.core(), b"", b"\xff", 0));
+            (estimate(measured(&hidden), b"", b"\xff", usize::MAX), estimate(measured(&hidden), b"", b"\xff", 0));
         assert!((estimated / exact - 1.0).abs() < 0.2, "{estimated} for {exact}");
     }
 
@@ -209,15 +221,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::open(dir.path(), OpenOptions::default()).unwrap();
         fill(&engine, 40_000);
-        let core = engine.core();
+        let measured = measured(&engine);
         for keys_max in [0, usize::MAX] {
             let new = || Splitter::new(b"", 100_000.0);
             let mut splitter = new();
-            for_each(core, b"", b"\xff", keys_max, new, &mut splitter, Splitter::add).unwrap();
+            for_each(measured, b"", b"\xff", keys_max, new, &mut splitter, Splitter::add).unwrap();
             let points = splitter.points;
             assert!(points.is_sorted_by(|a, b| a < b));
-            let total = estimate(core, b"", b"\xff", usize::MAX);
-            let pieces: Vec<_> = points.windows(2).map(|ends| estimate(core, &ends[0], &ends[1], usize::MAX)).collect();
+            let total = estimate(measured, b"", b"\xff", usize::MAX);
+            let pieces: Vec<_> =
+                points.windows(2).map(|ends| estimate(measured, &ends[0], &ends[1], usize::MAX)).collect();
             assert!((pieces.len() as f64) > total / 150_000.0, "{} pieces of {total}", pieces.len());
             assert!(pieces.iter().all(|&piece| piece < 160_000.0), "{pieces:?}");
         }

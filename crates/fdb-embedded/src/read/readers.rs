@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use heed::{AnyTls, Env, RoTxn, WithoutTls};
 
 use crate::base::error::{Error, Result};
-use crate::read::snapshot::lock;
+use crate::base::lock::lock;
 
 /// Threads that read one state at the same time without waiting for each other, at most.
 const SLOTS: usize = 4;

@@ -7,13 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use heed::{Env, WithoutTls};
 
 use crate::base::error::{Error, Result};
+use crate::base::lock::lock;
 use crate::disk::clears::Clears;
+use crate::disk::format::Start;
 use crate::disk::store::Store;
 use crate::disk::stored::Stored;
 use crate::read::readers::{MapGate, Readers};
@@ -24,11 +26,6 @@ pub(crate) const READ_VERSIONS_MAX_AGE: i64 = 5_000_000;
 pub(crate) const READ_AGE_MAX: Duration = Duration::from_micros(READ_VERSIONS_MAX_AGE as u64);
 /// Snapshots kept only because their version was told to someone; past it the oldest go.
 const RETAINED_MAX: usize = 8_192;
-
-/// Takes a lock that no panic can leave in a broken state: every critical section here is short and total.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One state of the database, shared by all transactions that read it.
 pub(crate) struct Snapshot {
@@ -91,15 +88,6 @@ struct Pending {
     txn_id: usize,
     /// The clears that are pending after it; known just before LMDB's commit.
     clears: Option<Arc<Clears>>,
-}
-
-/// Where versions begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Start {
-    /// Above every version that an earlier run gave to a commit, and not below any that it gave to a reader.
-    pub(crate) version: i64,
-    /// What the clock showed, in microseconds.
-    pub(crate) clock: i64,
 }
 
 /// Hands out read versions and commit versions.
@@ -394,7 +382,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Engine, OpenOptions};
+    use crate::{Engine, OpenOptions};
 
     #[test]
     fn the_newest_version_can_be_read_however_long_a_batch_takes() {

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use crate::base::error::Error;
+use crate::base::key_space::key_after;
 use crate::disk::store::{Pair, StoreError};
 use crate::disk::stored::{Ascend, Cursor, Descend, Stored};
-use crate::read::write_map::{Entry, Lookup, Ops, RangeState, WriteMap, key_after};
+use crate::read::write_map::{Entry, Lookup, Ops, RangeState, WriteMap};
 
 /// Why a read of a view failed.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::base::atomic::AtomicOp;
+use crate::base::key_space::key_after;
 use crate::base::range_set::RangeList;
 
 /// One operation on a single key, not yet resolved.
@@ -411,12 +412,4 @@ impl WriteMap {
         let entries = self.entries.range::<[u8], _>(inside);
         entries.filter(|(_, e)| !e.ops.is_empty()).map(|(k, e)| (k.clone(), e.ops.clone())).collect()
     }
-}
-
-/// The first key after `key`.
-pub(crate) fn key_after(key: &[u8]) -> Vec<u8> {
-    let mut after = Vec::with_capacity(key.len() + 1);
-    after.extend_from_slice(key);
-    after.push(0);
-    after
 }

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use crate::engine::OpenOptions;
 use crate::shared::buggify::Buggify;
+use crate::shared::open_options::OpenOptions;
 use crate::shared::simulation::SimulatedCluster;
 
 const BUGGIFY: &str = "FLATBED_FDB_BUGGIFY";

@@ -2,8 +2,15 @@
 
 pub(crate) mod buggify;
 pub(crate) mod connection;
+pub(crate) mod core;
 pub(crate) mod environment;
 pub(crate) mod json;
+pub(crate) mod open_options;
+pub(crate) mod owner;
+pub(crate) mod pending_reads;
+pub(crate) mod queue;
+pub(crate) mod rates;
+pub(crate) mod registry;
 pub(crate) mod simulation;
 pub(crate) mod stats;
 pub(crate) mod status;

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::engine::Core;
-use crate::read::snapshot::lock;
-use crate::transaction::state::{State, shielded};
+use crate::base::call::{Call, shielded};
+use crate::base::lock::lock;
+use crate::shared::timer::Timer;
 
 /// What the server works for a transaction, when that takes its read version.
 const TRANSACTION_WORK: Duration = Duration::from_micros(170);
@@ -80,6 +80,16 @@ pub enum Question {
 /// Time since the engine was opened, or since the clock was made.
 pub(crate) type Moment = Duration;
 
+/// A transaction, as far as a cluster's time depends on it.
+pub(crate) struct Asker<'t> {
+    /// When it has its read version; `None` before it asked for one.
+    pub(crate) version_due: &'t mut Option<Moment>,
+    /// The program set the version, so nobody is asked for it.
+    pub(crate) is_version_set: bool,
+    /// Whether it has read what is stored.
+    pub(crate) has_read: bool,
+}
+
 /// An engine's simulated cluster.
 pub(crate) struct Simulation {
     cluster: SimulatedCluster,
@@ -108,26 +118,26 @@ impl Simulation {
     }
 
     /// When the transaction has its read version, which it asks for now if it did not before.
-    fn version_due(&self, state: &mut State, now: Moment) -> Moment {
-        if let Some(due) = state.version_due {
+    fn version_due(&self, asker: &mut Asker<'_>, now: Moment) -> Moment {
+        if let Some(due) = *asker.version_due {
             return due;
         }
         let done = self.work(now, TRANSACTION_WORK);
         // A version that the program set is not asked for.
-        let due = if state.requested_version.is_some() { now } else { done.max(now + self.cluster.read_version) };
-        state.version_due = Some(due);
+        let due = if asker.is_version_set { now } else { done.max(now + self.cluster.read_version) };
+        *asker.version_due = Some(due);
         due
     }
 
     /// When an answer of so many bytes comes; `None`: at once, as nobody had to be asked.
-    fn answer_due(&self, state: &mut State, question: Question, bytes: usize) -> Option<Moment> {
+    pub(crate) fn answer_due(&self, mut asker: Asker<'_>, question: Question, bytes: usize) -> Option<Moment> {
         // What a transaction's own writes answered alone, and what was refused.
-        if state.read.is_none() && !matches!(question, Question::Estimate) {
+        if !asker.has_read && !matches!(question, Question::Estimate) {
             return None;
         }
         let work = match question {
             Question::Local => return None,
-            Question::ReadVersion => return Some(self.version_due(state, self.now())),
+            Question::ReadVersion => return Some(self.version_due(&mut asker, self.now())),
             Question::Key | Question::Estimate => POINT_WORK,
             Question::Range => RANGE_WORK,
             Question::Mapped(records) => {
@@ -135,70 +145,52 @@ impl Simulation {
             }
         };
         let now = self.now();
-        let asked = if question == Question::Estimate { now } else { self.version_due(state, now).max(now) };
+        let asked = if question == Question::Estimate { now } else { self.version_due(&mut asker, now).max(now) };
         let done = self.work(now, work + Duration::from_micros(bytes as u64 / BYTES_PER_MICROSECOND));
         Some(done.max(asked + self.cluster.read))
     }
 
-    /// A commit begins: what delivers its answer in time.
-    pub(crate) fn begin_commit(&self, state: &mut State) -> CommitAnswer {
+    /// A commit of so many mutations begins: what delivers its answer in time.
+    pub(crate) fn begin_commit(&self, mut asker: Asker<'_>, mutations: usize) -> CommitAnswer {
         let now = self.now();
-        let asked = self.version_due(state, now).max(now);
-        let keys = u32::try_from(state.outgoing.mutations.len()).unwrap_or(u32::MAX);
+        let asked = self.version_due(&mut asker, now).max(now);
+        let keys = u32::try_from(mutations).unwrap_or(u32::MAX);
         let done = self.work(now, KEY_WRITTEN_WORK.saturating_mul(keys));
         let expected = self.cluster.clock.clone().map(Expected::new);
         CommitAnswer { due: done.max(asked + self.cluster.commit), _expected: expected }
+    }
+
+    /// Calls at a moment of its time, from the engine's thread or from who moves the clock.
+    pub(crate) fn at(&self, timer: &Timer, moment: Moment, call: impl FnOnce() + Send + 'static) {
+        match &self.cluster.clock {
+            Some(clock) => clock.schedule(moment, Box::new(call)),
+            None => {
+                timer.schedule(self.opened + moment, call);
+            }
+        }
+    }
+
+    /// When a moment of its time is by the machine's; `None` where its time is another.
+    pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
+        self.cluster.clock.is_none().then(|| self.opened + moment)
+    }
+
+    /// Calls after a delay, which is the clock's where there is a virtual one.
+    pub(crate) fn after(&self, timer: &Timer, delay: Duration, call: impl FnOnce() + Send + 'static) {
+        match &self.cluster.clock {
+            Some(clock) => clock.schedule(clock.now() + delay, Box::new(call)),
+            None => {
+                timer.schedule(Instant::now() + delay, call);
+            }
+        }
     }
 }
 
 /// The answer of a commit that is to come.
 pub(crate) struct CommitAnswer {
-    due: Moment,
+    pub(crate) due: Moment,
     _expected: Option<Expected>,
 }
-
-impl CommitAnswer {
-    pub(crate) fn deliver(self, core: &Core, call: impl FnOnce() + Send + 'static) {
-        core.at(self.due, call);
-    }
-}
-
-impl Core {
-    /// When an answer of so many bytes is to be delivered, if a cluster is simulated and would have been asked.
-    #[inline]
-    pub(crate) fn answer_due(&self, state: &mut State, question: Question, bytes: usize) -> Option<Moment> {
-        self.simulation.as_ref().and_then(|simulation| simulation.answer_due(state, question, bytes))
-    }
-
-    /// Calls at a moment of the simulation's time, from the engine's thread or from who moves the clock.
-    pub(crate) fn at(&self, moment: Moment, call: impl FnOnce() + Send + 'static) {
-        match self.simulation.as_ref().map(|simulation| (simulation, &simulation.cluster.clock)) {
-            Some((_, Some(clock))) => clock.schedule(moment, Box::new(call)),
-            Some((simulation, None)) => {
-                self.timer.schedule(simulation.opened + moment, call);
-            }
-            None => call(),
-        }
-    }
-
-    /// When a moment of the simulation's time is by the machine's; `None` where its time is another.
-    pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
-        let simulation = self.simulation.as_ref().filter(|simulation| simulation.cluster.clock.is_none())?;
-        Some(simulation.opened + moment)
-    }
-
-    /// Calls after a delay, which is the clock's where there is a virtual one.
-    pub(crate) fn after(&self, delay: Duration, call: impl FnOnce() + Send + 'static) {
-        match self.simulation.as_ref().and_then(|simulation| simulation.cluster.clock.as_ref()) {
-            Some(clock) => clock.schedule(clock.now() + delay, Box::new(call)),
-            None => {
-                self.timer.schedule(Instant::now() + delay, call);
-            }
-        }
-    }
-}
-
-type Call = Box<dyn FnOnce() + Send>;
 
 /// A clock that stands still until it is moved to the next answer ([`VirtualClock::advance`]).
 #[derive(Default)]

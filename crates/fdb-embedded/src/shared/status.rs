@@ -5,14 +5,13 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::disk::format;
-use crate::engine::Core;
-use crate::read::snapshot::lock;
 use crate::shared::connection::Connection;
+use crate::shared::core::Core;
 use crate::shared::json::{self, Object};
+use crate::shared::rates::Span;
 use crate::shared::stats::Stats;
 
 /// The release of FoundationDB that the engine answers as, and its protocol.
@@ -34,73 +33,10 @@ const ROLES: [&str; 9] = [
     "resolver",
     "storage",
 ];
-/// Rates are those of this time at least, where the engine is that old.
-const RATES_TIME_MIN: Duration = Duration::from_secs(1);
-
-/// Counters at some time.
-struct Sample {
-    at: Instant,
-    stats: Stats,
-    cpu: Option<Duration>,
-}
-
-impl Sample {
-    fn new(at: Instant, stats: Stats, cpu: Option<Duration>) -> Sample {
-        Sample { at, stats, cpu }
-    }
-}
-
-/// What rates are taken against.
-pub(crate) struct Rates {
-    /// The sample before the last, and the last one.
-    samples: Mutex<(Sample, Sample)>,
-}
-
-impl Default for Rates {
-    fn default() -> Self {
-        let first = || Sample::new(Instant::now(), Stats::default(), cpu_time());
-        Rates { samples: Mutex::new((first(), first())) }
-    }
-}
-
-/// The counters of now, and those of a while ago.
-struct Span {
-    seconds: f64,
-    now: Sample,
-    then: Stats,
-    then_cpu: Option<Duration>,
-}
-
-impl Span {
-    /// From the second to last reading of the status that was a second after the one before, until now.
-    fn of(core: &Core) -> Span {
-        let mut samples = lock(&core.rates.samples);
-        if samples.1.at.elapsed() >= RATES_TIME_MIN {
-            let newest = Sample::new(Instant::now(), core.stats(), cpu_time());
-            samples.0 = std::mem::replace(&mut samples.1, newest);
-        }
-        let now = Sample::new(Instant::now(), core.stats(), cpu_time());
-        let then = &samples.0;
-        Span {
-            seconds: now.at.duration_since(then.at).as_secs_f64().max(0.001),
-            now,
-            then: then.stats.clone(),
-            then_cpu: then.cpu,
-        }
-    }
-
-    fn rate(&self, object: &mut Object<'_>, name: &str, count: impl Fn(&Stats) -> u64) {
-        let (now, then) = (count(&self.now.stats), count(&self.then));
-        object.object(name, |rate| {
-            rate.unsigned("counter", now);
-            rate.float("hz", now.saturating_sub(then) as f64 / self.seconds);
-        });
-    }
-}
 
 /// The document. `connection` is how its reader came to the engine.
 pub(crate) fn document(core: &Core, connection: &Connection) -> String {
-    let span = Span::of(core);
+    let span = Span::of(&core.rates, || core.stats());
     let facts = Facts { core, stats: &span.now.stats, disk: Disk::of(&core.dir), connection };
     json::object(|document| {
         document.object("client", |client| facts.client(client));
@@ -392,16 +328,4 @@ fn unix_seconds() -> u64 {
 fn page_bytes() -> Option<u64> {
     // SAFETY: the call takes a number and answers one.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()
-}
-
-/// What this process has used of processors so far.
-fn cpu_time() -> Option<Duration> {
-    let mut usage = MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the call fills what it is given when it answers 0.
-    let usage = unsafe { (libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) == 0).then(|| usage.assume_init())? };
-    let duration = |time: libc::timeval| {
-        let micros = u32::try_from(time.tv_usec).ok()?;
-        Some(Duration::new(u64::try_from(time.tv_sec).ok()?, micros.checked_mul(1_000)?))
-    };
-    duration(usage.ru_utime)?.checked_add(duration(usage.ru_stime)?)
 }

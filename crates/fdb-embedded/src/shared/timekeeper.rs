@@ -13,11 +13,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::base::lock::lock;
+use crate::base::mutation::Mutation;
 use crate::base::tuple::push_integer;
-use crate::commit::batch::Mutation;
-use crate::commit::committer::CommitRequest;
-use crate::engine::Core;
-use crate::read::snapshot::lock;
+use crate::shared::queue::{CommitQueue, CommitRequest};
 
 /// Begin and end of the entries.
 const MAP: (&[u8], &[u8]) = (b"\xff\x02/timeKeeper/map/", b"\xff\x02/timeKeeper/map0");
@@ -108,13 +107,13 @@ pub(crate) fn mark_committer() {
 
 /// Sees to it that there is what a transaction is about to read from `begin` to `end` that has no read version yet: an
 /// entry of the last ten seconds, and the shard. Where that cannot be done the transaction reads what there is.
-pub(crate) fn prepare_read(core: &Core, begin: &[u8], end: &[u8]) {
-    let is_due = if is_in(MAP, begin, end) { core.time_keeper.is_due() } else { core.time_keeper.is_first() };
+pub(crate) fn prepare_read(keeper: &TimeKeeper, queue: &CommitQueue, begin: &[u8], end: &[u8]) {
+    let is_due = if is_in(MAP, begin, end) { keeper.is_due() } else { keeper.is_first() };
     if !is_due || IS_COMMITTER.get() {
         return;
     }
     let (sender, receiver) = channel();
-    core.queue.push(CommitRequest {
+    queue.push(CommitRequest {
         read: None,
         read_conflicts: Default::default(),
         write_conflicts: Default::default(),

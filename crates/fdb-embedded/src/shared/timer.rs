@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
-use crate::read::snapshot::lock;
-use crate::transaction::state::shielded;
+use crate::base::call::shielded;
+use crate::base::lock::lock;
 
 type Task = Box<dyn FnOnce() + Send>;
 

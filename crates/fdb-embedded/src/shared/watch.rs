@@ -11,10 +11,10 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::base::call::Done;
 use crate::base::error::{Error, Result};
-use crate::commit::conflict::KeyRange;
-use crate::read::snapshot::lock;
-use crate::transaction::calls::Done;
+use crate::base::key_space::KeyRange;
+use crate::base::lock::lock;
 
 /// Names a watch, for [`crate::Engine::cancel_watch`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,17 +1,16 @@
 //! A transaction's way into the committer and back.
 
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
 
+use crate::base::call::{Answer, Done};
 use crate::base::error::{Error, Result};
+use crate::base::lock::lock;
 use crate::base::range_set::RangeList;
-use crate::commit::committer::{CommitRequest, Committed, Complete, Failure};
-use crate::engine::Core;
-use crate::read::snapshot::lock;
-use crate::shared::timer::TimerId;
+use crate::shared::core::Core;
+use crate::shared::queue::{CommitRequest, Committed, Complete, Failure};
 use crate::shared::watch::Waiting;
-use crate::transaction::calls::Done;
-use crate::transaction::state::{Answer, NO_VERSION, State};
+use crate::transaction::state::{NO_VERSION, State};
+use crate::transaction::timeout::time_out;
 
 /// What became of a call of `commit`.
 pub(crate) enum Started {
@@ -42,7 +41,8 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         state.end_reads();
         return Started::ReadOnly(done, watches);
     }
-    let simulated = core.simulation.as_ref().map(|simulation| simulation.begin_commit(state));
+    let mutations = state.outgoing.mutations.len();
+    let simulated = core.simulation.as_ref().map(|simulation| simulation.begin_commit(state.asker(), mutations));
     state.cost.add_writes(&state.outgoing.mutations);
     let bytes = state.outgoing.bytes(&state.read_conflicts);
     let error = match i64::try_from(bytes) {
@@ -89,7 +89,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     let complete: Complete = match simulated {
         None => Box::new(complete),
         Some(simulated) => Box::new(move |result| match weak.upgrade() {
-            Some(core) => simulated.deliver(&core, move || complete(result)),
+            Some(core) => core.deliver(simulated, move || complete(result)),
             None => complete(result),
         }),
     };
@@ -133,16 +133,15 @@ fn fail_commit(state: &mut State, core: &Arc<Core>, error: Error) {
     }
 }
 
-/// Ends the transaction at its deadline, if it is still the same life of it.
-pub(crate) fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core, deadline: Instant) -> TimerId {
+/// The callback of a commit, made to wait until the reads that were called before it are answered.
+pub(crate) fn after_reads(shared: &Arc<Mutex<State>>, state: &State, done: Done<()>) -> Done<()> {
+    if state.late.is_empty() {
+        return done;
+    }
     let shared = Arc::clone(shared);
-    core.timer.schedule(deadline, move || {
-        let mut state = lock(&shared);
-        if state.generation == generation {
-            state.end(Error::TRANSACTION_TIMED_OUT);
-        }
-        let calls = std::mem::take(&mut state.calls);
-        drop(state);
-        calls.into_iter().for_each(|call| call());
+    Box::new(move |result: Result<()>| {
+        let late = std::mem::take(&mut lock(&shared).late);
+        late.into_iter().for_each(|late| (late.deliver)(Ok(())));
+        done(result);
     })
 }

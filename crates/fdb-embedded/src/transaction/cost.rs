@@ -3,9 +3,7 @@
 //!
 //! Nothing is throttled here; programs look at the figure to see what they would cost.
 
-use crate::base::error::Result;
-use crate::commit::batch::Mutation;
-use crate::transaction::calls::Transaction;
+use crate::base::mutation::Mutation;
 
 /// The knobs of 7.3: bytes of a page, and what a byte written costs in bytes read.
 const PAGE_BYTES: u64 = 4_096;
@@ -25,6 +23,11 @@ impl Cost {
         self.0 = self.0.saturating_add(pages(bytes));
     }
 
+    /// Bytes of whole pages.
+    pub(crate) fn bytes(self) -> u64 {
+        self.0
+    }
+
     /// A clear counts as a page, whatever it removes, and an atomic operation as its key.
     pub(crate) fn add_writes(&mut self, mutations: &[Mutation]) {
         let cost = |mutation: &Mutation| match mutation {
@@ -35,29 +38,5 @@ impl Cost {
             Mutation::Clear(_) => PAGE_BYTES,
         };
         self.0 = mutations.iter().map(cost).fold(self.0, u64::saturating_add);
-    }
-}
-
-impl Transaction {
-    /// Bytes of the transaction so far, nearly as a commit would count them. A transaction that is over answers, too.
-    ///
-    /// # Errors
-    /// A kept one.
-    pub fn get_approximate_size(&self) -> Result<i64> {
-        self.with(|state, _| {
-            state.deferred.map_or(Ok(()), Err)?;
-            Ok(i64::try_from(state.approximate_bytes).unwrap_or(i64::MAX))
-        })
-    }
-
-    /// What was read, and written by a commit, since the transaction began or was reset, in bytes of whole pages.
-    ///
-    /// # Errors
-    /// A kept one.
-    pub fn get_total_cost(&self) -> Result<i64> {
-        self.with(|state, _| {
-            state.deferred.map_or(Ok(()), Err)?;
-            Ok(i64::try_from(state.cost.0).unwrap_or(i64::MAX))
-        })
     }
 }

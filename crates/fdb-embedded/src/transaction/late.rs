@@ -4,44 +4,17 @@
 //! ends the transaction meanwhile ends it too: 1025 after a cancel, a reset or the end of the transaction, 1031 after
 //! its timeout. A commit is answered after the reads that were called before it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use crate::base::error::{Error, Result};
-use crate::commit::committer::{Committed, Complete, Failure};
-use crate::engine::Core;
-use crate::read::snapshot::lock;
+use crate::base::call::Done;
+use crate::base::lock::lock;
+use crate::shared::core::Core;
 use crate::shared::simulation::{Moment, Question};
-use crate::transaction::calls::{Done, Transaction};
-use crate::transaction::commit::time_out;
-use crate::transaction::state::{Call, State, shielded};
-
-/// Not a power of two, so that a program whose reads repeat in a round number meets it at each of them in turn.
-const PENDING_READ_EVERY_DEFAULT: u32 = 257;
-
-/// Which reads are answered from another thread although no fault delays them.
-pub(crate) struct PendingReads {
-    /// 0: none.
-    every: u64,
-    count: AtomicU64,
-}
-
-impl PendingReads {
-    pub(crate) fn new(every: Option<u32>) -> PendingReads {
-        let every = every.unwrap_or(PENDING_READ_EVERY_DEFAULT).into();
-        PendingReads { every, count: AtomicU64::new(0) }
-    }
-
-    #[inline]
-    fn is_next(&self) -> bool {
-        self.every > 0 && (self.count.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every)
-    }
-
-    pub(crate) fn chosen(&self) -> u64 {
-        self.count.load(Ordering::Relaxed).checked_div(self.every).unwrap_or(0)
-    }
-}
+use crate::transaction::calls::Transaction;
+use crate::transaction::late_answer::LateAnswer;
+use crate::transaction::state::State;
+use crate::transaction::timeout::arm_timeout;
 
 /// When the answer of a read is to be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,20 +32,6 @@ pub enum Delivery {
 /// When an answer of a simulated cluster comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due(Moment);
-
-/// An answer that was made and not delivered, as the transaction keeps it.
-pub(crate) struct LateAnswer {
-    id: u64,
-    due: Option<Instant>,
-    deliver: Done<()>,
-}
-
-impl LateAnswer {
-    /// A call that delivers an error instead.
-    pub(crate) fn failing(self, error: Error) -> Call {
-        Box::new(move || (self.deliver)(Err(error)))
-    }
-}
 
 /// An answer that was made and not delivered, as who is to receive it keeps it. Dropped, it is never delivered.
 pub struct Withheld {
@@ -145,8 +104,8 @@ impl Transaction {
     #[inline]
     pub fn next_delivery(&self, question: Question, bytes: impl FnOnce() -> usize) -> Delivery {
         let core = self.core();
-        if core.simulation.is_some()
-            && let Some(due) = self.with(|state, core| core.answer_due(state, question, bytes()))
+        if let Some(simulation) = &core.simulation
+            && let Some(due) = self.with(|state, _| simulation.answer_due(state.asker(), question, bytes()))
         {
             let fault = core.faults.on_read_answer().unwrap_or_default();
             return Delivery::Simulated(Due(due + fault));
@@ -170,18 +129,6 @@ impl Transaction {
     }
 }
 
-impl Core {
-    /// Gives a commit its answer, which faults may delay; by now others see what it wrote.
-    pub(crate) fn complete(&self, complete: Complete, answer: std::result::Result<Committed, Failure>) {
-        match self.faults.on_commit_answer() {
-            Some(delay) => {
-                self.timer.schedule(Instant::now() + delay, move || complete(answer));
-            }
-            None => shielded(|| complete(answer)),
-        }
-    }
-}
-
 fn deliver(shared: &Mutex<State>, id: u64) {
     let late = take(&mut lock(shared), id);
     if let Some(late) = late {
@@ -192,26 +139,4 @@ fn deliver(shared: &Mutex<State>, id: u64) {
 fn take(state: &mut State, id: u64) -> Option<LateAnswer> {
     let at = state.late.iter().position(|late| late.id == id)?;
     Some(state.late.swap_remove(at))
-}
-
-/// Sees to it that the transaction's timeout ends the answers that are due after it.
-pub(crate) fn arm_timeout(shared: &Arc<Mutex<State>>, state: &State, core: &Core) {
-    if let Some(deadline) = state.deadline()
-        && state.late.iter().any(|late| late.due.is_some_and(|due| due > deadline))
-    {
-        time_out(shared, state.generation, core, deadline);
-    }
-}
-
-/// The callback of a commit, made to wait until the reads that were called before it are answered.
-pub(crate) fn after_reads(shared: &Arc<Mutex<State>>, state: &State, done: Done<()>) -> Done<()> {
-    if state.late.is_empty() {
-        return done;
-    }
-    let shared = Arc::clone(shared);
-    Box::new(move |result: Result<()>| {
-        let late = std::mem::take(&mut lock(&shared).late);
-        late.into_iter().for_each(|late| (late.deliver)(Ok(())));
-        done(result);
-    })
 }

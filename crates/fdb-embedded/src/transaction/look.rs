@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
-use crate::engine::Core;
-use crate::read::range::{KeySelector, Outcome, RangeRead, RangeResult, Rules, get_key};
+use crate::read::range::{RangeRead, Rules};
+use crate::read::result::RangeResult;
+use crate::read::selector::{KeySelector, Outcome, get_key};
 use crate::read::view::{View, ViewError, ViewResult};
 use crate::shared::buggify::ReadFault;
+use crate::shared::core::Core;
 use crate::transaction::state::State;
 
 /// Runs a read on what the transaction sees. A commit after a read that failed answers the read's error.

@@ -6,12 +6,15 @@
 //! of one process either: nothing is excluded or locked, and no configuration is shared.
 
 use crate::base::error::{Error, Result};
+use crate::base::key_space::{SYSTEM_END, key_after};
+use crate::base::mutation::place_versionstamp;
 use crate::base::range_set::{RangeList, RangeSet};
-use crate::commit::batch::place_versionstamp;
-use crate::engine::{Core, Engine};
-use crate::read::range::{KeySelector, Limits, RangeResult};
-use crate::read::write_map::key_after;
-use crate::transaction::state::{SYSTEM_END, State};
+use crate::read::limits::Limits;
+use crate::read::result::RangeResult;
+use crate::read::selector::KeySelector;
+use crate::shared::owner::Handle;
+use crate::shared::status;
+use crate::transaction::state::State;
 use crate::transaction::write;
 
 /// The first key past the special keys.
@@ -94,10 +97,10 @@ pub(crate) fn write(state: &mut State, begin: &[u8], end: &[u8]) -> Result<()> {
 }
 
 /// The value of a special key; the errors are those of [`get_range`].
-pub(crate) fn get(state: &State, engine: &Engine, key: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(crate) fn get(state: &State, handle: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let end = key_after(key);
     let (begin, end) = (KeySelector::first_greater_or_equal(key), KeySelector::first_greater_or_equal(&end));
-    let found = get_range(state, engine, begin, end, Limits::NONE, false)?;
+    let found = get_range(state, handle, begin, end, Limits::NONE, false)?;
     Ok(found.get(0).map(|(_, value)| value.to_vec()))
 }
 
@@ -105,7 +108,7 @@ pub(crate) fn get(state: &State, engine: &Engine, key: &[u8]) -> Result<Option<V
 /// `special_key_space_relaxed` is set.
 pub(crate) fn get_range(
     state: &State,
-    engine: &Engine,
+    handle: &Handle,
     begin: KeySelector<'_>,
     end: KeySelector<'_>,
     mut limits: Limits,
@@ -120,7 +123,7 @@ pub(crate) fn get_range(
     let walks = begin.offset != 1 || end.offset != 1;
     let scanned = if walks { boundary } else { (from.as_slice(), to.as_slice()) };
     check_offered(scanned, state.options.special_key_space_relaxed)?;
-    let mut pairs = content(state, engine, scanned);
+    let mut pairs = content(state, handle, scanned);
     pairs.sort();
     // A selector that runs off an end of the boundary means that end.
     let at = |key: &[u8], offset: i32| {
@@ -171,19 +174,19 @@ fn check_offered((begin, end): (&[u8], &[u8]), is_relaxed: bool) -> Result<()> {
 }
 
 /// All pairs of `[begin, end)`.
-fn content(state: &State, engine: &Engine, (begin, end): (&[u8], &[u8])) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let core: &Core = engine.core();
+fn content(state: &State, handle: &Handle, (begin, end): (&[u8], &[u8])) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let core = handle.core();
     let mut pairs = Vec::new();
     let is_in = |range: Range| begin < range.1 && range.0 < end;
     let mut add = |range: Range, value: Option<Vec<u8>>| pairs.extend(value.map(|value| (range.0.to_vec(), value)));
     if is_in(STATUS) {
-        add(STATUS, Some(engine.status_json().into_bytes()));
+        add(STATUS, Some(status::document(core, &handle.connection).into_bytes()));
     }
     if is_in(CONNECTION_STRING) {
-        add(CONNECTION_STRING, Some(engine.connection().string(&core.dir)));
+        add(CONNECTION_STRING, Some(handle.connection.string(&core.dir)));
     }
     if is_in(CLUSTER_FILE_PATH) {
-        let path = engine.connection().cluster_file.clone();
+        let path = handle.connection.cluster_file.clone();
         add(CLUSTER_FILE_PATH, path.map(|path| path.into_os_string().into_encoded_bytes()));
     }
     if is_in((b"\xff\xff/transaction/", b"\xff\xff/transaction0")) {

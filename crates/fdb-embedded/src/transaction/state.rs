@@ -1,158 +1,34 @@
 //! What a transaction remembers, and the rules about when it may be used.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::base::call::{Answer, Call, Done};
 use crate::base::error::{Error, Result};
-use crate::base::range_set::{RangeList, RangeSet};
-use crate::commit::batch::Mutation;
-use crate::commit::committer::Committed;
-use crate::commit::conflict::KeyRange;
-use crate::engine::Core;
-use crate::read::snapshot::{ReadPoint, lock};
-use crate::read::write_map::{Op, Ops, WriteMap};
-use crate::shared::simulation::Moment;
+use crate::base::key_space::{KeyRange, SYSTEM_END, TENANT_PREFIX_BYTES, USER_END, read_key_bytes_max};
+use crate::base::lock::lock;
+use crate::base::range_set::RangeSet;
+use crate::read::snapshot::ReadPoint;
+use crate::read::write_map::WriteMap;
+use crate::shared::core::Core;
+use crate::shared::queue::Committed;
+use crate::shared::simulation::{Asker, Moment};
 use crate::shared::watch::{Waiting, Watch};
-use crate::transaction::calls::Done;
 use crate::transaction::cost::Cost;
-use crate::transaction::late::LateAnswer;
+use crate::transaction::late_answer::LateAnswer;
 use crate::transaction::options::{TransactionOptions, is_persistent};
+use crate::transaction::outgoing::{MUTATION_OVERHEAD, Outgoing, RANGE_OVERHEAD};
 
-/// The first key that no user key reaches.
-pub(crate) const USER_END: &[u8] = b"\xff";
-/// The first key past the system keys.
-pub(crate) const SYSTEM_END: &[u8] = b"\xff\xff";
-/// A key that every transaction may read, and set to a versionstamp; layers use it to notice changes of their metadata.
-pub const METADATA_VERSION_KEY: &[u8] = b"\xff/metadataVersion";
-/// The longest user key, in bytes.
-pub(crate) const KEY_BYTES_MAX: usize = 10_000;
-/// The longest system key, in bytes.
-const SYSTEM_KEY_BYTES_MAX: usize = 30_000;
 /// What is told as the version of a commit where there is none.
 pub(crate) const NO_VERSION: i64 = -1;
 /// The first delay of `on_error`, before its random factor.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);
-/// What FoundationDB counts for a mutation and for a conflict range beside their bytes.
-pub(crate) const MUTATION_OVERHEAD: usize = 44;
-pub(crate) const RANGE_OVERHEAD: usize = 24;
-
-/// Bytes of a tenant's prefix, for which FoundationDB leaves room.
-const TENANT_PREFIX_BYTES: usize = 8;
-
-/// The longest key that a read, a clear or a conflict range tells from longer ones.
-pub(crate) fn read_key_bytes_max(key: &[u8]) -> usize {
-    if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX + TENANT_PREFIX_BYTES }
-}
-
-/// A range with keys longer than any that exists cut to an equivalent one.
-pub(crate) fn cut_range<'k>(begin: &'k [u8], end: &'k [u8]) -> (&'k [u8], &'k [u8]) {
-    let cut = |key: &'k [u8]| key.get(..read_key_bytes_max(key) + 1).unwrap_or(key);
-    (cut(begin), cut(end))
-}
-
-/// A callback of an operation in flight; whoever comes first answers it.
-pub(crate) struct Answer(Mutex<Option<Done<()>>>);
-
-impl Answer {
-    pub(crate) fn new(done: Done<()>) -> Arc<Answer> {
-        Arc::new(Answer(Mutex::new(Some(done))))
-    }
-
-    pub(crate) fn give(&self, result: Result<()>) {
-        let done = lock(&self.0).take();
-        if let Some(done) = done {
-            done(result);
-        }
-    }
-}
-
-impl Drop for Answer {
-    /// Nobody may wait for ever: an operation that got lost has an unknown result.
-    fn drop(&mut self) {
-        self.give(Err(Error::COMMIT_UNKNOWN_RESULT));
-    }
-}
-
-/// Runs a callback on one of the engine's threads: its panic is its own, and must not end the thread.
-pub(crate) fn shielded(call: impl FnOnce()) {
-    // The callback's state is lost with it; the engine's is not touched while a callback runs.
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
-}
 
 /// A watch of this transaction, before its commit.
 pub(crate) struct OwnWatch {
     pub(crate) watch: Arc<Watch>,
     /// What the transaction saw when the watch was made.
     pub(crate) value: Option<Vec<u8>>,
-}
-
-/// A call to be made once the state is unlocked.
-pub(crate) type Call = Box<dyn FnOnce() + Send>;
-
-/// What was handed over to the commit already, or goes there directly without read-your-writes.
-#[derive(Default)]
-pub(crate) struct Outgoing {
-    pub(crate) mutations: Vec<Mutation>,
-    pub(crate) conflicts: RangeList,
-}
-
-impl Outgoing {
-    fn push_operations(&mut self, key: Vec<u8>, ops: Ops) {
-        let (mut key, mut left) = (key, ops.len());
-        for op in ops {
-            left -= 1;
-            // The last operation takes the key along.
-            let key = if left == 0 { std::mem::take(&mut key) } else { key.clone() };
-            self.mutations.push(match op {
-                Op::Set(Some(value)) => Mutation::Set(key, value),
-                Op::Set(None) => {
-                    let end = crate::read::write_map::key_after(&key);
-                    Mutation::Clear((key, end))
-                }
-                Op::Atomic(op, operand) => Mutation::Atomic(op, key, operand),
-                Op::StampKey(value) => Mutation::StampKey(key, value),
-                Op::StampValue(value) => Mutation::StampValue(key, value),
-            });
-        }
-    }
-
-    /// Takes over what the map holds within a range; the map is to forget it.
-    pub(crate) fn take_range(&mut self, writes: &WriteMap, begin: &[u8], end: &[u8]) {
-        self.mutations.extend(writes.cleared(begin, end).into_iter().map(Mutation::Clear));
-        writes.conflicts(begin, end, &mut self.conflicts);
-        for (key, ops) in writes.operations(begin, end) {
-            self.push_operations(key, ops);
-        }
-    }
-
-    /// Takes over all that the map holds.
-    pub(crate) fn take_all(&mut self, writes: WriteMap) {
-        // Single keys are walked once, and bring their conflicts along.
-        let has_keys_only = writes.has_keys_only();
-        if !has_keys_only {
-            self.mutations.extend(writes.cleared(b"", SYSTEM_END).into_iter().map(Mutation::Clear));
-            writes.conflicts(b"", SYSTEM_END, &mut self.conflicts);
-        }
-        let before = self.conflicts.len();
-        let operations = writes.into_operations();
-        self.mutations.reserve(operations.len());
-        self.conflicts.reserve(if has_keys_only { operations.len() } else { 0 });
-        for (key, ops, is_conflict) in operations {
-            if has_keys_only && is_conflict {
-                self.conflicts.push_key_after(&key, before);
-            }
-            self.push_operations(key, ops);
-        }
-    }
-
-    /// The size that `transaction_too_large` is about.
-    pub(crate) fn bytes(&self, read_conflicts: &RangeSet) -> usize {
-        let mutations = self.mutations.iter().map(|mutation| mutation.bytes() + MUTATION_OVERHEAD);
-        let writes = self.conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
-        let read_conflicts = read_conflicts.in_order();
-        let reads = read_conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
-        mutations.chain(writes).chain(reads).sum()
-    }
 }
 
 /// All that a transaction remembers.
@@ -361,6 +237,12 @@ impl State {
 
     pub(crate) fn max_write_key(&self) -> &'static [u8] {
         if self.options.may_write_system_keys { SYSTEM_END } else { USER_END }
+    }
+
+    /// What a simulated cluster's time depends on.
+    pub(crate) fn asker(&mut self) -> Asker<'_> {
+        let (is_version_set, has_read) = (self.requested_version.is_some(), self.read.is_some());
+        Asker { version_due: &mut self.version_due, is_version_set, has_read }
     }
 
     /// The transaction's read version and snapshot; the first call fixes them.

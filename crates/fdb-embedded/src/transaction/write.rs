@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::base::atomic::{AtomicOp, VALUE_BYTES_MAX};
 use crate::base::error::{Error, Result};
-use crate::commit::batch::Mutation;
-use crate::commit::conflict::KeyRange;
-use crate::engine::Core;
-use crate::read::write_map::{Op, key_after};
-use crate::transaction::state::{METADATA_VERSION_KEY, State};
+use crate::base::key_space::{KeyRange, METADATA_VERSION_KEY, key_after};
+use crate::base::mutation::Mutation;
+use crate::read::write_map::Op;
+use crate::shared::core::Core;
+use crate::transaction::state::State;
 
 /// The operand that `\xff/metadataVersion` may be set with: ten bytes of stamp and their place, all zero.
 const METADATA_VERSION_OPERAND: [u8; 14] = [0; 14];

@@ -1,0 +1,116 @@
+//! Key selectors, and what FoundationDB's client makes of them.
+
+use crate::base::key_space::key_after;
+use crate::read::view::{View, ViewResult};
+
+/// A key selector as `fdb_transaction_get_key` takes it: the last key less than `key` (or equal, with `or_equal`), then
+/// `offset` keys further. Any key, any offset; walking an offset costs time in proportion to it.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySelector<'a> {
+    /// The key that the selector starts from.
+    pub key: &'a [u8],
+    /// Whether a key equal to `key` counts as before it.
+    pub or_equal: bool,
+    /// How many keys to go on; 1 is the first key after the start.
+    pub offset: i32,
+}
+
+impl<'a> KeySelector<'a> {
+    /// The first key not below `key`.
+    pub fn first_greater_or_equal(key: &'a [u8]) -> KeySelector<'a> {
+        KeySelector { key, or_equal: false, offset: 1 }
+    }
+
+    /// The first key above `key`.
+    pub fn first_greater_than(key: &'a [u8]) -> KeySelector<'a> {
+        KeySelector { key, or_equal: true, offset: 1 }
+    }
+
+    /// Whether nothing can lie between two selectors, wherever keys are.
+    pub(crate) fn are_inverted(begin: &KeySelector<'_>, end: &KeySelector<'_>) -> bool {
+        begin.offset >= end.offset && (begin.or_equal || begin.key >= end.key) && begin.base() >= end.base()
+    }
+
+    /// The key from which `offset` counts: "less or equal `key`" is "less than the key after `key`".
+    pub(crate) fn base(&self) -> Vec<u8> {
+        if self.or_equal { key_after(self.key) } else { self.key.to_vec() }
+    }
+}
+
+/// A selector walked to its place.
+pub(crate) struct Resolved {
+    /// The first key not below this one is what the selector means; "" and `max_key` where it ran off.
+    pub(crate) key: Vec<u8>,
+    /// 1; or what was left of the offset when the selector ran off an end.
+    pub(crate) offset: i64,
+    pub(crate) is_before_begin: bool,
+    pub(crate) is_past_end: bool,
+}
+
+/// Walks a selector. `max_key` bounds what may be read.
+pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8]) -> ViewResult<Resolved> {
+    let at = |key: Vec<u8>| Resolved { key, offset: 1, is_before_begin: false, is_past_end: false };
+    if offset == 1 {
+        return Ok(at(base.to_vec()));
+    }
+    if offset > 1 {
+        let mut left = offset;
+        let mut items = view.ascend(base, max_key)?;
+        while left > 1 {
+            let Some(item) = items.next()?.filter(|item| item.key.as_ref() < max_key) else {
+                return Ok(Resolved { offset: left, is_past_end: true, ..at(max_key.to_vec()) });
+            };
+            left -= 1;
+            if left == 1 {
+                return Ok(at(key_after(&item.key)));
+            }
+        }
+    }
+    let mut left = offset;
+    let mut items = view.descend(base.min(max_key), b"")?;
+    loop {
+        // The empty key is the begin of the key space and no step.
+        let Some(item) = items.next()?.filter(|item| !item.key.is_empty()) else {
+            return Ok(Resolved { offset: left, is_before_begin: true, ..at(Vec::new()) });
+        };
+        left += 1;
+        if left == 1 {
+            return Ok(at(item.key.into_owned()));
+        }
+    }
+}
+
+/// What a read answered, and over which keys it conflicts; begin not below end is no conflict.
+pub(crate) struct Outcome<T> {
+    pub(crate) answer: T,
+    pub(crate) conflict: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// `get_key`: the selector's key, "" before the first and `max_key` past the last.
+pub(crate) fn get_key(view: &View<'_>, selector: KeySelector<'_>, max_key: &[u8]) -> ViewResult<Outcome<Vec<u8>>> {
+    let base = selector.base();
+    let offset = i64::from(selector.offset);
+    let found = if offset > 0 {
+        let from = resolve(view, &base, offset, max_key)?;
+        let mut items = view.ascend(&from.key, max_key)?;
+        loop {
+            match items.next()?.filter(|item| !from.is_past_end && item.key.as_ref() < max_key) {
+                None => break max_key.to_vec(),
+                Some(item) if item.value.is_some() => break item.key.into_owned(),
+                Some(_) => {}
+            }
+        }
+    } else {
+        let below = resolve(view, &base, offset + 1, max_key)?;
+        let mut items = view.descend(below.key.as_slice().min(max_key), b"")?;
+        loop {
+            match items.next()?.filter(|_| !below.is_before_begin) {
+                None => break Vec::new(),
+                Some(item) if item.value.is_some() => break item.key.into_owned(),
+                Some(_) => {}
+            }
+        }
+    };
+    let conflict = if offset <= 0 { (found.clone(), base) } else { (base, key_after(&found)) };
+    Ok(Outcome { answer: found, conflict: Some(conflict) })
+}

@@ -1,0 +1,240 @@
+//! What the engine's threads and all transactions share.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use heed::{Env, WithoutTls};
+
+use crate::base::call::shielded;
+use crate::disk::failure::describe;
+use crate::disk::format::Opened;
+use crate::disk::store::{Store, StoreError};
+use crate::read::snapshot::{READ_AGE_MAX, Versions};
+use crate::shared::buggify::Faults;
+use crate::shared::open_options::{CLEAR_RECORDS_MAX, OpenOptions};
+use crate::shared::pending_reads::PendingReads;
+use crate::shared::queue::{CommitQueue, Committed, Complete, Failure};
+use crate::shared::rates::Rates;
+use crate::shared::simulation::{CommitAnswer, Moment, Simulation};
+use crate::shared::stats::{Counters, Stats};
+use crate::shared::timekeeper::TimeKeeper;
+use crate::shared::timer::Timer;
+use crate::shared::watch::{Waiting, Watch, Watches};
+
+/// What the engine's threads and all transactions share.
+pub(crate) struct Core {
+    pub(crate) dir: PathBuf,
+    pub(crate) store: Store,
+    pub(crate) versions: Versions,
+    pub(crate) queue: CommitQueue,
+    pub(crate) watches: Watches,
+    pub(crate) timer: Timer,
+    pub(crate) time_keeper: TimeKeeper,
+    pub(crate) counters: Counters,
+    pub(crate) rates: Rates,
+    pub(crate) faults: Faults,
+    pub(crate) pending_reads: PendingReads,
+    pub(crate) simulation: Option<Simulation>,
+    pub(crate) clear_records_max: usize,
+    pub(crate) is_removal_paused: bool,
+    /// Bytes of the file in use, as of the last batch.
+    pub(crate) data_bytes: AtomicU64,
+    /// Bytes of address space that the file has, as of the last batch.
+    map_bytes: AtomicU64,
+    /// Database options that hold for every transaction, as (transaction option, value).
+    pub(crate) defaults: Mutex<Vec<(u32, Option<Vec<u8>>)>>,
+    opened: Instant,
+    is_reaper_armed: AtomicBool,
+    is_reader_check_armed: AtomicBool,
+    me: Weak<Core>,
+    // Dropped in this order: LMDB is closed before the directory is free.
+    pub(crate) env: Env<WithoutTls>,
+    /// What is to be given back after that, such as the lock of the directory.
+    _held: Box<dyn Send + Sync>,
+}
+
+impl Core {
+    /// What is shared of a data file that was opened in `dir`. `held` is dropped when the file is closed.
+    pub(crate) fn new(dir: PathBuf, opened: Opened, options: OpenOptions, held: Box<dyn Send + Sync>) -> Arc<Core> {
+        let Opened { env, store, start, clears } = opened;
+        let core = Arc::new_cyclic(|me| Core {
+            dir,
+            store,
+            versions: Versions::new(env.clone(), store, start, clears),
+            queue: CommitQueue::default(),
+            watches: Watches::default(),
+            timer: Timer::default(),
+            time_keeper: TimeKeeper::default(),
+            counters: Counters::default(),
+            rates: Rates::default(),
+            faults: Faults::new(options.buggify, options.client_buggify),
+            pending_reads: PendingReads::new(options.pending_read_every),
+            simulation: options.simulated.map(Simulation::new),
+            clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
+            is_removal_paused: options.is_removal_paused,
+            data_bytes: AtomicU64::new(0),
+            map_bytes: AtomicU64::new(0),
+            defaults: Mutex::default(),
+            opened: Instant::now(),
+            is_reaper_armed: AtomicBool::new(false),
+            is_reader_check_armed: AtomicBool::new(false),
+            me: me.clone(),
+            env,
+            _held: held,
+        });
+        core.measure_data();
+        core
+    }
+
+    /// Ends all commits.
+    pub(crate) fn fail(&self, error: &StoreError) {
+        self.queue.failure.fail(describe(error, &self.dir));
+    }
+
+    /// Calls a watch's callback because of a change.
+    pub(crate) fn fire(&self, watch: &Arc<Watch>) {
+        match (self.faults.on_fire(), self.me.upgrade()) {
+            (Some(delay), Some(core)) => {
+                let watch = Arc::clone(watch);
+                self.timer.schedule(Instant::now() + delay, move || core.watches.finish(&watch, Ok(())));
+            }
+            _ => self.watches.finish(watch, Ok(())),
+        }
+    }
+
+    /// Lets a committed transaction's watch wait.
+    pub(crate) fn start_watch(&self, waiting: Waiting) {
+        if let (Some(delay), Some(core)) = (self.faults.on_watch(), self.me.upgrade()) {
+            let watch = Arc::clone(&waiting.watch);
+            self.timer.schedule(Instant::now() + delay, move || core.watches.finish(&watch, Ok(())));
+        }
+        self.watches.wait(waiting);
+    }
+
+    /// Sees to it that outdated snapshots are closed in time.
+    pub(crate) fn arm_reaper(&self) {
+        const EVERY: Duration = Duration::from_millis(250);
+        self.arm_reader_check();
+        if self.is_reaper_armed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = self.me.clone();
+        self.timer.schedule(Instant::now() + EVERY, move || {
+            let Some(core) = me.upgrade() else { return };
+            core.is_reaper_armed.store(false, Ordering::Release);
+            if core.versions.reap() && !core.queue.is_closed() {
+                core.arm_reaper();
+            }
+        });
+    }
+
+    /// Sees to it that a backup which was killed does not keep pages from being used again for longer than a reader here
+    /// may: its place among LMDB's readers outlives it. Armed by commits, since only they need pages.
+    fn arm_reader_check(&self) {
+        if self.is_reader_check_armed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = self.me.clone();
+        self.timer.schedule(Instant::now() + READ_AGE_MAX, move || {
+            let Some(core) = me.upgrade() else { return };
+            core.is_reader_check_armed.store(false, Ordering::Release);
+            // Where it fails the next commit arms it again.
+            let _ = core.env.clear_stale_readers();
+        });
+    }
+
+    /// Gives a commit its answer, which faults may delay; by now others see what it wrote.
+    pub(crate) fn complete(&self, complete: Complete, answer: std::result::Result<Committed, Failure>) {
+        match self.faults.on_commit_answer() {
+            Some(delay) => {
+                self.timer.schedule(Instant::now() + delay, move || complete(answer));
+            }
+            None => shielded(|| complete(answer)),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let (open_snapshots, retained_snapshots, snapshots_opened) = self.versions.snapshot_counts();
+        let counters = &self.counters;
+        let faults = self.faults.counts();
+        let failure = self.queue.failure.reason();
+        Stats {
+            reads: counters.reads.get(),
+            range_reads: counters.range_reads.get(),
+            key_reads: counters.key_reads.get(),
+            keys_read: counters.keys_read.get(),
+            bytes_read: counters.bytes_read.get(),
+            read_versions: counters.read_versions.get(),
+            commits: counters.commits.get(),
+            read_only_commits: counters.read_only_commits.get(),
+            batches: counters.batches.get(),
+            mutations: counters.mutations.get(),
+            mutation_bytes: counters.mutation_bytes.get(),
+            conflicts: counters.conflicts.get(),
+            too_old: counters.too_old.get(),
+            retries: counters.retries.get(),
+            watches_set: self.watches.set_count.load(Ordering::Relaxed),
+            watches_fired: self.watches.fired_count.load(Ordering::Relaxed),
+            open_watches: self.watches.open_count() as u64,
+            open_snapshots: open_snapshots as u64,
+            retained_snapshots: retained_snapshots as u64,
+            snapshots_opened,
+            pending_reads: self.pending_reads.chosen(),
+            faults_injected: faults.iter().map(|fault| fault.count).sum(),
+            faults,
+            last_committed_version: self.versions.committed(),
+            pending_clears: self.versions.pending_clears() as u64,
+            conflict_ranges: self.counters.conflict_ranges.get(),
+            data_bytes: self.data_bytes.load(Ordering::Relaxed),
+            map_bytes: self.map_bytes.load(Ordering::Relaxed),
+            is_failed: failure.is_some(),
+            failure,
+        }
+    }
+
+    /// Takes down how large the file is. For the committer alone: whoever else asks LMDB's environment might do so while
+    /// its map is being replaced.
+    pub(crate) fn measure_data(&self) {
+        let page_bytes = u64::from(self.env.unnamed_database_stat().page_size);
+        let info = self.env.info();
+        self.data_bytes.store((info.last_page_number as u64 + 1) * page_bytes, Ordering::Relaxed);
+        self.map_bytes.store(info.map_size as u64, Ordering::Relaxed);
+    }
+
+    /// The time since the engine was opened.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.opened.elapsed()
+    }
+}
+
+impl Core {
+    /// Calls at a moment of the simulation's time, from the engine's thread or from who moves the clock.
+    pub(crate) fn at(&self, moment: Moment, call: impl FnOnce() + Send + 'static) {
+        match &self.simulation {
+            Some(simulation) => simulation.at(&self.timer, moment, call),
+            None => call(),
+        }
+    }
+
+    /// When a moment of the simulation's time is by the machine's; `None` where its time is another.
+    pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
+        self.simulation.as_ref()?.instant(moment)
+    }
+
+    /// Calls after a delay, which is the clock's where there is a virtual one.
+    pub(crate) fn after(&self, delay: Duration, call: impl FnOnce() + Send + 'static) {
+        match &self.simulation {
+            Some(simulation) => simulation.after(&self.timer, delay, call),
+            None => {
+                self.timer.schedule(Instant::now() + delay, call);
+            }
+        }
+    }
+
+    /// Calls when a simulated cluster answers a commit.
+    pub(crate) fn deliver(&self, answer: CommitAnswer, call: impl FnOnce() + Send + 'static) {
+        self.at(answer.due, call);
+    }
+}

@@ -1,0 +1,64 @@
+//! Which directories this process has open.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+
+use crate::base::lock::lock;
+use crate::shared::owner::Owner;
+
+/// One process has one engine a directory. This is the one thing that is global to the process, because the lock of a
+/// file is: a second LMDB environment on one file in one process would break it.
+static REGISTRY: Mutex<Option<HashMap<PathBuf, Entry>>> = Mutex::new(None);
+static CHANGED: Condvar = Condvar::new();
+
+enum Entry {
+    /// Being opened or closed by another thread.
+    Busy,
+    Open(Weak<Owner>),
+}
+
+/// Keeps a directory's place in the registry until the engine is closed.
+pub(crate) struct Registration(PathBuf);
+
+pub(crate) enum Registered {
+    Open(Arc<Owner>),
+    New(Registration),
+}
+
+impl Registration {
+    /// The owner of a directory's engine, or the right to open it. Waits while another thread opens or closes it.
+    pub(crate) fn of(dir: &Path) -> Registered {
+        let mut registry = lock(&REGISTRY);
+        loop {
+            let entries = registry.get_or_insert_default();
+            match entries.get(dir) {
+                None => {
+                    entries.insert(dir.to_owned(), Entry::Busy);
+                    return Registered::New(Registration(dir.to_owned()));
+                }
+                Some(Entry::Open(owner)) => {
+                    if let Some(owner) = owner.upgrade() {
+                        return Registered::Open(owner);
+                    }
+                }
+                Some(Entry::Busy) => {}
+            }
+            registry = CHANGED.wait(registry).unwrap_or_else(|broken| broken.into_inner());
+        }
+    }
+}
+
+/// The directory whose [`Registration`] the owner holds is open from now on.
+pub(crate) fn complete(owner: &Arc<Owner>) {
+    let mut registry = lock(&REGISTRY);
+    registry.get_or_insert_default().insert(owner.core.dir.clone(), Entry::Open(Arc::downgrade(owner)));
+    CHANGED.notify_all();
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        lock(&REGISTRY).get_or_insert_default().remove(&self.0);
+        CHANGED.notify_all();
+    }
+}

@@ -1,0 +1,76 @@
+//! What a transaction wrote, in the form in which its commit takes it.
+
+use crate::base::key_space::{SYSTEM_END, key_after};
+use crate::base::mutation::Mutation;
+use crate::base::range_set::{RangeList, RangeSet};
+use crate::read::write_map::{Op, Ops, WriteMap};
+
+/// What FoundationDB counts for a mutation and for a conflict range beside their bytes.
+pub(crate) const MUTATION_OVERHEAD: usize = 44;
+pub(crate) const RANGE_OVERHEAD: usize = 24;
+
+/// What was handed over to the commit already, or goes there directly without read-your-writes.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub(crate) mutations: Vec<Mutation>,
+    pub(crate) conflicts: RangeList,
+}
+
+impl Outgoing {
+    fn push_operations(&mut self, key: Vec<u8>, ops: Ops) {
+        let (mut key, mut left) = (key, ops.len());
+        for op in ops {
+            left -= 1;
+            // The last operation takes the key along.
+            let key = if left == 0 { std::mem::take(&mut key) } else { key.clone() };
+            self.mutations.push(match op {
+                Op::Set(Some(value)) => Mutation::Set(key, value),
+                Op::Set(None) => {
+                    let end = key_after(&key);
+                    Mutation::Clear((key, end))
+                }
+                Op::Atomic(op, operand) => Mutation::Atomic(op, key, operand),
+                Op::StampKey(value) => Mutation::StampKey(key, value),
+                Op::StampValue(value) => Mutation::StampValue(key, value),
+            });
+        }
+    }
+
+    /// Takes over what the map holds within a range; the map is to forget it.
+    pub(crate) fn take_range(&mut self, writes: &WriteMap, begin: &[u8], end: &[u8]) {
+        self.mutations.extend(writes.cleared(begin, end).into_iter().map(Mutation::Clear));
+        writes.conflicts(begin, end, &mut self.conflicts);
+        for (key, ops) in writes.operations(begin, end) {
+            self.push_operations(key, ops);
+        }
+    }
+
+    /// Takes over all that the map holds.
+    pub(crate) fn take_all(&mut self, writes: WriteMap) {
+        // Single keys are walked once, and bring their conflicts along.
+        let has_keys_only = writes.has_keys_only();
+        if !has_keys_only {
+            self.mutations.extend(writes.cleared(b"", SYSTEM_END).into_iter().map(Mutation::Clear));
+            writes.conflicts(b"", SYSTEM_END, &mut self.conflicts);
+        }
+        let before = self.conflicts.len();
+        let operations = writes.into_operations();
+        self.mutations.reserve(operations.len());
+        self.conflicts.reserve(if has_keys_only { operations.len() } else { 0 });
+        for (key, ops, is_conflict) in operations {
+            if has_keys_only && is_conflict {
+                self.conflicts.push_key_after(&key, before);
+            }
+            self.push_operations(key, ops);
+        }
+    }
+
+    /// The size that `transaction_too_large` is about.
+    pub(crate) fn bytes(&self, read_conflicts: &RangeSet) -> usize {
+        let mutations = self.mutations.iter().map(|mutation| mutation.bytes() + MUTATION_OVERHEAD);
+        let writes = self.conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
+        let read_conflicts = read_conflicts.in_order();
+        let reads = read_conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);
+        mutations.chain(writes).chain(reads).sum()
+    }
+}

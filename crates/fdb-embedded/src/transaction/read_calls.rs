@@ -1,0 +1,212 @@
+//! The calls that read: keys, ranges, and what they come to.
+
+use crate::base::error::{Error, Result};
+use crate::base::key_space::{METADATA_VERSION_KEY, SYSTEM_END, read_key_bytes_max};
+use crate::read::limits::{Limits, RangeOptions};
+use crate::read::mapped::MappedRange;
+use crate::read::range::{RangeRead, Rules};
+use crate::read::range_size::Measured;
+use crate::read::result::RangeResult;
+use crate::read::selector::{KeySelector, get_key};
+use crate::read::{mapped, range_size};
+use crate::shared::{status, timekeeper};
+use crate::transaction::calls::Transaction;
+use crate::transaction::look::{read_range, settle, view, view_stored};
+use crate::transaction::special;
+
+impl Transaction {
+    /// What sizes are asked of.
+    fn measured(&self) -> Measured<'_> {
+        Measured { versions: &self.core().versions, dir: &self.core().dir }
+    }
+
+    /// What a read of keys from `begin` to `end` needs before the transaction is locked.
+    fn prepare_read(&self, begin: &[u8], end: &[u8]) {
+        if timekeeper::is_read(begin, end)
+            && self.with(|state, _| state.read.is_none() && state.options.may_read_system_keys)
+        {
+            let core = self.core();
+            timekeeper::prepare_read(&core.time_keeper, &core.queue, begin, end);
+        }
+    }
+
+    /// The value of a key, `None` where there is none. A key longer than any may be has no value.
+    ///
+    /// # Errors
+    /// 2004 outside the legal range, 1036 where a versionstamp makes the value unknown, 1007 when the read version is
+    /// too old, and whatever ended the transaction.
+    pub fn get(&self, key: &[u8], snapshot: bool) -> Result<Option<Vec<u8>>> {
+        self.prepare_read(key, key);
+        self.with(|state, core| {
+            if special::is_special(key) {
+                state.deferred.map_or(Ok(()), Err)?;
+                return special::get(state, self.handle(), key);
+            }
+            core.counters.reads.add(1);
+            state.check_usable()?;
+            if key >= state.max_read_key() && key != METADATA_VERSION_KEY {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            if key.len() > read_key_bytes_max(key) {
+                return Ok(None);
+            }
+            let value = view(state, core, snapshot, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
+            core.counters.bytes_read.add(value.as_ref().map_or(0, |value| key.len() + value.len()) as u64);
+            state.cost.add_read(key.len() + value.as_ref().map_or(0, Vec::len));
+            if !snapshot {
+                state.add_read_conflict_of(key);
+            }
+            Ok(value)
+        })
+    }
+
+    /// The key that a selector means; the empty key before the first, `\xff` (or `\xff\xff`) past the last.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn get_key(&self, selector: KeySelector<'_>, snapshot: bool) -> Result<Vec<u8>> {
+        self.prepare_read(selector.key, selector.key);
+        self.with(|state, core| {
+            core.counters.key_reads.add(1);
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if selector.key > max_key {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            let outcome = view(state, core, snapshot, |view| get_key(view, selector, max_key))?;
+            Ok(settle(state, outcome, snapshot))
+        })
+    }
+
+    /// The pairs between two selectors, in order or in reverse.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`]; 2210, 2012 and 2000 for limits and modes that are not valid.
+    pub fn get_range(
+        &self,
+        begin: KeySelector<'_>,
+        end: KeySelector<'_>,
+        options: &RangeOptions,
+    ) -> Result<RangeResult> {
+        let limits = Limits::of(options)?;
+        self.prepare_read(begin.key, end.key);
+        self.with(|state, core| {
+            if special::is_special_range(begin.key, end.key) {
+                state.deferred.map_or(Ok(()), Err)?;
+                limits.check()?;
+                return special::get_range(state, self.handle(), begin, end, limits, options.reverse);
+            }
+            core.counters.range_reads.add(1);
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if begin.key > max_key || end.key > max_key {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            limits.check()?;
+            if KeySelector::are_inverted(&begin, &end) {
+                return Ok(RangeResult::default());
+            }
+            let rules = match state.options.read_your_writes_disabled {
+                true => Rules::Native,
+                false => Rules::ReadYourWrites,
+            };
+            let read = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
+            let result = read_range(state, core, read, options.snapshot)?;
+            core.counters.keys_read.add(result.pairs.len() as u64);
+            core.counters.bytes_read.add(result.arena.len() as u64);
+            state.cost.add_read(result.arena.len());
+            Ok(result)
+        })
+    }
+
+    /// The pairs of an index and the records that a mapper makes of each; see [`MappedRange`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get_range`]; 2108 for a snapshot read and without read-your-writes, 2039 where it would read
+    /// what this transaction wrote, 2030, 2032, 2041, 2042 and 2043 for a mapper that is not valid or does not fit.
+    pub fn get_mapped_range(
+        &self,
+        begin: KeySelector<'_>,
+        end: KeySelector<'_>,
+        mapper: &[u8],
+        options: &RangeOptions,
+    ) -> Result<MappedRange> {
+        let limits = Limits::of(options)?;
+        self.with(|state, core| {
+            core.counters.range_reads.add(1);
+            if special::is_special_range(begin.key, end.key) {
+                return Err(state.deferred.unwrap_or(Error::CLIENT_INVALID_OPERATION));
+            }
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if begin.key > max_key || end.key > max_key {
+                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+            }
+            limits.check()?;
+            if KeySelector::are_inverted(&begin, &end) {
+                return Ok(MappedRange::default());
+            }
+            if options.snapshot || state.options.read_your_writes_disabled {
+                return Err(Error::UNSUPPORTED_OPERATION);
+            }
+            let rules = Rules::ReadYourWrites;
+            let index = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
+            let read = view_stored(state, core, |view| Ok(mapped::read(view, index, mapper)))??;
+            let ranges = || read.answer.records.iter().map(|records| &records.pairs).chain([&read.answer.index]);
+            core.counters.keys_read.add(ranges().map(|range| range.pairs.len() as u64).sum());
+            core.counters.bytes_read.add(ranges().map(|range| range.arena.len() as u64).sum());
+            for (begin, end) in &read.conflicts {
+                let touched = state.writes.first_touched(begin, end);
+                state.add_read_conflict(begin, touched.as_deref().unwrap_or(end));
+                if touched.is_some() {
+                    return Err(Error::MAPPED_RANGE_READS_YOUR_WRITES);
+                }
+            }
+            Ok(read.answer)
+        })
+    }
+
+    /// Bytes of keys and values in `[begin, end)`, system keys included: exact up to 100,000 keys, else an estimate. Makes
+    /// no conflict, and does not see what the transaction wrote.
+    ///
+    /// # Errors
+    /// 2005 where begin is above end, and whatever ended the transaction.
+    pub fn get_estimated_range_size_bytes(&self, begin: &[u8], end: &[u8]) -> Result<i64> {
+        if begin > end {
+            return Err(Error::INVERTED_RANGE);
+        }
+        self.with(|state, _| state.check_usable())?;
+        range_size::size(self.measured(), begin, end)
+    }
+
+    /// Keys that cut `[begin, end)` into pieces of about `chunk_size_bytes`, begin and end included. A piece of more than
+    /// 100,000 keys or with values above a page is cut less exactly.
+    ///
+    /// # Errors
+    /// As [`Transaction::get_estimated_range_size_bytes`]; 2000 for a size that is not positive, 2004 outside the legal
+    /// range.
+    pub fn get_range_split_points(&self, begin: &[u8], end: &[u8], chunk_size_bytes: i64) -> Result<Vec<Vec<u8>>> {
+        if begin > end {
+            return Err(Error::INVERTED_RANGE);
+        }
+        self.with(|state, _| {
+            state.check_usable()?;
+            let max_key = state.max_read_key();
+            if begin > max_key || end > max_key { Err(Error::KEY_OUTSIDE_LEGAL_RANGE) } else { Ok(()) }
+        })?;
+        if chunk_size_bytes <= 0 {
+            return Err(Error::CLIENT_INVALID_OPERATION);
+        }
+        range_size::split_points(self.measured(), begin, end, chunk_size_bytes)
+    }
+
+    /// Where a key is kept: one made-up address, since it is this process; none for a key past the system keys. It has a
+    /// port, as from API version 630 on.
+    ///
+    /// # Errors
+    /// Whatever ended the transaction.
+    pub fn get_addresses_for_key(&self, key: &[u8]) -> Result<Vec<String>> {
+        self.with(|state, _| state.check_usable())?;
+        Ok((key < SYSTEM_END).then(|| status::ADDRESS.to_owned()).into_iter().collect())
+    }
+}

@@ -1,0 +1,33 @@
+//! What ends a transaction at its deadline.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use crate::base::error::Error;
+use crate::base::lock::lock;
+use crate::shared::core::Core;
+use crate::shared::timer::TimerId;
+use crate::transaction::state::State;
+
+/// Ends the transaction at its deadline, if it is still the same life of it.
+pub(crate) fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core, deadline: Instant) -> TimerId {
+    let shared = Arc::clone(shared);
+    core.timer.schedule(deadline, move || {
+        let mut state = lock(&shared);
+        if state.generation == generation {
+            state.end(Error::TRANSACTION_TIMED_OUT);
+        }
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        calls.into_iter().for_each(|call| call());
+    })
+}
+
+/// Sees to it that the transaction's timeout ends the answers that are due after it.
+pub(crate) fn arm_timeout(shared: &Arc<Mutex<State>>, state: &State, core: &Core) {
+    if let Some(deadline) = state.deadline()
+        && state.late.iter().any(|late| late.due.is_some_and(|due| due > deadline))
+    {
+        time_out(shared, state.generation, core, deadline);
+    }
+}
