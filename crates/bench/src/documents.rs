@@ -3,7 +3,7 @@
 use serde_json::json;
 
 /// The mixing function of splitmix64 (Steele, Lea, Flood 2014): a good hash of a counter.
-pub fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -28,12 +28,12 @@ impl Random {
 }
 
 /// The id of document `number`.
-pub fn id(number: u64) -> String {
+pub(crate) fn id(number: u64) -> String {
     format!("doc{number:08}")
 }
 
 /// The number of the first document whose id stands in `bytes`.
-pub fn number(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn number(bytes: &[u8]) -> Option<usize> {
     memchr::memmem::find_iter(bytes, b"doc").find_map(|at| {
         let digits = std::str::from_utf8(bytes.get(at + 3..at + 11)?).ok()?;
         digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
@@ -41,7 +41,7 @@ pub fn number(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The JSON text of document `number`, with its `_id` if asked for.
-pub fn text(number: u64, with_id: bool) -> String {
+pub(crate) fn text(number: u64, with_id: bool) -> String {
     const KINDS: [&str; 8] = ["order", "invoice", "user", "visit", "note", "task", "event", "photo"];
     let mut r = Random(mix(number ^ 0xC0FFEE));
     let mut value = json!({
@@ -71,7 +71,7 @@ pub fn text(number: u64, with_id: bool) -> String {
 }
 
 /// A `_bulk_docs` request with the documents of `numbers`.
-pub fn bulk(numbers: std::ops::Range<u64>) -> String {
+pub(crate) fn bulk(numbers: std::ops::Range<u64>) -> String {
     let documents: Vec<String> = numbers.map(|number| text(number, true)).collect();
     format!("{{\"docs\":[{}]}}", documents.join(","))
 }

@@ -72,7 +72,7 @@ struct Rounds {
 /// The medians of all rounds: `update_plain`, `update_history`, `update_conflicts` and the same with `read_`, a second,
 /// and each once more with `_cpu_us` behind it: the server's processor time for one in microseconds.
 /// Must run on a current-thread runtime.
-pub async fn run(target: &Target) -> Result<Value, LoadError> {
+pub(crate) async fn run(target: &Target) -> Result<Value, LoadError> {
     let mut all = Vec::new();
     for kind in KINDS {
         let target = Target { database: format!("{}-{}", target.database, kind.name), ..target.clone() };

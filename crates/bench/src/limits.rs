@@ -3,7 +3,7 @@
 use std::io;
 
 /// Raises this process' limit to what it may have; processes that it starts inherit it. Gives the limit.
-pub fn raise_open_files() -> io::Result<u64> {
+pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a struct of the kind that the call fills in.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {

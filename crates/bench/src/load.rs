@@ -20,7 +20,7 @@ use crate::{
 
 /// Why a load gave no figures.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub(crate) enum LoadError {
     /// The connection or a request failed.
     #[error(transparent)]
     Client(#[from] flatbed_client::Error),
@@ -40,7 +40,7 @@ pub enum LoadError {
 
 /// The server and database that are loaded.
 #[derive(Clone)]
-pub struct Target {
+pub(crate) struct Target {
     /// The server.
     pub url: Url,
     /// The database's path, `/bench`.
@@ -51,7 +51,7 @@ pub struct Target {
 
 /// One request of many workers.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A new document a request, numbered from this on.
     Put(u64),
     /// A random one of the first so many documents.
@@ -88,7 +88,12 @@ impl Clock {
 }
 
 /// A request that must be answered with 2xx; gives the answer's body.
-pub async fn expect(connection: &mut Connection, method: Method, path: &str, body: Bytes) -> Result<Bytes, LoadError> {
+pub(crate) async fn expect(
+    connection: &mut Connection,
+    method: Method,
+    path: &str,
+    body: Bytes,
+) -> Result<Bytes, LoadError> {
     let answer = connection.call(method.clone(), path, body).await?;
     match answer.status {
         200..300 => Ok(answer.body),
@@ -97,7 +102,7 @@ pub async fn expect(connection: &mut Connection, method: Method, path: &str, bod
 }
 
 /// Deletes the database, if it is there, and makes it anew.
-pub async fn fresh(target: &Target) -> Result<(), LoadError> {
+pub(crate) async fn fresh(target: &Target) -> Result<(), LoadError> {
     let mut connection = Connection::open(&target.url).await?;
     connection.call(Method::DELETE, &target.database, Bytes::new()).await?;
     expect(&mut connection, Method::PUT, &target.database, Bytes::new()).await?;
@@ -106,7 +111,13 @@ pub async fn fresh(target: &Target) -> Result<(), LoadError> {
 
 /// Requests one after the other on each of `workers` connections, until `count` are done or `seconds` are over.
 /// Must run on a current-thread runtime.
-pub async fn single(target: &Target, kind: Kind, workers: usize, count: u64, seconds: u64) -> Result<Value, LoadError> {
+pub(crate) async fn single(
+    target: &Target,
+    kind: Kind,
+    workers: usize,
+    count: u64,
+    seconds: u64,
+) -> Result<Value, LoadError> {
     let clock = Clock::start(target);
     let end = Instant::now() + Duration::from_secs(seconds);
     let next = Rc::new(Cell::new(0_u64));
@@ -162,7 +173,7 @@ pub async fn single(target: &Target, kind: Kind, workers: usize, count: u64, sec
 
 /// `_bulk_docs` requests of `batch` documents, one after the other, until `count` documents are written or `seconds` are
 /// over. The rate leaves out the time in which the generator makes the documents' text.
-pub async fn bulk(target: &Target, batch: u64, count: u64, seconds: u64) -> Result<Value, LoadError> {
+pub(crate) async fn bulk(target: &Target, batch: u64, count: u64, seconds: u64) -> Result<Value, LoadError> {
     let clock = Clock::start(target);
     let mut connection = Connection::open(&target.url).await?;
     let path = format!("{}/_bulk_docs", target.database);
@@ -185,7 +196,7 @@ pub async fn bulk(target: &Target, batch: u64, count: u64, seconds: u64) -> Resu
 }
 
 /// A GET of `path` below the database, whose rows are counted as they come.
-pub async fn rows(target: &Target, path: &str) -> Result<Value, LoadError> {
+pub(crate) async fn rows(target: &Target, path: &str) -> Result<Value, LoadError> {
     let clock = Clock::start(target);
     let mut connection = Connection::open(&target.url).await?;
     let whole = format!("{}{path}", target.database);
@@ -219,7 +230,7 @@ fn row_id(line: &[u8]) -> Option<String> {
 
 /// From the acknowledgement of a write to its row on a continuous feed: `count` writes, `rate` a second. A row may come
 /// before the acknowledgement: then the figure is negative.
-pub async fn latency(target: &Target, count: u64, rate: u64) -> Result<Value, LoadError> {
+pub(crate) async fn latency(target: &Target, count: u64, rate: u64) -> Result<Value, LoadError> {
     const BASE: u64 = 50_000_000;
     let local = LocalSet::new();
     local

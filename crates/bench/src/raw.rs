@@ -14,7 +14,7 @@ use crate::{documents, stats::rounded};
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
-pub enum RawError {
+pub(crate) enum RawError {
     /// An error of the engine.
     #[error(transparent)]
     Storage(#[from] FdbError),
@@ -39,7 +39,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 
 /// Reads all keys of the data directory `source`, which holds `documents` documents and is not in use, and writes them
 /// into a new one in `scratch`, a document's share in each transaction. Boots FoundationDB's network: once a process.
-pub fn run(source: &Path, scratch: &Path, documents: usize) -> Result<Vec<Value>, RawError> {
+pub(crate) fn run(source: &Path, scratch: &Path, documents: usize) -> Result<Vec<Value>, RawError> {
     backend::select(Backend::Embedded)?;
     let network = FdbApiBuilder::default().build()?;
     // SAFETY: the guard is dropped at the end of this function, before the process ends.

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 
 /// Why a server is not there.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerError {
+pub(crate) enum ServerError {
     /// The program cannot be run.
     #[error("{program}: {source}", program = program.display())]
     Run {
@@ -35,7 +35,7 @@ pub enum ServerError {
 }
 
 /// A running server with a directory of its own.
-pub struct Server {
+pub(crate) struct Server {
     /// Where it listens.
     pub url: Url,
     /// Its data.
@@ -45,12 +45,12 @@ pub struct Server {
 
 impl Server {
     /// Starts Flatbed's binary on the embedded engine in `directory`.
-    pub async fn flatbed(binary: &Path, directory: &Path) -> Result<Server, ServerError> {
+    pub(crate) async fn flatbed(binary: &Path, directory: &Path) -> Result<Server, ServerError> {
         Self::flatbed_with(binary, directory, &[]).await
     }
 
     /// The same, with variables of the environment.
-    pub async fn flatbed_with(
+    pub(crate) async fn flatbed_with(
         binary: &Path,
         directory: &Path,
         variables: &[(&str, &str)],
@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// Starts npm's pouchdb-server, whose script is `script`, on LevelDB in `directory`.
-    pub async fn pouchdb(script: &Path, directory: &Path) -> Result<Server, ServerError> {
+    pub(crate) async fn pouchdb(script: &Path, directory: &Path) -> Result<Server, ServerError> {
         let port = free_port()?;
         std::fs::create_dir_all(directory)?;
         let config = directory.join("config.json");
@@ -78,12 +78,12 @@ impl Server {
     }
 
     /// The server's process; `None` once it has ended.
-    pub fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
     /// Asks the server to stop and waits until it has.
-    pub async fn stop(mut self) -> io::Result<()> {
+    pub(crate) async fn stop(mut self) -> io::Result<()> {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             // SAFETY: the child is ours and has not been waited for, so the id is still its own.
             unsafe { libc::kill(pid, libc::SIGTERM) };

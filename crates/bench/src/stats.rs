@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs, path::Path};
 use serde_json::{Value, json};
 
 /// Percentiles of latencies in milliseconds; null without any.
-pub fn percentiles(latencies_ms: &mut [f64]) -> Value {
+pub(crate) fn percentiles(latencies_ms: &mut [f64]) -> Value {
     latencies_ms.sort_by(f64::total_cmp);
     let Some(last) = latencies_ms.len().checked_sub(1) else { return Value::Null };
     let at = |share: f64| rounded(latencies_ms[((latencies_ms.len() as f64 * share) as usize).min(last)], 1000.0);
@@ -13,23 +13,23 @@ pub fn percentiles(latencies_ms: &mut [f64]) -> Value {
 }
 
 /// The middle of some figures; not a number without any.
-pub fn median(figures: &mut [f64]) -> f64 {
+pub(crate) fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// `value` to the nearest 1/`parts`.
-pub fn rounded(value: f64, parts: f64) -> f64 {
+pub(crate) fn rounded(value: f64, parts: f64) -> f64 {
     (value * parts).round() / parts
 }
 
 /// Processor seconds that this process has used, without the servers that it started.
-pub fn own_cpu_s() -> f64 {
+pub(crate) fn own_cpu_s() -> f64 {
     process_cpu_s(std::process::id()).unwrap_or_default()
 }
 
 /// Processor seconds that a process and its descendants have used; 0 for one that is gone.
-pub fn cpu_s(pid: u32) -> f64 {
+pub(crate) fn cpu_s(pid: u32) -> f64 {
     family(pid).into_iter().filter_map(process_cpu_s).sum()
 }
 
@@ -43,7 +43,7 @@ fn process_cpu_s(pid: u32) -> Option<f64> {
 /// Resident memory of a process and its descendants, in MB: what it allocated itself, and pages of mapped files
 /// (LMDB's), which the kernel takes back when it needs them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Resident {
+pub(crate) struct Resident {
     /// `RssAnon`.
     pub anonymous_mb: f64,
     /// `RssFile`.
@@ -53,7 +53,7 @@ pub struct Resident {
 }
 
 /// Reads it from `/proc`.
-pub fn resident(pid: u32) -> Resident {
+pub(crate) fn resident(pid: u32) -> Resident {
     let mut sum = Resident::default();
     for pid in family(pid) {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -69,7 +69,7 @@ pub fn resident(pid: u32) -> Resident {
 }
 
 /// What a directory takes on the disk, in MB: blocks, so that a sparse file counts what it has.
-pub fn disk_mb(directory: &Path) -> f64 {
+pub(crate) fn disk_mb(directory: &Path) -> f64 {
     use std::os::unix::fs::MetadataExt;
     let mut blocks = 0_u64;
     let mut directories = vec![directory.to_owned()];

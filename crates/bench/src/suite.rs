@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// What to run.
-pub struct Options {
+pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
     /// The script of npm's pouchdb-server, if it is installed.
@@ -37,7 +37,7 @@ pub struct Options {
 
 /// Why the suite did not finish.
 #[derive(Debug, thiserror::Error)]
-pub enum SuiteError {
+pub(crate) enum SuiteError {
     /// A server did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -57,7 +57,7 @@ pub enum SuiteError {
 }
 
 /// The figures of one server by name.
-pub type Figures = BTreeMap<&'static str, f64>;
+pub(crate) type Figures = BTreeMap<&'static str, f64>;
 
 /// The rows of the table: a figure's name, what it is, what CouchDB 3.5.0 reached with the same generator on a quiet
 /// machine of the kind that the aims were set for, and the aim.
@@ -93,7 +93,7 @@ const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
 const MODEL: &[(&str, &str)] = &[("FLATBED_FDB_LATENCY_US", "1000,500,2000"), ("FLATBED_FDB_SERVER", "1")];
 
 /// Runs all loads; prints a line of JSON each, and at the end the table. Both are also left in the directory.
-pub async fn run(options: &Options) -> Result<(), SuiteError> {
+pub(crate) async fn run(options: &Options) -> Result<(), SuiteError> {
     fs::create_dir_all(&options.directory)?;
     let mut log = fs::File::create(options.directory.join("results.jsonl"))?;
 
@@ -173,7 +173,7 @@ async fn under_the_model(
 }
 
 /// Removes a directory with what is in it, if it is there.
-pub fn remove(directory: &Path) -> io::Result<()> {
+pub(crate) fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,4 +1,5 @@
 //! Nanoseconds for each step of a document's way in and out: `cargo run --release -p flatbed-flatten --example flatten_bench`.
+#![allow(clippy::expect_used)]
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -178,7 +178,7 @@ impl Term {
         } else {
             let bytes = integer.unsigned_abs().to_le_bytes();
             let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-            self.big(integer < 0, &bytes[..len]);
+            self.big(integer < 0, bytes.get(..len).unwrap_or_default());
         }
     }
 

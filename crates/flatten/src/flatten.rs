@@ -204,6 +204,7 @@ impl<I: FieldIds> Flattener<'_, I> {
         self.up(above);
     }
 
+    #[expect(clippy::indexing_slicing, reason = "`fields` only grows from `first`")]
     fn object(&mut self, members: &Members<'_>, value: &Value<'_>) {
         let first = self.fields.len();
         let mut last: Option<Field> = None;
@@ -242,6 +243,7 @@ impl<I: FieldIds> Flattener<'_, I> {
     }
 
     /// The members `first..end` of `fields`.
+    #[expect(clippy::indexing_slicing, reason = "`object` put a field there for each member")]
     fn members(&mut self, members: &Members<'_>, first: usize, end: usize) {
         let base = self.path.len();
         for at in first..end {
@@ -257,6 +259,7 @@ impl<I: FieldIds> Flattener<'_, I> {
     }
 
     /// For each member in the order written: its place in the order of rows.
+    #[expect(clippy::indexing_slicing, reason = "`object` put a field there for each member")]
     fn permutation(&mut self, first: usize) {
         let mut sorted = vec![0; self.fields.len() - first];
         for (at, field) in self.fields[first..].iter().enumerate() {
@@ -269,6 +272,7 @@ impl<I: FieldIds> Flattener<'_, I> {
 }
 
 /// The order of two members' path elements: literals sort before integers.
+#[expect(clippy::indexing_slicing, reason = "a field's place is that of a member")]
 fn sorts(members: &Members<'_>, a: &Field, b: &Field) -> std::cmp::Ordering {
     a.id.cmp(&b.id).then_with(|| match a.id {
         Some(_) => std::cmp::Ordering::Equal,

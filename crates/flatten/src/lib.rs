@@ -42,6 +42,7 @@
 //!
 //! A body without members is one row, `16` at the empty path.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
 
 mod error;
 pub mod etf;

@@ -36,9 +36,9 @@ pub enum Element<'p> {
 /// Appends an integer element: 1 to 9 bytes.
 pub fn put_int(path: &mut Vec<u8>, value: u64) {
     let bytes = value.to_be_bytes();
-    let skip = (value.leading_zeros() / 8) as usize;
-    path.push(INT_ZERO + (8 - skip) as u8);
-    path.extend_from_slice(&bytes[skip..]);
+    let shortest = bytes.get((value.leading_zeros() / 8) as usize..).unwrap_or_default();
+    path.push(INT_ZERO + shortest.len() as u8);
+    path.extend_from_slice(shortest);
 }
 
 /// Appends a literal element: [`literal_len`] bytes.
@@ -67,8 +67,8 @@ pub fn take(path: &[u8]) -> Option<(Element<'_>, usize)> {
     let mut name: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     let mut at = 1;
     loop {
-        let rest = &path[at..];
-        let piece = &rest[..rest.iter().position(|byte| *byte == 0)?];
+        let rest = path.get(at..)?;
+        let piece = rest.get(..rest.iter().position(|byte| *byte == 0)?)?;
         if name.is_empty() {
             name = Cow::Borrowed(piece);
         } else {
@@ -143,7 +143,7 @@ pub fn display(path: &[u8]) -> String {
             None => (rest.iter().try_for_each(|byte| write!(out, "{byte:02x}")), rest.len()),
         };
         debug_assert!(written.is_ok());
-        rest = &rest[used..];
+        rest = rest.get(used..).unwrap_or_default();
     }
     out
 }

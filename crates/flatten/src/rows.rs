@@ -80,7 +80,7 @@ impl<'r> Entry<'r> {
         let rest = cursor.slice(len)?;
         let from_scalar = cursor.0;
         cursor.scalar()?;
-        let scalar = &from_scalar[..from_scalar.len() - cursor.0.len()];
-        Ok(Entry { shared, rest, scalar, bytes: &before[..before.len() - cursor.0.len()] })
+        let passed = |from: &'r [u8]| from.get(..from.len() - cursor.0.len()).unwrap_or_default();
+        Ok(Entry { shared, rest, scalar: passed(from_scalar), bytes: passed(before) })
     }
 }

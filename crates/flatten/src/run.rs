@@ -101,7 +101,8 @@ impl Packer {
         let run = std::mem::take(&mut self.run);
         let value = match self.compressed(&run) {
             Some(compressed) => compressed,
-            None if self.rows == 1 => run[1..].to_vec(),
+            // Without the tag.
+            None if self.rows == 1 => run.get(1..).unwrap_or_default().to_vec(),
             None => run,
         };
         self.pairs.push((std::mem::take(&mut self.key), value));
@@ -113,13 +114,14 @@ impl Packer {
         if self.options.compressed_from_bytes.is_none_or(|from| run.len() < from) {
             return None;
         }
-        let block = lz4_flex::block::compress(&run[1..]);
+        let (_, rows) = run.split_first()?;
+        let block = lz4_flex::block::compress(rows);
         if block.len() + run.len() / 8 > run.len() {
             return None;
         }
         let mut out = Vec::with_capacity(block.len() + 6);
         out.push(RUN_LZ4);
-        put_varint(&mut out, run.len() as u64 - 1);
+        put_varint(&mut out, rows.len() as u64);
         out.extend_from_slice(&block);
         Some(out)
     }

@@ -166,7 +166,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
             }
         }
         let shared = shared + more;
-        let differs = &rest[more..];
+        let differs = rest.get(more..).ok_or(DecodeError::BadRun)?;
         if shared + differs.len() > PATH_BYTES_MAX {
             return Err(DecodeError::BadPath);
         }
@@ -201,7 +201,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
             }
             return self.scalar(scalar);
         }
-        let (element, used) = take(&self.path[at..]).ok_or(DecodeError::BadPath)?;
+        let (element, used) = self.path.get(at..).and_then(take).ok_or(DecodeError::BadPath)?;
         let kind = match element {
             Element::Int(ARRAY) => Kind::Array,
             Element::Int(PART) => Kind::String,
@@ -241,7 +241,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         }
         let frame = self.frames.last_mut().ok_or(DecodeError::BadPath)?;
         let at = frame.path_bytes;
-        let (element, used) = take(&self.path[at..]).ok_or(DecodeError::BadPath)?;
+        let (element, used) = self.path.get(at..).and_then(take).ok_or(DecodeError::BadPath)?;
         let end = at + used;
         frame.element_end = end;
         match (frame.kind, element) {
@@ -338,7 +338,8 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
                     return Err(DecodeError::BadOrder);
                 }
                 if !frame.order.is_empty() {
-                    reorder(self.out, &self.starts[frame.starts..], &frame.order)?;
+                    let starts = self.starts.get(frame.starts..).ok_or(DecodeError::BadOrder)?;
+                    reorder(self.out, starts, &frame.order)?;
                 }
                 self.starts.truncate(frame.starts);
                 if bare {
@@ -392,10 +393,11 @@ fn reorder(out: &mut Vec<u8>, starts: &[usize], order: &[u8]) -> Result<(), Deco
         }
         // A comma stands between a member and the next.
         let end = starts.get(place + 1).map_or(sorted.len(), |next| next - first - 1);
+        let member = starts.get(place).and_then(|start| sorted.get(start - first..end)).ok_or(DecodeError::BadOrder)?;
         if written > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(&sorted[starts[place] - first..end]);
+        out.extend_from_slice(member);
     }
     if cursor.is_empty() { Ok(()) } else { Err(DecodeError::BadOrder) }
 }

@@ -1,4 +1,5 @@
 //! Revision ids that CouchDB 3.5.0 gave, edit by edit.
+#![allow(clippy::unwrap_used)]
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_flatten::json::{Limits, Value, parse};

@@ -1,4 +1,5 @@
 //! What goes in comes out, in any layout.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Rows and runs drawn out.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

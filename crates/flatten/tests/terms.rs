@@ -1,5 +1,6 @@
 //! Terms beyond the recorded ones. The hashes are from an independent encoder of Erlang's external term format, itself
 //! checked against recorded ids.
+#![allow(clippy::unwrap_used)]
 
 use flatbed_flatten::etf::body_revision;
 use flatbed_flatten::json::{Limits, parse};

@@ -1,6 +1,7 @@
 //! However deep what a function makes of itself, its call ends with an answer, and the process goes on.
 //!
 //! Each runs in a child process, which a stack that overflows would end.
+#![allow(clippy::expect_used)]
 
 use std::process::Command;
 use std::time::Duration;

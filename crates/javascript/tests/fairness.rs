@@ -1,4 +1,5 @@
 //! One database's functions do not keep the others' waiting, and waiting is not running.
+#![allow(clippy::expect_used)]
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
 //! Functions of design documents, well-behaved ones and others.
+#![allow(clippy::expect_used)]
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! What one request's functions leave behind, no other request's see: neither in another database with the same design
 //! document, nor of another user in the same.
+#![allow(clippy::expect_used)]
 
 use flatbed_javascript::{Caller, Design, Error, Runner, RunnerOptions, Validation};
 

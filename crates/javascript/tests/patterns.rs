@@ -1,4 +1,5 @@
 //! Regular expressions of functions: ordinary ones find what they should, and none keeps its call from being stopped.
+#![allow(clippy::expect_used)]
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@
 //! A selector is an object of conditions on fields, all of which must hold; `{"a.b":{"$gt":1}}` and
 //! `{"a":{"b":{"$gt":1}}}` mean the same field. What each operator means is CouchDB's documentation of selectors.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
 
 mod compile;
 mod order;

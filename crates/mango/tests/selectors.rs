@@ -1,4 +1,5 @@
 //! Selectors against documents.
+#![allow(clippy::unwrap_used)]
 
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{Exhausted, InvalidSelector, Selector, compare};

@@ -5,6 +5,7 @@
 //! replica, and how the line of ancestors of a leaf is kept so that an edit does not rewrite all of it. It does no I/O
 //! and knows no keys.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
 
 mod ancestry;
 mod rev_id;

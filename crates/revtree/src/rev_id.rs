@@ -73,6 +73,7 @@ impl RevId {
     }
 
     /// Appends the id's text to `out`.
+    #[expect(clippy::indexing_slicing, reason = "a u64 has at most 20 digits")]
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut digits = [0_u8; 20];
         let mut at = digits.len();
@@ -163,7 +164,7 @@ fn parse_hash(text: &str) -> Hash {
     let mut bytes = [0_u8; 16];
     if digits.len() == 32 {
         let whole =
-            bytes.iter_mut().zip(digits.chunks_exact(2)).all(|(byte, pair)| match (nibble(pair[0]), nibble(pair[1])) {
+            bytes.iter_mut().zip(digits.as_chunks().0).all(|(byte, [high, low])| match (nibble(*high), nibble(*low)) {
                 (Some(high), Some(low)) => {
                     *byte = high << 4 | low;
                     true
@@ -186,12 +187,13 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "half a byte is below 16")]
 fn hex(bytes: &[u8; 16]) -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut out = [0_u8; 32];
-    for (pair, byte) in out.chunks_exact_mut(2).zip(bytes) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
+    for ([high, low], byte) in out.as_chunks_mut().0.iter_mut().zip(bytes) {
+        *high = DIGITS[usize::from(byte >> 4)];
+        *low = DIGITS[usize::from(byte & 15)];
     }
     out
 }

@@ -1,4 +1,5 @@
 //! Trees from paths: whatever the order and wherever paths are cut, the same tree.
+#![allow(clippy::unwrap_used)]
 
 use flatbed_revtree::{Branch, Merged, RevId, Tree};
 use proptest::prelude::*;

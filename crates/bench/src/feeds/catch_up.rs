@@ -57,7 +57,7 @@ fn hash(rev: &[u8]) -> u64 {
 
 /// Why the follower has not come to the end.
 #[derive(Debug, thiserror::Error)]
-pub enum CatchUpError {
+pub(super) enum CatchUpError {
     /// The connection.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -129,7 +129,7 @@ fn follow(
 }
 
 /// Follows `target` from its beginning; the database holds the documents 0 to `documents`.
-pub async fn run(
+pub(super) async fn run(
     server: &Server,
     target: &Target,
     documents: u64,

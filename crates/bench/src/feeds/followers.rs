@@ -40,7 +40,7 @@ const WINDOW_BYTES: u32 = 1 << 20;
 
 /// Why a feed broke.
 #[derive(Debug, thiserror::Error)]
-pub enum FollowError {
+pub(super) enum FollowError {
     /// The connection.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -57,7 +57,7 @@ pub enum FollowError {
 
 /// What feeds to open.
 #[derive(Clone)]
-pub struct Plan {
+pub(super) struct Plan {
     /// The server.
     pub address: SocketAddr,
     /// How many feeds.
@@ -70,7 +70,7 @@ pub struct Plan {
 
 /// What a follower has seen at the end.
 #[derive(Clone, Default)]
-pub struct Seen {
+pub(super) struct Seen {
     /// Its database.
     pub database: usize,
     /// How many rows.
@@ -80,7 +80,7 @@ pub struct Seen {
 }
 
 /// What all followers have seen.
-pub struct Report {
+pub(super) struct Report {
     /// Each one's.
     pub seen: Vec<Seen>,
     /// From acknowledgements to rows, each row of each follower.
@@ -101,7 +101,7 @@ struct Shared {
 }
 
 /// Followers at work.
-pub struct Followers {
+pub(super) struct Followers {
     thread: JoinHandle<io::Result<Report>>,
     stop: watch::Sender<bool>,
     opened: Arc<AtomicUsize>,
@@ -109,7 +109,7 @@ pub struct Followers {
 
 impl Followers {
     /// Begins to open the feeds.
-    pub fn start(plan: Plan, tally: Arc<Tally>) -> io::Result<Followers> {
+    pub(super) fn start(plan: Plan, tally: Arc<Tally>) -> io::Result<Followers> {
         let (stop, mut stopped) = watch::channel(false);
         let opened = Arc::new(AtomicUsize::new(0));
         let seen = (0..plan.feeds).map(|feed| Seen { database: feed % plan.databases, ..Seen::default() }).collect();
@@ -140,7 +140,7 @@ impl Followers {
     }
 
     /// Waits until this many feeds have begun; false where that takes longer than a minute without one more.
-    pub async fn opened(&self, feeds: usize) -> bool {
+    pub(super) async fn opened(&self, feeds: usize) -> bool {
         let (mut last, mut since) = (0, Instant::now());
         loop {
             let opened = self.opened.load(Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl Followers {
     }
 
     /// Closes all feeds.
-    pub fn stop(self) -> io::Result<Report> {
+    pub(super) fn stop(self) -> io::Result<Report> {
         let _ = self.stop.send(true);
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the followers' thread failed")))
     }

@@ -43,7 +43,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// What to run.
-pub struct Options {
+pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
     /// Where the data and the results go.
@@ -63,7 +63,7 @@ const CATCH_UP: [&str; 2] = ["catch-up", "catch-up-docs"];
 
 /// Why a case gave no figures.
 #[derive(Debug, thiserror::Error)]
-pub enum FeedsError {
+pub(crate) enum FeedsError {
     /// The server did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -151,7 +151,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// Runs the cases; prints a line of JSON each, and at the end the table. Both are also left in the directory.
-pub async fn run(options: &Options) -> Result<(), FeedsError> {
+pub(crate) async fn run(options: &Options) -> Result<(), FeedsError> {
     let all = cases();
     for wanted in &options.cases {
         let names: Vec<String> = all.iter().map(Case::name).chain(CATCH_UP.map(str::to_owned)).collect();

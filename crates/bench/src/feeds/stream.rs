@@ -6,7 +6,7 @@ use crate::documents;
 
 /// What is wrong with a feed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum StreamError {
+pub(super) enum StreamError {
     /// Something else than a 200 with chunks.
     #[error("not a streamed answer: {0}")]
     Head(String),
@@ -25,7 +25,7 @@ pub enum StreamError {
 }
 
 /// A row.
-pub struct Row<'a> {
+pub(super) struct Row<'a> {
     /// Its document's number in the load.
     pub number: usize,
     /// From its first brace to its last.
@@ -33,14 +33,14 @@ pub struct Row<'a> {
 }
 
 /// The value of the first member `name` (`"name":"`) of a text.
-pub fn member<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+pub(super) fn member<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let rest = line.get(memmem::find(line, name)? + name.len()..)?;
     rest.get(..memchr(b'"', rest)?)
 }
 
 /// Lines of rows, however they are cut into pieces; the order of their sequences is checked.
 #[derive(Default)]
-pub struct Rows {
+pub(super) struct Rows {
     /// A line that is not whole yet.
     rest: Vec<u8>,
     newest: Vec<u8>,
@@ -48,7 +48,7 @@ pub struct Rows {
 
 impl Rows {
     /// Takes more of the text and hands over each row that is whole. Empty lines are heartbeats.
-    pub fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
+    pub(super) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
         while let Some(end) = memchr(b'\n', data) {
             let (line, behind) = (&data[..end], &data[end + 1..]);
             data = behind;
@@ -96,7 +96,7 @@ enum Part {
 }
 
 /// An answer over HTTP/1.1 whose body comes in chunks.
-pub struct Chunked {
+pub(super) struct Chunked {
     part: Part,
     /// A head or a chunk's length that is not whole yet.
     rest: Vec<u8>,
@@ -105,17 +105,17 @@ pub struct Chunked {
 
 impl Chunked {
     /// Before the head.
-    pub fn new() -> Chunked {
+    pub(super) fn new() -> Chunked {
         Chunked { part: Part::Head, rest: Vec::new(), rows: Rows::default() }
     }
 
     /// Whether the head has come: the server has then read where `now` is.
-    pub fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         !matches!(self.part, Part::Head)
     }
 
     /// Takes what was read and hands over the rows in it.
-    pub fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
+    pub(super) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
         while !data.is_empty() {
             match self.part {
                 Part::Head => {

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 /// The table of followers begins so.
-pub const HEAD: &str = "| case | memory idle, MB | kB a feed | at work, peak MB | writes/s | write p50, p99 ms \
+pub(super) const HEAD: &str = "| case | memory idle, MB | kB a feed | at work, peak MB | writes/s | write p50, p99 ms \
     | acknowledged to last row p50, p99, max ms | to each row p50, p99 ms | rows/s | server CPU s | client CPU s \
     | server µs a row | by-seq reads, rows a write | transactions a write | watches set a write |\n\
     |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
 
 /// The table of one follower that begins at 0 begins so.
-pub const CATCH_UP_HEAD: &str = "\n| case | documents | rows/s | s | written meanwhile | memory before, peak MB | server CPU s \
+pub(super) const CATCH_UP_HEAD: &str = "\n| case | documents | rows/s | s | written meanwhile | memory before, peak MB | server CPU s \
     | server µs a row | client CPU s | by-seq reads |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
 
 fn cell(figures: &Value, pointer: &str) -> String {
@@ -21,7 +21,7 @@ fn cell(figures: &Value, pointer: &str) -> String {
 }
 
 /// One case of it.
-pub fn catch_up_row(figures: &Value) -> String {
+pub(super) fn catch_up_row(figures: &Value) -> String {
     let cell = |pointer: &str| cell(figures, pointer);
     let cells = [
         cell("/case"),
@@ -39,7 +39,7 @@ pub fn catch_up_row(figures: &Value) -> String {
 }
 
 /// One case of followers.
-pub fn row(figures: &Value) -> String {
+pub(super) fn row(figures: &Value) -> String {
     let cell = |pointer: &str| cell(figures, pointer);
     let several = |pointers: &[&str]| {
         pointers.iter().map(|pointer| cell(pointer)).filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join(", ")

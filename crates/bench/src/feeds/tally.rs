@@ -21,7 +21,7 @@ struct Write {
 }
 
 /// All writes of a case, by number.
-pub struct Tally {
+pub(super) struct Tally {
     start: Instant,
     writes: Vec<Write>,
     rows: AtomicU64,
@@ -29,7 +29,7 @@ pub struct Tally {
 
 impl Tally {
     /// Room for the writes 0 to `count`.
-    pub fn new(count: usize) -> Tally {
+    pub(super) fn new(count: usize) -> Tally {
         let writes = std::iter::repeat_with(Write::default).take(count).collect();
         Tally { start: Instant::now(), writes, rows: AtomicU64::new(0) }
     }
@@ -40,7 +40,7 @@ impl Tally {
     }
 
     /// The write `number` was acknowledged now.
-    pub fn acknowledge(&self, number: usize) {
+    pub(super) fn acknowledge(&self, number: usize) {
         if let Some(write) = self.writes.get(number) {
             write.acknowledged.store(self.nanoseconds(Instant::now()), Ordering::Release);
         }
@@ -48,7 +48,7 @@ impl Tally {
 
     /// A follower has the row of write `number`. Microseconds since its acknowledgement, 0 where the row came before;
     /// `None`: no such write.
-    pub fn row(&self, number: usize, at: Instant) -> Option<u64> {
+    pub(super) fn row(&self, number: usize, at: Instant) -> Option<u64> {
         let write = self.writes.get(number)?;
         let at = self.nanoseconds(at);
         write.last_row.fetch_max(at, Ordering::Relaxed);
@@ -61,13 +61,13 @@ impl Tally {
     }
 
     /// Rows that have come, of all writes and followers.
-    pub fn rows(&self) -> u64 {
+    pub(super) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
     /// From the acknowledgement to the last follower's row, in milliseconds; and how many rows of the `followers` that
     /// each write has are missing.
-    pub fn last_rows(&self, followers: u32) -> (Value, u64) {
+    pub(super) fn last_rows(&self, followers: u32) -> (Value, u64) {
         let mut latencies_ms = Vec::new();
         let mut missing = 0;
         for write in &self.writes {
@@ -82,13 +82,13 @@ impl Tally {
     }
 
     /// How many writes were acknowledged.
-    pub fn acknowledged(&self) -> usize {
+    pub(super) fn acknowledged(&self) -> usize {
         self.writes.iter().filter(|write| write.acknowledged.load(Ordering::Relaxed) > 0).count()
     }
 }
 
 /// Counts of microseconds, each within a 64th: many millions of latencies in little memory.
-pub struct Histogram(Vec<u64>);
+pub(super) struct Histogram(Vec<u64>);
 
 const MANTISSA_BITS: u32 = 6;
 
@@ -111,14 +111,14 @@ impl Histogram {
     }
 
     /// One more.
-    pub fn add(&mut self, microseconds: u64) {
+    pub(super) fn add(&mut self, microseconds: u64) {
         if let Some(count) = self.0.get_mut(Self::bucket(microseconds)) {
             *count += 1;
         }
     }
 
     /// In milliseconds; null without any.
-    pub fn percentiles(&self) -> Value {
+    pub(super) fn percentiles(&self) -> Value {
         let all: u64 = self.0.iter().sum();
         let Some(last) = self.0.iter().rposition(|count| *count > 0) else { return Value::Null };
         let at = |share: f64| {

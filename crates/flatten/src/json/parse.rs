@@ -120,6 +120,11 @@ impl<'a> Parser<'a> {
         self.bytes.get(self.at).copied().ok_or_else(|| self.error(ParseErrorKind::End))
     }
 
+    /// What is not read yet.
+    fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
     fn space(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.bytes.get(self.at) {
             self.at += 1;
@@ -143,7 +148,7 @@ impl<'a> Parser<'a> {
     }
 
     fn word(&mut self, word: &str, value: Value<'a>) -> Result<Value<'a>, ParseError> {
-        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
+        if !self.rest().starts_with(word.as_bytes()) {
             return Err(self.error(ParseErrorKind::Unexpected));
         }
         self.at += word.len();
@@ -248,7 +253,7 @@ impl<'a> Parser<'a> {
 
     /// Passes over what stands for itself in a string.
     fn plain(&mut self) {
-        self.at += plain_len(&self.bytes[self.at..]);
+        self.at += plain_len(self.rest());
     }
 
     fn escape(&mut self) -> Result<char, ParseError> {
@@ -272,7 +277,7 @@ impl<'a> Parser<'a> {
         let first = self.four_digits()?;
         let code = match first {
             0xd800..=0xdbff => {
-                if !self.bytes[self.at..].starts_with(b"\\u") {
+                if !self.rest().starts_with(b"\\u") {
                     return Err(self.error(ParseErrorKind::Escape));
                 }
                 self.at += 2;
@@ -301,7 +306,7 @@ impl<'a> Parser<'a> {
     fn number(&mut self) -> Result<Value<'a>, ParseError> {
         let start = self.at;
         let error = ParseError { kind: ParseErrorKind::Number, offset: start };
-        let shape = number_shape(&self.bytes[start..]).ok_or(error)?;
+        let shape = number_shape(self.rest()).ok_or(error)?;
         if shape.len > NUMBER_BYTES_MAX {
             return Err(error);
         }
@@ -317,6 +322,7 @@ impl<'a> Parser<'a> {
 }
 
 /// Leaves the last member of each name, where it stands (as CouchDB does); whether there were others.
+#[expect(clippy::indexing_slicing, reason = "`keep` has a place for each member")]
 fn drop_duplicates(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) -> bool {
     let mut keep: Option<Vec<bool>> = None;
     if members.len() <= PAIRWISE_MAX {

@@ -5,19 +5,19 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// How many bytes at the start stand for themselves in a JSON string: no quote, backslash or control character.
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(word) = bytes[at..].first_chunk::<8>() {
+    let mut rest = bytes;
+    while let Some((word, behind)) = rest.split_first_chunk::<8>() {
         let word = u64::from_le_bytes(*word);
         let below_space = word.wrapping_sub(ONES * 0x20) & !word;
         // A borrow can only mark bytes above a true one, and the lowest is what counts.
         let found = (below_space | zero_bytes(word ^ (ONES * 0x22)) | zero_bytes(word ^ (ONES * 0x5c))) & HIGHS;
         if found != 0 {
-            return at + (found.trailing_zeros() / 8) as usize;
+            return bytes.len() - rest.len() + (found.trailing_zeros() / 8) as usize;
         }
-        at += 8;
+        rest = behind;
     }
-    let rest = &bytes[at..];
-    at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len())
+    let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len());
+    bytes.len() - rest.len() + plain
 }
 
 /// The high bit of each byte that is zero (and perhaps of some above it).
@@ -36,7 +36,7 @@ pub(super) struct NumberShape {
 /// The number at the start of `bytes`; `None` if there is none by the grammar of RFC 8259.
 pub(super) fn number_shape(bytes: &[u8]) -> Option<NumberShape> {
     let digits = |at: usize| {
-        let count = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let count = bytes.get(at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if count == 0 { None } else { Some(at + count) }
     };
     let sign = usize::from(bytes.first() == Some(&b'-'));

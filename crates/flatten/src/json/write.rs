@@ -56,12 +56,11 @@ pub fn write_string(text: &str, out: &mut Vec<u8>) {
 
 /// Appends a string's text without quotes.
 pub(crate) fn write_escaped(text: &str, out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut rest = text.as_bytes();
     loop {
-        let plain = plain_len(rest);
-        out.extend_from_slice(&rest[..plain]);
-        let Some(special) = rest.get(plain) else { return };
+        let (plain, special) = rest.split_at_checked(plain_len(rest)).unwrap_or((rest, &[]));
+        out.extend_from_slice(plain);
+        let Some((special, behind)) = special.split_first() else { return };
         match special {
             b'"' => out.extend_from_slice(b"\\\""),
             b'\\' => out.extend_from_slice(b"\\\\"),
@@ -72,10 +71,11 @@ pub(crate) fn write_escaped(text: &str, out: &mut Vec<u8>) {
             b'\t' => out.extend_from_slice(b"\\t"),
             control => {
                 out.extend_from_slice(b"\\u00");
-                out.extend_from_slice(&[DIGITS[usize::from(control >> 4)], DIGITS[usize::from(control & 15)]]);
+                let digit = |half: u8| char::from_digit(u32::from(half), 16).map_or(b'0', |digit| digit as u8);
+                out.extend_from_slice(&[digit(control >> 4), digit(control & 15)]);
             }
         }
-        rest = &rest[plain + 1..];
+        rest = behind;
     }
 }
 
@@ -98,8 +98,7 @@ fn string_len(text: &str) -> usize {
     let mut rest = text.as_bytes();
     let mut len = 2 + rest.len();
     loop {
-        rest = &rest[plain_len(rest)..];
-        let Some((special, behind)) = rest.split_first() else { return len };
+        let Some((special, behind)) = rest.get(plain_len(rest)..).and_then(<[u8]>::split_first) else { return len };
         len += match special {
             b'"' | b'\\' | 0x8 | 0xc | b'\n' | b'\r' | b'\t' => 1,
             _ => 5,
