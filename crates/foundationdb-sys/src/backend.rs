@@ -4,12 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use fdb_capi::cluster_file::{self, ClusterFile};
+use fdb_embedded::{OpenError, OpenOptions, VirtualClock};
 
-use crate::FDB_API_VERSION;
 use crate::functions::Table;
+use crate::{FDB_API_VERSION, FDBDatabase};
 
 /// Where a `libfdb_c` is looked for beside the loader's own places.
 const DIRECTORIES: [&str; 4] = ["/usr/lib", "/usr/local/lib", "/usr/lib64", "/opt/foundationdb/lib"];
@@ -86,6 +88,40 @@ pub fn select(backend: Backend) -> Result<(), LoadError> {
         Backend::Library(path) => Active::Library(Box::new(load(path.as_deref())?)),
     };
     ACTIVE.set(active).map_err(|_| LoadError::Chosen)
+}
+
+/// The embedded engine beyond the C API: proof that it answers in this process.
+///
+/// A database that is opened here is a pointer into this program, which an installed library would take for one of its
+/// own. So what no cluster file can say (faults, a simulated cluster and its clock) is to be had of [`embedded`] alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Embedded(());
+
+impl Embedded {
+    /// Opens the engine on a directory. The pointer is a database of the API, to be destroyed by whoever gets it.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn open(self, directory: &Path, options: OpenOptions) -> Result<NonNull<FDBDatabase>, OpenError> {
+        let database = fdb_capi::open_embedded(directory, options)?;
+        // SAFETY: the pointer is that of a box.
+        Ok(unsafe { NonNull::new_unchecked(database) })
+    }
+
+    /// Moves the clock of a simulated cluster to its next answer that somebody waits for; false where none is under way.
+    pub fn advance(self, clock: &VirtualClock) -> bool {
+        fdb_capi::advance(clock)
+    }
+}
+
+/// The embedded engine, if it is what answers; `None` where a library does, were it one that holds the same engine. If
+/// nobody has chosen yet the environment does, as for the first call of the API.
+#[must_use]
+pub fn embedded() -> Option<Embedded> {
+    match active() {
+        Active::Embedded => Some(Embedded(())),
+        Active::Library(_) => None,
+    }
 }
 
 /// What a program that selected nothing gets.

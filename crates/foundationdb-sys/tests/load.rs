@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use foundationdb_sys::backend::{Backend, LoadError, select};
+use foundationdb_sys::backend::{Backend, LoadError, embedded, select};
 
 #[test]
 fn a_failed_choice_leaves_the_choice_open() {
@@ -27,6 +27,7 @@ fn a_failed_choice_leaves_the_choice_open() {
 
     select(Backend::Embedded).expect("nothing was chosen yet");
     select(Backend::Embedded).expect("the same again");
+    assert!(embedded().is_some(), "the engine answers");
     let error = select(Backend::Library(None)).expect_err("the engine answers already");
     assert!(matches!(error, LoadError::Chosen), "{error}");
 }
