@@ -1,6 +1,10 @@
 //! What a replication may be told besides its source and target, by `POST /_replicate` and in documents of
 //! `_replicator`; and that its secrets stay with it.
+//!
+//! A program of its own: a test reads the log of its whole process.
 
+#[path = "it/support.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod support;
 
 use std::fmt::Write;

@@ -1,12 +1,12 @@
 //! Two complete servers in one process on one engine (or the cluster in `FLATBED_CLUSTER_FILE`): each has its own caches
 //! and feeds, so what one does must reach the other through FoundationDB alone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::store;
+use crate::support::Store;
 use flatbed_client::{Connection, Lines, Url};
 use flatbed_http::{Server, ServerOptions};
-use flatbed_layer::{Layer, LayerOptions};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -17,8 +17,8 @@ struct Running {
     served: tokio::task::JoinHandle<()>,
 }
 
-async fn start(fdb: &Arc<foundationdb::Database>, root: &str) -> Running {
-    let layer = Layer::open(fdb.clone(), LayerOptions { root: root.into(), ..LayerOptions::default() }).await.unwrap();
+async fn start(store: &Store) -> Running {
+    let layer = store.layer().await;
     let options = ServerOptions { listen: vec!["127.0.0.1:0".parse().unwrap()], ..ServerOptions::default() };
     let server = Server::bind(options, layer).await.unwrap();
     let url = Url::parse(&format!("http://{}", server.addresses()[0])).unwrap();
@@ -59,17 +59,8 @@ async fn follow(url: &Url, path: &str) -> Lines {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_does_the_other_sees() {
-    // SAFETY: the network ends with the process.
-    let _network = unsafe { foundationdb::boot() };
-    let directory = tempfile::tempdir().unwrap();
-    let cluster_file = std::env::var("FLATBED_CLUSTER_FILE").unwrap_or_else(|_| {
-        let path = directory.path().join("embedded.cluster");
-        std::fs::write(&path, "embedded:test@data\n").unwrap();
-        path.to_str().unwrap().to_owned()
-    });
-    let fdb = Arc::new(foundationdb::Database::from_path(&cluster_file).unwrap());
-    let root = format!("two-servers-{}", std::process::id());
-    let (one, two) = (start(&fdb, &root).await, start(&fdb, &root).await);
+    let Some(store) = store() else { return };
+    let (one, two) = (start(&store).await, start(&store).await);
 
     // Writes at one, follows at the other; fields are allocated at both.
     assert_eq!(call(&one.url, Method::PUT, "/db", "").await.0, 201);

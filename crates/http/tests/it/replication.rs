@@ -1,20 +1,19 @@
 //! `POST /_replicate` between databases of one server, and of two.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::store;
+use crate::support::{Running, soon};
 use flatbed_http::ServerOptions;
 use serde_json::{Value, json};
-use support::{Running, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Fewer documents where each request takes longer.
 fn scaled(count: usize) -> usize {
-    if module_path!().contains("_under_faults") { count / 10 } else { count }
+    if module_path!().contains("under_faults") { count / 10 } else { count }
 }
 
 /// Every document with its winner, and all its leaves with their bodies and attachments.
@@ -73,8 +72,7 @@ async fn fill(server: &Running, database: &str, count: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_leaves_arrive_at_every_kind_of_peer() {
-    let store = Store::new();
-    let other_store = Store::new();
+    let (Some(store), Some(other_store)) = (store(), store()) else { return };
     let server = store.serve(ServerOptions::default()).await;
     let other = other_store.serve(ServerOptions::default()).await;
     let count = scaled(2_050);
@@ -130,7 +128,7 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_replicated_is_told_without_secrets() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/a", Value::Null).await;
     let cases = [
@@ -153,7 +151,7 @@ async fn what_cannot_be_replicated_is_told_without_secrets() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn continuous_until_it_is_cancelled() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/a", Value::Null).await;
     let target = format!("http://anna:s3cret@{}/b", server.address);
@@ -162,7 +160,7 @@ async fn continuous_until_it_is_cancelled() {
     assert_eq!(status, 202, "{begun}");
     for n in 0..20 {
         server.ok("PUT", &format!("/a/doc{n}"), json!({"n": n})).await;
-        support::soon(async {
+        soon(async {
             while server.json("GET", &format!("/b/doc{n}"), Value::Null).await.0 != 200 {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
@@ -226,8 +224,7 @@ async fn cutting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_break_lose_nothing() {
-    let store = Store::new();
-    let other_store = Store::new();
+    let (Some(store), Some(other_store)) = (store(), store()) else { return };
     let server = store.serve(ServerOptions::default()).await;
     let other = other_store.serve(ServerOptions::default()).await;
     fill(&server, "a", scaled(1_000).max(400)).await;
@@ -260,7 +257,7 @@ async fn connections_that_break_lose_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_attachments_go_through_in_pieces() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/a", Value::Null).await;
     // Text, so that it is stored compressed, and bytes of every value, which are not.

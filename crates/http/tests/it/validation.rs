@@ -1,9 +1,8 @@
 //! `validate_doc_update` over HTTP.
 
-mod support;
-
+use super::store;
+use crate::support::{Running, Store};
 use serde_json::{Value, json};
-use support::{Running, Store};
 
 const NULL: Value = Value::Null;
 
@@ -15,11 +14,11 @@ const VALIDATOR: &str = "function (doc, old, user, security) {
     if (!old && doc.n > 90) throw({forbidden: 'begins with ' + doc.n});
 }";
 
-async fn pair() -> (Store, Running, Running) {
-    let store = Store::new();
+async fn pair() -> Option<(Store, Running, Running)> {
+    let store = store()?;
     let (one, two) = (store.serve(Default::default()).await, store.serve(Default::default()).await);
     one.ok("PUT", "/db", NULL).await;
-    (store, one, two)
+    Some((store, one, two))
 }
 
 async fn rev(server: &Running, id: &str) -> String {
@@ -38,7 +37,7 @@ fn answer(status: u16, error: &str, reason: &str) -> (u16, String, String) {
 
 #[tokio::test]
 async fn writes_are_validated() {
-    let (_store, one, two) = pair().await;
+    let Some((_store, one, two)) = pair().await else { return };
     one.ok("PUT", "/db/early", json!({"n": 1, "kept": true})).await;
     // The other server has the database in its cache, without a validator.
     two.ok("PUT", "/db/known", json!({"n": 1})).await;
@@ -93,7 +92,7 @@ async fn writes_are_validated() {
 
 #[tokio::test]
 async fn a_changed_validator_holds_at_once_everywhere() {
-    let (_store, one, two) = pair().await;
+    let Some((_store, one, two)) = pair().await else { return };
     two.ok("PUT", "/db/known", json!({})).await;
     let refuses = |word: &str| json!({"validate_doc_update": format!("function (doc) {{ if (doc.{word}) throw({{forbidden: '{word}'}}); }}")});
     one.ok("PUT", "/db/_design/v", refuses("first")).await;
@@ -131,7 +130,7 @@ async fn a_changed_validator_holds_at_once_everywhere() {
 /// Writers at both servers while the validator comes: what it refuses is never there behind it in the order of commits.
 #[tokio::test]
 async fn nothing_is_written_behind_a_validators_back() {
-    let (_store, one, two) = pair().await;
+    let Some((_store, one, two)) = pair().await else { return };
     let write = async |server: &Running, from: u64| {
         for n in 0..40 {
             let (status, _) = server.json("PUT", &format!("/db/doc{from}-{n}"), json!({"none": 1})).await;
@@ -154,7 +153,7 @@ async fn nothing_is_written_behind_a_validators_back() {
 
 #[tokio::test]
 async fn replications_are_validated() {
-    let (_store, one, _two) = pair().await;
+    let Some((_store, one, _two)) = pair().await else { return };
     one.ok("PUT", "/copy", NULL).await;
     one.ok("PUT", "/copy/_design/v", json!({"validate_doc_update": VALIDATOR})).await;
     let docs = json!({"docs": [{"_id": "a"}, {"_id": "b", "none": 1}, {"_id": "c"}]});
@@ -168,7 +167,7 @@ async fn replications_are_validated() {
 /// `_security` is shown to the functions: what one server sets holds for the next write at the other.
 #[tokio::test]
 async fn a_changed_security_holds_at_once_everywhere() {
-    let (_store, one, two) = pair().await;
+    let Some((_store, one, two)) = pair().await else { return };
     let source = "function (doc, old, user, security) { if (security.closed) throw({forbidden: 'closed'}); }";
     one.ok("PUT", "/db/_design/v", json!({ "validate_doc_update": source })).await;
     for closed in [false, true, false, true] {
@@ -183,7 +182,7 @@ async fn a_changed_security_holds_at_once_everywhere() {
 
 #[tokio::test]
 async fn what_functions_say_is_cut() {
-    let (_store, one, _two) = pair().await;
+    let Some((_store, one, _two)) = pair().await else { return };
     let says = "function (doc) { if (!doc.ok) throw({forbidden: 'x'.repeat(100000)}); }";
     one.ok("PUT", "/db/_design/v", json!({"validate_doc_update": says})).await;
     let docs: Vec<Value> = (0..50).map(|n| json!({"n": n, "ok": n == 7})).collect();

@@ -1,11 +1,9 @@
 //! Revisions, histories and attachments that no honest replica sends: each is refused or taken in bounded time and
 //! memory, and the server goes on.
 
-mod support;
-
+use crate::support::{Answer, Client, Running, Store};
 use flatbed_http::ServerOptions;
 use flatbed_layer::check::check_database;
-use support::{Answer, Client, Running, Store};
 
 const RELATED: (&str, &str) = ("content-type", "multipart/related; boundary=\"abc\"");
 
@@ -187,7 +185,7 @@ async fn status_of(server: &Running, request: &[u8]) -> u16 {
     let mut answer = [0; 12];
     // The server may close before it has read all.
     let _ = stream.write_all(request).await;
-    match support::soon(stream.read_exact(&mut answer)).await {
+    match crate::support::soon(stream.read_exact(&mut answer)).await {
         Ok(_) => std::str::from_utf8(&answer[9..]).ok().and_then(|status| status.parse().ok()).unwrap_or(0),
         Err(_) => 0,
     }

@@ -1,13 +1,11 @@
 //! Documents with attachments as multipart bodies, both ways: what the recorded answers of CouchDB do not show.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Answer, Client, Store, soon};
 use flatbed_http::ServerOptions;
 use flatbed_layer::check::check_database;
 use flatbed_layer::{Database, LayerOptions};
-use support::{Answer, Client, Store, soon};
 use tokio::io::AsyncWriteExt;
 
 const RELATED: (&str, &str) = ("content-type", "multipart/related; boundary=\"abc\"");

@@ -1,12 +1,10 @@
 //! Followers that wait long for a row: because a filter passes few, or because they do not read themselves.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Store, soon};
 use flatbed_http::ServerOptions;
 use serde_json::{Value, json};
-use support::{Store, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 

@@ -1,14 +1,12 @@
 //! Clients that ask and do not read, on HTTP/1 and HTTP/2, and that open more than they need.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Running, Store, soon};
 use flatbed_http::{PasswordHash, ServerOptions};
 use h2::client::SendRequest;
 use hyper::Request;
 use serde_json::{Value, json};
-use support::{Running, Store, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;

@@ -1,10 +1,9 @@
 //! `_changes` across two servers on one store, and how feeds end.
 
-mod support;
-
+use super::store;
+use crate::support::soon;
 use flatbed_http::ServerOptions;
 use serde_json::Value;
-use support::{Store, soon};
 
 fn parse(line: Option<String>) -> Value {
     serde_json::from_str(&line.expect("a line")).expect("JSON")
@@ -12,7 +11,7 @@ fn parse(line: Option<String>) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_server_writes_another_tells() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let (writer, reader) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
     assert_eq!(writer.call("PUT", "/db", "").await.status, 201);
     let mut feed = reader.connect().await;
@@ -38,7 +37,7 @@ async fn what_one_server_writes_another_tells() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn longpoll_waits_for_the_first_change() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let since = server.call("PUT", "/db/a", "{}").await;
@@ -67,7 +66,7 @@ async fn longpoll_waits_for_the_first_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_are_couchdbs() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let none = server.call("GET", "/db/_changes", "").await;
@@ -110,7 +109,7 @@ async fn lines_are_couchdbs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_tells_its_feeds() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     server.call("PUT", "/db/a", "{}").await;

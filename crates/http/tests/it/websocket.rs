@@ -1,10 +1,8 @@
 //! `feed=websocket`, frame by frame.
 
-mod support;
-
+use crate::support::{Running, Store, soon};
 use flatbed_http::{PasswordHash, ServerOptions};
 use serde_json::Value;
-use support::{Running, Store, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -1,12 +1,10 @@
 //! Replications over `https`, from and to a server with a certificate that signs itself.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::Store;
 use flatbed_http::{ReplicatorOptions, ServerOptions, Tls};
 use serde_json::{Value, json};
-use support::Store;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -15,8 +13,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// For `localhost`, and made for this test alone (`tests/data/README.md`).
-const CERTIFICATE: &[u8] = include_bytes!("data/localhost.pem");
-const KEY: &[u8] = include_bytes!("data/localhost.key.pem");
+const CERTIFICATE: &[u8] = include_bytes!("../data/localhost.pem");
+const KEY: &[u8] = include_bytes!("../data/localhost.key.pem");
 
 /// A proxy that takes TLS before a server; its port.
 async fn with_tls(to: std::net::SocketAddr) -> u16 {

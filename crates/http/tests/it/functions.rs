@@ -1,9 +1,8 @@
 //! Functions of design documents over HTTP: filters of changes.
 
-mod support;
-
+use super::store;
+use crate::support::Running;
 use serde_json::{Value, json};
-use support::{Running, Store};
 
 const NULL: Value = Value::Null;
 
@@ -22,7 +21,7 @@ async fn numbered(server: &Running, count: u64) {
 
 #[tokio::test]
 async fn filters() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(Default::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let filters = json!({
@@ -86,7 +85,7 @@ async fn filters() {
 /// A filter judges each leaf that `style=all_docs` shows.
 #[tokio::test]
 async fn leaves_are_filtered() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(Default::default()).await;
     server.ok("PUT", "/db", NULL).await;
     design(&server, json!({"filters": {"a": "function (doc) { return doc.branch === 'a'; }"}})).await;
@@ -104,7 +103,7 @@ async fn leaves_are_filtered() {
 
 #[tokio::test]
 async fn feeds_that_wait_are_filtered() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(Default::default()).await;
     server.ok("PUT", "/db", NULL).await;
     design(&server, json!({"filters": {"even": "function (doc) { return doc.n % 2 === 0; }"}})).await;
@@ -129,7 +128,7 @@ async fn feeds_that_wait_are_filtered() {
 
 #[tokio::test]
 async fn replications_are_filtered() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(Default::default()).await;
     for name in ["/db", "/copy"] {
         server.ok("PUT", name, NULL).await;
@@ -146,7 +145,7 @@ async fn replications_are_filtered() {
 /// Databases with equal design documents, and requests of one database: none sees what a function was given for another.
 #[tokio::test]
 async fn functions_keep_nothing_from_request_to_request() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(Default::default()).await;
     let keeps = "var kept = require('lib').kept; kept.push(doc._id); if (typeof seen === 'undefined') seen = []; seen.push(doc._id);
         Array.prototype.before = (Array.prototype.before || 0) + 1;
@@ -180,7 +179,7 @@ async fn functions_keep_nothing_from_request_to_request() {
 /// What waits for its turn is not what ran for too long, and one database's endless functions are no other's matter.
 #[tokio::test]
 async fn endless_functions_keep_no_other_database_waiting() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let mut options = flatbed_http::ServerOptions::default();
     options.functions.threads = 2;
     let server = store.serve(options).await;

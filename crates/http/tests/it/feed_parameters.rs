@@ -1,10 +1,8 @@
 //! What a feed of changes may be asked for, in CouchDB's words.
 
-mod support;
-
+use crate::support::{Running, Store, soon};
 use flatbed_http::ServerOptions;
 use serde_json::Value;
-use support::{Running, Store, soon};
 
 /// A server with a database of documents `a` to `f`.
 async fn filled(store: &Store) -> Running {

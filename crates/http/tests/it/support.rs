@@ -1,16 +1,13 @@
 //! What the tests share: servers in this process on one store, and a client that shows every byte of HTTP/1.1.
 
-// Each test file is a crate of its own and uses its own part of this.
-#![allow(dead_code)]
-
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_http::{Server, ServerOptions};
 use flatbed_layer::{Layer, LayerOptions};
 use foundationdb::api::NetworkAutoStop;
+use foundationdb_sys::backend::Embedded;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,7 +20,7 @@ static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A store of its own for one test: the embedded engine in a temporary directory, or a root of its own on the cluster
-/// that `FLATBED_CLUSTER_FILE` names. The test programs `*_under_faults` have an engine that injects faults.
+/// that `FLATBED_CLUSTER_FILE` names.
 pub struct Store {
     fdb: Arc<foundationdb::Database>,
     root: Vec<u8>,
@@ -40,13 +37,28 @@ impl Store {
             return Store { fdb: open(&path), root: format!("http-test-{now}").into_bytes(), _directory: None };
         }
         let directory = tempfile::tempdir().expect("a temporary directory");
-        if module_path!().contains("_under_faults") {
-            let fdb = open_with_faults(directory.path());
-            return Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) };
-        }
         let cluster_file = directory.path().join("embedded.cluster");
         std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
         Store { fdb: open(cluster_file.to_str().expect("UTF-8")), root: b"t".to_vec(), _directory: Some(directory) }
+    }
+
+    /// On the engine with faults, where it is the engine that answers: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the
+    /// environment, or another seed each time.
+    pub fn with_faults() -> Option<Store> {
+        // SAFETY: as in `new`.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let engine = engine()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+        let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
+        // Shown when the test fails.
+        println!("FLATBED_TEST_FAULTS={text}");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut options = fdb_embedded::OpenOptions::default();
+        options.buggify = Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED"));
+        let database = engine.open(directory.path(), options).expect("the engine opens");
+        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
+        let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
+        Some(Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) })
     }
 
     pub async fn layer(&self) -> Layer {
@@ -77,18 +89,14 @@ impl Store {
     }
 }
 
-/// The engine with faults: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment, or another seed each time.
-fn open_with_faults(directory: &Path) -> foundationdb::Database {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
-    let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
-    // Shown when the test fails.
-    println!("FLATBED_TEST_FAULTS={text}");
-    let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify = Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED"));
-    let database = fdb_capi::open_embedded(directory, options).expect("the engine opens");
-    let database = std::ptr::NonNull::new(database).expect("not null");
-    // SAFETY: the pointer is a database that nobody else destroys.
-    unsafe { foundationdb::Database::new_from_pointer(database) }
+/// What only the embedded engine can do. `None`, and a line that says so, where a library answers: what needs the engine
+/// is skipped there.
+fn engine() -> Option<Embedded> {
+    let engine = foundationdb_sys::backend::embedded();
+    if engine.is_none() {
+        println!("skipped: needs the embedded engine");
+    }
+    engine
 }
 
 /// A server under way.

@@ -1,10 +1,9 @@
 //! `_db_updates`: all feeds, across two servers on one store.
 
-mod support;
-
+use super::store;
+use crate::support::soon;
 use flatbed_http::{PasswordHash, ServerOptions};
 use serde_json::Value;
-use support::{Store, soon};
 
 fn rows(answer: &Value) -> Vec<(&str, &str)> {
     let rows = answer["results"].as_array().expect("rows");
@@ -17,7 +16,7 @@ fn parse(line: Option<String>) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_happens_to_databases_is_listed() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     let none = server.call("GET", "/_db_updates", "").await;
     let seq = none.text("last_seq");
@@ -59,7 +58,7 @@ async fn what_happens_to_databases_is_listed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_wrongly_is_refused() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     for query in ["limit=-1", "limit=x", "timeout=x", "heartbeat=-5", "since=nonsense"] {
         let answer = server.call("GET", &format!("/_db_updates?{query}"), "").await;
@@ -80,7 +79,7 @@ async fn what_is_asked_wrongly_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_see_what_another_server_does() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let (writer, reader) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
     let mut continuous = reader.connect().await;
     continuous.send("GET", "/_db_updates?feed=continuous&since=now&heartbeat=20", &[], b"").await;
@@ -130,7 +129,7 @@ async fn followers_see_what_another_server_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_connects_again_where_it_was() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     for name in ["a", "b", "c"] {
         server.call("PUT", &format!("/{name}"), "").await;

@@ -1,12 +1,11 @@
 //! The `_replicator` database: worked off by several servers on one store, each job by one at a time.
 
-mod support;
-
 use std::time::Duration;
 
+use super::store;
+use crate::support::soon;
 use flatbed_http::{ReplicatorOptions, ServerOptions};
 use serde_json::{Value, json};
-use support::{Store, soon};
 
 fn options() -> ServerOptions {
     let replicator = ReplicatorOptions {
@@ -19,7 +18,7 @@ fn options() -> ServerOptions {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_are_worked_off_and_tell_their_end() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let (one, two) = (store.serve(options()).await, store.serve(options()).await);
     for database in ["_replicator", "a", "z"] {
         one.ok("PUT", &format!("/{database}"), Value::Null).await;
@@ -65,7 +64,7 @@ async fn documents_are_worked_off_and_tell_their_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_continuous_job_survives_the_server_that_runs_it() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     // One server has a runtime of its own, so that all of it can end at once without a word.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let store = std::sync::Arc::new(store);

@@ -1,9 +1,7 @@
 //! Who may do what: administrators, and browsers of other origins.
 
-mod support;
-
+use crate::support::{Client, Running, Store, soon};
 use flatbed_http::{BindError, Cors, PasswordHash, Server, ServerOptions};
-use support::{Client, Running, Store, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

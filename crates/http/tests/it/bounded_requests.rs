@@ -1,10 +1,8 @@
 //! What one request may ask for is bounded: lists, the work for each of their entries, and work that nobody waits for.
 
-mod support;
-
+use crate::support::{Running, Store};
 use flatbed_http::ServerOptions;
 use serde_json::{Value, json};
-use support::{Running, Store};
 
 async fn serve(store: &Store) -> Running {
     let server = store.serve(ServerOptions::default()).await;

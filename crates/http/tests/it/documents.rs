@@ -1,11 +1,10 @@
 //! Documents over HTTP: what headers and encodings do, beyond the recorded answers of CouchDB.
 
-mod support;
-
 use std::io::Write;
 
+use super::store;
+use crate::support::soon;
 use flatbed_http::ServerOptions;
-use support::{Store, soon};
 use tokio::io::AsyncWriteExt;
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -16,7 +15,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_of_bodies() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     assert_eq!(server.call("PUT", "/db", "").await.status, 201);
     // All on one connection: each body is read to its end, or the next answer would not come.
@@ -41,7 +40,7 @@ async fn encodings_of_bodies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_that_is_put() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let rev = server.call("PUT", "/db/d", "{}").await.text("rev");
@@ -57,7 +56,7 @@ async fn a_tombstone_that_is_put() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bombs_and_bodies_that_are_too_large() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let options = ServerOptions { body_bytes_max: 1_000_000, body_memory_bytes: 3_000_000, ..ServerOptions::default() };
     let server = store.serve(options).await;
     server.call("PUT", "/db", "").await;
@@ -77,7 +76,7 @@ async fn bombs_and_bodies_that_are_too_large() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_and_places() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let mut client = server.connect().await;
@@ -108,7 +107,7 @@ async fn conditions_and_places() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_answers_come_whole() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let long = "x".repeat(3_000_000);
@@ -142,7 +141,7 @@ async fn large_answers_come_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let first = server.call("PUT", "/db/live", r#"{"n":1}"#).await.text("rev");
@@ -172,7 +171,7 @@ async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_goes_on_when_its_client_hangs_up() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     for number in 0..20 {
@@ -194,7 +193,7 @@ async fn a_write_goes_on_when_its_client_hangs_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_yet_says_so() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     for (method, path, body) in [
@@ -212,7 +211,7 @@ async fn what_is_not_there_yet_says_so() {
 /// Of two members of a name all take the last one, in whatever spelling, as CouchDB does: what is checked is what is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_members_that_stand_twice_the_last_counts() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let get = async |path: &str| server.call("GET", path, "").await.json();

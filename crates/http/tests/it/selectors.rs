@@ -1,9 +1,7 @@
 //! `_changes?filter=_selector`: what it selects, and what hostile selectors do not do.
 
-mod support;
-
+use crate::support::Store;
 use serde_json::{Value, json};
-use support::Store;
 
 const NULL: Value = Value::Null;
 

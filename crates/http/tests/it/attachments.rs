@@ -1,15 +1,13 @@
 //! Attachments alone, over HTTP: ranges, encodings, digests, lengths, names. What the recorded answers of CouchDB do not
 //! show.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use crate::support::{Answer, Client, Running, Store, soon};
 use flatbed_http::ServerOptions;
 use flatbed_layer::Database;
 use flatbed_layer::check::check_database;
-use support::{Answer, Client, Running, Store, soon};
 use tokio::io::AsyncWriteExt;
 
 const KIND: (&str, &str) = ("content-type", "a/b");

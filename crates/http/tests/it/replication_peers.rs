@@ -1,16 +1,14 @@
 //! Replications whose other side is broken, away, or answers nonsense.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::support::{Running, Store};
 use flatbed_http::{ReplicatorOptions, ServerOptions};
 use flatbed_layer::LayerOptions;
 use serde_json::{Value, json};
-use support::{Running, Store};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -1,0 +1,34 @@
+//! The tests of the HTTP API, one program: linking takes longer than compiling them. What needs a process of its own is a
+//! program beside this one and says why.
+
+#![allow(clippy::duplicate_mod, reason = "`under_faults` has some modules once more")]
+
+mod access;
+mod attachments;
+mod bounded_requests;
+mod db_updates;
+mod documents;
+mod feed_parameters;
+mod feeds;
+mod functions;
+mod hostile_connections;
+mod hostile_revisions;
+mod multipart;
+mod replication;
+mod replication_peers;
+mod replication_tls;
+mod replicator;
+mod selectors;
+mod slow_followers;
+mod support;
+mod two_servers;
+mod under_faults;
+mod validation;
+mod websocket;
+
+use support::Store;
+
+/// The store of the modules that are tested under faults too: here one without. Never `None`.
+fn store() -> Option<Store> {
+    Some(Store::new())
+}

@@ -1,0 +1,25 @@
+//! Tests of other modules once more, on a store that injects faults: clients are answered the same. Without the embedded
+//! engine, which injects them, they are skipped.
+
+#[path = "db_updates.rs"]
+mod db_updates;
+#[path = "documents.rs"]
+mod documents;
+#[path = "feeds.rs"]
+mod feeds;
+#[path = "functions.rs"]
+mod functions;
+#[path = "replication.rs"]
+mod replication;
+#[path = "replicator.rs"]
+mod replicator;
+#[path = "two_servers.rs"]
+mod two_servers;
+#[path = "validation.rs"]
+mod validation;
+
+use crate::support::Store;
+
+fn store() -> Option<Store> {
+    Store::with_faults()
+}
