@@ -5,8 +5,9 @@ use std::ffi::c_int;
 
 use fdb_embedded::Error;
 
+use crate::completion::error_of_foreign_kind;
 use crate::database::FDBDatabase;
-use crate::future::{FDBFuture, error_of_foreign_kind};
+use crate::future::FDBFuture;
 use crate::tenant::FDBTenant;
 use crate::transaction::FDBTransaction;
 use crate::types::{

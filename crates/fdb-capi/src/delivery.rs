@@ -31,7 +31,7 @@ enum Work {
 impl Work {
     fn run(self) {
         match self {
-            Work::Callbacks(future) => FDBFuture::run_callbacks(&future),
+            Work::Callbacks(future) => call_back(&future),
             Work::Answer(withheld) => withheld.deliver(),
         }
     }
@@ -128,14 +128,14 @@ pub(crate) fn is_network_thread() -> bool {
 /// Has the callbacks called that were set before the future was ready.
 pub(crate) fn deliver(future: &Arc<FDBFuture>) {
     if is_network_thread() {
-        return FDBFuture::run_callbacks(future);
+        return call_back(future);
     }
     let state = state();
     match state.phase {
         Phase::NoNetwork => {
             drop(state);
             CALLS_BACK.set(true);
-            FDBFuture::run_callbacks(future);
+            call_back(future);
             CALLS_BACK.set(false);
         }
         Phase::SetUp | Phase::Running => hand_over(state, Work::Callbacks(Arc::clone(future))),
@@ -185,9 +185,11 @@ pub fn advance(clock: &VirtualClock) -> bool {
     HAS_CALLED_BACK.get()
 }
 
-/// This thread has called back.
-pub(crate) fn note_call_back() {
-    HAS_CALLED_BACK.set(true);
+/// Calls a future's callbacks, which [`advance`] is told.
+fn call_back(future: &Arc<FDBFuture>) {
+    if FDBFuture::run_callbacks(future) {
+        HAS_CALLED_BACK.set(true);
+    }
 }
 
 /// Gives work to the network thread.

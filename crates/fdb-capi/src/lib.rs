@@ -9,12 +9,15 @@
 
 mod blob;
 pub mod cluster_file;
+mod completion;
 mod database;
 mod defaults;
 mod delivery;
 mod error;
 mod future;
+mod future_calls;
 mod mapped;
+mod mapped_answer;
 mod network;
 mod network_options;
 mod outcome;
@@ -27,10 +30,20 @@ pub use blob::*;
 pub use database::*;
 pub use delivery::advance;
 pub use error::{fdb_error_predicate, fdb_get_error};
-pub use future::*;
+pub use future::{FDBCallback, FDBFuture};
+pub use future_calls::*;
 pub use mapped::fdb_transaction_get_mapped_range;
 pub use network::*;
 pub use reads::*;
 pub use tenant::*;
 pub use transaction::*;
 pub use types::*;
+
+#[cfg(test)]
+#[path = "../../fdb-embedded/src/layers.rs"]
+mod layers;
+
+#[test]
+fn no_two_files_know_each_other() {
+    assert_eq!(layers::Layers::of(env!("CARGO_MANIFEST_DIR")).circles(), [""; 0]);
+}

@@ -1,82 +1,13 @@
-//! Mapped ranges: the call, and its answer laid out as C reads it.
+//! The call for mapped ranges.
 
 use std::ffi::c_int;
 
-use fdb_embedded::{KeySelector, MappedRange, Question, RangeOptions, RangeResult};
+use fdb_embedded::{KeySelector, Question, RangeOptions};
 
 use crate::future::FDBFuture;
 use crate::outcome::Outcome;
 use crate::transaction::FDBTransaction;
-use crate::types::{
-    FDBGetRangeReqAndResult, FDBKey, FDBKeySelector, FDBKeyValue, FDBMappedKeyValue, bytes, c_len, fdb_bool_t,
-};
-
-/// A mapped range with the arrays that C reads it through.
-#[derive(Debug)]
-pub(crate) struct MappedAnswer {
-    pub(crate) array: Vec<FDBMappedKeyValue>,
-    pub(crate) is_more: bool,
-    _records: Vec<Vec<FDBKeyValue>>,
-    range: MappedRange,
-}
-
-fn key(bytes: &[u8]) -> FDBKey {
-    FDBKey { key: bytes.as_ptr(), key_length: c_len(bytes.len()) }
-}
-
-fn selector(bytes: &[u8]) -> FDBKeySelector {
-    FDBKeySelector { key: key(bytes), orEqual: 0, offset: 1 }
-}
-
-/// The pairs of a range with pointers into its arena, which stays where it is.
-pub(crate) fn pairs(range: &RangeResult) -> Vec<FDBKeyValue> {
-    let pair = |(key, value): (&[u8], &[u8])| FDBKeyValue {
-        key: key.as_ptr(),
-        key_length: c_len(key.len()),
-        value: value.as_ptr(),
-        value_length: c_len(value.len()),
-    };
-    range.iter().map(pair).collect()
-}
-
-impl MappedAnswer {
-    /// How many entries of the index led to records.
-    pub(crate) fn records(&self) -> usize {
-        self.range.records.len()
-    }
-
-    /// Bytes of the index and of the records.
-    pub(crate) fn bytes(&self) -> usize {
-        let records = self.range.records.iter().map(|records| records.pairs.arena.len()).sum::<usize>();
-        self.range.index.arena.len() + records
-    }
-
-    pub(crate) fn outcome(range: MappedRange) -> Outcome {
-        let mut records: Vec<Vec<FDBKeyValue>> = range.records.iter().map(|records| pairs(&records.pairs)).collect();
-        let array = range.index.iter().zip(&range.records).zip(&mut records);
-        let array = array.map(|(((index_key, index_value), asked), found)| {
-            // The two bytes are what C++ has there: whether there are more records than were given, and that the answer
-            // is that of a range. Single keys are told as ranges, too, as C has no shape for them.
-            let mut buffer = [0; 32];
-            buffer[0] = u8::from(asked.pairs.more);
-            buffer[24] = 1;
-            FDBMappedKeyValue {
-                key: key(index_key),
-                value: key(index_value),
-                getRange: FDBGetRangeReqAndResult {
-                    begin: selector(&asked.begin),
-                    end: selector(&asked.end),
-                    m_size: c_len(found.len()),
-                    m_capacity: c_len(found.len()),
-                    data: found.as_mut_ptr(),
-                },
-                buffer,
-            }
-        });
-        let array = array.collect();
-        Outcome::MappedKeyValues(MappedAnswer { array, is_more: range.index.more, _records: records, range })
-    }
-}
+use crate::types::{bytes, fdb_bool_t};
 
 /// The pairs of an index between two selectors, and the records that the mapper makes of each.
 ///
@@ -110,5 +41,5 @@ pub unsafe extern "C" fn fdb_transaction_get_mapped_range(
     let begin = KeySelector { key: begin, or_equal: begin_or_equal != 0, offset: begin_offset };
     let end = KeySelector { key: end, or_equal: end_or_equal != 0, offset: end_offset };
     let options = RangeOptions { limit, target_bytes, mode, iteration, snapshot: snapshot != 0, reverse: reverse != 0 };
-    tr.answer(Question::Mapped(0), |tr| tr.get_mapped_range(begin, end, mapper, &options), MappedAnswer::outcome)
+    tr.answer(Question::Mapped(0), |tr| tr.get_mapped_range(begin, end, mapper, &options), Outcome::mapped)
 }

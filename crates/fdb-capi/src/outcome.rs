@@ -2,9 +2,9 @@
 
 use std::ffi::{CString, c_char};
 
-use fdb_embedded::{Error, RangeResult};
+use fdb_embedded::{Error, MappedRange, RangeResult};
 
-use crate::mapped::MappedAnswer;
+use crate::mapped_answer::MappedAnswer;
 use crate::types::{FDBKey, FDBKeyValue, c_len, fdb_error_t};
 
 /// What a future was answered with. Pointers in it point into the memory that stands beside them.
@@ -53,6 +53,10 @@ impl Outcome {
             }
         };
         Outcome::KeyValues { array: result.pairs.iter().map(pair).collect(), is_more: result.more, arena }
+    }
+
+    pub(crate) fn mapped(range: MappedRange) -> Outcome {
+        Outcome::MappedKeyValues(MappedAnswer::of(range))
     }
 
     pub(crate) fn keys(keys: Vec<Vec<u8>>) -> Outcome {

@@ -9,8 +9,6 @@ pub type fdb_error_t = c_int;
 #[allow(non_camel_case_types, reason = "the name of the C API")]
 pub type fdb_bool_t = c_int;
 
-/// Called once when a future is ready, with the future and the pointer that was given along.
-pub type FDBCallback = Option<unsafe extern "C" fn(*mut crate::FDBFuture, *mut c_void)>;
 /// Called when the network ends, with the pointer that was given along.
 pub type FDBNetworkHook = Option<unsafe extern "C" fn(*mut c_void)>;
 

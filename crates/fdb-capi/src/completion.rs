@@ -1,0 +1,142 @@
+//! How a future is answered, looked at and given up.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fdb_embedded::{Done, Error};
+
+use crate::delivery::{answer_soon, deliver, is_network_thread};
+use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
+use crate::future::{FDBFuture, PENDING, READY, RELEASED, Source};
+use crate::outcome::Outcome;
+use crate::types::fdb_error_t;
+
+impl FDBFuture {
+    /// The callback for the engine that gives a withheld answer free, or replaces it by an error.
+    pub(crate) fn release(this: &Arc<FDBFuture>) -> Done<()> {
+        let this = Arc::clone(this);
+        Box::new(move |result| drop(FDBFuture::complete(&this, result.err().map(Outcome::Error))))
+    }
+
+    /// The callback for the engine that answers this future.
+    pub(crate) fn done<T: 'static>(this: &Arc<FDBFuture>, ok: fn(T) -> Outcome) -> Done<T> {
+        let this = Arc::clone(this);
+        Box::new(move |result| drop(FDBFuture::complete(&this, Some(Outcome::of(result, ok)))))
+    }
+
+    /// What the program sees: an answer that waits for its first look is on its way after it.
+    pub(crate) fn look(&self) -> bool {
+        let is_ready = self.is_ready();
+        if !is_ready {
+            self.ask();
+        }
+        is_ready
+    }
+
+    /// Asks for an answer that was withheld.
+    fn ask(&self) {
+        let withheld = self.lock().take_withheld();
+        withheld.into_iter().for_each(answer_soon);
+    }
+
+    /// Answers the future if nobody did before, with what was withheld if no outcome is given; has its callbacks called,
+    /// and gives back where the answer would have come from.
+    fn complete(this: &Arc<FDBFuture>, outcome: Option<Outcome>) -> Source {
+        let (source, is_called_back) = {
+            let mut waiting = this.lock();
+            if this.is_ready() {
+                return Source::Engine;
+            }
+            if let Some(outcome) = outcome {
+                this.error.store(outcome.code(), Ordering::Relaxed);
+                // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
+                unsafe { *this.outcome.get() = outcome };
+            }
+            this.state.store(READY, Ordering::Release);
+            (std::mem::take(&mut waiting.source), !waiting.callbacks.is_empty())
+        };
+        this.is_done.notify_all();
+        if is_called_back {
+            deliver(this);
+        }
+        source
+    }
+
+    pub(crate) fn cancel(this: &Arc<FDBFuture>) {
+        let cancelled = Outcome::Error(Error::OPERATION_CANCELLED);
+        if !this.is_ready()
+            && let Source::Watch(engine, id) = FDBFuture::complete(this, Some(cancelled))
+        {
+            engine.cancel_watch(id);
+        }
+    }
+
+    /// Takes one handing out back. The memory is freed with the last one; what was never handed out is kept.
+    pub(crate) fn release_memory(&self) {
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
+            PENDING | RELEASED | READY | u32::MAX => None,
+            state if state == READY + 1 => Some(RELEASED),
+            state => Some(state - 1),
+        });
+        if before == Ok(READY + 1) {
+            // SAFETY: only one caller gets here, and nobody has been handed the outcome since: that would have counted.
+            unsafe { *self.outcome.get() = Outcome::Nothing };
+        }
+    }
+
+    /// The code of the error that the future answers with: 0 for success, 2002 before it is ready.
+    pub(crate) fn code(&self) -> fdb_error_t {
+        match self.state.load(Ordering::Acquire) {
+            PENDING => {
+                self.ask();
+                FUTURE_NOT_SET.0
+            }
+            RELEASED => FUTURE_RELEASED.0,
+            _ => self.error.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the future was answered with, handed out until [`FDBFuture::release_memory`]; or the code of its error.
+    pub(crate) fn hand_out(&self) -> Result<&Outcome, fdb_error_t> {
+        let code = self.code();
+        if code != 0 {
+            return Err(code);
+        }
+        // A count that is full stays so: the memory then lives as long as the future.
+        let count = |state| (state >= READY).then(|| u32::saturating_add(state, 1));
+        match self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
+            // SAFETY: counted, so nobody writes until it is released.
+            Ok(_) => Ok(unsafe { &*self.outcome.get() }),
+            Err(_) => Err(FUTURE_RELEASED.0),
+        }
+    }
+
+    /// As if the last handing out had not been.
+    pub(crate) fn take_back(&self) {
+        let count = |state| (state > READY && state < u32::MAX).then(|| state - 1);
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
+    }
+
+    pub(crate) fn block_until_ready(&self) -> Result<(), Error> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        if is_network_thread() {
+            return Err(BLOCKED_FROM_NETWORK_THREAD);
+        }
+        self.ask();
+        let mut waiting = self.lock();
+        while !self.is_ready() {
+            waiting = self.is_done.wait(waiting).unwrap_or_else(|broken| broken.into_inner());
+        }
+        Ok(())
+    }
+}
+
+/// The error of a future whose kind of answer this library never gives: the future's own, or 2000.
+pub(crate) fn error_of_foreign_kind(future: &FDBFuture) -> fdb_error_t {
+    match future.code() {
+        0 => Error::CLIENT_INVALID_OPERATION.0,
+        code => code,
+    }
+}

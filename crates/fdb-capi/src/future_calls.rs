@@ -1,0 +1,192 @@
+//! The C API's calls on futures.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use fdb_embedded::Error;
+
+use crate::delivery::answer_soon;
+use crate::future::{Callback, FDBCallback, FDBFuture};
+use crate::outcome::Outcome;
+use crate::types::{FDBKey, FDBKeyValue, FDBMappedKeyValue, c_len, fdb_bool_t, fdb_error_t};
+
+/// Cancels a future that is not ready: it is answered with 1101, and its watch ends. No effect on one that is ready.
+///
+/// # Safety
+/// `f` is a future of this library that was not destroyed; so for every function of this module.
+pub unsafe extern "C" fn fdb_future_cancel(f: *mut FDBFuture) {
+    // A callback may destroy the future.
+    // SAFETY: by contract `f` is an `Arc` that the caller owns, so counting one more and giving it back is sound.
+    let future = unsafe {
+        Arc::increment_strong_count(f);
+        Arc::from_raw(f.cast_const())
+    };
+    FDBFuture::cancel(&future);
+}
+
+/// Gives back what a getter handed out. Called as often as getters were, it frees the memory of the answer, and the future
+/// answers 1102 from then on.
+///
+/// # Safety
+/// As [`fdb_future_cancel`]; what one call of a getter handed out is not used any more.
+pub unsafe extern "C" fn fdb_future_release_memory(f: *mut FDBFuture) {
+    // SAFETY: by contract `f` is alive.
+    unsafe { &*f }.release_memory();
+}
+
+/// Cancels a future and gives it up, with all that it handed out.
+///
+/// # Safety
+/// As [`fdb_future_cancel`]; `f` is not used afterwards. Null is let through.
+pub unsafe extern "C" fn fdb_future_destroy(f: *mut FDBFuture) {
+    if f.is_null() {
+        return;
+    }
+    // SAFETY: by contract `f` is the `Arc` that was handed out, given back here once.
+    let future = unsafe { Arc::from_raw(f.cast_const()) };
+    FDBFuture::cancel(&future);
+}
+
+/// Waits until a future is ready. 2026 on the network thread for one that is not: waiting could never end.
+///
+/// # Safety
+/// As [`fdb_future_cancel`].
+pub unsafe extern "C" fn fdb_future_block_until_ready(f: *mut FDBFuture) -> fdb_error_t {
+    // SAFETY: by contract `f` is alive.
+    unsafe { &*f }.block_until_ready().map_or_else(|error| error.0, |()| 0)
+}
+
+/// Whether a future is ready.
+///
+/// # Safety
+/// As [`fdb_future_cancel`].
+pub unsafe extern "C" fn fdb_future_is_ready(f: *mut FDBFuture) -> fdb_bool_t {
+    // SAFETY: by contract `f` is alive.
+    fdb_bool_t::from(unsafe { &*f }.look())
+}
+
+/// Has `callback` called once when the future is ready, at once if it is. Several may be set. 2000 for a null callback.
+///
+/// # Safety
+/// As [`fdb_future_cancel`]; the callback may be called from any thread with its parameter.
+pub unsafe extern "C" fn fdb_future_set_callback(
+    f: *mut FDBFuture,
+    callback: FDBCallback,
+    callback_parameter: *mut c_void,
+) -> fdb_error_t {
+    let Some(function) = callback else { return Error::CLIENT_INVALID_OPERATION.0 };
+    // SAFETY: by contract `f` is alive.
+    let future = unsafe { &*f };
+    if !future.is_ready() {
+        let mut waiting = future.lock();
+        // Between the look and the lock it may have been completed.
+        if !future.is_ready() {
+            waiting.callbacks.push(Callback { function, parameter: callback_parameter });
+            let withheld = waiting.take_withheld();
+            drop(waiting);
+            // From here on the callback may have destroyed the future.
+            withheld.into_iter().for_each(answer_soon);
+            return 0;
+        }
+    }
+    // SAFETY: by contract the callback takes this future and its parameter. It may destroy the future, which is not
+    // looked at afterwards.
+    unsafe { function(f, callback_parameter) };
+    0
+}
+
+/// The error that a future was answered with; 0 for none, 2002 before it is ready.
+///
+/// # Safety
+/// As [`fdb_future_cancel`].
+pub unsafe extern "C" fn fdb_future_get_error(f: *mut FDBFuture) -> fdb_error_t {
+    // SAFETY: by contract `f` is alive.
+    unsafe { &*f }.code()
+}
+
+macro_rules! getters {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($out:ident: $type:ty),*) { $($pattern:pat => { $($target:ident = $answer:expr),* })* }
+    )*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// Answers the future's own error, 2002 before it is ready, 2000 where its answer is of another kind.
+            ///
+            /// # Safety
+            /// As [`fdb_future_cancel`]; the other pointers may be written to.
+            pub unsafe extern "C" fn $name(f: *mut FDBFuture $(, $out: *mut $type)*) -> fdb_error_t {
+                // SAFETY: by contract `f` is alive.
+                let future = unsafe { &*f };
+                match future.hand_out() {
+                    $(
+                        Ok($pattern) => {
+                            // SAFETY: by contract the out-parameters may be written to.
+                            unsafe { $(*$target = $answer;)* }
+                            0
+                        }
+                    )*
+                    Ok(_) => {
+                        future.take_back();
+                        Error::CLIENT_INVALID_OPERATION.0
+                    }
+                    Err(code) => code,
+                }
+            }
+        )*
+    };
+}
+
+getters! {
+    /// A number.
+    fn fdb_future_get_int64(out: i64) { Outcome::Int64(number) => { out = *number } }
+
+    /// A number without a sign.
+    fn fdb_future_get_uint64(out: u64) { Outcome::UInt64(number) => { out = *number } }
+
+    /// A floating-point number.
+    fn fdb_future_get_double(out: f64) { Outcome::Double(number) => { out = *number } }
+
+    /// A key, valid until the future is destroyed.
+    fn fdb_future_get_key(out_key: *const u8, out_key_length: c_int) {
+        Outcome::Key(key) => { out_key = key.as_ptr(), out_key_length = c_len(key.len()) }
+    }
+
+    /// Whether there is a value, and the value, valid until the future is destroyed.
+    fn fdb_future_get_value(out_present: fdb_bool_t, out_value: *const u8, out_value_length: c_int) {
+        Outcome::Value(value) => {
+            out_present = fdb_bool_t::from(value.is_some()),
+            out_value = value.as_deref().unwrap_or_default().as_ptr(),
+            out_value_length = c_len(value.as_deref().unwrap_or_default().len())
+        }
+    }
+
+    /// The pairs of a range read, valid until the future is destroyed, and whether there may be more.
+    fn fdb_future_get_keyvalue_array(out_kv: *const FDBKeyValue, out_count: c_int, out_more: fdb_bool_t) {
+        Outcome::KeyValues { array, is_more, .. } => {
+            out_kv = array.as_ptr(),
+            out_count = c_len(array.len()),
+            out_more = fdb_bool_t::from(*is_more)
+        }
+    }
+
+    /// The pairs of a mapped range with their records, valid until the future is destroyed, and whether there may be more.
+    fn fdb_future_get_mappedkeyvalue_array(out_kv: *const FDBMappedKeyValue, out_count: c_int, out_more: fdb_bool_t) {
+        Outcome::MappedKeyValues(mapped) => {
+            out_kv = mapped.array.as_ptr(),
+            out_count = c_len(mapped.array.len()),
+            out_more = fdb_bool_t::from(mapped.is_more)
+        }
+    }
+
+    /// Keys, valid until the future is destroyed.
+    fn fdb_future_get_key_array(out_key_array: *const FDBKey, out_count: c_int) {
+        Outcome::Keys { array, .. } => { out_key_array = array.as_ptr(), out_count = c_len(array.len()) }
+    }
+
+    /// Strings, valid until the future is destroyed.
+    fn fdb_future_get_string_array(out_strings: *mut *const c_char, out_count: c_int) {
+        Outcome::Strings { array, .. } => { out_strings = array.as_ptr().cast_mut(), out_count = c_len(array.len()) }
+    }
+}
