@@ -26,6 +26,7 @@ test: lint client-tests rust-tests bindings-tests ## all checks and tests
 lint: need-rust
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 
 # The same packages and features as the tests', so that nothing is built twice; the binary is among them.
 client-tests: need-rust need-npm tests/node_modules/.package-lock.json

@@ -28,7 +28,7 @@ use crate::tree::Leaves;
 /// Rows of a page without documents.
 const PAGE_ROWS_MAX: usize = 2_000;
 
-/// Rows of a page with documents; it ends early at [`READ_BYTES_MAX`].
+/// Rows of a page with documents; it ends early at [`crate::read::READ_BYTES_MAX`].
 const PAGE_DOCUMENTS_MAX: usize = 200;
 
 /// Up to here `pending` is counted.

@@ -144,7 +144,7 @@ pub struct GetOptions {
     pub local_seq: bool,
     /// Without its body: only whether it is there, and its revision.
     pub no_body: bool,
-    /// Only a document that is read at once: of a larger one [`Error::LargeDocument`](crate::Error::LargeDocument) is
+    /// Only a document that is read at once: of a larger one [`Error::LargeDocument`] is
     /// the answer, so that who asks can make room for it first.
     pub small_only: bool,
 }

@@ -173,7 +173,7 @@ pub(crate) struct GetMany<'a> {
     pub requests: &'a [(String, GetOptions)],
 }
 
-/// What a request of [`GetMany`] gave.
+/// What a request of `GetMany` gave.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Got {
     /// The document.

@@ -6,7 +6,7 @@
 //! and a lock around a hash map for each set of labels.) Labels are enums made by [`labels!`], or numbers of which a
 //! bounded count is kept apart ([`Keyed`]), so that nothing from outside makes a new time series.
 //!
-//! Reading is rare and may cost: [`Family`] is a family as it was when it was read, and [`text`] writes families.
+//! Reading is rare and may cost: [`Family`] is a family as it was when it was read, and [`text()`] writes families.
 #![forbid(unsafe_code)]
 
 mod family;

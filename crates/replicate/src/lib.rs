@@ -1,6 +1,6 @@
 //! CouchDB's replication protocol (version 3), as a client of two peers that speak its HTTP API.
 //!
-//! A [`Peer`] is a database behind `http://` or `https://`, or one of the server that runs the replication: that one is spoken to
+//! A peer is a database behind `http://` or `https://`, or one of the server that runs the replication: that one is spoken to
 //! through a pair of pipes in memory, so that there is one protocol and no second way into a database. What is read from
 //! the source is handed on as the JSON text that it is; nothing is gathered beyond fixed bounds (see `transfer`).
 //!

@@ -18,7 +18,7 @@ use crate::transaction::{self, Attempt, Operation, Transaction};
 /// Reads one key a root, and one for each key of others' that begins like a root.
 ///
 /// # Errors
-/// [`Error::FormatTooNew`] for a root that this program does not know, [`Error::Storage`].
+/// [`crate::Error::FormatTooNew`] for a root that this program does not know, [`crate::Error::Storage`].
 pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
     let metrics = Arc::new(Metrics::default());
     let mut roots = Vec::new();
