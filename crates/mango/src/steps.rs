@@ -54,3 +54,30 @@ impl<'s> Steps<'s> {
         self.take(bytes / STEP_BYTES)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_count_by_the_step() {
+        let mut steps = Steps { left: 10, ..Steps::endless() };
+        assert_eq!((steps.take_bytes(STEP_BYTES * 9), steps.left), (Ok(()), 1));
+        assert_eq!((steps.take_bytes(STEP_BYTES - 1), steps.left), (Ok(()), 1));
+        assert_eq!(steps.take_bytes(STEP_BYTES * 2), Err(Exhausted::TooLong));
+    }
+
+    #[test]
+    fn it_looks_now_and_then_whether_anybody_waits() {
+        let asked = std::cell::Cell::new(0);
+        let stop = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 1
+        };
+        let mut steps = Steps::new(&stop);
+        assert_eq!((steps.take(STEPS_BETWEEN), asked.get()), (Ok(()), 0));
+        assert_eq!((steps.take(1), asked.get()), (Ok(()), 1));
+        assert_eq!((steps.take(STEPS_BETWEEN), asked.get()), (Ok(()), 1));
+        assert_eq!((steps.take(1), asked.get()), (Err(Exhausted::Stopped), 2));
+    }
+}

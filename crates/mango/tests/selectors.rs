@@ -35,12 +35,30 @@ fn fields_and_their_conditions() {
 fn operators() {
     check(r#"{"a":{"$gt":1,"$lte":3}}"#, &[r#"{"a":2}"#, r#"{"a":3}"#], &[r#"{"a":1}"#, r#"{"a":"x"}"#, "{}"]);
     check(r#"{"a":{"$gt":1}}"#, &[r#"{"a":"x"}"#, r#"{"a":[]}"#], &[r#"{"a":null}"#, r#"{"a":true}"#]);
+    check(r#"{"a":{"$lt":1}}"#, &[r#"{"a":0}"#, r#"{"a":true}"#], &[r#"{"a":1}"#, r#"{"a":"x"}"#, "{}"]);
+    check(r#"{"a":{"$lte":1}}"#, &[r#"{"a":1}"#], &[r#"{"a":2}"#]);
+    check(r#"{"a":{"$gte":1}}"#, &[r#"{"a":1}"#, r#"{"a":2}"#], &[r#"{"a":0}"#, "{}"]);
+    check(r#"{"a":{"$eq":1}}"#, &[r#"{"a":1}"#], &[r#"{"a":2}"#, "{}"]);
     check(r#"{"a":{"$ne":1}}"#, &[r#"{"a":2}"#], &[r#"{"a":1}"#, "{}"]);
     check(r#"{"a":{"$exists":false}}"#, &["{}"], &[r#"{"a":null}"#]);
     check(r#"{"a":{"$type":"null"}}"#, &[r#"{"a":null}"#], &["{}", r#"{"a":0}"#]);
+    let types = ["null", "boolean", "number", "string", "array", "object"];
+    for (at, kind) in types.iter().enumerate() {
+        let mut documents =
+            ["null", "true", "1", r#""""#, "[]", "{}"].map(|value| format!(r#"{{"a":{value}}}"#)).to_vec();
+        let selected = documents.remove(at);
+        let others: Vec<&str> = documents.iter().map(String::as_str).collect();
+        check(&format!(r#"{{"a":{{"$type":"{kind}"}}}}"#), &[&selected], &others);
+    }
     check(r#"{"a":{"$in":[1,"x"]}}"#, &[r#"{"a":"x"}"#, r#"{"a":[2,1]}"#], &[r#"{"a":2}"#, "{}"]);
     check(r#"{"a":{"$nin":[1]}}"#, &[r#"{"a":2}"#], &[r#"{"a":1}"#, "{}"]);
     check(r#"{"a":{"$all":[1,2]}}"#, &[r#"{"a":[3,2,1]}"#], &[r#"{"a":[1]}"#, r#"{"a":1}"#]);
+    check(
+        r#"{"a":{"$all":[[1,2]]}}"#,
+        &[r#"{"a":[1,2]}"#, r#"{"a":[0,[1,2]]}"#],
+        &[r#"{"a":[1]}"#, r#"{"a":[1,2,3]}"#],
+    );
+    check(r#"{"a":{"$all":[]}}"#, &[], &[r#"{"a":[]}"#, r#"{"a":[1]}"#]);
     check(r#"{"a":{"$elemMatch":{"$gt":2}}}"#, &[r#"{"a":[1,3]}"#], &[r#"{"a":[1]}"#, r#"{"a":[]}"#]);
     check(r#"{"a":{"$elemMatch":{"b":1}}}"#, &[r#"{"a":[{"b":1}]}"#], &[r#"{"a":[{"b":2}]}"#]);
     check(r#"{"a":{"$allMatch":{"$gt":2}}}"#, &[r#"{"a":[3,4]}"#], &[r#"{"a":[1,3]}"#, r#"{"a":[]}"#]);
@@ -87,7 +105,25 @@ fn regexes(patterns: impl Iterator<Item = String>) -> Value<'static> {
 }
 
 #[test]
+fn a_selector_weighs_what_it_does() {
+    let weight = |selector: &str| Selector::new(&json(selector)).unwrap().weight();
+    assert_eq!(weight("{}"), 1);
+    assert_eq!(weight(r#"{"a":1}"#), 2, "the field and the comparison");
+    assert_eq!(weight(r#"{"a":1,"b":2}"#), 5, "and both together");
+    assert_eq!(weight(r#"{"a":{"$in":[1,2,3]}}"#), 5);
+    assert_eq!(weight(r#"{"a":{"$all":[1,2]}}"#), 4);
+    assert_eq!(weight(r#"{"a":{"$elemMatch":{"$not":{"$keyMapMatch":{"$allMatch":{"$eq":1}}}}}}"#), 6);
+    for (pattern, kilobytes) in [("b", 16), ("b{1500}", 64), ("b{6000}", 256), ("b{24000}", 1024)] {
+        assert_eq!(weight(&format!(r#"{{"a":{{"$regex":"{pattern}"}}}}"#)), 2 + kilobytes, "{pattern}");
+    }
+}
+
+#[test]
 fn regular_expressions_are_bounded_together() {
+    // Each of the smallest takes 16 kB of 4 MB.
+    assert!(Selector::new(&regexes((0..256).map(|number| format!("^a{number}")))).is_ok());
+    let more = regexes((0..257).map(|number| format!("^a{number}")));
+    assert_eq!(Selector::new(&more).err(), Some(InvalidSelector::RegexesTooLarge));
     let large = |number: usize| format!("^(a\\\\w{number}){{1,40}}$");
     assert_eq!(Selector::new(&regexes((0..600).map(large))).err(), Some(InvalidSelector::RegexesTooLarge));
     // Equal ones are one.
@@ -109,11 +145,14 @@ fn regular_expressions_are_bounded_together() {
 
 #[test]
 fn selectors_are_bounded() {
+    assert_eq!(Selector::measure(&json("[]")), Err(InvalidSelector::NotAnObject));
+    assert_eq!(Selector::measure(&json(r#"{"$bad":1}"#)), Ok(()));
     let list = |count: usize| vec!["0"; count].join(",");
     assert!(Selector::new(&json(&format!(r#"{{"a":{{"$in":[{}]}}}}"#, list(49_000)))).is_ok());
     for operator in ["$in", "$nin", "$all", "$eq"] {
         let selector = json(&format!(r#"{{"a":{{"{operator}":[{}]}}}}"#, list(50_000)));
         assert_eq!(Selector::new(&selector).err(), Some(InvalidSelector::TooLarge), "{operator}");
+        assert_eq!(Selector::measure(&selector), Err(InvalidSelector::TooLarge), "{operator}");
     }
     let text = "x".repeat(1 << 20);
     for selector in [format!(r#"{{"a":"{text}"}}"#), format!(r#"{{"{text}":1}}"#)] {
@@ -144,8 +183,11 @@ fn matching_ends() {
     assert_eq!(simple.matches_unless(&document, &nobody), Ok(false));
     let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(200_000)));
     assert_eq!(simple.matches_unless(&document, &nobody), Ok(true));
-    let many = Selector::new(&regexes((0..200).map(|number| format!("x{number}")))).unwrap();
-    assert_eq!(many.matches_unless(&document, &nobody), Err(Exhausted::TooLong));
+    // 16 kB of expression on 200 kB of text: 3 of 20 million steps.
+    for (count, found) in [(4, Ok(false)), (8, Err(Exhausted::TooLong))] {
+        let many = Selector::new(&regexes((0..count).map(|number| format!("x{number}")))).unwrap();
+        assert_eq!(many.matches_unless(&document, &nobody), found);
+    }
 }
 
 fn value() -> impl Strategy<Value = Value<'static>> {

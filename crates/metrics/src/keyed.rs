@@ -98,6 +98,8 @@ mod tests {
         let family = Family::of("flatbed_x", "X.", &counts);
         assert_eq!(family.samples.len(), 4);
         assert_eq!((family.with("code", "other"), family.total()), (3, 8));
+        let counts = Keyed::<Code>::default();
+        assert!(Family::of("flatbed_x", "X.", &counts).samples.is_empty());
     }
 
     #[test]

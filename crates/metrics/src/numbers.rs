@@ -81,3 +81,27 @@ impl Drop for Held {
         self.gauge.add(-self.count);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::total;
+
+    #[test]
+    fn a_gauge_is_what_it_was_set_to_and_what_came_since() {
+        let gauge = Gauge::default();
+        gauge.add(3);
+        gauge.set(7);
+        let held = gauge.hold_many(2);
+        gauge.add(-1);
+        assert_eq!(gauge.get(), 8);
+        drop(held);
+        assert_eq!(gauge.get(), 6);
+    }
+
+    #[test]
+    fn totals_are_those_of_a_name() {
+        let families = [Family::counter("a", "A.", 3), Family::counter("b", "B.", 5), Family::gauge("a", "A.", 4.5)];
+        assert_eq!([total(&families, "a"), total(&families, "b"), total(&families, "c")], [7, 5, 0]);
+    }
+}

@@ -70,10 +70,9 @@ fn line(name: &str, labels: &Labels, bound: Option<&str>, value: &str, out: &mut
     let _ = writeln!(out, " {value}");
 }
 
-/// As Go reads it, with Prometheus' words for what is no number.
+/// As Go reads it, with Prometheus' words for what is infinite; both write NaN as Rust does.
 fn decimal(number: f64) -> String {
     match number {
-        number if number.is_nan() => "NaN".to_owned(),
         f64::INFINITY => "+Inf".to_owned(),
         f64::NEG_INFINITY => "-Inf".to_owned(),
         number => number.to_string(),
@@ -107,7 +106,7 @@ mod tests {
 
     crate::metrics! {
         struct Metrics {
-            things: Counter = "Things\nand \\ more.",
+            things: Counter = "Things\nand \\ \"more\".",
             painted: Labelled<Colour, Counter> = "Things by colour.",
             waiting: Gauge = "Things that wait.",
             wait_seconds: Labelled<Colour, Histogram> = "How long.",
@@ -125,7 +124,7 @@ mod tests {
         families.push(Family::counter("flatbed_things", "Again.", 4));
         let written = text(&families);
         let expected = "\
-# HELP flatbed_things_total Things\\nand \\\\ more.
+# HELP flatbed_things_total Things\\nand \\\\ \"more\".
 # TYPE flatbed_things_total counter
 flatbed_things_total 3
 flatbed_things_total 4

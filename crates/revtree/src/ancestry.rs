@@ -87,6 +87,16 @@ mod tests {
         line
     }
 
+    #[test]
+    fn a_line_leaves_room_for_the_next_edits() {
+        let line = |length: u64| (1..=length).rev().map(rev).collect::<Vec<_>>();
+        for (length, recent, segments) in [(0, 0, 0), (32, 32, 0), (33, 32, 1), (96, 32, 1), (97, 32, 2)] {
+            let (ancestry, sealed) = Ancestry::of_line(line(length));
+            assert_eq!((ancestry.recent.len(), sealed.len()), (recent, segments), "{length}");
+            assert_eq!((ancestry.len(), ancestry.is_empty()), (length, length == 0));
+        }
+    }
+
     proptest! {
         #[test]
         fn nothing_is_lost_and_the_record_stays_bounded(begin in 0..200_u64, edits in 1..400_u64) {

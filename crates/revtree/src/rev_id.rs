@@ -214,12 +214,36 @@ mod tests {
         }
         let upper: RevId = "1-967A00DFF5E02ADD41819138ABB3284D".parse().unwrap();
         assert_eq!(upper.to_string(), "1-967a00dff5e02add41819138abb3284d");
+        assert!(RevId::from_parts(1, &"x".repeat(HASH_BYTES_MAX)).is_ok());
+    }
+
+    #[test]
+    fn digits_are_kept_as_their_bytes() {
+        let md5 = [0x96, 0x7a, 0, 0xdf, 0xf5, 0xe0, 0x2a, 0xdd, 0x41, 0x81, 0x91, 0x38, 0xab, 0xb3, 0x28, 0x4d];
+        for text in ["1-967a00dff5e02add41819138abb3284d", "1-967A00DFF5E02ADD41819138ABB3284D"] {
+            let rev: RevId = text.parse().unwrap();
+            assert_eq!((rev.hash(), rev.hash_bytes()), (&Hash::Md5(md5), md5.as_slice()));
+            assert_eq!(rev, RevId::new(1, md5));
+        }
+        let text: RevId = "1-967a".parse().unwrap();
+        assert_eq!((text.hash(), text.hash_bytes()), (&Hash::Text("967a".into()), b"967a".as_slice()));
     }
 
     #[test]
     fn refuses_what_is_no_revision() {
         let long = format!("1-{}", "x".repeat(HASH_BYTES_MAX + 1));
-        for text in ["", "1", "-a", "a-b", "+1-a", "-1-a", "9007199254740993-a", "99999999999999999999-a", &long] {
+        for text in [
+            "",
+            "1",
+            "-a",
+            "a-b",
+            "+1-a",
+            "-1-a",
+            "9007199254740993-a",
+            "99999999999999999999-a",
+            "00000000000000001-a",
+            &long,
+        ] {
             assert_eq!(text.parse::<RevId>(), Err(InvalidRevision), "{text}");
         }
     }
@@ -234,6 +258,7 @@ mod tests {
         fn order_is_that_of_the_text_and_of_the_sortable_form(a in any_rev(), b in any_rev()) {
             let by_text = a.generation().cmp(&b.generation()).then_with(|| a.hash_text().cmp(&b.hash_text()));
             prop_assert_eq!(a.cmp(&b), by_text);
+            prop_assert_eq!(a.partial_cmp(&b), Some(by_text));
             prop_assert_eq!(a.to_sortable().cmp(&b.to_sortable()), by_text);
         }
     }
