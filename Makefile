@@ -6,6 +6,9 @@ SHELL := /bin/bash
 target := $(or $(CARGO_TARGET_DIR),target)
 # nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does.
 runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test)
+# What the tests are built of: everywhere the same, so that nothing is built twice. The feature does nothing until the
+# environment asks for it; clippy and `make run` build without it.
+tested := --workspace --features flatbed/otel
 
 bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
@@ -28,13 +31,13 @@ lint: need-rust
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 
-# The same packages and features as the tests', so that nothing is built twice; the binary is among them.
+# The binary is among what the tests are built of.
 client-tests: need-rust need-npm tests/node_modules/.package-lock.json
-	cargo test --workspace --no-run
+	cargo test $(tested) --no-run
 	cd tests && CARGO_TARGET_DIR='$(abspath $(target))' npm test
 
 rust-tests: need-rust
-	cargo $(runner) --workspace
+	cargo $(runner) $(tested)
 
 bindings-tests: bindings-library tests/bindings/node/node_modules/.package-lock.json ## libfdb_c.so with the official Python and Node bindings, and from C
 	$(run-bindings) --library $(bindings)/lib c python node oracle
@@ -62,9 +65,8 @@ sanitize: need-rust $(bindings)/venv/installed ## the tests of the C API and the
 	  cargo build -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-c; \
 	  $(run-bindings) --library $(target)/thread/$(host)/debug --sanitizer thread c
 
-# The same packages and features as the tests', so that nothing is built twice.
 bindings-library: need-rust $(bindings)/venv/installed
-	cargo test --workspace --no-run
+	cargo test $(tested) --no-run
 	mkdir -p $(bindings)/lib
 	ln -sf '$(abspath $(target))/debug/deps/libfdb_c.so' $(bindings)/lib/libfdb_c.so
 
