@@ -151,7 +151,7 @@ impl Uploads {
             let edit = match source {
                 Source::Stub => AttachmentEdit::Stub { revpos },
                 Source::Inline(text) => {
-                    let data = self.inline(&name, &content_type, is_gzip, &text).await?;
+                    let data = Box::pin(self.inline(&name, &content_type, is_gzip, &text)).await?;
                     AttachmentEdit::Data { content_type, revpos, data }
                 }
                 Source::Follows => {

@@ -10,12 +10,12 @@
 //!
 //! Pages of rows alone, which are small, have a part of their own: they wait for no document's.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
+use slab::Slab;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::metrics::Usage;
@@ -63,8 +63,7 @@ pub(crate) struct Outlets {
     /// The most that a page with documents takes while it is read.
     page_bytes_max: usize,
     began: Instant,
-    under_way: Mutex<HashMap<u64, Weak<Outlet>>>,
-    came: AtomicU64,
+    under_way: Mutex<Slab<Weak<Outlet>>>,
 }
 
 /// Bytes that are given out and come back.
@@ -157,7 +156,6 @@ impl Outlets {
             page_bytes_max,
             began: Instant::now(),
             under_way: Mutex::default(),
-            came: AtomicU64::new(0),
         })
     }
 
@@ -211,7 +209,7 @@ impl Outlets {
             let all: Vec<Arc<Outlet>> = {
                 let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
                 // None is dropped here, which would take the lock again.
-                under_way.values().filter_map(Weak::upgrade).collect()
+                under_way.iter().filter_map(|(_, outlet)| outlet.upgrade()).collect()
             };
             for outlet in all.iter().filter(|outlet| outlet.is_stalled(now, most) || outlet.is_in_the_way(now, wanted))
             {
@@ -254,9 +252,10 @@ impl Connection {
             self.answers.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        let number = self.of.came.fetch_add(1, Ordering::Relaxed);
+        let mut under_way = self.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = under_way.vacant_entry();
         let outlet = Arc::new(Outlet {
-            number,
+            place: place.key(),
             connection: self.clone(),
             unsent: AtomicUsize::new(0),
             moved: AtomicU64::new(0),
@@ -264,9 +263,7 @@ impl Connection {
             documents: AtomicUsize::new(0),
             rows: AtomicUsize::new(0),
         });
-        let mut under_way = self.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.insert(number, Arc::downgrade(&outlet));
-        drop(under_way);
+        place.insert(Arc::downgrade(&outlet));
         Some(outlet)
     }
 
@@ -308,7 +305,8 @@ impl Connection {
 /// Where one answer goes out.
 #[derive(Debug)]
 pub(crate) struct Outlet {
-    number: u64,
+    /// Among those under way.
+    place: usize,
     connection: Arc<Connection>,
     /// Pieces that are not sent.
     unsent: AtomicUsize,
@@ -395,7 +393,7 @@ impl Drop for Outlet {
     fn drop(&mut self) {
         self.connection.answers.fetch_sub(1, Ordering::Relaxed);
         let mut under_way = self.connection.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.remove(&self.number);
+        under_way.remove(self.place);
     }
 }
 

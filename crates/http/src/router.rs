@@ -46,7 +46,9 @@ pub(crate) async fn answer(
     if let Some(continue_trace) = state.continue_trace {
         tracking.continue_trace(continue_trace, request.headers());
     }
-    tracking.spans().within(answer_within(state, request, id, (segments, route), tracking, outlet)).await
+    // What wraps it would have room for its state several times.
+    let spans = tracking.spans();
+    spans.within(Box::pin(answer_within(state, request, id, (segments, route), tracking, outlet))).await
 }
 
 async fn answer_within(
@@ -159,7 +161,7 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     // What a server tells anyone; all else is the administrators' as long as there are no other users.
     match names[..] {
         [] => return server::welcome(state, &request),
-        ["_up"] => return server::up(state, &request).await,
+        ["_up"] => return Box::pin(server::up(state, &request)).await,
         ["_session"] => return server::session(state, &request),
         ["_uuids"] => return server::uuids(state, &request),
         _ => {}
@@ -184,16 +186,17 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
     {
         return Ok(redirect);
     }
+    // Boxed, but for documents: the future of every request has room for what is not.
     match names[..] {
-        ["_all_dbs"] => server::all_dbs(state, &request).await,
+        ["_all_dbs"] => Box::pin(server::all_dbs(state, &request)).await,
         ["_active_tasks"] => server::active_tasks(state, &request),
-        ["_db_updates"] => db_updates::db_updates(state, request).await,
-        ["_replicate"] => replicate::replicate(state, request).await,
-        ["_scheduler", "jobs"] => scheduler::jobs(state, &request, None).await,
-        ["_scheduler", "jobs", id] => scheduler::jobs(state, &request, Some(id)).await,
-        ["_scheduler", "docs"] => scheduler::docs(state, &request, None).await,
-        ["_scheduler", "docs", REPLICATOR] => scheduler::docs(state, &request, None).await,
-        ["_scheduler", "docs", REPLICATOR, id] => scheduler::docs(state, &request, Some(id)).await,
+        ["_db_updates"] => Box::pin(db_updates::db_updates(state, request)).await,
+        ["_replicate"] => Box::pin(replicate::replicate(state, request)).await,
+        ["_scheduler", "jobs"] => Box::pin(scheduler::jobs(state, &request, None)).await,
+        ["_scheduler", "jobs", id] => Box::pin(scheduler::jobs(state, &request, Some(id))).await,
+        ["_scheduler", "docs"] => Box::pin(scheduler::docs(state, &request, None)).await,
+        ["_scheduler", "docs", REPLICATOR] => Box::pin(scheduler::docs(state, &request, None)).await,
+        ["_scheduler", "docs", REPLICATOR, id] => Box::pin(scheduler::docs(state, &request, Some(id))).await,
         ["_scheduler", ..] => Err(Failure::not_found("missing")),
         ["metrics"] | ["_node", "_local" | NODE, "_prometheus"] => server::metrics(state, &request),
         [
@@ -201,30 +204,34 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
             | "_nouveau_analyze" | "_utils"),
             ..,
         ] => later(&mut request, path).await,
-        [name] => database::root(state, request, name).await,
-        [name, "_bulk_docs"] => bulk::bulk_docs(state, request, name).await,
-        [name, "_bulk_get"] => bulk_get::bulk_get(state, request, name).await,
-        [name, "_all_docs"] => all_docs::all_docs(state, request, name, all_docs::Documents::All).await,
-        [name, "_all_docs", "queries"] => all_docs::queries(state, request, name, all_docs::Documents::All).await,
-        [name, "_design_docs", "queries"] => all_docs::queries(state, request, name, all_docs::Documents::Design).await,
-        [name, "_design_docs"] => all_docs::all_docs(state, request, name, all_docs::Documents::Design).await,
-        [name, "_changes"] => changes::changes(state, request, name).await,
-        [name, "_ensure_full_commit"] => database::ensure_full_commit(state, request, name).await,
-        [name, "_revs_limit"] => revisions::revs_limit(state, request, name).await,
-        [name, "_revs_diff"] => revisions::revs_diff(state, request, name).await,
-        [name, "_missing_revs"] => revisions::missing_revs(state, request, name).await,
-        [name, "_purge"] => maintenance::purge(state, request, name).await,
-        [name, "_purged_infos_limit"] => maintenance::purged_infos_limit(state, request, name).await,
-        [name, "_compact"] => maintenance::compact(state, request, name).await,
-        [name, "_security"] => maintenance::security(state, request, name).await,
-        [name, "_local_docs"] => local::list(state, request, name).await,
-        [name, "_local", id] => local::document(state, request, name, id).await,
+        [name] => Box::pin(database::root(state, request, name)).await,
+        [name, "_bulk_docs"] => Box::pin(bulk::bulk_docs(state, request, name)).await,
+        [name, "_bulk_get"] => Box::pin(bulk_get::bulk_get(state, request, name)).await,
+        [name, "_all_docs"] => Box::pin(all_docs::all_docs(state, request, name, all_docs::Documents::All)).await,
+        [name, "_all_docs", "queries"] => {
+            Box::pin(all_docs::queries(state, request, name, all_docs::Documents::All)).await
+        }
+        [name, "_design_docs", "queries"] => {
+            Box::pin(all_docs::queries(state, request, name, all_docs::Documents::Design)).await
+        }
+        [name, "_design_docs"] => Box::pin(all_docs::all_docs(state, request, name, all_docs::Documents::Design)).await,
+        [name, "_changes"] => Box::pin(changes::changes(state, request, name)).await,
+        [name, "_ensure_full_commit"] => Box::pin(database::ensure_full_commit(state, request, name)).await,
+        [name, "_revs_limit"] => Box::pin(revisions::revs_limit(state, request, name)).await,
+        [name, "_revs_diff"] => Box::pin(revisions::revs_diff(state, request, name)).await,
+        [name, "_missing_revs"] => Box::pin(revisions::missing_revs(state, request, name)).await,
+        [name, "_purge"] => Box::pin(maintenance::purge(state, request, name)).await,
+        [name, "_purged_infos_limit"] => Box::pin(maintenance::purged_infos_limit(state, request, name)).await,
+        [name, "_compact"] => Box::pin(maintenance::compact(state, request, name)).await,
+        [name, "_security"] => Box::pin(maintenance::security(state, request, name)).await,
+        [name, "_local_docs"] => Box::pin(local::list(state, request, name)).await,
+        [name, "_local", id] => Box::pin(local::document(state, request, name, id)).await,
         [_, "_local", _, ..] => {
             request.skip_body().await;
             Err(Failure::bad_request("_local documents do not accept attachments."))
         }
         [name, id] if id.starts_with("_local/") => {
-            local::document(state, request, name, id.strip_prefix("_local/").unwrap_or_default()).await
+            Box::pin(local::document(state, request, name, id.strip_prefix("_local/").unwrap_or_default())).await
         }
         [_, "_find" | "_index" | "_explain", ..] => later(&mut request, "Mango queries").await,
         [_, path @ ("_view_cleanup" | "_shards" | "_sync_shards" | "_partition"), ..] => {
@@ -238,10 +245,10 @@ async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
             later(&mut request, "Functions of design documents").await
         }
         [name, "_design", id, ref file @ ..] => {
-            attachment::attachment(state, request, name, &format!("_design/{id}"), &file.join("/")).await
+            Box::pin(attachment::attachment(state, request, name, &format!("_design/{id}"), &file.join("/"))).await
         }
         [name, id] => document::document(state, request, name, id).await,
-        [name, id, ref file @ ..] => attachment::attachment(state, request, name, id, &file.join("/")).await,
+        [name, id, ref file @ ..] => Box::pin(attachment::attachment(state, request, name, id, &file.join("/"))).await,
         [] => Err(Failure::not_found("missing")),
     }
 }

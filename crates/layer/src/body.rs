@@ -206,7 +206,7 @@ const SHRUNK_ABOVE_BYTES: usize = 64 * 1024;
 /// A body's members as JSON text, without braces.
 pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<Vec<u8>> {
     match to_json_with_cache(instance, rows) {
-        Err(DecodeError::UnknownFieldId(_)) => instance.reload_names(inner).await?,
+        Err(DecodeError::UnknownFieldId(_)) => Box::pin(instance.reload_names(inner)).await?,
         done => return done.map_err(|error| corrupt(instance, &error)),
     }
     to_json_with_cache(instance, rows).map_err(|error| corrupt(instance, &error))

@@ -64,7 +64,7 @@ where
         let info = Info::decode(&info)?;
         let rows = match &info.place {
             BodyPlace::Rows => rows,
-            BodyPlace::Blob(blob_id) => body::read_rows(trx, instance.keys.blob_rows(blob_id)).await?,
+            BodyPlace::Blob(blob_id) => Box::pin(body::read_rows(trx, instance.keys.blob_rows(blob_id))).await?,
         };
         Ok(Some((info, rows)))
     }
@@ -234,7 +234,8 @@ impl Operation for GetOne<'_> {
         let read = begin_latest(trx, &instance, self.id);
         let found = match self.options.small_only {
             true => read.finish_small().await?,
-            false => read.finish(trx, &instance).await?,
+            // Boxed, as all that few reads need: the future of each has room for it.
+            false => Box::pin(read.finish(trx, &instance)).await?,
         };
         let get = Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options, tree: None };
         get.answer(found.as_ref()).await
@@ -331,7 +332,10 @@ impl Get<'_> {
         let looks_for_latest = options.latest && options.rev.as_ref().is_some_and(|rev| *rev != info.winner);
         let looks_for_conflicts = options.conflicts() && info.leaf_count > 1;
         let wants_tree = options.revs || options.revs_info || looks_for_latest || looks_for_conflicts;
-        let read = if wants_tree && self.tree.is_none() { Some(self.tree(&keys).await?) } else { None };
+        let read = match self.tree {
+            None if wants_tree => Some(Box::pin(self.tree(&keys)).await?),
+            _ => None,
+        };
         let tree = read.as_ref().or(self.tree.filter(|_| wants_tree));
         let wanted = match (&options.rev, tree) {
             (None, _) if info.deleted && !options.tombstone => {
@@ -349,16 +353,16 @@ impl Get<'_> {
         let (rev, deleted, has_attachments, rows) = if *wanted == info.winner {
             (info.winner.clone(), info.deleted, info.has_attachments, rows)
         } else {
-            older = self.superseded(&keys, wanted).await?;
+            older = Box::pin(self.superseded(&keys, wanted)).await?;
             (wanted.clone(), older.0.deleted, older.0.has_attachments, &older.1)
         };
         let body = if options.no_body { Vec::new() } else { body::to_json(self.inner, self.instance, rows).await? };
         let mut document = plain(self.id, rev, deleted, body);
         if has_attachments && !options.no_body {
-            document.attachments = attachments::list(self.trx, &keys, &document.rev).await?;
+            document.attachments = Box::pin(attachments::list(self.trx, &keys, &document.rev)).await?;
         }
         if let Some(tree) = tree {
-            self.tell_tree(&keys, info, tree, &mut document).await?;
+            Box::pin(self.tell_tree(&keys, info, tree, &mut document)).await?;
         }
         if options.local_seq {
             document.local_seq = Some(Seq::new(self.instance.incarnation(), info.stamp));

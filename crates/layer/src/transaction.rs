@@ -1,5 +1,6 @@
 //! Running an operation in a FoundationDB transaction, again where FoundationDB says so.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,8 @@ pub const TRACE_TARGET: &str = "flatbed::trace";
 
 /// Runs an operation that writes: attempt, commit, and again on a retryable error.
 pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
-    write_untraced(db, metrics, operation).instrument(span("write")).await
+    // Boxed, as is a read: it is large, and each future around it would have room for it once or twice.
+    Box::pin(write_untraced(db, metrics, operation)).instrument(span("write")).await
 }
 
 /// A transaction's span, from its first attempt to its end.
@@ -75,10 +77,11 @@ async fn write_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, ope
     loop {
         let attempt = state;
         state.after_unknown = false;
-        let (error, next) = match bounded(operation.attempt(&trx, attempt)).await {
+        let done = bounded(pin!(operation.attempt(&trx, attempt))).await;
+        let (error, next) = match done {
             Ok(output) => {
                 let commit_started = Instant::now();
-                let committed = bounded_commit(trx.commit()).await.inspect_err(|_| {
+                let committed = bounded_commit(pin!(trx.commit())).await.inspect_err(|_| {
                     note(metrics, FdbError::from_code(COMMIT_UNKNOWN_RESULT));
                 })?;
                 match committed {
@@ -131,7 +134,7 @@ async fn bounded_commit<T>(commit: impl Future<Output = T> + Send) -> Result<T> 
 
 /// Runs an operation that only reads: nothing is committed.
 pub(crate) async fn read<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
-    read_untraced(db, metrics, operation).instrument(span("read")).await
+    Box::pin(read_untraced(db, metrics, operation)).instrument(span("read")).await
 }
 
 async fn read_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
@@ -139,7 +142,8 @@ async fn read_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, oper
     let mut trx = Transaction::begin(db, metrics)?;
     metrics.transactions.add(1);
     loop {
-        match bounded(operation.attempt(&trx, Attempt::default())).await {
+        let done = bounded(pin!(operation.attempt(&trx, Attempt::default()))).await;
+        match done {
             Err(Error::Storage(error)) => {
                 note(metrics, error);
                 trx = trx.on_error(error).await.map_err(Error::Storage)?;

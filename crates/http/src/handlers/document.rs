@@ -26,10 +26,10 @@ pub(crate) async fn document(state: &State, mut request: Request, name: &str, id
         "GET" | "HEAD" => get(state, &request, name, id).await,
         "PUT" => put(state, request, name, id).await,
         "DELETE" => delete(state, request, name, id).await,
-        "POST" => post_form::post(state, request, name, id).await,
+        "POST" => Box::pin(post_form::post(state, request, name, id)).await,
         "COPY" => {
             request.skip_body().await;
-            copy(state, &request, name, id).await
+            Box::pin(copy(state, &request, name, id)).await
         }
         _ => {
             request.skip_body().await;
@@ -65,7 +65,7 @@ async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<R
         let form = if accepts(&request.headers, "multipart/mixed") { Form::mixed()? } else { Form::Json };
         let wanted = open_revs::Wanted { id, revs: open_revs, options };
         let shown = Shown { show, with_revisions, form };
-        return open_revs::open_revs(database, wanted, shown).await;
+        return Box::pin(open_revs::open_revs(database, wanted, shown)).await;
     }
     if options.latest
         && let Some(rev) = options.rev.take()
@@ -249,7 +249,7 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
         return Err(error.into());
     }
     if is_kind(request.header(header::CONTENT_TYPE).unwrap_or_default(), "multipart/related") {
-        return put_related::put(state, request, name, id).await;
+        return Box::pin(put_related::put(state, request, name, id)).await;
     }
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
