@@ -63,4 +63,4 @@ pub use json::text_len as json_len;
 pub use rows::Rows;
 pub use run::{PackOptions, VALUE_BYTES_MAX, pack, pack_with};
 pub use subtree::{SubtreeRange, read_subtree, subtree_range};
-pub use unflatten::{FieldNames, Members, read_body, validate, write_members};
+pub use unflatten::{FieldNames, Members, member_text, read_body, validate, write_members};

@@ -16,6 +16,24 @@ const PATH_BYTES_MAX: usize = 10_000;
 pub trait FieldNames {
     /// The name that has this id.
     fn name_of(&self, id: u64) -> Option<&str>;
+
+    /// What [`member_text`] makes of it, where that is kept.
+    fn member_text_of(&self, _id: u64) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// What stands before a member's value: its name as a JSON string, and a colon.
+pub fn member_text(name: &str) -> Box<[u8]> {
+    let mut text = Vec::with_capacity(name.len() + 3);
+    write_name(name, &mut text);
+    text.into()
+}
+
+fn write_name(name: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    write_escaped(name, out);
+    out.extend_from_slice(b"\":");
 }
 
 /// What [`write_members`] wrote.
@@ -251,10 +269,16 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
                 return self.element(scalar);
             }
             (Kind::Object, Element::Int(id)) if id >= FIRST_FIELD_ID => {
-                let name = self.names.name_of(id).ok_or(DecodeError::UnknownFieldId(id))?;
-                begin_member(self.out, frame, &mut self.starts, name);
+                begin_member(self.out, frame, &mut self.starts);
+                match self.names.member_text_of(id) {
+                    Some(text) => self.out.extend_from_slice(text),
+                    None => write_name(self.names.name_of(id).ok_or(DecodeError::UnknownFieldId(id))?, self.out),
+                }
             }
-            (Kind::Object, Element::Literal(name)) => begin_member(self.out, frame, &mut self.starts, &name),
+            (Kind::Object, Element::Literal(name)) => {
+                begin_member(self.out, frame, &mut self.starts);
+                write_name(&name, self.out);
+            }
             (Kind::Object, _) => return Err(DecodeError::BadPath),
             (_, Element::Int(number)) if number == frame.count as u64 => {
                 frame.count += 1;
@@ -367,15 +391,12 @@ fn text_of(bytes: &[u8]) -> Result<&str, DecodeError> {
     std::str::from_utf8(bytes).map_err(|_| DecodeError::BadScalar)
 }
 
-fn begin_member(out: &mut Vec<u8>, frame: &mut Frame, starts: &mut Vec<usize>, name: &str) {
+fn begin_member(out: &mut Vec<u8>, frame: &mut Frame, starts: &mut Vec<usize>) {
     if frame.count > 0 {
         out.push(b',');
     }
     frame.count += 1;
     starts.push(out.len());
-    out.push(b'"');
-    write_escaped(name, out);
-    out.extend_from_slice(b"\":");
 }
 
 /// Puts an object's members, which end the text, into the order written. `order` has, for each member in that order, its

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
-use flatbed_flatten::{FieldIds, FieldNames};
+use flatbed_flatten::{FieldIds, FieldNames, member_text};
 use foundationdb::RangeOption;
 use prost::Message;
 
@@ -27,6 +27,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 512;
 #[derive(Debug, Default)]
 struct Table {
     names: Vec<Arc<str>>,
+    /// The same as texts of members.
+    members: Vec<Box<[u8]>>,
     // Looked up for every name of every document; seeded, since names come from outside.
     ids: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
 }
@@ -61,6 +63,7 @@ impl Fields {
             }
             let name: Arc<str> = name.as_str().into();
             table.names.push(name.clone());
+            table.members.push(member_text(&name));
             table.ids.insert(name, id);
         }
     }
@@ -86,6 +89,11 @@ impl FieldNames for FieldsView<'_> {
     fn name_of(&self, id: u64) -> Option<&str> {
         let at = usize::try_from(id.checked_sub(FIRST_ID)?).ok()?;
         self.0.names.get(at).map(|name| &**name)
+    }
+
+    fn member_text_of(&self, id: u64) -> Option<&[u8]> {
+        let at = usize::try_from(id.checked_sub(FIRST_ID)?).ok()?;
+        self.0.members.get(at).map(|text| &**text)
     }
 }
 
