@@ -147,7 +147,6 @@ mod tests {
             "",
             "a b",
             "localhost:x",
-            "127.0.0.1:+1",
             "localhost:65536",
             "user@localhost",
             "localhost, evil",
