@@ -1,4 +1,6 @@
 //! One database's functions do not keep the others' waiting, and waiting is not running.
+//!
+//! A program of its own: it measures how long calls take, and functions of other tests beside it would take their time.
 #![allow(clippy::expect_used)]
 
 use std::time::{Duration, Instant};

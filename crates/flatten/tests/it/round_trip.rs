@@ -1,8 +1,7 @@
 //! What goes in comes out, in any layout.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Names, Pairs, any_body, compact, parse, slices, text_of};
 use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value};
 use flatbed_flatten::path::{Step, of_steps};
 use flatbed_flatten::{
@@ -10,7 +9,6 @@ use flatbed_flatten::{
     read_subtree, subtree_range, unknown_names, validate, write_members,
 };
 use proptest::prelude::*;
-use support::{Names, Pairs, any_body, compact, parse, slices, text_of};
 
 #[test]
 fn large_strings_and_long_names() {

@@ -60,7 +60,7 @@ fn attachments(written: &Value<'_>, before: &[Attachment]) -> Vec<Attachment> {
 fn every_recorded_id() {
     let mut edits = 0;
     let mut wrong = Vec::new();
-    for line in include_str!("data/revisions.jsonl").lines() {
+    for line in include_str!("../data/revisions.jsonl").lines() {
         let document: serde_json::Value = serde_json::from_str(line).unwrap();
         let mut parent: Option<(u64, Vec<u8>)> = None;
         let mut attached = Vec::new();

@@ -1,7 +1,5 @@
 //! The parser against serde_json, and what it must refuse.
 
-mod support;
-
 use flatbed_flatten::json::{Limits, ParseErrorKind, Value, parse, parse_unique, write};
 use proptest::prelude::*;
 
@@ -140,10 +138,10 @@ proptest! {
 
     #[test]
     fn refuses_what_serde_json_refuses(
-        body in support::any_body(),
+        body in crate::support::any_body(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<Option<u8>>()), 0..3),
     ) {
-        let mut text = support::compact(&body).into_bytes();
+        let mut text = crate::support::compact(&body).into_bytes();
         for (at, byte) in damage {
             let at = at.index(text.len());
             match byte {

@@ -1,13 +1,11 @@
 //! Rows and runs drawn out.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Names, Pairs, compact, hex, parse, slices, text_of};
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{
     FieldIds, FlattenOptions, PackOptions, flatten, pack, pack_with, path, read_body, unknown_names, validate,
 };
-use support::{Names, Pairs, compact, hex, parse, slices, text_of};
 
 /// `expected`: for each row its path, and its value as hexadecimal digits.
 fn check_with(text: &str, names: &Names, expected: &[&str]) {

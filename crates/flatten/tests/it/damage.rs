@@ -1,12 +1,10 @@
 //! Rows that no body gives: a typed error or JSON, never a panic.
 
-mod support;
-
+use crate::support::{Names, Pairs, any_body, slices, text_of};
 use flatbed_flatten::json::{self, Limits, ParseErrorKind};
 use flatbed_flatten::path::{put_int, put_literal};
 use flatbed_flatten::{DecodeError, FlattenOptions, flatten, pack, read_body, read_subtree, validate, write_members};
 use proptest::prelude::*;
-use support::{Names, Pairs, any_body, slices, text_of};
 
 /// A path of ids, markers and positions; negative: the literal name "l".
 fn path(elements: &[i64]) -> Vec<u8> {

@@ -1,6 +1,5 @@
 //! Names, pairs and bodies for the tests.
 #![allow(clippy::expect_used, unreachable_pub)]
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

@@ -208,8 +208,10 @@ fn nothing_overflows_the_stack() {
 /// Runs them in a child process.
 fn ask() {
     let child = std::env::current_exe().expect("this program");
-    let child =
-        Command::new(child).args(["--exact", "nothing_overflows_the_stack", "--nocapture"]).env(ASKED, "").output();
+    let child = Command::new(child)
+        .args(["--exact", "depth::nothing_overflows_the_stack", "--nocapture"])
+        .env(ASKED, "")
+        .output();
     let child = child.expect("a child process");
     let told = String::from_utf8_lossy(&child.stdout);
     let at = told.lines().rfind(|line| line.starts_with("at ")).unwrap_or_default();
