@@ -53,7 +53,8 @@ memcheck: bindings-library ## the C API's tests under valgrind
 sanitize: need-rust $(bindings)/venv/installed ## the tests of the C API and the engine under AddressSanitizer and ThreadSanitizer
 	export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address; \
 	  cargo test --target $(host) --target-dir $(target)/address --package fdb-capi --lib --tests; \
-	  cargo test --target $(host) --target-dir $(target)/address --package fdb-embedded --lib --test behaviour --test model; \
+	  cargo test --target $(host) --target-dir $(target)/address --package fdb-embedded --lib; \
+	  cargo test --target $(host) --target-dir $(target)/address --package fdb-embedded --test it -- behaviour:: model::; \
 	  cargo build --target $(host) --target-dir $(target)/address --package fdb-c
 	$(run-bindings) --library $(target)/address/$(host)/debug --sanitizer address c
 	if [ ! -d "$$(rustc --print sysroot)/lib/rustlib/src" ]; then \
@@ -61,7 +62,8 @@ sanitize: need-rust $(bindings)/venv/installed ## the tests of the C API and the
 	export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=thread CFLAGS=-fsanitize=thread; \
 	  export TSAN_OPTIONS='suppressions=$(CURDIR)/tests/bindings/c/lmdb.tsan'; \
 	  cargo test -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-capi --lib --tests; \
-	  cargo test -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-embedded --lib --test behaviour --test model; \
+	  cargo test -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-embedded --lib; \
+	  cargo test -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-embedded --test it -- behaviour:: model::; \
 	  cargo build -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-c; \
 	  $(run-bindings) --library $(target)/thread/$(host)/debug --sanitizer thread c
 
@@ -80,7 +82,7 @@ tests/bindings/node/node_modules/.package-lock.json: tests/bindings/node/package
 
 crash: need-rust ## kill the engine 300 times and the server 50 times while they write, and have the disk fail
 	FLATBED_CRASH_KILLS=300 cargo test --package fdb-embedded --test crash --test failing_disk -- --nocapture
-	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test crash -- --nocapture
+	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test it crash:: -- --nocapture
 
 # The pure crates, of whose mutants at least so many of a hundred must be caught by their own tests.
 mutants-crates := revtree mango flatten metrics

@@ -1,6 +1,8 @@
 //! The order of calls around the network, and databases by cluster file. The state is the process's, so this is one
-//! test.
+//! test, and a program of its own.
 
+#[path = "it/common.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod common;
 
 use std::ffi::{CStr, CString, c_void};

@@ -2,8 +2,13 @@
 //! a whole or not at all, versions grow, and no versionstamp is given twice.
 //!
 //! `FLATBED_CRASH_KILLS` says how often (`make crash`: 300), `FLATBED_CRASH_SEED` what is written and when it is killed.
+//!
+//! A program of its own: a child is this program again, and `make crash` runs it alone.
 
-#[path = "../common/mod.rs"]
+#[path = "../children/mod.rs"]
+mod children;
+#[path = "../it/common.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod common;
 
 mod check;
@@ -18,7 +23,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use check::{Found, Model, Told};
-use common::Random;
+use children::Random;
 
 const DIR: &str = "FDB_EMBEDDED_CRASH_DIR";
 const RUN: &str = "FDB_EMBEDDED_CRASH_RUN";
@@ -56,7 +61,7 @@ enum Moment {
 fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> Told {
     let (run, seed) = (run.to_string(), seed.to_string());
     let variables = [(DIR, dir.as_os_str()), (RUN, OsStr::new(&run)), (SEED, OsStr::new(&seed))];
-    let mut child = common::child(&variables).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a child");
+    let mut child = children::child(&variables).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a child");
     let (mut out, mut errors) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     let (is_open, opened) = channel();
     let reader = std::thread::spawn(move || {

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
-use crate::common::Random;
+use crate::children::Random;
 
 /// Values longer than this make LMDB use pages of their own.
 pub const LARGE_BYTES: u64 = 100_000;

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use fdb_embedded::{Engine, Error, OpenOptions, Transaction};
 
-use crate::common::{Random, commit, open, promise, wait};
+use crate::children::Random;
+use crate::common::{commit, open, promise, wait};
 use crate::plan::{Change, Id, Kind, PARTS, Plan, hex, progress, progress_value, register};
 
 const ADD: i32 = 2;

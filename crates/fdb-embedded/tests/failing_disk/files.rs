@@ -7,7 +7,8 @@ use std::path::Path;
 use fdb_embedded::{Engine, OpenError, OpenOptions, RangeOptions};
 use heed::types::Bytes;
 
-use crate::common::{Random, commit, open, range, set};
+use crate::children::Random;
+use crate::common::{commit, open, range, set};
 use crate::{command, output};
 
 const PAGE_BYTES: u64 = 4_096;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use fdb_embedded::{Engine, Error, OpenOptions, RangeOptions, Transaction};
 
-use crate::common::faults::Faults;
 use crate::common::{commit, open, range, set};
+use crate::faults::Faults;
 use crate::{command, line, output};
 
 /// How a call may fail: the mode of `faults.c`, and the error.

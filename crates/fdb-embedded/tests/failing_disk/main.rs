@@ -1,11 +1,16 @@
 //! Disks that are full, slow to admit it, broken, cut off or somebody else's: each is answered with an error that says what
 //! to do, and nothing is acknowledged that is not there afterwards.
 //!
-//! What would harm this process is done in a child: this test program again, running `child` with a role.
+//! What would harm this process is done in a child: this test program again, running `child` with a role. A program of its
+//! own for that reason, and since `make crash` runs it alone.
 
-#[path = "../common/mod.rs"]
+#[path = "../children/mod.rs"]
+mod children;
+#[path = "../it/common.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod common;
 
+mod faults;
 mod files;
 mod full;
 mod io_errors;
@@ -43,7 +48,7 @@ fn child() {
 }
 
 fn command(role: &str, dir: &Path) -> Command {
-    common::child(&[(ROLE, OsStr::new(role)), (DIR, dir.as_os_str())])
+    children::child(&[(ROLE, OsStr::new(role)), (DIR, dir.as_os_str())])
 }
 
 /// Runs a child to its end, which must be its own: what it printed.

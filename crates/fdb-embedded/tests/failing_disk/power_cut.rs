@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use fdb_embedded::{Engine, OpenOptions, RangeOptions, Transaction};
 
-use crate::common::faults::Faults;
-use crate::common::{Random, commit, open, range};
+use crate::children::Random;
+use crate::common::{commit, open, range};
+use crate::faults::Faults;
 use crate::{command, output};
 
 const SEED: &str = "FLATBED_CRASH_SEED";

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use fdb_embedded::{Engine, OpenError, OpenOptions};
 
-use crate::common::faults::Faults;
 use crate::common::{commit, open, set};
+use crate::faults::Faults;
 use crate::{command, line, output};
 
 /// A user who owns nothing.

@@ -1,0 +1,17 @@
+//! The engine's tests, one program: linking takes longer than compiling them. What needs a process of its own
+//! is a program beside this one and says why.
+
+mod backup;
+mod behaviour;
+mod buggify;
+mod clears;
+mod client_corners;
+mod common;
+mod durability;
+mod history;
+mod mapped;
+mod model;
+mod options;
+mod oracle;
+mod special_keys;
+mod time_keeper;

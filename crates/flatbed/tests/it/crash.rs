@@ -1,0 +1,120 @@
+//! kill -9 while writers write: every acknowledged write is there afterwards and the checker finds nothing.
+//!
+//! `FLATBED_CRASH_KILLS` says how often (`make crash`: 50).
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use crate::support::{Server, call};
+use flatbed_client::{Connection, Url};
+use hyper::Method;
+use serde_json::Value;
+
+const WRITERS: usize = 8;
+
+/// What a writer knows of a document: what was acknowledged last, and whether a later write was on its way.
+#[derive(Clone, Default)]
+struct Known {
+    acknowledged: Option<String>,
+    deleted: bool,
+    unsure: bool,
+}
+
+type Documents = Arc<Mutex<HashMap<String, Known>>>;
+
+#[tokio::test]
+async fn acknowledged_writes_outlive_a_kill() {
+    let kills = std::env::var("FLATBED_CRASH_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5);
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let documents = Documents::default();
+    let mut acknowledged_before = 0;
+    for round in 0..kills {
+        let server = Server::start(&data);
+        call(&mut server.connect().await, Method::PUT, "/crash", "").await;
+        verify(&server, &documents, round).await;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| tokio::spawn(write(server.url.clone(), format!("{round}-{writer}"), documents.clone())))
+            .collect();
+        // Some kills meet the first commits, some the hundredth.
+        tokio::time::sleep(Duration::from_millis(60 + (round * 137) % 600)).await;
+        server.kill();
+        for writer in writers {
+            writer.await.expect("a writer ends with its connection");
+        }
+        check(&data, round);
+        let acknowledged = documents.lock().unwrap().values().filter(|known| known.acknowledged.is_some()).count();
+        eprintln!("kill {}: {acknowledged} documents acknowledged", round + 1);
+        assert!(acknowledged > acknowledged_before, "the writers of round {round} got nothing done");
+        acknowledged_before = acknowledged;
+    }
+    let server = Server::start(&data);
+    verify(&server, &documents, kills).await;
+    assert!(server.stop());
+}
+
+/// Makes, edits and deletes documents, one of them large enough to be staged, until the connection breaks.
+async fn write(url: Url, writer: String, documents: Documents) {
+    let Ok(mut connection) = Connection::open(&url).await else { return };
+    for number in 0.. {
+        let id = format!("{writer}-{number}");
+        let large = if number % 40 == 7 { "x".repeat(1_500_000) } else { String::new() };
+        let mut body = format!("{{\"n\":{number},\"tags\":[\"a\",{{\"b\":null}}],\"large\":\"{large}\"}}");
+        for step in 0..=number % 3 {
+            let deleted = step == 2;
+            if let Some(rev) = &known(&documents, &id).acknowledged {
+                body = format!("{{\"_rev\":\"{rev}\",\"_deleted\":{deleted},\"step\":{step}}}");
+            }
+            documents.lock().unwrap().entry(id.clone()).or_default().unsure = true;
+            let Ok(answer) = connection.call(Method::PUT, &format!("/crash/{id}"), body.clone()).await else { return };
+            assert!(matches!(answer.status, 200..=202), "{id}: {} {}", answer.status, answer.text());
+            let answer: Value = serde_json::from_slice(&answer.body).expect("JSON");
+            let acknowledged = answer["rev"].as_str().map(str::to_owned);
+            documents.lock().unwrap().insert(id.clone(), Known { acknowledged, deleted, unsure: false });
+        }
+    }
+}
+
+fn known(documents: &Documents, id: &str) -> Known {
+    documents.lock().unwrap().get(id).cloned().unwrap_or_default()
+}
+
+/// Each document is what was acknowledged last; a write without an answer may have landed on top of it, once.
+async fn verify(server: &Server, documents: &Documents, round: u64) {
+    let mut connection = server.connect().await;
+    let all: Vec<_> = documents.lock().unwrap().iter().map(|(id, known)| (id.clone(), known.clone())).collect();
+    for (id, known) in all {
+        let (status, document) = call(&mut connection, Method::GET, &format!("/crash/{id}"), "").await;
+        let found = document["_rev"].as_str();
+        let as_acknowledged = match &known.acknowledged {
+            Some(_) if known.deleted => status == 404 && document["reason"] == "deleted",
+            Some(rev) => status == 200 && found == Some(rev),
+            None => status == 404,
+        };
+        let landed = || {
+            let generation = |rev: &str| rev.split('-').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+            let before = known.acknowledged.as_deref().map_or(0, generation);
+            known.unsure && (document["reason"] == "deleted" || found.is_some_and(|rev| generation(rev) == before + 1))
+        };
+        assert!(as_acknowledged || landed(), "round {round}, {id}: {:?} but {status} {found:?}", known.acknowledged);
+        if known.unsure {
+            // It is decided now: what is there must stay.
+            let now = Known {
+                acknowledged: found.map(str::to_owned).or(known.acknowledged),
+                deleted: document["reason"] == "deleted",
+                unsure: false,
+            };
+            documents.lock().unwrap().insert(id, now);
+        }
+    }
+}
+
+fn check(data: &Path, round: u64) {
+    let output = crate::support::check("crash", data);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "round {round}: {:?} {text}", output.status);
+}

@@ -1,0 +1,148 @@
+//! The log: each line of a request carries its id, the line of each request on demand, and no secret in any.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+};
+
+use crate::support::{Server, call, flatbed, storage};
+use flatbed_client::{Connection, Url};
+use http_body_util::BodyExt;
+use hyper::Method;
+use serde_json::Value;
+
+/// A server that logs to a file.
+fn start(directory: &Path, faults: Option<&str>, arguments: &[&str]) -> Server {
+    let mut command = flatbed();
+    command.stderr(File::create(directory.join("log")).expect("a file"));
+    command.envs(faults.map(|faults| ("FLATBED_FDB_BUGGIFY", faults)));
+    let storage = storage(&directory.join("data"));
+    let arguments: Vec<&str> = storage.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
+    Server::start_as(&mut command, &arguments)
+}
+
+fn log(directory: &Path) -> String {
+    fs::read_to_string(directory.join("log")).expect("the log")
+}
+
+/// A request, its status and its id.
+async fn ask(connection: &mut Connection, method: Method, path: &str, body: &str) -> (u16, String) {
+    let answer = connection.send(method, path, body.to_owned().into()).await.expect("an answer");
+    let id = answer.headers().get("x-couch-request-id").expect("an id").to_str().expect("text").to_owned();
+    let status = answer.status().as_u16();
+    answer.into_body().collect().await.expect("all of it");
+    (status, id)
+}
+
+#[tokio::test]
+async fn a_line_a_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--log-level", "info,access=debug", "--log-format", "json"];
+    let server = start(directory.path(), None, &arguments);
+    let mut connection = server.connect().await;
+    let mut asked = vec![];
+    for (method, path, body) in [
+        (Method::PUT, "/db", ""),
+        (Method::PUT, "/db/d?batch=ok", "{\"a\":1}"),
+        (Method::GET, "/db/d", ""),
+        (Method::GET, "/db/nothing", ""),
+        (Method::GET, "/db/_all_docs", ""),
+    ] {
+        let (status, id) = ask(&mut connection, method.clone(), path, body).await;
+        asked.push((method, path.split('?').next().unwrap_or_default(), status, id));
+    }
+    assert!(server.stop());
+    let lines: Vec<Value> = log(directory.path())
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")))
+        .filter(|line: &Value| line["target"] == "access")
+        .collect();
+    assert_eq!(lines.len(), asked.len(), "{lines:?}");
+    for (line, (method, path, status, id)) in lines.iter().zip(&asked) {
+        assert_eq!((&line["method"], &line["path"]), (&method.as_str().into(), &(*path).into()), "{line}");
+        assert_eq!((&line["status"], &line["span"]["request_id"]), (&(*status).into(), &id.as_str().into()), "{line}");
+        assert!(line["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{line}");
+        assert!(line["duration_ms"].as_f64() >= line["head_ms"].as_f64(), "{line}");
+        assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line}");
+        assert_eq!(line["is_complete"], true, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn lines_of_a_request_carry_its_id() {
+    if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
+        // Faults are the engine's own.
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), Some("0.3,3"), &["--log-level", "flatbed_layer=debug"]);
+    let mut connection = server.connect().await;
+    let mut ids = Vec::new();
+    ids.push(ask(&mut connection, Method::PUT, "/db", "").await.1);
+    for at in 0..24 {
+        ids.push(ask(&mut connection, Method::PUT, &format!("/db/d{at}"), "{}").await.1);
+        // A stream's task is another one than its request's.
+        ids.push(ask(&mut connection, Method::GET, "/db/_all_docs?include_docs=true", "").await.1);
+    }
+    assert!(server.stop());
+    let log = log(directory.path());
+    let of_requests = log.lines().filter(|line| line.contains("tried again") && line.contains("request_id="));
+    // Only writes commit, and each is a task of its own.
+    let is_commit = |line: &str| line.contains("code=1020") || line.contains("code=1021");
+    assert!(of_requests.clone().any(is_commit), "{log}");
+    let (mut count, mut met) = (0, std::collections::HashSet::new());
+    for line in of_requests {
+        let id = ids.iter().find(|id| line.contains(&format!("request{{request_id=\"{id}\"}}")));
+        met.insert(id.unwrap_or_else(|| panic!("no request's id: {line}")));
+        count += 1;
+    }
+    assert!(count > 3 && met.len() > 2, "{count} lines of {} requests: {log}", met.len());
+}
+
+#[tokio::test]
+async fn no_secret_is_logged_at_any_level() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = flatbed();
+    command.stderr(File::create(directory.path().join("log")).expect("a file"));
+    command.env("FLATBED_ADMIN", "anna:verschlossen");
+    let storage = storage(&directory.path().join("data"));
+    let arguments: Vec<&str> = storage.iter().map(String::as_str).chain(["--log-level", "trace"]).collect();
+    let server = Server::start_as(&mut command, &arguments);
+    let with = |password: &str| {
+        let url = server.url.to_string().replace("http://", &format!("http://anna:{password}@"));
+        Url::parse(&url).expect("a URL")
+    };
+    let mut connection = Connection::open(&with("verschlossen")).await.expect("the server answers");
+    assert_eq!(ask(&mut connection, Method::PUT, "/db", "").await.0, 201);
+    let mut stranger = Connection::open(&with("erraten")).await.expect("the server answers");
+    assert_eq!(ask(&mut stranger, Method::GET, "/db?token=gefragt", "").await.0, 401);
+    // The other side refuses them, or is no server of this kind.
+    let other = server.url.authority();
+    let plain = format!(r#""http://bob:heimlich@{other}/db""#);
+    let auth =
+        format!(r#"{{"url":"http://{other}/db","auth":{{"basic":{{"username":"bob","password":"heimlich"}}}}}}"#);
+    let header = format!(r#"{{"url":"http://{other}/db","headers":{{"authorization":"Basic Ym9iOmhlaW1saWNo"}}}}"#);
+    for remote in [plain, auth, header, r#""https://bob:heimlich@127.0.0.1:9/db""#.to_owned()] {
+        let body = format!(r#"{{"source":{remote},"target":"copy","create_target":true}}"#);
+        let (status, answer) = call(&mut connection, Method::POST, "/_replicate", &body).await;
+        assert!(status >= 400, "{status} {answer}");
+    }
+    assert!(server.stop());
+    let log = log(directory.path());
+    assert!(log.contains("anna") && log.contains("a replication failed"), "{log}");
+    // As they are, and in Base64 behind the user's name.
+    let secrets = [
+        "verschlossen",
+        "erraten",
+        "heimlich",
+        "gefragt",
+        "dmVyc2NobG9zc2Vu",
+        "ZXJyYXRlb",
+        "aGVpbWxpY2",
+        "YW5uYT",
+        "Ym9iO",
+    ];
+    for secret in secrets {
+        assert!(!log.contains(secret), "{secret} is in {log}");
+    }
+}

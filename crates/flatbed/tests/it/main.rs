@@ -1,0 +1,17 @@
+//! The tests of the binary, one program: linking takes longer than compiling them. What needs a process of its own
+//! is a program beside this one and says why.
+
+mod backup;
+mod crash;
+mod failing_disk;
+mod feeds_torture;
+mod follower;
+mod hostile;
+mod load_and_dump;
+mod log;
+mod metrics;
+mod otel;
+mod renew;
+mod slow_followers;
+mod startup;
+mod support;

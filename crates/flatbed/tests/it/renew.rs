@@ -1,0 +1,109 @@
+//! `flatbed renew` between two servers: killed and begun again, what it makes of feeds and replicas, and what a server says
+//! that is started too soon.
+
+use std::{path::Path, process::Stdio, time::Duration};
+
+use crate::support::{Server, call, check, flatbed, run, storage};
+use flatbed_client::Connection;
+use hyper::Method;
+use serde_json::{Value, json};
+
+fn arguments(command: &str, data: &Path) -> Vec<String> {
+    let mut arguments = vec![command.to_owned()];
+    arguments.extend(storage(data));
+    arguments
+}
+
+/// Status, stdout and stderr.
+fn done(command: &str, data: &Path) -> (Option<i32>, String, String) {
+    let arguments = arguments(command, data);
+    let output = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+async fn ok(connection: &mut Connection, method: Method, path: &str, body: Value) -> Value {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let (status, answer) = call(connection, method, path, &body).await;
+    assert!((200..300).contains(&status), "{path}: {status} {answer}");
+    answer
+}
+
+async fn rows(connection: &mut Connection, path: &str) -> Vec<Value> {
+    ok(connection, Method::GET, path, Value::Null).await["results"].as_array().expect("rows").clone()
+}
+
+#[tokio::test]
+async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
+    const DOCUMENTS: usize = 6_000;
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let (status, _, error) = done("renew", &data);
+    assert_eq!(status, Some(2));
+    assert!(error.starts_with("flatbed: there is nothing of Flatbed's under the root ") && error.lines().count() == 1);
+
+    let server = Server::start(&data);
+    let mut connection = server.connect().await;
+    for database in ["db", "other"] {
+        ok(&mut connection, Method::PUT, &format!("/{database}"), Value::Null).await;
+    }
+    for batch in 0..DOCUMENTS / 500 {
+        let documents: Vec<_> = (0..500).map(|n| json!({"_id": format!("{batch}-{n}"), "n": n})).collect();
+        ok(&mut connection, Method::POST, "/db/_bulk_docs", json!({ "docs": documents })).await;
+    }
+    ok(&mut connection, Method::PUT, "/other/a", json!({"a": 1})).await;
+    // A replica of before, with its checkpoint.
+    let replicate = json!({"source": "other", "target": "copy", "create_target": true});
+    let first = ok(&mut connection, Method::POST, "/_replicate", replicate.clone()).await;
+    assert_eq!(first["history"][0]["docs_written"], 1);
+    let before: Vec<_> = rows(&mut connection, "/db/_changes").await.iter().map(|row| row["id"].clone()).collect();
+    let seen = ok(&mut connection, Method::GET, "/db", Value::Null).await["update_seq"].as_str().unwrap().to_owned();
+    let seen_updates = ok(&mut connection, Method::GET, "/_db_updates", Value::Null).await["last_seq"].clone();
+    assert_eq!(rows(&mut connection, &format!("/db/_changes?since={seen}")).await.len(), 0);
+    assert!(server.stop());
+
+    let mut refused = 0;
+    for round in 0..100 {
+        let mut child =
+            flatbed().args(arguments("renew", &data)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(4 * round));
+        let is_done = child.try_wait().unwrap().is_some();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if is_done {
+            break;
+        }
+        let checked = check("other", &data);
+        if !checked.status.success() {
+            // A server that is started now says what to do.
+            let (status, _, error) = done("serve", &data);
+            let command = arguments("renew", &data).join(" ");
+            assert_eq!((status, error.lines().count()), (Some(2), 1), "{error}");
+            assert!(error.contains("interrupted") && error.ends_with(&format!("flatbed {command}\n")), "{error}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "no kill met a renewal under way");
+    let (status, summary, error) = done("renew", &data);
+    assert!(status == Some(0) && summary.starts_with("databases: 3, documents and tombstones: "), "{summary}{error}");
+    for database in ["db", "other", "copy"] {
+        let check = check(database, &data);
+        assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+    }
+
+    let server = Server::start(&data);
+    let mut connection = server.connect().await;
+    let anew = rows(&mut connection, &format!("/db/_changes?since={seen}")).await;
+    let found: Vec<_> = anew.iter().map(|row| row["id"].clone()).collect();
+    assert!(found == before, "all of them, in their order");
+    let updates = format!("/_db_updates?since={}", seen_updates.as_str().unwrap());
+    assert_eq!(rows(&mut connection, &updates).await.len(), 6);
+    // A checkpoint of before means the beginning, on both sides: what has come since is found, and nothing is lost.
+    ok(&mut connection, Method::PUT, "/other/b", json!({"b": 1})).await;
+    let again = ok(&mut connection, Method::POST, "/_replicate", replicate).await;
+    let last = &again["history"][0];
+    assert_eq!((&last["missing_checked"], &last["docs_written"]), (&json!(2), &json!(1)), "{again}");
+    assert!(server.stop());
+    let check = check("copy", &data);
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+}

@@ -1,0 +1,221 @@
+//! How the server starts, refuses to start, and stops.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use crate::support::{Server, call, flatbed, lines, run, signal};
+use hyper::Method;
+
+/// Runs `flatbed` with `arguments`, which must fail with one line on stderr that holds all of `parts`.
+fn refused(arguments: &[&str], parts: &[&str]) {
+    let output = run(arguments);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{arguments:?} must fail");
+    assert_eq!(message.lines().count(), 1, "{arguments:?}: one line, not {message:?}");
+    assert!(message.starts_with("flatbed: "), "{message}");
+    for part in parts {
+        assert!(message.contains(part), "{arguments:?}: {message:?} must say {part:?}");
+    }
+}
+
+#[test]
+fn usage() {
+    refused(&["serve", "--liten", "a:1"], &["--liten", "--help"]);
+    refused(&["start"], &["\"start\" is no command"]);
+    refused(&["serve", "--listen", "nowhere"], &["--listen", "host:port"]);
+    refused(&["serve", "--data-dir", "a", "--cluster-file", "b"], &["--cluster-file", "--data-dir"]);
+    let help = run(&["serve", "--help"]);
+    assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--fdb-library PATH"));
+    assert!(run(&["--version"]).status.success());
+}
+
+#[test]
+fn configuration_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("flatbed.toml");
+    let path_text = path.to_str().unwrap();
+    refused(&["serve", "--config", path_text], &["flatbed.toml", "cannot be read"]);
+    fs::write(&path, "liten = \"127.0.0.1:0\"\n").unwrap();
+    refused(&["serve", "--config", path_text], &["unknown key \"liten\""]);
+    fs::write(&path, "listen = \"127.0.0.1\"\n").unwrap();
+    refused(&["serve", "--config", path_text], &["listen in", "flatbed.toml", "host:port"]);
+    let output = flatbed().args(["serve"]).env("FLATBED_LISTEN", "x").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("FLATBED_LISTEN"));
+}
+
+#[test]
+fn a_setting_for_tests_is_refused_or_told() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, value) in [
+        ("FLATBED_FDB_BUGGIFY", "5%"),
+        ("FLATBED_FDB_PENDING_READS", "often"),
+        ("FLATBED_FDB_LATENCY_US", "1ms"),
+        ("FLATBED_FDB_SERVER", "on"),
+    ] {
+        let command = &mut flatbed();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.path()).env(name, value);
+        let output = command.output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.contains(name) && message.contains(value), "{message}");
+    }
+    let mut command = flatbed();
+    command.args(["check", "none", "--data-dir"]).arg(directory.path()).env("FLATBED_FDB_BUGGIFY", "0,1");
+    let output = command.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("injects faults"), "{output:?}");
+}
+
+#[test]
+fn cluster_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fdb.cluster");
+    let path_text = path.to_str().unwrap();
+    refused(&["serve", "--cluster-file", path_text], &["no cluster file", "fdb.cluster", "--cluster-file"]);
+    fs::write(&path, "embedded:data\n").unwrap();
+    refused(&["serve", "--cluster-file", path_text], &["fdb.cluster"]);
+    fs::write(&path, "local:flatbed@127.0.0.1:1\n").unwrap();
+    let missing = directory.path().join("libfdb_c.so");
+    let missing_text = missing.to_str().unwrap();
+    refused(&["serve", "--cluster-file", path_text, "--fdb-library", missing_text], &["libfdb_c", "--fdb-library"]);
+    fs::write(&missing, "no library").unwrap();
+    refused(&["serve", "--cluster-file", path_text, "--fdb-library", missing_text], &["libfdb_c", "--fdb-library"]);
+}
+
+#[tokio::test]
+async fn an_embedded_cluster_file_names_a_directory_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("embedded.cluster");
+    fs::write(&path, "embedded:test@data\n").unwrap();
+    let mut child = flatbed()
+        .args(["serve", "--listen", "127.0.0.1:0", "--cluster-file", path.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(|| directory.path().join("data").is_dir());
+    signal(child.id(), "TERM");
+    child.wait().unwrap();
+}
+
+fn wait_for(condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(30), "it does not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn data_directories_that_cannot_be_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let serve = |parts: &[&str]| {
+        refused(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()], parts);
+    };
+    fs::write(&data, "text").unwrap();
+    serve(&[data.to_str().unwrap(), "is not a directory"]);
+    fs::remove_file(&data).unwrap();
+    assert!(Server::start_with(&["--data-dir", data.to_str().unwrap()]).stop());
+    let file = data.join("data.mdb");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    serve(&[data.to_str().unwrap(), "is cut off", "restore a backup"]);
+    fs::write(&file, "text").unwrap();
+    serve(&[data.to_str().unwrap(), "does not hold a database of this program", "another directory"]);
+    fs::write(&file, &whole).unwrap();
+    assert!(Server::start_with(&["--data-dir", data.to_str().unwrap()]).stop());
+}
+
+#[test]
+fn a_data_directory_has_one_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap();
+    let server = Server::start_with(&["--data-dir", data]);
+    refused(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data], &[data, "in use by another process"]);
+    refused(&["check", "db", "--data-dir", data], &[data, "in use by another process"]);
+    let port = server.url.authority();
+    let other = tempfile::tempdir().unwrap();
+    refused(&["serve", "--listen", &port, "--data-dir", other.path().to_str().unwrap()], &[&port, "in use"]);
+    assert!(server.stop());
+    assert!(Server::start_with(&["--data-dir", data]).stop(), "it is free again");
+}
+
+#[tokio::test]
+async fn administrators() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("flatbed.toml");
+    let data = directory.path().join("data");
+    let data_text = data.to_str().unwrap();
+    refused(&["serve", "--listen", "0.0.0.0:0", "--data-dir", data_text], &["0.0.0.0:0", "admin"]);
+
+    let text = "# ours\n[admins]\nanna = \"plain secret\" # the first\n";
+    fs::write(&config, text).unwrap();
+    let server = Server::start_with(&["--data-dir", data_text, "--config", config.to_str().unwrap()]);
+    let written = fs::read_to_string(&config).unwrap();
+    assert!(!written.contains("plain secret"), "the password is hashed: {written}");
+    assert!(written.starts_with("# ours\n[admins]\nanna = \"") && written.ends_with("\" # the first\n"), "{written}");
+
+    let (status, _) = call(&mut server.connect().await, Method::PUT, "/db", "").await;
+    assert_eq!(status, 401);
+    let url = format!("http://anna:plain%20secret@{}", server.url.authority());
+    let url = flatbed_client::Url::parse(&url).unwrap();
+    let mut connection = flatbed_client::Connection::open(&url).await.unwrap();
+    assert_eq!(call(&mut connection, Method::PUT, "/db", "").await.0, 201);
+    assert!(server.stop());
+
+    // The hash stands for the password from now on, and is not hashed again.
+    let server = Server::start_with(&["--data-dir", data_text, "--config", config.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&config).unwrap(), written);
+    let url = format!("http://anna:plain%20secret@{}", server.url.authority());
+    let url = flatbed_client::Url::parse(&url).unwrap();
+    let mut connection = flatbed_client::Connection::open(&url).await.unwrap();
+    assert_eq!(call(&mut connection, Method::GET, "/db", "").await.0, 200);
+    assert!(server.stop());
+}
+
+#[tokio::test]
+async fn signals() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(directory.path());
+    call(&mut server.connect().await, Method::PUT, "/db", "").await;
+    let _feed = lines(&server, "/db/_changes?feed=continuous&heartbeat=10000").await;
+    assert!(server.stop(), "SIGTERM ends the server, with status 0, although a feed is open");
+
+    assert_eq!(Server::start(directory.path()).end(&["INT"]), Some(0), "so does SIGINT");
+
+    let server = Server::start(directory.path());
+    let mut request = std::net::TcpStream::connect(server.url.authority()).unwrap();
+    request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let code = server.end(&["TERM", "TERM"]);
+    assert_eq!(code, Some(130), "a running request holds a first signal up, but not a second");
+}
+
+#[test]
+fn logs_as_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = flatbed()
+        .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--data-dir"])
+        .arg(directory.path().join("data"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(|| Command::new("sh").args(["-c", &format!("kill -0 {}", child.id())]).status().unwrap().success());
+    std::thread::sleep(Duration::from_secs(1));
+    signal(child.id(), "TERM");
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    child.wait().unwrap();
+    assert!(!text.is_empty());
+    for line in text.lines() {
+        assert!(
+            serde_json::from_str::<serde_json::Value>(line).is_ok_and(|event| event["level"].is_string()),
+            "{line}"
+        );
+    }
+}

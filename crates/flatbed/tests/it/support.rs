@@ -1,0 +1,172 @@
+//! What the black-box tests share: the built binary started on a free port, and requests to it.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use flatbed_client::{Connection, Lines, Url};
+use hyper::Method;
+use serde_json::Value;
+
+/// The binary under test, with the settings of the machine's environment left out.
+pub fn flatbed() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flatbed"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLATBED_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs `flatbed` with `arguments` to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    flatbed().args(arguments).stdin(Stdio::null()).output().expect("the binary runs")
+}
+
+/// The arguments for a storage of the test's own: the embedded engine in `data`, or the cluster that
+/// `FLATBED_CLUSTER_FILE` names, under a root that stands for `data`.
+pub fn storage(data: &Path) -> Vec<String> {
+    let Ok(cluster_file) = std::env::var("FLATBED_CLUSTER_FILE") else {
+        return vec!["--data-dir".into(), data.to_str().expect("UTF-8").into()];
+    };
+    let mut name = DefaultHasher::new();
+    data.hash(&mut name);
+    vec!["--cluster-file".into(), cluster_file, "--root".into(), format!("test-{:016x}", name.finish())]
+}
+
+/// What `FLATBED_FDB_BUGGIFY` is to be: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment, or another seed each
+/// time. Nothing on a cluster, which does not know it.
+pub fn faults() -> Option<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+    let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
+    // Shown when the test fails.
+    println!("FLATBED_TEST_FAULTS={faults}");
+    std::env::var_os("FLATBED_CLUSTER_FILE").is_none().then_some(faults)
+}
+
+/// Runs `flatbed check` on `data`, whose server must be stopped.
+pub fn check(database: &str, data: &Path) -> Output {
+    let storage = storage(data);
+    let mut arguments = vec!["check", database];
+    arguments.extend(storage.iter().map(String::as_str));
+    run(&arguments)
+}
+
+/// A server on a port of its own; killed when dropped.
+pub struct Server {
+    pub url: Url,
+    child: Child,
+}
+
+impl Server {
+    /// Starts one on the storage that `data` stands for.
+    pub fn start(data: &Path) -> Server {
+        let storage = storage(data);
+        Server::start_with(&storage.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Starts one with these arguments.
+    pub fn start_with(arguments: &[&str]) -> Server {
+        Server::start_as(&mut flatbed(), arguments)
+    }
+
+    /// Starts one as [`Server::start`], on an engine that injects `faults`, if any.
+    pub fn start_under(faults: &Option<String>, data: &Path) -> Server {
+        let storage = storage(data);
+        let mut command = flatbed();
+        command.envs(faults.iter().map(|faults| ("FLATBED_FDB_BUGGIFY", faults)));
+        Server::start_as(&mut command, &storage.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Starts one as `command` says, which is [`flatbed`] with an environment or limits of its own.
+    pub fn start_as(command: &mut Command, arguments: &[&str]) -> Server {
+        let mut child = command
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let url = output.lines().map_while(Result::ok).find_map(|line| {
+            line.split_whitespace()
+                .find(|word| word.starts_with("http://"))
+                .map(|word| Url::parse(word).expect("a URL"))
+        });
+        let Some(url) = url else {
+            let status = child.wait();
+            panic!("the server did not start: {status:?}");
+        };
+        Server { url, child }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill(mut self) {
+        self.child.kill().expect("the server runs");
+        self.child.wait().expect("the server ends");
+    }
+
+    /// SIGTERM, and waits; true if the server ended with status 0.
+    pub fn stop(self) -> bool {
+        self.end(&["TERM"]) == Some(0)
+    }
+
+    /// Sends signals by their names, a moment apart, and gives the status with which the server ends.
+    pub fn end(mut self, signals: &[&str]) -> Option<i32> {
+        for name in signals {
+            signal(self.pid(), name);
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        self.child.wait().expect("the server ends").code()
+    }
+
+    pub async fn connect(&self) -> Connection {
+        Connection::open(&self.url).await.expect("the server answers")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by its name, `TERM` or `INT`.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
+    assert!(status.expect("sh runs").success());
+}
+
+/// A request, with its status and JSON answer.
+pub async fn call(connection: &mut Connection, method: Method, path: &str, body: &str) -> (u16, Value) {
+    let answer = connection.call(method, path, body.to_owned()).await.expect("an answer");
+    let value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
+    (answer.status, value)
+}
+
+/// A streamed answer's lines.
+pub async fn lines(server: &Server, path: &str) -> Lines {
+    let mut connection = server.connect().await;
+    let response = connection.send(Method::GET, path, Default::default()).await.expect("an answer");
+    assert_eq!(response.status().as_u16(), 200, "{path}");
+    Lines::new(response.into_body())
+}
+
+/// The sum of the server's counters whose name contains `part`.
+pub async fn counters(server: &Server, part: &str) -> f64 {
+    let answer = server.connect().await.call(Method::GET, "/metrics", "").await.expect("an answer");
+    assert_eq!(answer.status, 200, "/metrics");
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    let counters = text.lines().filter(|line| !line.starts_with('#') && line.contains(part));
+    let values: Vec<f64> = counters.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    assert!(!values.is_empty(), "no counter is called {part}: {text}");
+    values.into_iter().sum()
+}
