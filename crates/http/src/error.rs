@@ -21,7 +21,7 @@ pub struct Failure {
 }
 
 /// Result of a handler.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     /// Any failure.

@@ -437,7 +437,7 @@ impl Room {
 
 /// Text on its way to a connection.
 #[derive(Debug)]
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     bytes: Bytes,
     outlet: Option<Arc<Outlet>>,
     _room: Option<Arc<Room>>,

@@ -89,7 +89,7 @@ pub(crate) fn page_bytes<'d>(rows: usize, documents: impl Iterator<Item = &'d Do
 
 /// The body of an answer.
 #[derive(Debug)]
-pub enum ReplyBody {
+pub(crate) enum ReplyBody {
     /// All of it.
     Full(Option<Bytes>),
     /// All of it, with the room that it takes.
@@ -102,7 +102,7 @@ pub enum ReplyBody {
 
 /// See [`ReplyBody::Whole`].
 #[derive(Debug)]
-pub struct Whole {
+pub(crate) struct Whole {
     rest: Bytes,
     outlet: Arc<Outlet>,
     room: Arc<Room>,
@@ -110,7 +110,7 @@ pub struct Whole {
 
 /// What the task of a streamed answer sends.
 #[derive(Debug)]
-pub enum Piece {
+pub(crate) enum Piece {
     /// More of the text.
     Data(Outgoing),
     /// The text is complete. A task that ends without this has failed, and the connection is cut.
@@ -120,7 +120,7 @@ pub enum Piece {
 /// A streamed answer that broke off.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
-pub struct BrokenOff;
+pub(crate) struct BrokenOff;
 
 impl Body for ReplyBody {
     type Data = Outgoing;
@@ -343,7 +343,7 @@ impl Watch {
 
 /// An answer.
 #[derive(Debug)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// Its status.
     pub status: StatusCode,
     /// Its headers, those that all answers have left out.
@@ -356,7 +356,7 @@ pub struct Reply {
 
 impl Reply {
     /// A JSON text; a newline is added as CouchDB does.
-    pub fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
+    pub(crate) fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
         text.push(b'\n');
         let mut reply =
             Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(Some(text.into())), held: None };
@@ -365,12 +365,12 @@ impl Reply {
     }
 
     /// `{"ok":true}`
-    pub fn ok(status: StatusCode) -> Self {
+    pub(crate) fn ok(status: StatusCode) -> Self {
         Reply::json(status, b"{\"ok\":true}".to_vec())
     }
 
     /// 304 with its tag.
-    pub fn not_modified(etag: &str) -> Self {
+    pub(crate) fn not_modified(etag: &str) -> Self {
         let mut reply = Reply {
             status: StatusCode::NOT_MODIFIED,
             headers: HeaderMap::new(),
@@ -417,14 +417,14 @@ impl Reply {
     }
 
     /// Sets a header; a value that no header can have is left out.
-    pub fn header(&mut self, name: HeaderName, value: &str) {
+    pub(crate) fn header(&mut self, name: HeaderName, value: &str) {
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.insert(name, value);
         }
     }
 
     /// The answer to a failure.
-    pub fn failure(failure: &Failure) -> Self {
+    pub(crate) fn failure(failure: &Failure) -> Self {
         let mut text = b"{\"error\":".to_vec();
         crate::json_out::string(failure.error, &mut text);
         text.extend_from_slice(b",\"reason\":");

@@ -3,6 +3,7 @@
 //!
 //! A program of its own: both ends of its connections are in this process, with others beside them more than the 1,024
 //! descriptors that a process often may have.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "it/support.rs"]
 #[allow(dead_code, reason = "the tests of `it` use the rest")]

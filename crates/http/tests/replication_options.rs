@@ -2,6 +2,7 @@
 //! `_replicator`; and that its secrets stay with it.
 //!
 //! A program of its own: a test reads the log of its whole process.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "it/support.rs"]
 #[allow(dead_code, reason = "the tests of `it` use the rest")]

@@ -369,7 +369,7 @@ pub(crate) struct OpenAttachment<'a> {
 
 /// Where an attachment's data lies.
 #[derive(Debug, Clone)]
-pub struct AttachmentPlace {
+pub(crate) struct AttachmentPlace {
     /// What is told of it.
     pub attachment: Attachment,
     instance: Arc<Instance>,

@@ -39,10 +39,10 @@ pub const DEFAULT_RUN_BYTES: u32 = 8_000;
 pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
 
 /// Most leaves of a document, unless the layer is set up otherwise.
-pub const LEAVES_MAX: usize = 10_000;
+pub(crate) const LEAVES_MAX: usize = 10_000;
 
 /// Most leaves that the edits of one request go through, unless the layer is set up otherwise: some 15 s of processor.
-pub const LEAVES_READ_MAX: u64 = 15_000_000;
+pub(crate) const LEAVES_READ_MAX: u64 = 15_000_000;
 
 /// How many revisions of a branch are kept where a database says nothing else (CouchDB's default `_revs_limit`).
 pub const REVS_LIMIT: u64 = 1_000;

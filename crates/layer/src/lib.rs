@@ -37,6 +37,7 @@ mod metrics;
 mod missing;
 mod once;
 #[rustfmt::skip]
+#[allow(unreachable_pub, reason = "generated")]
 mod proto;
 mod purge;
 mod read;
