@@ -4,6 +4,7 @@
 //! CouchDB's words. Nothing below this crate knows HTTP, and nothing here knows keys. A [`Server`] holds all its state:
 //! several may run in one process.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
 
 mod arriving;
 mod attached;

@@ -1,6 +1,7 @@
 //! Every key of the layer, and nothing else: this is the only module that builds or takes apart a key.
 //!
 //! Keys are FoundationDB tuples under one root. design/data-model.md draws them byte by byte.
+#![warn(clippy::indexing_slicing)]
 
 mod document;
 mod tuple;
@@ -12,8 +13,8 @@ use crate::seq::{STAMP_BYTES, Seq};
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{DocumentKeys, DocumentPart};
 use tuple::{
-    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, put_int, put_text, take_bytes_at, take_text, take_text_at,
-    under, with_int,
+    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, take_bytes_at, take_text,
+    take_text_at, under, with_int,
 };
 pub(crate) use tuple::{take_int, take_rev};
 
@@ -134,7 +135,7 @@ impl RootKeys {
 
     /// The name in a key of [`RootKeys::databases`].
     pub(crate) fn database_name(&self, key: &[u8]) -> Result<String> {
-        take_text(&key[with_int(&self.prefix, DBS).len().min(key.len())..])
+        take_text(behind(key, &with_int(&self.prefix, DBS)))
     }
 
     /// The mark of an operation that began at a time: see [`crate::once`].
@@ -160,7 +161,7 @@ impl RootKeys {
 
     /// The namespace that a key of [`RootKeys::namespaces_from`] lies in.
     pub(crate) fn namespace_of(&self, key: &[u8]) -> Result<u64> {
-        take_int(&key[with_int(&self.prefix, DATA).len().min(key.len())..]).map(|(namespace, _)| namespace)
+        take_int(behind(key, &with_int(&self.prefix, DATA))).map(|(namespace, _)| namespace)
     }
 
     pub(crate) fn namespace(&self, namespace: u64) -> Keys {
@@ -205,7 +206,7 @@ impl Keys {
     }
 
     pub(crate) fn field_id_name(&self, key: &[u8]) -> Result<String> {
-        take_text(&key[self.two(FIELDS, IDS).len().min(key.len())..])
+        take_text(behind(key, &self.two(FIELDS, IDS)))
     }
 
     pub(crate) fn field_name(&self, id: u64) -> Vec<u8> {
@@ -220,7 +221,7 @@ impl Keys {
     }
 
     pub(crate) fn field_name_id(&self, key: &[u8]) -> Result<u64> {
-        let (id, rest) = take_int(&key[self.two(FIELDS, NAMES).len().min(key.len())..])?;
+        let (id, rest) = take_int(behind(key, &self.two(FIELDS, NAMES)))?;
         if rest.is_empty() { Ok(id) } else { Err(bad_key()) }
     }
 
@@ -238,9 +239,8 @@ impl Keys {
 
     /// The document's id in a key of [`Keys::documents`], and what stands behind it.
     pub(crate) fn split_document<'k>(&self, key: &'k [u8]) -> Result<(String, DocumentPart, &'k [u8])> {
-        let start = self.one(DOC).len().min(key.len());
-        let (id, used) = take_text_at(&key[start..])?;
-        let (part, rest) = take_int(&key[start + used..])?;
+        let (id, rest) = take_text_at(behind(key, &self.one(DOC)))?;
+        let (part, rest) = take_int(rest)?;
         let part = match part {
             INFO => DocumentPart::Info,
             BODY => DocumentPart::Body,
@@ -291,7 +291,7 @@ impl Keys {
     }
 
     pub(crate) fn by_seq_parse(&self, key: &[u8]) -> Result<Seq> {
-        let (incarnation, rest) = take_int(&key[self.one(BY_SEQ).len().min(key.len())..])?;
+        let (incarnation, rest) = take_int(behind(key, &self.one(BY_SEQ)))?;
         match rest.split_first() {
             Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Seq::from_slice(incarnation, stamp),
             _ => Err(bad_key()),
@@ -309,7 +309,7 @@ impl Keys {
     }
 
     pub(crate) fn all_docs_id(&self, key: &[u8]) -> Result<String> {
-        take_text(&key[self.one(ALL_DOCS).len().min(key.len())..])
+        take_text(behind(key, &self.one(ALL_DOCS)))
     }
 
     pub(crate) fn blob(&self, blob_id: &[u8]) -> Vec<u8> {
@@ -328,9 +328,7 @@ impl Keys {
 
     /// The blob's id in a key of [`Keys::blobs`], and the path behind it.
     pub(crate) fn split_blob<'k>(&self, key: &'k [u8]) -> Result<(Vec<u8>, &'k [u8])> {
-        let start = self.one(BLOBS).len().min(key.len());
-        let (id, used) = take_bytes_at(&key[start..], TUPLE_BYTES)?;
-        Ok((id, &key[start + used..]))
+        take_bytes_at(behind(key, &self.one(BLOBS)), TUPLE_BYTES)
     }
 
     pub(crate) fn staged(&self, blob_id: &[u8]) -> Vec<u8> {
@@ -344,7 +342,7 @@ impl Keys {
     }
 
     pub(crate) fn staged_id(&self, key: &[u8]) -> Result<Vec<u8>> {
-        take_bytes_at(&key[self.one(STAGED).len().min(key.len())..], TUPLE_BYTES).map(|(id, _)| id)
+        take_bytes_at(behind(key, &self.one(STAGED)), TUPLE_BYTES).map(|(id, _)| id)
     }
 
     /// Where the data of a digest lies.
@@ -360,7 +358,7 @@ impl Keys {
 
     /// The digest in a key of [`Keys::attachment_data_all`].
     pub(crate) fn attachment_digest(&self, key: &[u8]) -> Result<Vec<u8>> {
-        take_bytes_at(&key[self.one(ATTACHMENT_DATA).len().min(key.len())..], TUPLE_BYTES).map(|(digest, _)| digest)
+        take_bytes_at(behind(key, &self.one(ATTACHMENT_DATA)), TUPLE_BYTES).map(|(digest, _)| digest)
     }
 
     /// Says that a document has an attachment with the data of a digest.
@@ -384,9 +382,8 @@ impl Keys {
 
     /// The digest and the document's id in a key of [`Keys::attachment_uses_all`].
     pub(crate) fn split_attachment_use(&self, key: &[u8]) -> Result<(Vec<u8>, String)> {
-        let start = self.one(ATTACHMENT_USES).len().min(key.len());
-        let (digest, used) = take_bytes_at(&key[start..], TUPLE_BYTES)?;
-        Ok((digest, take_text(&key[start + used..])?))
+        let (digest, rest) = take_bytes_at(behind(key, &self.one(ATTACHMENT_USES)), TUPLE_BYTES)?;
+        Ok((digest, take_text(rest)?))
     }
 
     /// An entry of the queue of lists that left a document: see [`crate::release`].
@@ -410,9 +407,8 @@ impl Keys {
 
     /// The document's id and the token in a key of [`Keys::released_all`].
     pub(crate) fn split_released(&self, key: &[u8]) -> Result<(String, Vec<u8>)> {
-        let start = self.one(RELEASED).len().min(key.len());
-        let (id, used) = take_text_at(&key[start..])?;
-        Ok((id, take_bytes_at(&key[start + used..], TUPLE_BYTES)?.0))
+        let (id, rest) = take_text_at(behind(key, &self.one(RELEASED)))?;
+        Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
     }
 
     /// The key of a purge's record for SET_VERSIONSTAMPED_KEY: see [`Keys::by_seq_stamped`].
@@ -443,7 +439,7 @@ impl Keys {
 
     /// The id in a key of [`Keys::leases`].
     pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
-        take_text(&key[self.one(LEASES).len().min(key.len())..])
+        take_text(behind(key, &self.one(LEASES)))
     }
 
     pub(crate) fn local(&self, id: &str, part: u64) -> Vec<u8> {
@@ -466,9 +462,8 @@ impl Keys {
 
     /// The id and part in a key of [`Keys::locals`].
     pub(crate) fn split_local(&self, key: &[u8]) -> Result<(String, u64)> {
-        let start = self.one(LOCAL).len().min(key.len());
-        let (id, used) = take_text_at(&key[start..])?;
-        match take_int(&key[start + used..])? {
+        let (id, rest) = take_text_at(behind(key, &self.one(LOCAL)))?;
+        match take_int(rest)? {
             (part, []) => Ok((id, part)),
             _ => Err(bad_key()),
         }

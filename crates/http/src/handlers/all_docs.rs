@@ -261,7 +261,7 @@ async fn write(
         let mut rest = keys.as_slice();
         while !rest.is_empty() {
             let mut room = sender.page_room(pages).await?;
-            let chunk = &rest[..rest.len().min(KEYS_AT_ONCE)];
+            let chunk = rest.get(..KEYS_AT_ONCE).unwrap_or(rest);
             let ids: Vec<String> = chunk.iter().filter_map(Value::as_str).map(str::to_owned).collect();
             let found =
                 if ids.is_empty() { Vec::new() } else { database.all_docs_keys(&ids, include_docs, conflicts).await? };
@@ -289,7 +289,7 @@ async fn write(
                 written += 1;
                 sender.send_if_full().await?;
             }
-            rest = &rest[written..];
+            rest = rest.get(written..).unwrap_or_default();
         }
     } else if !selection.nothing {
         loop {

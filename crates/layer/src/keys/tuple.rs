@@ -15,24 +15,22 @@ pub(crate) fn take_rev(key: &[u8]) -> Result<(RevId, &[u8])> {
     let (generation, rest) = take_int(key)?;
     let (&kind, _) = rest.split_first().ok_or_else(bad_key)?;
     if kind == TUPLE_BYTES {
-        let (md5, used) = take_bytes_at(rest, TUPLE_BYTES)?;
+        let (md5, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
         let md5 = md5.try_into().map_err(|_| bad_key())?;
-        return Ok((RevId::new(generation, md5), &rest[used..]));
+        return Ok((RevId::new(generation, md5), rest));
     }
-    let (hash, used) = take_text_at(rest)?;
+    let (hash, rest) = take_text_at(rest)?;
     let rev = RevId::from_parts(generation, &hash).map_err(|_| bad_key())?;
-    Ok((rev, &rest[used..]))
+    Ok((rev, rest))
 }
 
 /// A tuple integer and what follows it.
 pub(crate) fn take_int(key: &[u8]) -> Result<(u64, &[u8])> {
     let (&code, rest) = key.split_first().ok_or_else(bad_key)?;
     let len = usize::from(code.checked_sub(TUPLE_INT_ZERO).filter(|len| *len <= 8).ok_or_else(bad_key)?);
-    if rest.len() < len {
-        return Err(bad_key());
-    }
-    let value = rest[..len].iter().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
-    Ok((value, &rest[len..]))
+    let (bytes, rest) = rest.split_at_checked(len).ok_or_else(bad_key)?;
+    let value = bytes.iter().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
+    Ok((value, rest))
 }
 
 // A hash of 16 bytes is a tuple byte string, any other a tuple string: bytes sort before strings, so ids of both kinds
@@ -60,9 +58,9 @@ pub(super) fn with_int(prefix: &[u8], value: u64) -> Vec<u8> {
 
 pub(super) fn put_int(key: &mut Vec<u8>, value: u64) {
     let bytes = value.to_be_bytes();
-    let skip = (value.leading_zeros() / 8) as usize;
-    key.push(TUPLE_INT_ZERO + (8 - skip) as u8);
-    key.extend_from_slice(&bytes[skip..]);
+    let shortest = bytes.get((value.leading_zeros() / 8) as usize..).unwrap_or_default();
+    key.push(TUPLE_INT_ZERO + shortest.len() as u8);
+    key.extend_from_slice(shortest);
 }
 
 pub(super) fn put_text(key: &mut Vec<u8>, code: u8, text: &[u8]) {
@@ -76,36 +74,41 @@ pub(super) fn put_text(key: &mut Vec<u8>, code: u8, text: &[u8]) {
     key.push(0);
 }
 
-pub(super) fn take_bytes_at(key: &[u8], code: u8) -> Result<(Vec<u8>, usize)> {
-    if key.first() != Some(&code) {
-        return Err(bad_key());
-    }
+/// What stands in a key behind a prefix of it.
+pub(super) fn behind<'k>(key: &'k [u8], prefix: &[u8]) -> &'k [u8] {
+    key.get(prefix.len()..).unwrap_or_default()
+}
+
+/// A tuple byte string, or with another `code` a tuple string's bytes, and what follows it.
+pub(super) fn take_bytes_at(key: &[u8], code: u8) -> Result<(Vec<u8>, &[u8])> {
+    let (_, mut rest) = key.split_first().filter(|(first, _)| **first == code).ok_or_else(bad_key)?;
     let mut out = Vec::new();
-    let mut at = 1;
     loop {
-        match (key.get(at), key.get(at + 1)) {
-            (Some(0), Some(0xff)) => {
+        rest = match rest {
+            [0, 0xff, rest @ ..] => {
                 out.push(0);
-                at += 2;
+                rest
             }
-            (Some(0), _) => return Ok((out, at + 1)),
-            (Some(&byte), _) => {
-                out.push(byte);
-                at += 1;
+            [0, rest @ ..] => return Ok((out, rest)),
+            [byte, rest @ ..] => {
+                out.push(*byte);
+                rest
             }
-            (None, _) => return Err(bad_key()),
-        }
+            [] => return Err(bad_key()),
+        };
     }
 }
 
-pub(super) fn take_text_at(key: &[u8]) -> Result<(String, usize)> {
-    let (bytes, used) = take_bytes_at(key, TUPLE_STRING)?;
-    Ok((String::from_utf8(bytes).map_err(|_| bad_key())?, used))
+/// A tuple string and what follows it.
+pub(super) fn take_text_at(key: &[u8]) -> Result<(String, &[u8])> {
+    let (bytes, rest) = take_bytes_at(key, TUPLE_STRING)?;
+    Ok((String::from_utf8(bytes).map_err(|_| bad_key())?, rest))
 }
 
+/// A tuple string that nothing follows.
 pub(super) fn take_text(key: &[u8]) -> Result<String> {
-    let (text, used) = take_text_at(key)?;
-    if used == key.len() { Ok(text) } else { Err(bad_key()) }
+    let (text, rest) = take_text_at(key)?;
+    if rest.is_empty() { Ok(text) } else { Err(bad_key()) }
 }
 
 pub(super) fn bad_key() -> Error {

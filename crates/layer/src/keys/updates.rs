@@ -1,6 +1,6 @@
 //! Keys of what `_db_updates` tells: directly under the root, since it is of all databases.
 
-use super::tuple::{TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, put_text, take_text, with_int};
+use super::tuple::{TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_text, take_text, with_int};
 use super::{KeyRange, RootKeys};
 use crate::error::Result;
 use crate::seq::STAMP_BYTES;
@@ -41,7 +41,7 @@ impl RootKeys {
 
     /// The stamp in a key of [`RootKeys::database_events`].
     pub(crate) fn database_event_stamp(&self, key: &[u8]) -> Result<[u8; STAMP_BYTES]> {
-        let rest = &key[with_int(&self.prefix, DATABASE_EVENTS).len().min(key.len())..];
+        let rest = behind(key, &with_int(&self.prefix, DATABASE_EVENTS));
         match rest.split_first() {
             Some((&TUPLE_VERSIONSTAMP, stamp)) => stamp.try_into().map_err(|_| bad_key()),
             _ => Err(bad_key()),
@@ -64,7 +64,7 @@ impl RootKeys {
 
     /// The name in a key of [`RootKeys::databases_updated`].
     pub(crate) fn database_updated_name(&self, key: &[u8]) -> Result<String> {
-        take_text(&key[with_int(&self.prefix, DATABASES_UPDATED).len().min(key.len())..])
+        take_text(behind(key, &with_int(&self.prefix, DATABASES_UPDATED)))
     }
 
     /// Holds the stamp of the newest of all: what followers of `_db_updates` watch.
