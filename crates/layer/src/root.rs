@@ -44,7 +44,7 @@ impl Operation for OpenRoot<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Opened> {
         let (key, newest_key) = (self.keys.instance(), self.keys.newest_update());
-        let (found, newest, version) = (trx.get(&key, false), trx.get(&newest_key, true), trx.get_read_version());
+        let (found, newest) = (trx.get(&key, false), trx.get(&newest_key, true));
         let Some(found) = found.await? else {
             let uuid = self.uuid.to_vec();
             let record = proto::Instance { format_version: FORMAT_VERSION, uuid, ..proto::Instance::default() };
@@ -57,9 +57,12 @@ impl Operation for OpenRoot<'_> {
         // Every commit that stamps anything stamps this key too, so nothing is stamped later. What a cluster has committed
         // is never above a read version that it gives afterwards.
         let newest = Seq::new(0, stamp_of(newest.await?.as_deref().unwrap_or_default())?).number();
-        let now = u64::try_from(version.await?).unwrap_or_default();
-        if newest > now {
-            return Err(Error::StampsAhead { newest, now });
+        // Not asked for where nothing is stamped: a version that was handed out is kept readable for 5 s.
+        if newest > 0 {
+            let now = u64::try_from(trx.get_read_version().await?).unwrap_or_default();
+            if newest > now {
+                return Err(Error::StampsAhead { newest, now });
+            }
         }
         Ok(Opened { uuid: record.uuid, epoch: record.epoch })
     }
