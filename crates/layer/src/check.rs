@@ -15,13 +15,13 @@ use prost::Message;
 use crate::database::{Database, decode_counter};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
-use crate::keys::{Counter, KeyRange, Subspace};
 use crate::layer::{Inner, Layer, NameRange};
-use crate::proto;
-use crate::read::{info, last_seq, page_of};
-use crate::records::revision;
-use crate::seq::Seq;
-use crate::transaction::{self, Attempt, Operation, Transaction};
+use crate::read::get::{info, last_seq, page_of};
+use crate::store::keys::{Counter, KeyRange, Subspace};
+use crate::store::proto;
+use crate::store::records::revision;
+use crate::store::seq::Seq;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use document::{DocumentCheck, Sums};
 
 /// Keys read at once.
@@ -229,7 +229,7 @@ async fn check_fields(inner: &Inner, instance: &Instance, report: &mut Report) -
             report.violation(format!("field {name:?} has id {id}, which is not its own"));
         }
     }
-    if crate::fields::FIRST_ID + (view.len() as u64) < next {
+    if crate::document::fields::FIRST_ID + (view.len() as u64) < next {
         report.violation(format!("the next field id is {next}, but only {} names are there", view.len()));
     }
     if ids.len() < view.len() {
@@ -247,7 +247,7 @@ impl Operation for NextFieldId<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
         match trx.get(&self.instance.keys.next_field_id(), true).await? {
-            None => Ok(crate::fields::FIRST_ID),
+            None => Ok(crate::document::fields::FIRST_ID),
             Some(bytes) => Ok(proto::FieldId::decode(&*bytes)?.id),
         }
     }

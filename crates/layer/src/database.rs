@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use flatbed_revtree::RevId;
 
-use crate::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
-use crate::attachments::{AttachmentReader, OpenAttachment};
-use crate::changes::{Changes, ChangesQuery};
-use crate::document::{Document, Edit, GetOptions, Updated};
+use crate::document::attachments::{AttachmentReader, OpenAttachment};
+use crate::document::edit::{Document, Edit, GetOptions, Updated};
+use crate::document::upload::{Upload, Uploaded};
 use crate::error::{Error, Result};
-use crate::keys::Counter;
+use crate::feed::changes::{Changes, ChangesQuery};
 use crate::layer::{ChangeRecord, Inner};
-use crate::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, check_local_id};
-use crate::missing::MissingRevs;
-use crate::once::Once;
-use crate::read::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
-use crate::seq::Seq;
-use crate::transaction::{self, Attempt, Operation, Transaction};
-use crate::upload::{Upload, Uploaded};
+use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
+use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
+use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, check_local_id};
+use crate::read::missing::MissingRevs;
+use crate::store::keys::Counter;
+use crate::store::once::Once;
+use crate::store::seq::Seq;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// A database by its name. Cheap to clone; it may not exist.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl Database {
 
     /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
     pub async fn wait_until_there(&self) -> Result<()> {
-        crate::watches::wait_until_there(&self.inner, &self.name).await
+        crate::store::watches::wait_until_there(&self.inner, &self.name).await
     }
 
     /// The newest sequence.
@@ -99,7 +99,7 @@ impl Database {
             type Output = Seq;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Seq> {
                 let instance = self.0.resolve(trx, self.1).await?;
-                read::last_seq(trx, &instance).await
+                get::last_seq(trx, &instance).await
             }
         }
         self.read(&mut LastSeq(&self.inner, &self.name)).await
@@ -121,7 +121,7 @@ impl Database {
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
-        crate::write::write_documents(self, edits).await
+        crate::write::batch::write_documents(self, edits).await
     }
 
     /// Reads one document.
@@ -213,17 +213,17 @@ impl Database {
     /// Begins an upload of an attachment's data, `is_gzip` if its bytes come compressed. The edit that brings it into a
     /// document follows.
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        let instance = crate::write::instance_of(&self.inner, &self.name).await?;
+        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         Upload::new(Arc::clone(&self.inner), instance, content_type, is_gzip)
     }
 
     /// Lets uploaded data that no document has taken count as uploaded from now on: who waits for more before it writes the
     /// document does so each [`Database::renew_uploads_every`]. What has been removed stays so: the write says it.
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
-        let instance = crate::write::instance_of(&self.inner, &self.name).await?;
+        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());
         let blob_ids: Vec<&[u8]> = of_it.map(|data| data.blob_id.as_slice()).collect();
-        crate::staging::renew(&self.inner, &instance, &blob_ids).await
+        crate::document::staging::renew(&self.inner, &instance, &blob_ids).await
     }
 
     /// After this time uploaded data is renewed: it is removed after four times as long.
@@ -234,9 +234,9 @@ impl Database {
     /// Takes away uploaded data that no document has taken; data that one has stays. What cannot be taken away now is swept
     /// after a while.
     pub async fn discard(&self, data: &Uploaded) {
-        match crate::write::instance_of(&self.inner, &self.name).await {
+        match crate::write::batch::instance_of(&self.inner, &self.name).await {
             Ok(instance) if instance.id() == data.instance => {
-                crate::staging::discard(&self.inner, &instance, &data.blob_id).await;
+                crate::document::staging::discard(&self.inner, &instance, &data.blob_id).await;
             }
             // It went with its database, or with the state that a restore replaced.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
@@ -256,7 +256,7 @@ impl Database {
     /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
     /// that were leaves. A large document goes in steps: see the module.
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        crate::purge::purge(&self.inner, &self.name, id, revs).await
+        crate::write::purge::purge(&self.inner, &self.name, id, revs).await
     }
 
     /// How many purges are remembered.
@@ -295,16 +295,16 @@ impl Database {
 
     /// Begins to drop the bodies of revisions that are no leaves, in the background; nothing where it is under way.
     pub async fn compact(&self) -> Result<()> {
-        let instance = crate::write::instance_of(&self.inner, &self.name).await?;
+        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         self.exists().await?;
-        crate::compact::start(&self.inner, instance);
+        crate::write::compact::start(&self.inner, instance);
         Ok(())
     }
 
-    async fn record(&self) -> Result<crate::proto::DatabaseRecord> {
+    async fn record(&self) -> Result<crate::store::proto::DatabaseRecord> {
         struct Record<'a>(&'a Inner, &'a str);
         impl Operation for Record<'_> {
-            type Output = crate::proto::DatabaseRecord;
+            type Output = crate::store::proto::DatabaseRecord;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
                 Ok(self.0.resolve(trx, self.1).await?.record.clone())
             }
@@ -312,7 +312,7 @@ impl Database {
         self.read(&mut Record(&self.inner, &self.name)).await
     }
 
-    async fn change_record(&self, change: impl Fn(&mut crate::proto::DatabaseRecord) + Send) -> Result<()> {
+    async fn change_record(&self, change: impl Fn(&mut crate::store::proto::DatabaseRecord) + Send) -> Result<()> {
         let once = Once::new(&self.inner)?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
@@ -351,7 +351,7 @@ impl Database {
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<Result<bool>>> {
-        crate::local::edit_locals(&self.inner, &self.name, edits).await
+        crate::read::local::edit_locals(&self.inner, &self.name, edits).await
     }
 
     /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.
@@ -389,7 +389,7 @@ impl Operation for ReadInfo<'_> {
         let all = instance.keys.all();
         let counters = Counter::ALL.map(|counter| trx.get(&instance.keys.counter(counter), true));
         let size = trx.get_estimated_range_size_bytes(&all.begin, &all.end);
-        let update_seq = read::last_seq(trx, &instance).await?;
+        let update_seq = get::last_seq(trx, &instance).await?;
         let mut values = [0; Counter::ALL.len()];
         for (value, read) in values.iter_mut().zip(counters) {
             *value = decode_counter(read.await?.as_deref())?.max(0) as u64;

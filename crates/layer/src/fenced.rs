@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 use flatbed_flatten::json::{Limits, parse};
 use foundationdb::api::NetworkAutoStop;
 
-use crate::compact::Compact;
 use crate::database::Database;
 use crate::instance::Instance;
 use crate::renew::renew;
-use crate::transaction::{Attempt, Operation, Transaction};
-use crate::write::{Work, WriteBatch};
+use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::write::batch::{Work, WriteBatch};
+use crate::write::compact::Compact;
 use crate::{CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
@@ -38,7 +38,7 @@ pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
 
 async fn current(db: &Database) -> Arc<Instance> {
     db.exists().await.unwrap();
-    crate::write::instance_of(&db.inner, &db.name).await.unwrap()
+    crate::write::batch::instance_of(&db.inner, &db.name).await.unwrap()
 }
 
 fn edit(id: &str) -> Edit<'_> {
@@ -80,7 +80,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let prepared = async || {
         let instance = current(&db).await;
         let mut results = vec![None];
-        let mut batches = crate::write::prepare(inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut batches = crate::write::batch::prepare(inner, &instance, &edits, &[0], &mut results).await.unwrap();
         (instance, batches.pop().unwrap())
     };
     let work = Work::new(inner);
@@ -98,9 +98,15 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
 
     let instance = current(&db).await;
     let names = ["new".to_owned()];
-    let (known_until, ids_max) = (crate::fields::FIRST_ID + instance.fields.len() as u64, 100);
-    let allocate =
-        || crate::fields::Allocate { inner, instance: &instance, names: &names, known_until, ids_max, attempted: 0 };
+    let (known_until, ids_max) = (crate::document::fields::FIRST_ID + instance.fields.len() as u64, 100);
+    let allocate = || crate::document::fields::Allocate {
+        inner,
+        instance: &instance,
+        names: &names,
+        known_until,
+        ids_max,
+        attempted: 0,
+    };
     is_refused(&db, allocate()).await;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
     assert!(matches!(allocate().attempt(&trx, Attempt::default()).await, Ok(None)));
@@ -109,13 +115,20 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let instance = current(&db).await;
     is_refused(&db, Compact::new(inner, &instance, &ids, None)).await;
     let revs = [db.get("purged", &crate::GetOptions::default()).await.unwrap().rev];
-    is_refused(&db, crate::purge::Purge::new(inner, name, "purged", &revs, None).unwrap()).await;
+    is_refused(&db, crate::write::purge::Purge::new(inner, name, "purged", &revs, None).unwrap()).await;
     let instance = current(&db).await;
     let rows = [(vec![0; 4], vec![1])];
     let blob_id = &[7; 16];
     let (created_at_ms, is_first, touches) = (1, true, false);
-    let stage =
-        crate::staging::Stage { inner, instance: &instance, blob_id, created_at_ms, rows: &rows, is_first, touches };
+    let stage = crate::document::staging::Stage {
+        inner,
+        instance: &instance,
+        blob_id,
+        created_at_ms,
+        rows: &rows,
+        is_first,
+        touches,
+    };
     is_refused(&db, stage).await;
     assert_eq!(db.update(&edit("e")).await.unwrap().rev.generation(), 1);
     let report = crate::check::check_database(&db, |_| {}).await.unwrap();

@@ -10,10 +10,10 @@ use prost::Message;
 
 use crate::error::Result;
 use crate::instance::InstanceId;
-use crate::keys::METADATA_VERSION;
 use crate::layer::Inner;
-use crate::proto;
-use crate::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::keys::METADATA_VERSION;
+use crate::store::proto;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Between two looks at all entries.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

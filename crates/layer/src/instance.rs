@@ -7,15 +7,15 @@ use flatbed_flatten::json::Value;
 use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 
+use crate::document::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
-use crate::hub::Hub;
-use crate::keys::Keys;
+use crate::feed::hub::Hub;
+use crate::feed::updates::UpdatedKeys;
+use crate::judge::validate::Validators;
 use crate::layer::{Inner, REVS_LIMIT};
-use crate::proto::DatabaseRecord;
-use crate::transaction;
-use crate::updates::UpdatedKeys;
-use crate::validate::Validators;
+use crate::store::keys::Keys;
+use crate::store::proto::DatabaseRecord;
+use crate::store::transaction;
 
 /// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
@@ -154,7 +154,7 @@ impl Instance {
                 _: transaction::Attempt,
             ) -> Result<Option<Vec<String>>> {
                 let Load(inner, instance, from) = *self;
-                let names = crate::fields::load(trx, &instance.keys, from);
+                let names = crate::document::fields::load(trx, &instance.keys, from);
                 let (found, names) = futures_util::try_join!(inner.resolve(trx, &instance.name), names)?;
                 Ok((found.id() == instance.id()).then_some(names))
             }
@@ -179,7 +179,7 @@ pub(crate) struct Cached {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto;
+    use crate::store::proto;
     use proptest::prelude::*;
 
     fn record(namespace: u64, incarnation: u64) -> proto::DatabaseRecord {

@@ -11,22 +11,22 @@ use foundationdb::{Database as Fdb, RangeOption};
 use prost::Message;
 use tokio::sync::{Semaphore, watch};
 
-use crate::compact::{CompactionProgress, Compactions};
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::hub::{Followers, Hub};
+use crate::feed::hub::{Followers, Hub};
+use crate::feed::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
 use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
-use crate::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
+use crate::judge::validate::Validate;
 use crate::metrics::Metrics;
-use crate::once::Once;
-use crate::proto;
-use crate::records::check_format;
-use crate::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
-use crate::transaction::{self, Attempt, Operation, Transaction};
-use crate::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
-use crate::validate::Validate;
-use crate::watches::Watches;
+use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
+use crate::store::once::Once;
+use crate::store::proto;
+use crate::store::records::check_format;
+use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::watches::Watches;
+use crate::write::compact::{CompactionProgress, Compactions};
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
 const NAME_BYTES_MAX: usize = 238;
@@ -86,7 +86,7 @@ impl Default for LayerOptions {
             leaves_max: LEAVES_MAX,
             leaves_read_max: LEAVES_READ_MAX,
             databases_cached_max: DATABASES_CACHED_MAX,
-            uploads_broken_after: crate::staging::BROKEN_AFTER,
+            uploads_broken_after: crate::document::staging::BROKEN_AFTER,
         }
     }
 }
@@ -180,8 +180,8 @@ impl Layer {
             databases,
             epoch: Mutex::new(epoch),
         });
-        crate::staging::start_sweeper(&inner);
-        crate::compact::start_watching(&inner);
+        crate::document::staging::start_sweeper(&inner);
+        crate::write::compact::start_watching(&inner);
         crate::forget::start(&inner);
         Ok(Layer { inner })
     }
@@ -287,7 +287,7 @@ impl Layer {
     /// Removes large bodies that were begun longer ago than `broken_after` and that no document took. The layer does so
     /// itself from time to time; returns how many there were.
     pub async fn sweep_broken_uploads(&self, broken_after: Duration) -> Result<u64> {
-        crate::staging::sweep(&self.inner, broken_after).await
+        crate::document::staging::sweep(&self.inner, broken_after).await
     }
 
     /// Creations, deletions and changes of all databases, in the order of commits: each creation and deletion, and of
@@ -471,7 +471,7 @@ impl Operation for Create<'_> {
         trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());
         trx.set(&key, &record);
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
-        crate::index::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
+        crate::index::maintainers::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
         updates::note_event(trx, &self.inner.keys, self.name, false)?;
         trx.update_metadata_version();
         self.once.mark(trx);

@@ -11,72 +11,46 @@
 //! in a transaction of its own.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
-mod all_docs;
-mod attachments;
-mod body;
-mod changes;
 pub mod check;
-mod compact;
-mod counted;
 mod database;
 mod document;
-mod document_write;
 mod error;
+mod feed;
 #[cfg(test)]
 mod fenced;
-mod fields;
 mod forget;
-mod hub;
 mod index;
 mod instance;
-mod keys;
+mod judge;
 mod layer;
-mod lease;
-mod local;
 mod metrics;
-mod missing;
-mod once;
-#[rustfmt::skip]
-#[allow(unreachable_pub, reason = "generated")]
-mod proto;
-mod purge;
 mod read;
-mod records;
-mod release;
 pub mod renew;
-mod room;
-mod root;
-mod seq;
-mod staging;
-mod tail;
-mod transaction;
-mod tree;
+mod store;
 #[cfg(test)]
 mod unknown_results;
-mod updates;
-mod upload;
-mod validate;
-pub mod waits;
-mod watches;
 mod write;
 
-pub use all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
-pub use attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
-pub use changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, Followed, Since, Wait};
-pub use compact::{CompactionProgress, SUPERSEDED_PERCENT_MAX};
 pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
-pub use document::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
+pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
+pub use document::edit::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
+pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
 pub use error::{Error, NotFound, Result};
+pub use feed::changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, Followed, Since, Wait};
+pub use feed::hub::Followers;
+pub use feed::tail::{TEXTS, TailDocument, TailRow};
+pub use feed::updates::{
+    DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,
+};
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
-pub use hub::Followers;
+pub use judge::validate::{Room, Validate, Validator, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
-pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
-pub use local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, check_local_id};
-pub use read::{Got, OpenRevs};
-pub use seq::Seq;
-pub use tail::{TEXTS, TailDocument, TailRow};
-pub use transaction::TRACE_TARGET;
-pub use updates::{DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery};
-pub use upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
-pub use validate::{Room, Validate, Validator, Writing};
+pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
+pub use read::get::{Got, OpenRevs};
+pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, check_local_id};
+pub use store::lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
+pub use store::seq::Seq;
+pub use store::transaction::TRACE_TARGET;
+pub use store::waits;
+pub use write::compact::{CompactionProgress, SUPERSEDED_PERCENT_MAX};

@@ -21,14 +21,14 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::keys::{KeyRange, METADATA_VERSION, RootKeys};
+use crate::feed::updates::{sweep_root, touch_newest};
 use crate::layer::random_id;
 use crate::metrics::Metrics;
-use crate::proto;
-use crate::read::page_of;
-use crate::records::check_format;
-use crate::transaction::{self, Attempt, Operation, Transaction};
-use crate::updates::{sweep_root, touch_newest};
+use crate::read::get::page_of;
+use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
+use crate::store::proto;
+use crate::store::records::check_format;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 pub use roots::roots;
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 use flatbed_flatten::json::{Limits, parse};
 use foundationdb::api::NetworkAutoStop;
 
-use crate::compact::Compact;
 use crate::layer::{ChangeRecord, Create, Delete};
-use crate::local::{EditLocals, LocalEdit};
-use crate::once::Once;
-use crate::purge::Purge;
-use crate::transaction::{Attempt, Operation, Transaction};
-use crate::write::{Work, WriteBatch};
+use crate::read::local::{EditLocals, LocalEdit};
+use crate::store::once::Once;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::write::batch::{Work, WriteBatch};
+use crate::write::compact::Compact;
+use crate::write::purge::Purge;
 use crate::{CreateOptions, Database, Edit, Error, Layer, LayerOptions, LocalDocument, RevId};
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
@@ -91,7 +91,7 @@ async fn a_purge_answers_all_that_it_took_away() {
         replicate(&db, "d", leaf).await;
     }
     let new = |wanted| Purge::new(&db.inner, "db", "d", wanted, None).unwrap();
-    let sorted = |mut step: crate::purge::Step| {
+    let sorted = |mut step: crate::write::purge::Step| {
         step.purged.sort_unstable();
         step.purged
     };
@@ -154,10 +154,10 @@ async fn a_local_document_is_written_once() {
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":1")));
     // Marks go in their time, and not before.
-    assert!(!crate::once::sweep(&db.inner, std::time::Duration::from_secs(3_600)).await.unwrap());
+    assert!(!crate::store::once::sweep(&db.inner, std::time::Duration::from_secs(3_600)).await.unwrap());
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    assert!(crate::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
-    assert!(!crate::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
+    assert!(crate::store::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
+    assert!(!crate::store::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_lease_that_another_took_stays() {
     let db = store.db();
     let (ours, theirs) = ([1; 16], [2; 16]);
     db.take_lease("l", &ours, None).await.unwrap();
-    let mut remove = crate::lease::Remove::new(&db.inner, "db", "l").unwrap();
+    let mut remove = crate::store::lease::Remove::new(&db.inner, "db", "l").unwrap();
     store.attempt(&mut remove, FIRST, true).await.unwrap();
     db.take_lease("l", &theirs, None).await.unwrap();
     store.attempt(&mut remove, AFTER_UNKNOWN, true).await.unwrap();
@@ -178,7 +178,7 @@ async fn as_many_purges_are_remembered_as_the_limit_says() {
     let store = Store::new("purges").await;
     let db = store.db();
     db.set_purged_infos_limit(3).await.unwrap();
-    let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+    let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let range = instance.keys.purges();
     let count = async || {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -231,7 +231,7 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
     let set = |limit| ChangeRecord {
         inner: &db.inner,
         name: "db",
-        change: move |record: &mut crate::proto::DatabaseRecord| record.revs_limit = limit,
+        change: move |record: &mut crate::store::proto::DatabaseRecord| record.revs_limit = limit,
         once: Once::new(&db.inner).unwrap(),
     };
     let mut five = set(5);
@@ -296,7 +296,7 @@ async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
                 replicate(&db, &id, &line.join(" ")).await;
             }
         }
-        let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+        let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let ids = [id.clone()];
         let mut compact = Compact::new(&db.inner, &instance, &ids, None);
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -327,10 +327,10 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
             Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
         };
         let first = db.update(&edit(None, b"{}")).await.unwrap().rev;
-        let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+        let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let edits = [edit(Some(first), br#"{"mine":1}"#)];
         let mut results = vec![None];
-        let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -365,9 +365,9 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
         let body = parse(br#"{"mine":1}"#, &Limits::default()).unwrap();
         let history = Some(path("2-b 1-a"));
         let edits = [Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body }];
-        let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+        let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let mut results = vec![None];
-        let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -404,10 +404,10 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
         Edit { id: id.clone().into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
     };
     let edits: Vec<_> = ids.iter().map(edit).collect();
-    let instance = crate::write::instance_of(&db.inner, "db").await.unwrap();
+    let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let all: Vec<usize> = (0..edits.len()).collect();
     let mut results = vec![None; edits.len()];
-    let mut batches = crate::write::prepare(&db.inner, &instance, &edits, &all, &mut results).await.unwrap();
+    let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &all, &mut results).await.unwrap();
     let mut items = batches.pop().unwrap();
     let work = Work::new(&db.inner);
     let mut write = WriteBatch {

@@ -1,6 +1,6 @@
 //! Paths that documents name.
 //!
-//! A code span is a path if its first segment is a directory of the repository (`crates/layer/src/read.rs`). A short one
+//! A code span is a path if its first segment is a directory of the repository (`crates/layer/src/read/get.rs`). A short one
 //! (`read.rs`, `tests/waits.rs`, `handlers/`) stands beside the path before it on its line: in its directory or one above
 //! it within the crate, or in the crate's `src`. A `*` stands for any part of a file's name.
 

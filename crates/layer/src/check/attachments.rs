@@ -5,16 +5,16 @@ use std::collections::{HashMap, HashSet};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
-use crate::attachments::decode_list;
 use crate::check::document::Sums;
 use crate::check::{Report, hex, read_keys, run};
+use crate::document::attachments::decode_list;
 use crate::error::Result;
 use crate::instance::Instance;
-use crate::keys::KeyRange;
 use crate::layer::Inner;
-use crate::proto;
-use crate::read::page_of;
-use crate::transaction::{Attempt, Operation, Transaction};
+use crate::read::get::page_of;
+use crate::store::keys::KeyRange;
+use crate::store::proto;
+use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Rows of a blob that are read at once: chunks of up to 90 kB.
 const CHUNKS_AT_ONCE: usize = 8;

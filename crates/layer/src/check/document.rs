@@ -6,19 +6,19 @@ use flatbed_flatten::DecodeError;
 use flatbed_revtree::{RevId, Tree};
 use prost::Message;
 
-use crate::attachments::{Attachment, decode_list};
-use crate::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::check::hex;
+use crate::document::attachments::{Attachment, decode_list};
+use crate::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
+use crate::document::tree::{Leaf, Segments};
 use crate::error::{Error, Result};
-use crate::index::LEAVES_IN_ENTRY_MAX;
+use crate::index::maintainers::LEAVES_IN_ENTRY_MAX;
 use crate::instance::Instance;
-use crate::keys::{Counter, DocumentPart, take_int, take_rev};
 use crate::layer::Inner;
-use crate::proto;
-use crate::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, revision};
-use crate::seq::Seq;
-use crate::transaction::Transaction;
-use crate::tree::{Leaf, Segments};
+use crate::store::keys::{Counter, DocumentPart, take_int, take_rev};
+use crate::store::proto;
+use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, revision};
+use crate::store::seq::Seq;
+use crate::store::transaction::Transaction;
 
 /// A document's revisions may take this much altogether before the checker gives up on it.
 const DOCUMENT_BYTES_MAX: u64 = 64 * BODY_BYTES_MAX;
@@ -281,7 +281,7 @@ impl DocumentCheck<'_> {
     }
 
     async fn blob(&self, blob_id: &[u8]) -> Result<BodyRows> {
-        let rows = crate::body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?;
+        let rows = crate::document::body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?;
         Ok(rows.iter().map(|(path, value)| (path.to_vec(), value.to_vec())).collect())
     }
 
@@ -319,7 +319,7 @@ fn leaves_are(entry: &proto::SequenceEntry, parts: &Parts) -> bool {
     if names_all { named.is_ok_and(|named| named == leaves) } else { entry.leaves.is_empty() }
 }
 
-fn sort_out(keys: &crate::keys::Keys, key: &[u8], value: &[u8], parts: &mut Parts) -> Result<()> {
+fn sort_out(keys: &crate::store::keys::Keys, key: &[u8], value: &[u8], parts: &mut Parts) -> Result<()> {
     let (_, part, rest) = keys.split_document(key)?;
     match part {
         DocumentPart::Info => parts.info = Some(value.to_vec()),

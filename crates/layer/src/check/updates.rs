@@ -6,12 +6,12 @@ use prost::Message;
 
 use super::{PAGE_KEYS, Report, hex, run};
 use crate::error::Result;
-use crate::keys::KeyRange;
+use crate::feed::updates::stamp_of;
 use crate::layer::Inner;
-use crate::proto;
-use crate::read::page_of;
-use crate::transaction::{Attempt, Operation, Transaction};
-use crate::updates::stamp_of;
+use crate::read::get::page_of;
+use crate::store::keys::KeyRange;
+use crate::store::proto;
+use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Databases looked at in one transaction, each with two reads.
 const PAGE_DATABASES: usize = 100;

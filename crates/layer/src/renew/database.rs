@@ -5,14 +5,14 @@ use prost::Message;
 
 use super::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::error::{Error, Result};
-use crate::index::touch_last_seq;
+use crate::feed::updates::UpdatedKeys;
+use crate::index::maintainers::touch_last_seq;
 use crate::instance::next_incarnation;
-use crate::keys::{KeyRange, Keys};
-use crate::proto;
-use crate::read::page_of;
-use crate::records::stamped_anew;
-use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use crate::updates::UpdatedKeys;
+use crate::read::get::page_of;
+use crate::store::keys::{KeyRange, Keys};
+use crate::store::proto;
+use crate::store::records::stamped_anew;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Renewal<'_> {
     /// Moves what is not in the new incarnation yet, and gives the record that incarnation at the end. `entries` counts.
@@ -276,8 +276,8 @@ async fn read(trx: &Transaction, range: &KeyRange, most: usize) -> Result<(Vec<R
 mod tests {
     use crate::fenced::database;
     use crate::renew::renew;
-    use crate::seq::Seq;
-    use crate::transaction::Transaction;
+    use crate::store::seq::Seq;
+    use crate::store::transaction::Transaction;
     use crate::{ChangesQuery, Edit, check};
     use flatbed_flatten::json::{Limits, parse};
 
@@ -291,10 +291,11 @@ mod tests {
             db.update(&Edit { id, parent: None, history: None, deleted: false, attachments, body }).await.unwrap();
         }
         let inner = &db.inner;
-        let instance = crate::write::instance_of(inner, "db").await.unwrap();
+        let instance = crate::write::batch::instance_of(inner, "db").await.unwrap();
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         for (id, incarnation) in ids.into_iter().zip([0, 0, u64::MAX]) {
-            let info = crate::read::info(&trx, &instance.keys.document(id), true).await.unwrap().expect("a document");
+            let info =
+                crate::read::get::info(&trx, &instance.keys.document(id), true).await.unwrap().expect("a document");
             let key = instance.keys.by_seq(&Seq::new(instance.incarnation(), info.stamp));
             let entry = trx.get(&key, true).await.unwrap().expect("an entry");
             trx.clear(&key);

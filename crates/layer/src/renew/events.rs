@@ -5,10 +5,10 @@ use prost::Message;
 
 use super::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::error::Result;
-use crate::keys::KeyRange;
-use crate::proto;
-use crate::read::page_of;
-use crate::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use crate::read::get::page_of;
+use crate::store::keys::KeyRange;
+use crate::store::proto;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Renewal<'_> {
     /// Goes through the log from its beginning. What has been stamped anew lies behind what has not, or, where the cluster

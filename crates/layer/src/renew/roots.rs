@@ -6,12 +6,12 @@ use foundationdb::Database as Fdb;
 use prost::Message;
 
 use crate::error::Result;
-use crate::keys::{KeyRange, RootKeys};
 use crate::metrics::Metrics;
-use crate::proto;
-use crate::read::page_of;
-use crate::records::check_format;
-use crate::transaction::{self, Attempt, Operation, Transaction};
+use crate::read::get::page_of;
+use crate::store::keys::{KeyRange, RootKeys};
+use crate::store::proto;
+use crate::store::records::check_format;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The roots of all layers in a store, in bytewise order.
 ///

@@ -1,4 +1,4 @@
-//! The committed `src/proto.rs` is what prost-build makes of `proto/flatbed.proto`: no build needs protoc, and none
+//! The committed `src/store/proto.rs` is what prost-build makes of `proto/flatbed.proto`: no build needs protoc, and none
 //! can drift. `FLATBED_GENERATE=1 cargo test -p flatbed-layer --test it generated_proto` writes it anew.
 
 use std::path::Path;
@@ -12,10 +12,13 @@ fn generated_code_is_that_of_the_proto_file() {
     prost_build::Config::new().out_dir(&out).compile_fds(files).expect("prost-build");
     let generated = std::fs::read_to_string(out.join("flatbed.rs")).expect("generated file");
     std::fs::remove_dir_all(&out).expect("removed");
-    let committed = root.join("src/proto.rs");
+    let committed = root.join("src/store/proto.rs");
     if std::env::var_os("FLATBED_GENERATE").is_some() {
         std::fs::write(&committed, &generated).expect("written");
     }
     let found = std::fs::read_to_string(&committed).unwrap_or_default();
-    assert!(found == generated, "src/proto.rs is not what proto/flatbed.proto gives: run with FLATBED_GENERATE=1");
+    assert!(
+        found == generated,
+        "src/store/proto.rs is not what proto/flatbed.proto gives: run with FLATBED_GENERATE=1"
+    );
 }

@@ -1,0 +1,473 @@
+//! Attachments: lists of them in revisions, and their data, which lies once however many documents have it.
+//!
+//! A revision's list names each attachment's data by its digest. A record tells where the data of a digest lies, and a
+//! row for each document says that the document has it in one of its revisions. Whoever adds such a row reads the record
+//! with conflict; whoever takes the last row away clears the record: so both cannot happen at once, and no count can go
+//! wrong in a retry.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use flatbed_revtree::RevId;
+use foundationdb::future::FdbSlice;
+use prost::Message;
+
+use crate::document::body::begin_read;
+use crate::document::release;
+use crate::document::staging;
+use crate::document::upload::Uploaded;
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::get::page_of;
+use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
+use crate::store::proto;
+use crate::store::records::{Info, RevisionRecord};
+use crate::store::room::Room;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// The list of a revision's attachments takes at most this many bytes: it is the value of one key.
+const LIST_BYTES_MAX: usize = 90_000;
+
+/// What an attachment takes in the list beside its name and media type, at least: two digests.
+const ENTRY_BYTES_MIN: usize = 48;
+
+/// Whether attachments, given as the lengths of name and media type, may find room in one revision: to be asked before
+/// their data is stored.
+///
+/// # Errors
+/// [`Error::AttachmentTooLarge`]
+pub fn check_list(attachments: impl Iterator<Item = (usize, usize)>) -> Result<()> {
+    let bytes: usize = attachments.map(|(name, kind)| name + kind + ENTRY_BYTES_MIN).sum();
+    if bytes <= LIST_BYTES_MAX { Ok(()) } else { Err(Error::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }) }
+}
+
+/// Chunks of an attachment that are read in one transaction.
+const CHUNKS_AT_ONCE: usize = 8;
+
+/// An attachment of a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its name.
+    pub name: String,
+    /// Its media type.
+    pub content_type: String,
+    /// The generation of the revision that brought it.
+    pub revpos: u64,
+    /// MD5 of the bytes stored: CouchDB's digest.
+    pub md5: [u8; 16],
+    /// Bytes without an encoding.
+    pub length: u64,
+    /// Bytes stored.
+    pub stored_length: u64,
+    /// What is stored is its gzip.
+    pub gzip: bool,
+    digest: [u8; 32],
+}
+
+/// An attachment as an edit has it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttachmentEdit {
+    /// The one of the same name that is there already.
+    Stub {
+        /// The generation that brought it, if the client says so.
+        revpos: Option<u64>,
+    },
+    /// One that another document has, as it stands there.
+    Copy(Attachment),
+    /// New data.
+    Data {
+        /// Its media type.
+        content_type: String,
+        /// The generation that brought it, from another replica; an edit of a client brings it itself.
+        revpos: Option<u64>,
+        /// Its data, staged.
+        data: Uploaded,
+    },
+}
+
+impl Attachment {
+    fn encode(&self) -> proto::Attachment {
+        proto::Attachment {
+            name: self.name.clone(),
+            content_type: self.content_type.clone(),
+            revpos: self.revpos,
+            digest: self.digest.to_vec(),
+            md5: self.md5.to_vec(),
+            length: self.length,
+            stored_length: self.stored_length,
+            gzip: self.gzip,
+        }
+    }
+
+    fn decode(message: proto::Attachment) -> Result<Attachment> {
+        let bad = |_| Error::Corrupt("an attachment cannot be read".into());
+        Ok(Attachment {
+            name: message.name,
+            content_type: message.content_type,
+            revpos: message.revpos,
+            md5: message.md5.try_into().map_err(bad)?,
+            length: message.length,
+            stored_length: message.stored_length,
+            gzip: message.gzip,
+            digest: message.digest.try_into().map_err(bad)?,
+        })
+    }
+
+    /// The digest that names the stored data.
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+}
+
+/// Reads a list from its record.
+pub(crate) fn decode_list(bytes: &[u8]) -> Result<Vec<Attachment>> {
+    proto::AttachmentList::decode(bytes)?.attachments.into_iter().map(Attachment::decode).collect()
+}
+
+/// The attachments of a revision that has any.
+pub(crate) async fn list(trx: &Transaction, keys: &DocumentKeys, rev: &RevId) -> Result<Vec<Attachment>> {
+    let bytes = trx.get(&keys.attachments(rev), true).await?;
+    bytes.map_or_else(|| Ok(Vec::new()), |bytes| decode_list(&bytes))
+}
+
+/// A document's lists by revision, up to about so many bytes of them, and whether they are all.
+pub(crate) async fn lists(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    bytes_max: u64,
+) -> Result<(Vec<(RevId, Vec<Attachment>)>, bool)> {
+    let range = keys.attachment_lists();
+    let prefix_bytes = range.begin.len();
+    let mut lists = Vec::new();
+    let (pages, are_all) = begin_read(trx, range).up_to(trx, bytes_max).await?;
+    for row in pages.iter().flat_map(|page| page.iter()) {
+        let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+        lists.push((rev, decode_list(row.value())?));
+    }
+    Ok((lists, are_all))
+}
+
+/// What an edit's attachments are made of.
+pub(crate) struct Resolve<'a> {
+    pub id: &'a str,
+    pub edits: &'a [(String, AttachmentEdit)],
+    /// Where stubs are looked for, the best first.
+    pub known: &'a [Vec<Attachment>],
+    pub generation: u64,
+    /// Whether another replica made the revision.
+    pub is_foreign: bool,
+}
+
+impl Resolve<'_> {
+    /// The list of the new revision.
+    pub(crate) fn run(&self) -> Result<Vec<Attachment>> {
+        let mut list = Vec::with_capacity(self.edits.len());
+        for (name, edit) in self.edits {
+            list.push(match edit {
+                AttachmentEdit::Stub { revpos } => self.stub(name, *revpos)?,
+                AttachmentEdit::Copy(attachment) => Attachment { name: name.clone(), ..attachment.clone() },
+                AttachmentEdit::Data { content_type, revpos, data } => Attachment {
+                    name: name.clone(),
+                    content_type: content_type.clone(),
+                    revpos: revpos.filter(|_| self.is_foreign).unwrap_or(self.generation),
+                    md5: data.md5,
+                    length: data.length,
+                    stored_length: data.stored_length,
+                    gzip: data.gzip,
+                    digest: data.digest,
+                },
+            });
+        }
+        Ok(list)
+    }
+
+    fn stub(&self, name: &str, revpos: Option<u64>) -> Result<Attachment> {
+        let named = self.known.iter().flatten().filter(|attachment| attachment.name == name);
+        let exact = named.clone().find(|attachment| revpos.is_none_or(|revpos| attachment.revpos == revpos));
+        let found = exact.or_else(|| named.clone().next().filter(|_| !self.is_foreign));
+        let missing = || Error::MissingStub { id: self.id.to_owned(), name: name.to_owned() };
+        found.cloned().ok_or_else(missing)
+    }
+}
+
+/// Whether a new revision's list can be written: nothing is, yet.
+///
+/// # Errors
+/// [`Error::AttachmentTooLarge`], [`Error::UploadSwept`].
+pub(crate) async fn check(
+    trx: &Transaction,
+    instance: &Instance,
+    attachments: &[Attachment],
+    edits: &[(String, AttachmentEdit)],
+) -> Result<()> {
+    if encode_list(attachments).len() > LIST_BYTES_MAX {
+        return Err(Error::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 });
+    }
+    for (_, edit) in edits {
+        let is_there = match edit {
+            AttachmentEdit::Stub { .. } => true,
+            AttachmentEdit::Copy(attachment) => {
+                trx.get(&instance.keys.attachment_data(attachment.digest()), false).await?.is_some()
+            }
+            AttachmentEdit::Data { data, .. } => {
+                data.instance == instance.id() && staging::is_staged(trx, &instance.keys, &data.blob_id).await?
+            }
+        };
+        if !is_there {
+            return Err(Error::UploadSwept);
+        }
+    }
+    Ok(())
+}
+
+/// What an edit's attachments take in the transaction that writes them, about.
+pub(crate) fn edits_bytes(id: &str, edits: &[(String, AttachmentEdit)]) -> u64 {
+    let bytes = |(name, edit): &(String, AttachmentEdit)| match edit {
+        AttachmentEdit::Stub { .. } => name.len() + 150,
+        AttachmentEdit::Copy(_) | AttachmentEdit::Data { .. } => name.len() + 3 * id.len() + 900,
+    };
+    edits.iter().map(bytes).sum::<usize>() as u64
+}
+
+fn encode_list(attachments: &[Attachment]) -> Vec<u8> {
+    proto::AttachmentList { attachments: attachments.iter().map(Attachment::encode).collect() }.encode_to_vec()
+}
+
+/// Writes a new revision's list after [`check`]; new data that is there already is not kept twice. Returns by how much
+/// the stored bytes grew.
+pub(crate) async fn put(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    id: &str,
+    rev: &RevId,
+    attachments: &[Attachment],
+    edits: &[(String, AttachmentEdit)],
+) -> Result<i64> {
+    if attachments.is_empty() {
+        return Ok(0);
+    }
+    trx.set(&keys.attachments(rev), &encode_list(attachments));
+    let mut grown = 0;
+    for (attachment, (_, edit)) in attachments.iter().zip(edits) {
+        let record_key = instance.keys.attachment_data(attachment.digest());
+        match edit {
+            // A list of the document has it, and the document's row with it: whoever takes these away conflicts on the info.
+            AttachmentEdit::Stub { .. } => continue,
+            AttachmentEdit::Copy(_) => {
+                if trx.get(&record_key, false).await?.is_none() {
+                    return Err(Error::Corrupt("an attachment's data is gone".into()));
+                }
+            }
+            AttachmentEdit::Data { data, .. } => {
+                staging::take(trx, &instance.keys, &data.blob_id);
+                let record = trx.get(&record_key, false).await?;
+                // One upload under two names of this edit: the record points at these very rows.
+                let blob_id = record.map(|record| proto::AttachmentData::decode(&*record)).transpose()?;
+                match blob_id.map(|record| record.blob_id) {
+                    Some(blob_id) if blob_id == data.blob_id => {}
+                    Some(_) => {
+                        let rows = instance.keys.blob_rows(&data.blob_id);
+                        trx.clear_range(&rows.begin, &rows.end);
+                    }
+                    None => {
+                        let (blob_id, stored_length) = (data.blob_id.clone(), data.stored_length);
+                        trx.set(&record_key, &proto::AttachmentData { blob_id, stored_length }.encode_to_vec());
+                        grown += stored_length as i64;
+                    }
+                }
+            }
+        }
+        trx.set(&instance.keys.attachment_use(attachment.digest(), id), b"");
+    }
+    Ok(grown)
+}
+
+/// A document's lists are looked at by the transaction that takes one away if they take no more than this, in bytes.
+const LISTS_BYTES_MAX: u64 = 200_000;
+
+/// What such a transaction frees at once, in bytes of what it writes.
+const FREED_BYTES_MAX: u64 = 150_000;
+
+/// What freeing one digest takes in a transaction, about: its row and the data, with their conflict ranges.
+pub(crate) fn free_bytes(id: &str) -> u64 {
+    (6 * id.len() + 700) as u64
+}
+
+/// What taking a list away takes in a transaction at most, beside what is freed.
+pub(crate) fn list_bytes(key_bytes: usize, list: &[u8]) -> u64 {
+    (3 * key_bytes + list.len() + 200) as u64
+}
+
+/// Drops the lists of revisions that a transaction takes away, given as they are stored, and the data that no document has
+/// any more: at once where the document has few lists, else in steps (see [`release`]). Returns how many stored bytes
+/// went. It sees what the transaction has written so far.
+pub(crate) async fn drop_lists(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    id: &str,
+    gone: &[(RevId, FdbSlice)],
+    room: &Room,
+) -> Result<i64> {
+    if gone.is_empty() {
+        return Ok(0);
+    }
+    let mut digests = HashSet::new();
+    for (rev, list) in gone {
+        trx.clear(&keys.attachments(rev));
+        digests.extend(decode_list(list)?.iter().map(|attachment| *attachment.digest()));
+    }
+    // Without those that are gone: the transaction sees what it has cleared.
+    let (kept, are_all) = lists(trx, keys, LISTS_BYTES_MAX).await?;
+    for attachment in kept.iter().flat_map(|(_, list)| list) {
+        digests.remove(attachment.digest());
+    }
+    let bytes = digests.len() as u64 * free_bytes(id);
+    if !are_all || bytes > FREED_BYTES_MAX.min(room.left()) {
+        for (_, list) in gone {
+            release::put(trx, instance, id, list)?;
+        }
+        return Ok(0);
+    }
+    room.take(bytes);
+    let mut dropped = 0;
+    for digest in &digests {
+        dropped += free(trx, instance, id, digest).await?;
+    }
+    Ok(dropped)
+}
+
+/// Takes a digest's data away from a document of whose lists none has it, and the data if no other document has it.
+/// Returns how many stored bytes went.
+pub(crate) async fn free(trx: &Transaction, instance: &Instance, id: &str, digest: &[u8; 32]) -> Result<i64> {
+    trx.clear(&instance.keys.attachment_use(digest, id));
+    let uses = instance.keys.attachment_uses(digest);
+    let others = trx.get_range(&page_of(&uses, 1, false), 1, false).await?;
+    if !others.is_empty() {
+        return Ok(0);
+    }
+    let record_key = instance.keys.attachment_data(digest);
+    let Some(record) = trx.get(&record_key, false).await? else { return Ok(0) };
+    let record = proto::AttachmentData::decode(&*record)?;
+    trx.clear(&record_key);
+    let rows = instance.keys.blob_rows(&record.blob_id);
+    trx.clear_range(&rows.begin, &rows.end);
+    Ok(record.stored_length as i64)
+}
+
+/// Finds an attachment.
+pub(crate) struct OpenAttachment<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub id: &'a str,
+    /// `None`: of the winner.
+    pub rev: Option<&'a RevId>,
+    pub attachment: &'a str,
+}
+
+/// Where an attachment's data lies.
+#[derive(Debug, Clone)]
+pub(crate) struct AttachmentPlace {
+    /// What is told of it.
+    pub attachment: Attachment,
+    instance: Arc<Instance>,
+    blob_id: Vec<u8>,
+}
+
+impl Operation for OpenAttachment<'_> {
+    type Output = AttachmentPlace;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<AttachmentPlace> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let keys = instance.keys.document(self.id);
+        let missing = || Error::DocumentNotFound(crate::error::NotFound::Missing);
+        let info = Info::decode(&trx.get(&keys.info(), true).await?.ok_or_else(missing)?)?;
+        let rev = match self.rev {
+            None if info.deleted => return Err(Error::DocumentNotFound(crate::error::NotFound::Deleted)),
+            None => info.winner,
+            Some(rev) => {
+                let record = trx.get(&keys.revision(rev), true).await?.ok_or_else(missing)?;
+                if RevisionRecord::decode(&record)?.body_dropped {
+                    return Err(missing());
+                }
+                rev.clone()
+            }
+        };
+        let list = list(trx, &keys, &rev).await?;
+        let found = list.into_iter().find(|attachment| attachment.name == self.attachment);
+        let attachment = found.ok_or(Error::AttachmentNotFound)?;
+        let record = trx.get(&instance.keys.attachment_data(attachment.digest()), true).await?;
+        let record = record.ok_or_else(|| Error::Corrupt("an attachment's data is gone".into()))?;
+        let blob_id = proto::AttachmentData::decode(&*record)?.blob_id;
+        Ok(AttachmentPlace { attachment, instance, blob_id })
+    }
+}
+
+/// Reads some of an attachment's stored bytes, from a chunk on.
+pub(crate) struct ReadChunks<'a> {
+    pub inner: &'a Inner,
+    pub place: &'a AttachmentPlace,
+    /// The number of the first chunk.
+    pub from: u32,
+}
+
+impl Operation for ReadChunks<'_> {
+    /// The chunks; fewer than were asked for at the end.
+    type Output = Vec<Vec<u8>>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, &self.place.instance.name).await?;
+        if instance.id() != self.place.instance.id() {
+            return Err(Error::DatabaseNotFound);
+        }
+        let rows = instance.keys.blob_rows(&self.place.blob_id);
+        let begin = [&instance.keys.blob(&self.place.blob_id)[..], &self.from.to_be_bytes()].concat();
+        let range = KeyRange { begin, end: rows.end };
+        let page = trx.get_range(&page_of(&range, CHUNKS_AT_ONCE, false), 1, true).await?;
+        Ok(page.iter().map(|row| row.value().to_vec()).collect())
+    }
+}
+
+/// An attachment's stored bytes, read chunk by chunk.
+pub struct AttachmentReader {
+    database: crate::Database,
+    place: AttachmentPlace,
+    next: u32,
+    left: u64,
+}
+
+impl AttachmentReader {
+    pub(crate) fn new(database: crate::Database, place: AttachmentPlace) -> AttachmentReader {
+        let left = place.attachment.stored_length;
+        AttachmentReader { database, place, next: 0, left }
+    }
+
+    /// What is told of the attachment.
+    pub fn attachment(&self) -> &Attachment {
+        &self.place.attachment
+    }
+
+    /// More of its stored bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::DocumentNotFound`] when the data was removed meanwhile.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let mut read = ReadChunks { inner: &self.database.inner, place: &self.place, from: self.next };
+        let chunks = self.database.read(&mut read).await?;
+        self.next += u32::try_from(chunks.len()).unwrap_or(u32::MAX);
+        let bytes = chunks.concat();
+        match self.left.checked_sub(bytes.len() as u64) {
+            Some(left) if !bytes.is_empty() => {
+                self.left = left;
+                Ok(Some(bytes))
+            }
+            // It went with its last document while it was read.
+            _ => Err(Error::DocumentNotFound(crate::error::NotFound::Missing)),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Bodies of documents as rows of keys: how they are made, and how they are read back.
+
+use flatbed_flatten::json::Value;
+use flatbed_flatten::{DecodeError, FlattenOptions};
+use foundationdb::future::FdbValues;
+use foundationdb::options::StreamingMode;
+use foundationdb::{FdbResult, RangeOption};
+use futures_util::future::BoxFuture;
+
+use crate::error::{Error, Result};
+use crate::instance::{Instance, RUN_BYTES_MAX};
+use crate::layer::Inner;
+use crate::store::keys::KeyRange;
+use crate::store::records::BodyPlace;
+use crate::store::transaction::Transaction;
+
+/// A body whose rows take more than this is written ahead: with the superseded one it moves, and the records, a
+/// transaction stays below 1 MB.
+pub(crate) const STAGED_ABOVE_BYTES: u64 = 400_000;
+
+/// A packed path may take this much: with root, namespace, document id and revision, though every byte of these were a
+/// NUL, the key stays below 9.5 kB.
+const PATH_BYTES_MAX: usize = 4_000;
+
+/// What a row costs in a transaction beside its key and value: the mutation's frame, and what a superseded revision's key
+/// has more than the latest one's.
+const ROW_OVERHEAD_BYTES: usize = 40;
+
+/// What a document's records (info, leaf, revision, by-seq, `_all_docs`, counters) take in a transaction, about.
+pub(crate) const ROW_OVERHEAD_OF_RECORDS: u64 = 1_500;
+
+/// A body ready to be written.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Path and value, in order of keys. Empty once it is staged.
+    pub rows: Vec<(Vec<u8>, Vec<u8>)>,
+    pub place: BodyPlace,
+    /// Too large for the transaction that writes the document.
+    pub must_be_staged: bool,
+    pub external_bytes: u64,
+    pub stored_bytes: u64,
+}
+
+impl Prepared {
+    /// For a write that brings no body.
+    pub(crate) fn nothing() -> Prepared {
+        let (rows, place) = (Vec::new(), BodyPlace::Rows);
+        Prepared { rows, place, must_be_staged: false, external_bytes: 0, stored_bytes: 0 }
+    }
+
+    /// Flattens and packs a body with what the instance's cache knows. A body of more than [`STAGED_ABOVE_BYTES`] comes
+    /// back in the largest runs, to be staged.
+    pub(crate) fn new(instance: &Instance, id: &str, body: &Value<'_>) -> Prepared {
+        let external_bytes = flatbed_flatten::json_len(body) as u64;
+        let options = FlattenOptions { path_bytes_max: PATH_BYTES_MAX };
+        let flat = flatbed_flatten::flatten(body, &instance.fields.view(), &options);
+        let mut rows = flatbed_flatten::pack(&flat, instance.record.run_bytes as usize);
+        let prefix_bytes = instance.keys.document(id).body().len();
+        let mut stored_bytes = stored(prefix_bytes, &rows);
+        let must_be_staged = stored_bytes > STAGED_ABOVE_BYTES;
+        if must_be_staged {
+            rows = flatbed_flatten::pack(&flat, RUN_BYTES_MAX as usize);
+            stored_bytes = stored(prefix_bytes, &rows);
+        }
+        Prepared { rows, place: BodyPlace::Rows, must_be_staged, external_bytes, stored_bytes }
+    }
+}
+
+/// What rows take: keys, values and a fixed share for each. Every key has its document's id, so many small rows under a
+/// long id take much.
+fn stored(prefix_bytes: usize, rows: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    rows.iter().map(|(path, value)| row_bytes(prefix_bytes, path, value)).sum()
+}
+
+/// What one row takes; `prefix_bytes`: of its key, before the path, as in the latest body.
+pub(crate) fn row_bytes(prefix_bytes: usize, path: &[u8], value: &[u8]) -> u64 {
+    (prefix_bytes + path.len() + value.len() + ROW_OVERHEAD_BYTES) as u64
+}
+
+/// Rows as they came from FoundationDB, with how much of each key is not path.
+pub(crate) struct Rows {
+    pages: Vec<FdbValues>,
+    prefix_bytes: usize,
+    skip: usize,
+}
+
+impl Rows {
+    pub(crate) fn new(pages: Vec<FdbValues>, prefix_bytes: usize) -> Self {
+        Rows { pages, prefix_bytes, skip: 0 }
+    }
+
+    /// Path and value, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        let rows = self.pages.iter().flat_map(|page| page.iter());
+        rows.skip(self.skip).map(|row| (row.key().get(self.prefix_bytes..).unwrap_or_default(), row.value()))
+    }
+}
+
+/// A range that is being read: the first page is asked for when this is made, so that many can be under way at once.
+pub(crate) struct RangeRead<F> {
+    range: KeyRange,
+    first: F,
+}
+
+/// Begins to read a whole range, as a snapshot: the conflict of a document is on its info key.
+pub(crate) fn begin_read(
+    trx: &Transaction,
+    range: KeyRange,
+) -> RangeRead<impl Future<Output = FdbResult<FdbValues>> + Send + use<>> {
+    let first = trx.get_range(&whole(&range), 1, true);
+    RangeRead { range, first }
+}
+
+/// A range read whose future has a name, for structures that hold several.
+pub(crate) type Reading = RangeRead<BoxFuture<'static, FdbResult<FdbValues>>>;
+
+/// [`begin_read`], boxed.
+pub(crate) fn begin_reading(trx: &Transaction, range: KeyRange) -> Reading {
+    let RangeRead { range, first } = begin_read(trx, range);
+    RangeRead { range, first: Box::pin(first) }
+}
+
+impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
+    /// The range's only page of at most `bytes_max` bytes of values; `None` if there is more.
+    pub(crate) async fn only_page(self, bytes_max: usize) -> Result<Option<FdbValues>> {
+        let page = self.first.await?;
+        let bytes: usize = page.iter().map(|row| row.value().len()).sum();
+        Ok((!page.more() && bytes <= bytes_max).then_some(page))
+    }
+
+    /// The first pages of the range, until they hold so many bytes of keys and values or more, and whether they are all.
+    pub(crate) async fn up_to(self, trx: &Transaction, bytes_max: u64) -> Result<(Vec<FdbValues>, bool)> {
+        let mut pages = Vec::with_capacity(1);
+        let mut page = self.first.await?;
+        let (mut bytes, mut iteration) = (0, 2);
+        loop {
+            bytes += page.iter().map(|row| (row.key().len() + row.value().len()) as u64).sum::<u64>();
+            let next = if page.more() { page.last().map(|last| [last.key(), &[0]].concat()) } else { None };
+            pages.push(page);
+            let Some(begin) = next else { return Ok((pages, true)) };
+            if bytes >= bytes_max {
+                return Ok((pages, false));
+            }
+            let rest = KeyRange { begin, end: self.range.end.clone() };
+            page = trx.get_range(&whole(&rest), iteration, true).await?;
+            iteration += 1;
+        }
+    }
+
+    /// All pages of the range; at most `bytes_max` bytes, beyond it the data is not what this layer writes.
+    pub(crate) async fn finish(self, trx: &Transaction, bytes_max: u64) -> Result<Vec<FdbValues>> {
+        let mut pages = Vec::with_capacity(1);
+        let mut page = self.first.await?;
+        let mut bytes = 0;
+        let mut iteration = 2;
+        loop {
+            let next = if page.more() { page.last().map(|last| [last.key(), &[0]].concat()) } else { None };
+            let Some(begin) = next else {
+                if page.more() {
+                    return Err(Error::Corrupt("a range read ended without its end".into()));
+                }
+                pages.push(page);
+                return Ok(pages);
+            };
+            bytes += page.iter().map(|row| row.value().len() as u64).sum::<u64>();
+            if bytes > bytes_max {
+                return Err(Error::Corrupt("a body is larger than a document may be".into()));
+            }
+            let rest = KeyRange { begin, end: self.range.end.clone() };
+            pages.push(page);
+            page = trx.get_range(&whole(&rest), iteration, true).await?;
+            iteration += 1;
+        }
+    }
+}
+
+fn whole(range: &KeyRange) -> RangeOption<'_> {
+    RangeOption { mode: StreamingMode::WantAll, ..RangeOption::from((range.begin.as_slice(), range.end.as_slice())) }
+}
+
+/// Most bytes of rows that one body can have: a document of the largest size in the seed's layout.
+pub(crate) const BODY_BYTES_MAX: u64 = 64_000_000;
+
+/// Splits what [`crate::store::keys::DocumentKeys::latest`] holds into the info record and the body's rows.
+pub(crate) fn split_latest(pages: Vec<FdbValues>, info_key: &[u8], prefix_bytes: usize) -> Option<(Vec<u8>, Rows)> {
+    let info = {
+        let first = pages.first()?.first()?;
+        if first.key() != info_key {
+            return None;
+        }
+        first.value().to_vec()
+    };
+    Some((info, Rows { pages, prefix_bytes, skip: 1 }))
+}
+
+/// The rows under a prefix.
+pub(crate) async fn read_rows(trx: &Transaction, range: KeyRange) -> Result<Rows> {
+    let prefix_bytes = range.begin.len();
+    let pages = begin_read(trx, range).finish(trx, BODY_BYTES_MAX).await?;
+    Ok(Rows::new(pages, prefix_bytes))
+}
+
+/// Texts above this give back the room that they do not need.
+const SHRUNK_ABOVE_BYTES: usize = 64 * 1024;
+
+/// A body's members as JSON text, without braces.
+pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<Vec<u8>> {
+    match to_json_with_cache(instance, rows) {
+        Err(DecodeError::UnknownFieldId(_)) => Box::pin(instance.reload_names(inner)).await?,
+        done => return done.map_err(|error| corrupt(instance, &error)),
+    }
+    to_json_with_cache(instance, rows).map_err(|error| corrupt(instance, &error))
+}
+
+fn to_json_with_cache(instance: &Instance, rows: &Rows) -> std::result::Result<Vec<u8>, DecodeError> {
+    let mut out = Vec::with_capacity(1024);
+    flatbed_flatten::write_members(rows.iter(), &instance.fields.view(), &mut out)?;
+    // It may wait long for its reader.
+    if out.capacity() > SHRUNK_ABOVE_BYTES {
+        out.shrink_to_fit();
+    }
+    Ok(out)
+}
+
+fn corrupt(instance: &Instance, error: &DecodeError) -> Error {
+    Error::Corrupt(format!("a body in {}: {error}", instance.name))
+}

@@ -1,0 +1,185 @@
+//! Documents as they come in and go out.
+
+use std::borrow::Cow;
+
+use flatbed_flatten::json::Value;
+use flatbed_revtree::RevId;
+
+use crate::document::attachments::{Attachment, AttachmentEdit};
+use crate::error::{Error, Result};
+use crate::store::seq::Seq;
+
+/// The longest document id, in bytes of UTF-8. FoundationDB's keys hold 10,000 bytes; CouchDB has no limit of its own
+/// by default.
+pub const DOCUMENT_ID_BYTES_MAX: usize = 2048;
+
+/// A document as it is to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Edit<'a> {
+    /// Checked by [`check_document_id`].
+    pub id: Cow<'a, str>,
+    /// The revision that the edit is made on; `None` for a new document.
+    pub parent: Option<RevId>,
+    /// What another replica made (`new_edits=false`): the revision itself and its ancestors, newest first, each one
+    /// generation below the one before. `parent` means nothing then.
+    pub history: Option<Vec<RevId>>,
+    /// Whether the edit is a deletion.
+    pub deleted: bool,
+    /// All attachments that the revision has, by distinct names, in the order written.
+    pub attachments: Vec<(String, AttachmentEdit)>,
+    /// The body: an object without the special members (names beginning with `_`, but for `_replication_...`), in the
+    /// order written.
+    pub body: Value<'a>,
+}
+
+/// A JSON document taken apart: special members here, all others in `body`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EditParts<'a> {
+    /// `_id`, not checked yet.
+    pub id: Option<Cow<'a, str>>,
+    /// `_rev`.
+    pub rev: Option<RevId>,
+    /// `_deleted`.
+    pub deleted: bool,
+    /// `_revisions`, as written.
+    pub revisions: Option<Value<'a>>,
+    /// `_attachments`, an object as written.
+    pub attachments: Option<Value<'a>>,
+    /// The body: an object.
+    pub body: Value<'a>,
+}
+
+impl<'a> EditParts<'a> {
+    /// Takes a parsed document apart as CouchDB does: what it writes into answers (`_revs_info`, `_conflicts`, ...) is
+    /// dropped, any other name that begins with an underscore is refused.
+    ///
+    /// # Errors
+    /// [`Error::InvalidDocument`] with CouchDB's words, [`Error::InvalidRevision`].
+    pub fn from_json(value: Value<'a>) -> Result<Self> {
+        let Value::Object(all) = value else {
+            return Err(invalid("bad_request", "Document must be a JSON object"));
+        };
+        let mut parts =
+            EditParts { id: None, rev: None, deleted: false, revisions: None, attachments: None, body: Value::Null };
+        let mut members = Vec::with_capacity(all.len());
+        for (name, value) in all {
+            if !name.starts_with('_') {
+                members.push((name, value));
+                continue;
+            }
+            match (name.as_ref(), value) {
+                ("_id", Value::String(id)) => parts.id = Some(id),
+                ("_id", _) => return Err(invalid("illegal_docid", "Document id must be a string")),
+                ("_rev", Value::String(rev)) if rev.is_empty() => {}
+                ("_rev", Value::String(rev)) => parts.rev = Some(rev.parse()?),
+                ("_rev", _) => return Err(Error::InvalidRevision),
+                ("_deleted", Value::Bool(deleted)) => parts.deleted = deleted,
+                ("_revisions", value @ Value::Object(_)) => parts.revisions = Some(value),
+                ("_attachments", value @ Value::Object(_)) => parts.attachments = Some(value),
+                ("_revs_info" | "_conflicts" | "_deleted_conflicts" | "_local_seq", _) => {}
+                // A replicator's own, in its documents: part of the body.
+                (
+                    "_replication_id"
+                    | "_replication_state"
+                    | "_replication_state_time"
+                    | "_replication_state_reason"
+                    | "_replication_stats",
+                    value,
+                ) => members.push((name, value)),
+                (other, _) => {
+                    return Err(invalid("doc_validation", format!("Bad special document member: {other}")));
+                }
+            }
+        }
+        parts.body = Value::Object(members);
+        Ok(parts)
+    }
+}
+
+/// Checks a document id as CouchDB does: not empty, no leading underscore but in `_design/...` (and `_local/...`, which
+/// is not for [`Edit`]), at most [`DOCUMENT_ID_BYTES_MAX`] bytes.
+///
+/// # Errors
+/// [`Error::InvalidDocument`] with `illegal_docid`.
+pub fn check_document_id(id: &str) -> Result<()> {
+    let reason = if id.is_empty() {
+        "Document id must not be empty".to_owned()
+    } else if id.len() > DOCUMENT_ID_BYTES_MAX {
+        format!("Document id is too long: at most {DOCUMENT_ID_BYTES_MAX} bytes")
+    } else if id == "_design/" || id == "_design" {
+        "Illegal document id `_design/`".to_owned()
+    } else if id.starts_with('_') && !id.starts_with("_design/") {
+        "Only reserved document ids may start with underscore.".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(invalid("illegal_docid", reason))
+}
+
+/// What a write gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Updated {
+    /// The new revision.
+    pub rev: RevId,
+}
+
+/// What of a document is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct GetOptions {
+    /// This revision instead of the winner.
+    pub rev: Option<RevId>,
+    /// If `rev` is an ancestor of a leaf, that leaf instead.
+    pub latest: bool,
+    /// The winner also if it is a tombstone, instead of an error.
+    pub tombstone: bool,
+    /// With its ancestors.
+    pub revs: bool,
+    /// With its ancestors and whether their bodies are there.
+    pub revs_info: bool,
+    /// With the other leaves that are not deleted.
+    pub conflicts: bool,
+    /// With the other leaves that are.
+    pub deleted_conflicts: bool,
+    /// With its sequence.
+    pub local_seq: bool,
+    /// Without its body: only whether it is there, and its revision.
+    pub no_body: bool,
+    /// Only a document that is read at once: of a larger one [`Error::LargeDocument`] is
+    /// the answer, so that who asks can make room for it first.
+    pub small_only: bool,
+}
+
+impl GetOptions {
+    pub(crate) fn conflicts(&self) -> bool {
+        self.conflicts || self.deleted_conflicts
+    }
+}
+
+/// A revision of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// The document's id.
+    pub id: String,
+    /// The revision.
+    pub rev: RevId,
+    /// Whether it is a tombstone.
+    pub deleted: bool,
+    /// The body's members as compact JSON text without the outer braces, such as `"a":1,"b":[2]`; may be empty.
+    pub body: Vec<u8>,
+    /// The revision and its ancestors, newest first.
+    pub revisions: Option<Vec<RevId>>,
+    /// The same, each with whether its body is there.
+    pub revs_info: Option<Vec<(RevId, bool)>>,
+    /// The other leaves that are not deleted, the best first.
+    pub conflicts: Option<Vec<RevId>>,
+    /// The other leaves that are deleted, the best first.
+    pub deleted_conflicts: Option<Vec<RevId>>,
+    /// Its attachments, in the order written.
+    pub attachments: Vec<Attachment>,
+    /// Where in the order of commits the document stands.
+    pub local_seq: Option<Seq>,
+}
+
+pub(crate) fn invalid(error: &'static str, reason: impl Into<String>) -> Error {
+    Error::InvalidDocument { error, reason: reason.into() }
+}

@@ -1,0 +1,10 @@
+//! What a document is made of: its tree, bodies, attachments and names of fields.
+
+pub(crate) mod attachments;
+pub(crate) mod body;
+pub(crate) mod edit;
+pub(crate) mod fields;
+pub(crate) mod release;
+pub(crate) mod staging;
+pub(crate) mod tree;
+pub(crate) mod upload;

@@ -1,0 +1,273 @@
+//! Lists of attachments that left their document, and whose data is looked at later.
+//!
+//! Whether a document still has the data of a digest follows from all of its lists together, which may take more than a
+//! transaction reads. So a list that a transaction takes away from a document with many is put into a queue, and what it
+//! names is freed in steps: the lists that are left are read page by page; then, if the document has not been edited
+//! meanwhile, those digests go that none of them names. Lists only become fewer without an edit, so what a walk has not
+//! found is nowhere. A process that ends in between leaves the entry to the next one.
+
+use std::collections::HashSet;
+
+use foundationdb::options::MutationType;
+
+use crate::document::attachments::{decode_list, free, free_bytes};
+use crate::document::body::begin_read;
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::layer::{Inner, random_id};
+use crate::read::get::info;
+use crate::store::keys::{Counter, KeyRange};
+use crate::store::room::Room;
+use crate::store::seq::STAMP_BYTES;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+
+/// What is read in one transaction of a document's lists, about: the fewer transactions, the sooner a walk comes through
+/// between two edits.
+const LISTS_BYTES_MAX: u64 = 1_000_000;
+
+/// Entries of one document that one walk is for, and what is read of the queue for it, about.
+const ENTRIES_AT_ONCE: usize = 40;
+const ENTRIES_BYTES_MAX: u64 = 400_000;
+
+/// What freeing takes in one transaction, in bytes of what it writes.
+const FREED_BYTES_MAX: u64 = 300_000;
+
+/// How often an entry is begun anew because its document is edited all the time; it is left to a later time then.
+const EDITS_MAX: usize = 8;
+
+/// Digests of attachments' data.
+type Digests = HashSet<[u8; 32]>;
+
+/// Puts a list into the queue. The transaction takes it away from its document.
+pub(crate) fn put(trx: &Transaction, instance: &Instance, id: &str, list: &[u8]) -> Result<()> {
+    Quiet(trx).set(&instance.keys.released(id, &random_id()?), list)
+}
+
+/// Frees what the queue's lists of a document name, or of all documents, as far as the documents do not have it. Returns
+/// the bytes that went.
+pub(crate) async fn drain(inner: &Inner, instance: &Instance, id: Option<&str>) -> Result<u64> {
+    let mut range = match id {
+        Some(id) => instance.keys.released_of(id),
+        None => instance.keys.released_all(),
+    };
+    let mut freed = 0;
+    loop {
+        let mut next = NextEntries { inner, instance, range: &range };
+        let Some(entries) = transaction::read(&inner.db, &inner.metrics, &mut next).await? else {
+            return Ok(freed);
+        };
+        if inner.is_closing() {
+            return Ok(freed);
+        }
+        freed += free_all(inner, instance, &entries).await?;
+        range.begin = entries.behind;
+    }
+}
+
+/// Frees what a document's entries name.
+async fn free_all(inner: &Inner, instance: &Instance, entries: &Entries) -> Result<u64> {
+    let Entries { id, keys, digests: all, .. } = entries;
+    let mut freed = 0;
+    for _ in 0..EDITS_MAX {
+        let mut left = all.clone();
+        let mut range = instance.keys.document(id).attachment_lists();
+        let mut stamp = None;
+        let is_whole = loop {
+            let mut page = ListsPage { inner, instance, id, range: &range };
+            let (seen, digests, next) = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
+            if *stamp.get_or_insert(seen) != seen {
+                break false;
+            }
+            digests.iter().for_each(|digest| {
+                left.remove(digest);
+            });
+            match next {
+                Some(begin) if !left.is_empty() => range.begin = begin,
+                _ => break true,
+            }
+        };
+        let Some(stamp) = stamp.filter(|_| is_whole) else { continue };
+        let left: Vec<[u8; 32]> = left.into_iter().collect();
+        let mut rest = left.as_slice();
+        loop {
+            let mut step = Free { inner, instance, id, stamp, keys, digests: rest };
+            let Some((bytes, count)) = transaction::write(&inner.db, &inner.metrics, &mut step).await? else { break };
+            freed += bytes;
+            rest = rest.get(count..).unwrap_or_default();
+            if rest.is_empty() {
+                return Ok(freed);
+            }
+        }
+    }
+    tracing::debug!(database = instance.name, "attachments of a document that is edited all the time are freed later");
+    Ok(freed)
+}
+
+async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<()> {
+    match inner.resolve(trx, &instance.name).await?.id() == instance.id() {
+        true => Ok(()),
+        false => Err(Error::DatabaseNotFound),
+    }
+}
+
+/// Entries of one document.
+struct Entries {
+    id: String,
+    keys: Vec<Vec<u8>>,
+    digests: Digests,
+    /// Where the next ones may be.
+    behind: Vec<u8>,
+}
+
+/// The first entries of a range, of one document.
+struct NextEntries<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    range: &'a KeyRange,
+}
+
+impl Operation for NextEntries<'_> {
+    type Output = Option<Entries>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        same(self.inner, self.instance, trx).await?;
+        let (pages, _) = begin_read(trx, self.range.clone()).up_to(trx, ENTRIES_BYTES_MAX).await?;
+        let mut found: Option<Entries> = None;
+        for row in pages.iter().flat_map(|page| page.iter()).take(ENTRIES_AT_ONCE) {
+            let (id, _) = self.instance.keys.split_released(row.key())?;
+            let (keys, digests, behind) = (Vec::new(), Digests::new(), Vec::new());
+            let entries = found.get_or_insert_with(|| Entries { id: id.clone(), keys, digests, behind });
+            if entries.id != id {
+                break;
+            }
+            entries.keys.push(row.key().to_vec());
+            entries.digests.extend(decode_list(row.value())?.iter().map(|attachment| *attachment.digest()));
+            entries.behind = [row.key(), &[0]].concat();
+        }
+        Ok(found)
+    }
+}
+
+/// When a document was last edited; all zero where the document does not exist.
+type Stamp = [u8; STAMP_BYTES];
+
+/// Some of a document's lists.
+struct ListsPage<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    id: &'a str,
+    range: &'a KeyRange,
+}
+
+impl Operation for ListsPage<'_> {
+    /// The document's stamp, what the lists name, and where to go on.
+    type Output = (Stamp, Digests, Option<Vec<u8>>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        same(self.inner, self.instance, trx).await?;
+        let stamp = info(trx, &self.instance.keys.document(self.id), true).await?.map_or([0; STAMP_BYTES], |i| i.stamp);
+        let (pages, are_all) = begin_read(trx, self.range.clone()).up_to(trx, LISTS_BYTES_MAX).await?;
+        let mut digests = Digests::new();
+        for row in pages.iter().flat_map(|page| page.iter()) {
+            digests.extend(decode_list(row.value())?.iter().map(|attachment| *attachment.digest()));
+        }
+        let last = pages.iter().rev().find_map(|page| page.last()).filter(|_| !are_all);
+        let next = last.map(|last| [last.key(), &[0]].concat());
+        Ok((stamp, digests, next))
+    }
+}
+
+/// Takes digests away from a document that has not been edited since it was found that it does not have them.
+struct Free<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    id: &'a str,
+    stamp: Stamp,
+    /// The entries, which go with the last of them.
+    keys: &'a [Vec<u8>],
+    digests: &'a [[u8; 32]],
+}
+
+impl Operation for Free<'_> {
+    /// Bytes that went, and how many digests were looked at; `None`: the document has been edited.
+    type Output = Option<(u64, usize)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if instance.id() != self.instance.id() {
+            return Err(Error::DatabaseNotFound);
+        }
+        let found = info(trx, &instance.keys.document(self.id), false).await?;
+        if found.map_or([0; STAMP_BYTES], |info| info.stamp) != self.stamp {
+            return Ok(None);
+        }
+        let room = Room::new(FREED_BYTES_MAX);
+        let (mut freed, mut count) = (0, 0);
+        for digest in self.digests {
+            if room.is_empty() {
+                break;
+            }
+            room.take(free_bytes(self.id));
+            freed += free(trx, &instance, self.id, digest).await?;
+            count += 1;
+        }
+        if freed != 0 {
+            let delta: i64 = -freed;
+            let key = instance.keys.counter(Counter::StoredBytes);
+            Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
+        }
+        if count == self.digests.len() {
+            self.keys.iter().for_each(|key| trx.clear(key));
+        }
+        Ok(Some((freed.max(0) as u64, count)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+    use crate::{AttachmentEdit, Database, Edit};
+    use flatbed_flatten::json::{Limits, parse};
+
+    async fn data(db: &Database, text: String) -> AttachmentEdit {
+        let mut upload = db.upload("x/y", false).await.unwrap();
+        upload.write(text.as_bytes()).await.unwrap();
+        AttachmentEdit::Data { content_type: "x/y".into(), revpos: None, data: upload.finish().await.unwrap() }
+    }
+
+    /// Its lists take more than an edit reads, so what each one trims goes to the queue.
+    #[tokio::test]
+    async fn one_walk_through_a_documents_lists_is_for_all_that_left_it() {
+        let (db, _directory) = database().await;
+        db.set_revs_limit(100).await.unwrap();
+        let mut parent = None;
+        for number in 0..130_u64 {
+            let mut attachments = Vec::new();
+            for at in 0..20 {
+                let one = match number == 0 || at == number % 20 {
+                    true => data(&db, format!("{number} {at}")).await,
+                    false => AttachmentEdit::Stub { revpos: None },
+                };
+                attachments.push((format!("{}{at:02}", "a".repeat(100)), one));
+            }
+            let body = parse(b"{}", &Limits::default()).unwrap();
+            let edit = Edit { id: "d".into(), parent, history: None, deleted: false, attachments, body };
+            parent = Some(db.update(&edit).await.unwrap().rev);
+        }
+        let inner = &db.inner;
+        let instance = crate::write::batch::instance_of(inner, "db").await.unwrap();
+        let left = async || {
+            let mut next = NextEntries { inner, instance: &instance, range: &instance.keys.released_all() };
+            transaction::read(&inner.db, &inner.metrics, &mut next).await.unwrap().map(|entries| entries.keys.len())
+        };
+        assert!(left().await >= Some(25), "{:?}", left().await);
+        let before = inner.metrics.transactions.get();
+        assert!(drain(inner, &instance, None).await.unwrap() > 0);
+        let transactions = inner.metrics.transactions.get() - before;
+        assert!(transactions <= 6, "{transactions} transactions");
+        assert_eq!(left().await, None);
+        let report = crate::check::check_database(&db, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+    }
+}

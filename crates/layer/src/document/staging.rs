@@ -1,0 +1,258 @@
+//! Large bodies: written ahead under a staging id in transactions of bounded size, then pointed at.
+//!
+//! A blob is immutable and written once. While no committed document points at it, a STAGED record names it; the
+//! transaction that commits the document clears that record, reading it with conflict, so that a sweep and a commit
+//! cannot both take place.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use prost::Message;
+
+use crate::document::body::{BODY_BYTES_MAX, Prepared, begin_read, row_bytes};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::layer::{Inner, NameRange, now_ms, random_id};
+use crate::store::keys::Keys;
+use crate::store::proto;
+use crate::store::records::BodyPlace;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+
+/// Rows of one staging transaction take at most this much.
+const STAGE_BYTES_MAX: u64 = 500_000;
+
+/// A staged blob that no document took for this long is a broken upload, unless the layer is set up otherwise.
+pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// Blobs that are renewed in one transaction.
+const RENEWED_AT_ONCE: usize = 200;
+
+/// Between two sweeps.
+const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// Writes a body ahead; afterwards it is a pointer. Returns false if the database has become another instance.
+pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepared) -> Result<bool> {
+    let blob_id = random_id()?.to_vec();
+    let created_at_ms = now_ms();
+    let prefix_bytes = instance.keys.blob(&blob_id).len();
+    let mut rest = body.rows.as_slice();
+    let mut is_first = true;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let count = rest
+            .iter()
+            .take_while(|(path, value)| {
+                bytes += row_bytes(prefix_bytes, path, value);
+                bytes <= STAGE_BYTES_MAX
+            })
+            .count()
+            .max(1);
+        let (now, later) = rest.split_at(count);
+        let mut write =
+            Stage { inner, instance, blob_id: &blob_id, created_at_ms, rows: now, is_first, touches: false };
+        if !transaction::write(&inner.db, &inner.metrics, &mut write).await? {
+            return Ok(false);
+        }
+        is_first = false;
+        rest = later;
+    }
+    inner.metrics.blobs_staged.add(1);
+    body.rows = Vec::new();
+    body.place = BodyPlace::Blob(blob_id);
+    Ok(true)
+}
+
+/// In the transaction that is to point at the blob: whether it is there still, or has been swept.
+pub(crate) async fn is_staged(trx: &Transaction, keys: &Keys, blob_id: &[u8]) -> Result<bool> {
+    Ok(trx.get(&keys.staged(blob_id), false).await?.is_some())
+}
+
+/// In the transaction that points at the blob, after [`is_staged`]: takes it out of STAGED.
+pub(crate) fn take(trx: &Transaction, keys: &Keys, blob_id: &[u8]) {
+    trx.clear(&keys.staged(blob_id));
+}
+
+/// Removes a blob that was staged for an edit which was refused.
+pub(crate) async fn discard(inner: &Inner, instance: &Instance, blob_id: &[u8]) {
+    let mut sweep = Sweep { inner, instance, blob_id, older_than_ms: u64::MAX };
+    if let Err(error) = transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
+        tracing::debug!(%error, "a staged body is left to the sweeper");
+    }
+}
+
+/// Writes rows of a blob.
+pub(crate) struct Stage<'a> {
+    pub inner: &'a Inner,
+    pub instance: &'a Instance,
+    pub blob_id: &'a [u8],
+    pub created_at_ms: u64,
+    pub rows: &'a [(Vec<u8>, Vec<u8>)],
+    pub is_first: bool,
+    /// The blob counts as staged from now on anew.
+    pub touches: bool,
+}
+
+impl Operation for Stage<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if instance.id() != self.instance.id() {
+            return Ok(false);
+        }
+        let keys = &instance.keys;
+        let staged_key = keys.staged(self.blob_id);
+        if self.is_first {
+            let staged = proto::Staged { created_at_ms: self.created_at_ms };
+            trx.set(&staged_key, &staged.encode_to_vec());
+        } else if trx.get(&staged_key, false).await?.is_none() {
+            // What came before is gone: to go on would make a blob without its beginning.
+            return Err(Error::UploadSwept);
+        } else if self.touches {
+            trx.set(&staged_key, &proto::Staged { created_at_ms: self.created_at_ms }.encode_to_vec());
+        }
+        let quiet = Quiet(trx);
+        let mut key = keys.blob(self.blob_id);
+        let prefix_bytes = key.len();
+        for (path, value) in self.rows {
+            key.truncate(prefix_bytes);
+            key.extend_from_slice(path);
+            quiet.set(&key, value)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Lets blobs that are staged still count as staged from now on.
+pub(crate) async fn renew(inner: &Inner, instance: &Instance, blob_ids: &[&[u8]]) -> Result<()> {
+    struct Renew<'a> {
+        inner: &'a Inner,
+        instance: &'a Instance,
+        blob_ids: &'a [&'a [u8]],
+        now_ms: u64,
+    }
+    impl Operation for Renew<'_> {
+        type Output = ();
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+            let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+            if instance.id() != self.instance.id() {
+                return Ok(());
+            }
+            let keys: Vec<_> = self.blob_ids.iter().map(|id| instance.keys.staged(id)).collect();
+            let found: Vec<_> = keys.iter().map(|key| trx.get(key, false)).collect();
+            for (key, found) in keys.iter().zip(found) {
+                // What is not there was taken by a document, or swept: whoever wants it finds out.
+                if found.await?.is_some() {
+                    trx.set(key, &proto::Staged { created_at_ms: self.now_ms }.encode_to_vec());
+                }
+            }
+            Ok(())
+        }
+    }
+    for blob_ids in blob_ids.chunks(RENEWED_AT_ONCE) {
+        let mut renew = Renew { inner, instance, blob_ids, now_ms: now_ms() };
+        transaction::write(&inner.db, &inner.metrics, &mut renew).await?;
+    }
+    Ok(())
+}
+
+struct Sweep<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    blob_id: &'a [u8],
+    older_than_ms: u64,
+}
+
+impl Operation for Sweep<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if instance.id() != self.instance.id() {
+            return Ok(false);
+        }
+        let key = instance.keys.staged(self.blob_id);
+        let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
+        if proto::Staged::decode(&*bytes)?.created_at_ms > self.older_than_ms {
+            return Ok(false);
+        }
+        let rows = instance.keys.blob_rows(self.blob_id);
+        trx.clear(&key);
+        trx.clear_range(&rows.begin, &rows.end);
+        Ok(true)
+    }
+}
+
+struct ListStaged<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for ListStaged<'_> {
+    type Output = (Arc<Instance>, Vec<Vec<u8>>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let pages = begin_read(trx, instance.keys.staged_all()).finish(trx, BODY_BYTES_MAX).await?;
+        let rows = pages.iter().flat_map(|page| page.iter());
+        let ids = rows.map(|row| instance.keys.staged_id(row.key())).collect::<Result<_>>()?;
+        Ok((instance, ids))
+    }
+}
+
+/// Removes what was staged longer ago and never taken, in every database. Returns how many blobs.
+pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<u64> {
+    let older_than_ms = now_ms().saturating_sub(broken_after.as_millis() as u64);
+    let layer = crate::Layer { inner: inner.clone() };
+    let mut swept = 0;
+    for name in layer.all_databases(&NameRange::default()).await? {
+        let listed = transaction::read(&inner.db, &inner.metrics, &mut ListStaged { inner, name: &name }).await;
+        let (instance, ids) = match listed {
+            Err(Error::DatabaseNotFound) => continue,
+            Err(error) => {
+                // One database that cannot be read must not keep the others from being swept.
+                tracing::warn!(database = name, %error, "broken uploads could not be listed");
+                continue;
+            }
+            Ok(listed) => listed,
+        };
+        match crate::document::release::drain(inner, &instance, None).await {
+            Ok(_) | Err(Error::DatabaseNotFound) => {}
+            Err(error) => tracing::warn!(database = name, %error, "attachments that nobody has could not be freed"),
+        }
+        for blob_id in ids {
+            let mut sweep = Sweep { inner, instance: &instance, blob_id: &blob_id, older_than_ms };
+            match transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
+                Ok(removed) => swept += u64::from(removed),
+                Err(Error::DatabaseNotFound) => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    inner.metrics.blobs_swept.add(swept);
+    inner.metrics.sweeps.add(1);
+    Ok(swept)
+}
+
+/// Sweeps from time to time for as long as the layer lives.
+pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
+    let weak: Weak<Inner> = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(SWEEP_EVERY).await;
+            let Some(inner) = weak.upgrade() else { return };
+            if inner.is_closing() {
+                return;
+            }
+            if let Err(error) = sweep(&inner, inner.options.uploads_broken_after).await {
+                tracing::warn!(%error, "broken uploads could not be swept");
+            }
+            if let Err(error) = crate::store::once::sweep(&inner, BROKEN_AFTER).await {
+                tracing::warn!(%error, "marks of operations could not be swept");
+            }
+            if let Err(error) = crate::feed::updates::sweep(&inner, BROKEN_AFTER).await {
+                tracing::warn!(%error, "creations and deletions of databases could not be swept");
+            }
+        }
+    });
+}

@@ -1,0 +1,484 @@
+//! A document's tree as it is stored: leaves with their recent ancestors, and sealed segments of older ones.
+
+use std::collections::{HashMap, HashSet};
+
+use flatbed_revtree::{Ancestry, Branch, RevId, Sealed, Tree, rank};
+use foundationdb::future::{FdbSlice, FdbValues};
+
+use crate::document::attachments;
+use crate::document::body::{BODY_BYTES_MAX, begin_read};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::store::keys::{DocumentKeys, take_int, take_rev};
+use crate::store::records::{
+    BodyPlace, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment,
+};
+use crate::store::room::Room;
+use crate::store::transaction::{Quiet, Transaction};
+
+/// A leaf's record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    pub rev: RevId,
+    pub deleted: bool,
+    pub ancestry: Ancestry,
+}
+
+impl Leaf {
+    /// Whether a revision is the leaf or one of its ancestors; `None`: only the sealed segments tell.
+    fn holds(&self, rev: &RevId) -> Option<bool> {
+        let Some(depth) = self.rev.generation().checked_sub(rev.generation()) else { return Some(false) };
+        if depth == 0 {
+            return Some(self.rev == *rev);
+        }
+        match usize::try_from(depth - 1).ok().and_then(|at| self.ancestry.recent.get(at)) {
+            Some(ancestor) => Some(ancestor == rev),
+            None if depth <= self.ancestry.len() => None,
+            None => Some(false),
+        }
+    }
+}
+
+/// All leaves of a document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Leaves(pub Vec<Leaf>);
+
+impl Leaves {
+    /// From the pages of [`DocumentKeys::leaves`].
+    pub(crate) fn decode(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Leaves> {
+        let prefix_bytes = keys.leaves().begin.len();
+        let rows = pages.iter().flat_map(|page| page.iter());
+        let leaf = |key: &[u8], value: &[u8]| {
+            let (not_deleted, rest) = take_int(key.get(prefix_bytes..).unwrap_or_default())?;
+            let (rev, _) = take_rev(rest)?;
+            let ancestry = decode_ancestry(&rev, value)?;
+            Ok(Leaf { rev, deleted: not_deleted == 0, ancestry })
+        };
+        rows.map(|row| leaf(row.key(), row.value())).collect::<Result<_>>().map(Leaves)
+    }
+
+    /// Reads them, as a snapshot.
+    pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys) -> Result<Leaves> {
+        let pages = begin_read(trx, keys.leaves()).finish(trx, BODY_BYTES_MAX).await?;
+        Leaves::decode(keys, &pages)
+    }
+
+    pub(crate) fn find(&self, rev: &RevId) -> Option<&Leaf> {
+        self.0.iter().find(|leaf| leaf.rev == *rev)
+    }
+
+    /// Whether a revision is a leaf or an ancestor of one; `None`: only the sealed segments tell.
+    pub(crate) fn holds(&self, rev: &RevId) -> Option<bool> {
+        let mut is_unsure = false;
+        for leaf in &self.0 {
+            match leaf.holds(rev) {
+                Some(true) => return Some(true),
+                Some(false) => {}
+                None => is_unsure = true,
+            }
+        }
+        if is_unsure { None } else { Some(false) }
+    }
+
+    /// As [`Leaves::whole`]; `None` where that is more than one transaction reads.
+    pub(crate) async fn whole_if_read(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Option<Tree>> {
+        let segments = self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?;
+        Ok(segments.map(|segments| Tree::new(self.0.iter().map(|leaf| segments.branch(leaf)))))
+    }
+
+    /// The leaves with all that is known of their ancestors.
+    pub(crate) async fn whole(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Tree> {
+        let segments = self.segments(trx, keys).await?;
+        Ok(Tree::new(self.0.iter().map(|leaf| segments.branch(leaf))))
+    }
+
+    pub(crate) async fn segments(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Segments> {
+        let too_many = || Error::Corrupt("a document's ancestors are more than one transaction reads".into());
+        self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?.ok_or_else(too_many)
+    }
+
+    /// `None` where they take more than about so many bytes.
+    async fn segments_up_to(&self, trx: &Transaction, keys: &DocumentKeys, bytes_max: u64) -> Result<Option<Segments>> {
+        if self.0.iter().all(|leaf| leaf.ancestry.sealed.is_none()) {
+            return Ok(Some(Segments::default()));
+        }
+        let (pages, are_all) = begin_read(trx, keys.ancestor_segments()).up_to(trx, bytes_max).await?;
+        if are_all { Segments::decode(keys, &pages).map(Some) } else { Ok(None) }
+    }
+}
+
+/// The sealed segments of a document, by their newest revision.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(HashMap<RevId, Sealed>);
+
+impl Segments {
+    /// From the pages of [`DocumentKeys::ancestor_segments`].
+    pub(crate) fn decode(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Segments> {
+        let prefix_bytes = keys.ancestor_segments().begin.len();
+        let mut segments = HashMap::new();
+        for row in pages.iter().flat_map(|page| page.iter()) {
+            let (newest, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
+            let sealed = decode_segment(&newest, row.value())?;
+            segments.insert(newest, sealed);
+        }
+        Ok(Segments(segments))
+    }
+
+    /// Clears segments that no leaf needs to show `revs_limit` revisions, as many as there is room for. Returns whether
+    /// these were all. No revision in one of them may have a record that is not kept.
+    pub(crate) fn clear_unreachable(
+        &self,
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        leaves: &Leaves,
+        revs_limit: u64,
+        room: &Room,
+    ) -> Result<bool> {
+        let reachable = self.reachable(leaves, revs_limit);
+        for newest in self.0.keys().filter(|newest| !reachable.contains(newest)) {
+            if room.is_empty() {
+                return Ok(false);
+            }
+            let key = keys.ancestors(newest);
+            room.take(2 * key.len() as u64 + 50);
+            Quiet(trx).clear(&key)?;
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn insert(&mut self, sealed: Sealed) {
+        if let Some(newest) = sealed.revisions.first() {
+            self.0.insert(newest.clone(), sealed);
+        }
+    }
+
+    /// The leaf with its whole line; a segment that is gone was beyond the limit of revisions.
+    pub(crate) fn branch(&self, leaf: &Leaf) -> Branch {
+        let mut ancestors = leaf.ancestry.recent.clone();
+        self.walk(leaf, |sealed| {
+            ancestors.extend(sealed.revisions.iter().cloned());
+            true
+        });
+        Branch { leaf: leaf.rev.clone(), deleted: leaf.deleted, ancestors }
+    }
+
+    /// The segments of a leaf's line, newest first, for as long as `each` says so.
+    fn walk<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s Sealed) -> bool) {
+        let mut next = leaf.ancestry.sealed.as_ref();
+        // As many as there are segments: a damaged chain must not go on for ever.
+        for _ in 0..=self.0.len() {
+            let Some(sealed) = next.and_then(|newest| self.0.get(newest)) else { return };
+            if !each(sealed) {
+                return;
+            }
+            next = sealed.next.as_ref();
+        }
+    }
+
+    /// The segments of the leaves' lines, each once, however many leaves it is an ancestry of.
+    pub(crate) fn of<'s>(&'s self, leaves: &'s Leaves) -> Vec<&'s Sealed> {
+        let (mut seen, mut found) = (HashSet::new(), Vec::new());
+        for leaf in &leaves.0 {
+            self.walk(leaf, |sealed| {
+                let is_new = seen.insert(sealed.revisions.first());
+                if is_new {
+                    found.push(sealed);
+                }
+                is_new
+            });
+        }
+        found
+    }
+
+    /// The segments that the leaves need to show `revs_limit` revisions each.
+    pub(crate) fn reachable<'s>(&'s self, leaves: &'s Leaves, revs_limit: u64) -> HashSet<&'s RevId> {
+        let mut reachable = HashSet::new();
+        for leaf in &leaves.0 {
+            let mut count = 1 + leaf.ancestry.recent.len() as u64;
+            self.walk(leaf, |sealed| {
+                let is_needed = count < revs_limit;
+                if is_needed {
+                    reachable.extend(sealed.revisions.first());
+                    count += sealed.revisions.len() as u64;
+                }
+                is_needed
+            });
+        }
+        reachable
+    }
+}
+
+/// The winner among leaves given as (deleted, revision).
+pub(crate) fn winner(leaves: &[(bool, RevId)]) -> Option<&(bool, RevId)> {
+    leaves.iter().max_by(|a, b| rank(a.0, &a.1).cmp(&rank(b.0, &b.1)))
+}
+
+/// Writes a leaf's record and the segments that left it.
+pub(crate) fn put_leaf(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    leaf: &Leaf,
+    sealed: impl IntoIterator<Item = Sealed>,
+) -> Result<()> {
+    let quiet = Quiet(trx);
+    for segment in sealed {
+        let newest = segment.revisions.first().ok_or_else(empty_segment)?;
+        quiet.set(&keys.ancestors(newest), &encode_segment(&segment))?;
+    }
+    quiet.set(&keys.leaf(leaf.deleted, &leaf.rev), &encode_ancestry(&leaf.ancestry))
+}
+
+/// A document's whole tree, read to be changed.
+pub(crate) struct WholeTree {
+    leaves: Leaves,
+    segments: Segments,
+    pub tree: Tree,
+}
+
+impl WholeTree {
+    /// `None` where it is more than one transaction reads.
+    pub(crate) async fn read_if_small(
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        leaves: Leaves,
+    ) -> Result<Option<WholeTree>> {
+        let Some(segments) = leaves.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await? else { return Ok(None) };
+        let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
+        Ok(Some(WholeTree { leaves, segments, tree }))
+    }
+
+    /// As much as the leaves' own records tell.
+    pub(crate) fn of_leaves(leaves: Leaves) -> WholeTree {
+        let segments = Segments::default();
+        let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
+        WholeTree { leaves, segments, tree }
+    }
+
+    pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys, leaves: Leaves) -> Result<WholeTree> {
+        let segments = leaves.segments(trx, keys).await?;
+        let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
+        Ok(WholeTree { leaves, segments, tree })
+    }
+
+    /// See [`Segments::clear_unreachable`].
+    pub(crate) fn clear_unreachable(
+        &self,
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        revs_limit: u64,
+        room: &Room,
+    ) -> Result<bool> {
+        self.segments.clear_unreachable(trx, keys, &self.leaves, revs_limit, room)
+    }
+
+    /// What makes the stored tree `after`: leaves that changed are written anew, segments that nobody needs go.
+    pub(crate) fn replacement(mut self, keys: &DocumentKeys, after: &Tree, revs_limit: u64) -> Result<Replacement> {
+        let ancestors_max = usize::try_from(revs_limit.saturating_sub(1)).unwrap_or(usize::MAX);
+        let mut before: Option<HashSet<&RevId>> = None;
+        let mut replacement = Replacement::default();
+        let mut leaves = Leaves::default();
+        for leaf in self.leaves.0 {
+            match after.branch(&leaf.rev) {
+                None => replacement.clears.push(keys.leaf(leaf.deleted, &leaf.rev)),
+                branch if branch == self.tree.branch(&leaf.rev) => leaves.0.push(leaf),
+                Some(_) => {}
+            }
+        }
+        let kept: HashSet<RevId> = leaves.0.iter().map(|leaf| leaf.rev.clone()).collect();
+        let mut written = HashSet::new();
+        for branch in after.branches().into_iter().filter(|branch| !kept.contains(&branch.leaf)) {
+            let mut line = branch.ancestors.clone();
+            if line.len() > ancestors_max {
+                // What was there before stays, or its record would have no place in the tree: it is pruned in its time.
+                let before = before.get_or_insert_with(|| self.tree.revisions());
+                let known = line.iter().rposition(|rev| before.contains(rev)).map_or(0, |at| at + 1);
+                line.truncate(known.max(ancestors_max));
+            }
+            let (ancestry, sealed) = Ancestry::of_line(line);
+            for segment in sealed {
+                let newest = segment.revisions.first().cloned().ok_or_else(empty_segment)?;
+                // Branches that fork above it share it.
+                if written.insert(newest.clone()) {
+                    replacement.puts.push((keys.ancestors(&newest), encode_segment(&segment)));
+                    self.segments.insert(segment);
+                }
+            }
+            replacement.puts.push((keys.leaf(branch.deleted, &branch.leaf), encode_ancestry(&ancestry)));
+            leaves.0.push(Leaf { rev: branch.leaf.clone(), deleted: branch.deleted, ancestry });
+        }
+        let reachable = self.segments.reachable(&leaves, u64::MAX);
+        let unreachable = self.segments.0.keys().filter(|newest| !reachable.contains(newest));
+        replacement.clears.extend(unreachable.map(|newest| keys.ancestors(newest)));
+        Ok(replacement)
+    }
+}
+
+/// A stored tree's change.
+#[derive(Debug, Default)]
+pub(crate) struct Replacement {
+    clears: Vec<Vec<u8>>,
+    puts: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Replacement {
+    /// What it takes in a transaction, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        let puts: usize = self.puts.iter().map(|(key, value)| key.len() + value.len() + MUTATION_BYTES).sum();
+        let clears: usize = self.clears.iter().map(|key| 2 * key.len() + MUTATION_BYTES).sum();
+        (puts + clears) as u64
+    }
+
+    pub(crate) fn write(&self, trx: &Transaction) -> Result<()> {
+        for (key, value) in &self.puts {
+            Quiet(trx).set(key, value)?;
+        }
+        self.clears.iter().try_for_each(|key| Quiet(trx).clear(key))
+    }
+}
+
+fn empty_segment() -> Error {
+    Error::Corrupt("an empty segment".into())
+}
+
+/// The frame of a mutation in a transaction, about, in bytes.
+const MUTATION_BYTES: usize = 20;
+
+/// The records of a document's leaves take at most this much: every edit of the document reads them.
+const LEAVES_BYTES_MAX: u64 = 24_000_000;
+
+/// With fewer leaves they cannot take more than [`LEAVES_BYTES_MAX`]: 64 ancestors of up to 512 bytes each.
+const LEAVES_UNWEIGHED: usize = 600;
+
+/// Whether the records of leaves, each given by its own name and its ancestors, are as large as they may be.
+pub(crate) fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId, &'r [RevId])>) -> bool {
+    if leaves.len() < LEAVES_UNWEIGHED {
+        return false;
+    }
+    let weigh = |rev: &RevId| rev.hash_bytes().len() as u64 + 4;
+    let weights = leaves.map(|(leaf, ancestors)| {
+        let recent = ancestors.iter().take(flatbed_revtree::ANCESTORS_INLINE_MAX);
+        weigh(leaf) + recent.map(weigh).sum::<u64>()
+    });
+    weights.sum::<u64>() > LEAVES_BYTES_MAX
+}
+
+/// Bytes that went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// Of bodies.
+    pub body_bytes: i64,
+    /// Of these, of bodies of revisions that are no leaves; told by those who drop leaves too.
+    pub superseded_bytes: i64,
+    /// Of attachments that no document has any more.
+    pub attachment_bytes: i64,
+}
+
+/// What a transaction reads of a document's segments, about.
+const SEGMENTS_BYTES_MAX: u64 = 64_000_000;
+
+/// What a transaction that prunes reads of a document's segments, about.
+const PRUNED_SEGMENTS_MAX: u64 = 4_000_000;
+
+/// And of its records.
+const PRUNED_RECORDS_MAX: u64 = 1_000_000;
+
+/// What dropping a revision takes in a transaction beside its list of attachments: its record and its body, by their keys.
+pub(crate) fn revision_bytes(key_bytes: usize) -> u64 {
+    (5 * key_bytes + 200) as u64
+}
+
+/// Drops what no branch reaches within the limit of revisions: records, bodies, segments, the oldest first and as much as
+/// there is room for. What is left goes later, by another write or by a compaction. It sees what the transaction has
+/// written so far.
+pub(crate) async fn prune(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    id: &str,
+    revs_limit: u64,
+    room: &Room,
+) -> Result<Dropped> {
+    let mut dropped = Dropped::default();
+    if room.is_empty() {
+        return Ok(dropped);
+    }
+    let leaves = Leaves::read(trx, keys).await?;
+    let Some(segments) = leaves.segments_up_to(trx, keys, PRUNED_SEGMENTS_MAX).await? else { return Ok(dropped) };
+    let mut kept = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
+    kept.stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
+    let kept = kept.revisions();
+    let (pages, mut is_whole) = begin_read(trx, keys.revisions()).up_to(trx, PRUNED_RECORDS_MAX).await?;
+    let mut listed = Vec::new();
+    for (rev, record) in decode_records(keys, &pages)? {
+        if kept.contains(&rev) {
+            continue;
+        }
+        if room.is_empty() {
+            is_whole = false;
+            break;
+        }
+        drop_revision(trx, instance, keys, &rev, &record, room, &mut listed, &mut dropped).await?;
+        Quiet(trx).clear(&keys.revision(&rev))?;
+    }
+    dropped.attachment_bytes += attachments::drop_lists(trx, instance, keys, id, &listed, room).await?;
+    // A record has its place in the tree for as long as it is there.
+    if is_whole {
+        segments.clear_unreachable(trx, keys, &leaves, revs_limit, room)?;
+    }
+    Ok(dropped)
+}
+
+/// Revisions and their records, from pages of [`DocumentKeys::revisions`].
+pub(crate) fn decode_records(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Vec<(RevId, RevisionRecord)>> {
+    let prefix_bytes = keys.revisions().begin.len();
+    let rows = pages.iter().flat_map(|page| page.iter());
+    let record = |key: &[u8], value: &[u8]| {
+        let (rev, _) = take_rev(key.get(prefix_bytes..).unwrap_or_default())?;
+        Ok((rev, RevisionRecord::decode(value)?))
+    };
+    rows.map(|row| record(row.key(), row.value())).collect()
+}
+
+/// Drops a superseded revision's body; its list goes to those that [`attachments::drop_lists`] is to drop. The record is
+/// the caller's.
+#[expect(clippy::too_many_arguments, reason = "what a transaction is, and what it gathers")]
+pub(crate) async fn drop_revision(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    rev: &RevId,
+    record: &RevisionRecord,
+    room: &Room,
+    listed: &mut Vec<(RevId, FdbSlice)>,
+    dropped: &mut Dropped,
+) -> Result<()> {
+    let key_bytes = keys.revision(rev).len();
+    room.take(revision_bytes(key_bytes));
+    dropped.body_bytes += drop_body(trx, instance, keys, rev, record)?;
+    if record.has_attachments
+        && !record.body_dropped
+        && let Some(list) = trx.get(&keys.attachments(rev), true).await?
+    {
+        room.take(attachments::list_bytes(key_bytes, &list));
+        listed.push((rev.clone(), list));
+    }
+    Ok(())
+}
+
+/// Removes a superseded revision's body. Returns how many stored bytes went.
+pub(crate) fn drop_body(
+    trx: &Transaction,
+    instance: &Instance,
+    keys: &DocumentKeys,
+    rev: &RevId,
+    record: &RevisionRecord,
+) -> Result<i64> {
+    if record.body_dropped {
+        return Ok(0);
+    }
+    match &record.place {
+        BodyPlace::Rows => Quiet(trx).clear_range(&keys.revision_body_rows(rev))?,
+        BodyPlace::Blob(blob_id) => Quiet(trx).clear_range(&instance.keys.blob_rows(blob_id))?,
+    }
+    Ok(record.stored_bytes as i64)
+}

@@ -1,0 +1,253 @@
+//! The data of attachments on its way in: cut into chunks, hashed, compressed as CouchDB does, staged in many transactions.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flate2::write::MultiGzDecoder;
+use flate2::{Compression, GzBuilder, write::GzEncoder};
+use md5::{Digest, Md5};
+use sha2::Sha256;
+
+use crate::document::staging::{self, Stage};
+use crate::error::{Error, Result};
+use crate::instance::{Instance, InstanceId};
+use crate::layer::{Inner, now_ms, random_id};
+use crate::store::transaction;
+
+/// Bytes of one chunk, the value of one key.
+const CHUNK_BYTES: usize = 90_000;
+
+/// Chunks that are staged in one transaction.
+const CHUNKS_AT_ONCE: usize = 5;
+
+/// Of data that comes slower than so many chunks in this, each chunk is staged when it is complete.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// The largest attachment, in bytes as they are stored.
+pub const ATTACHMENT_BYTES_MAX: u64 = 1 << 30;
+
+/// The level at which CouchDB compresses.
+const GZIP_LEVEL: u32 = 8;
+
+/// "Unix", which is what CouchDB's gzip says.
+const GZIP_SYSTEM: u8 = 3;
+
+/// Data that is staged, for the edit that brings it into a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uploaded {
+    pub(crate) blob_id: Vec<u8>,
+    pub(crate) instance: InstanceId,
+    pub(crate) digest: [u8; 32],
+    /// MD5 of what is stored.
+    pub md5: [u8; 16],
+    /// MD5 of what was sent.
+    pub sent_md5: [u8; 16],
+    /// Bytes without an encoding.
+    pub length: u64,
+    pub(crate) stored_length: u64,
+    sent_length: u64,
+    pub(crate) gzip: bool,
+}
+
+impl Uploaded {
+    /// Bytes as they came: without an encoding, or as the client had compressed them.
+    pub fn sent_length(&self) -> u64 {
+        self.sent_length
+    }
+}
+
+/// How the bytes come, and how they are kept.
+enum Coder {
+    /// As they come.
+    Identity,
+    /// Compressed here.
+    Compress(Box<GzEncoder<Vec<u8>>>),
+    /// They come compressed, and are looked into for their length.
+    Compressed(Box<MultiGzDecoder<Count>>),
+}
+
+/// Counts what is written to it.
+#[derive(Default)]
+struct Count(u64);
+
+impl Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An upload under way. One that is dropped before it is complete takes away what it has staged; what a process leaves
+/// that ends meanwhile is swept after a while.
+pub struct Upload {
+    inner: Arc<Inner>,
+    instance: Arc<Instance>,
+    blob_id: Vec<u8>,
+    coder: Coder,
+    /// What is to be stored and is not staged yet.
+    pending: Vec<u8>,
+    chunks: u32,
+    is_staged: bool,
+    /// When it was last written to, in the store.
+    staged_at: Instant,
+    digest: Sha256,
+    md5: Md5,
+    sent_md5: Md5,
+    sent: u64,
+    stored: u64,
+}
+
+/// Whether CouchDB compresses data of this media type by default.
+pub fn is_compressible(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind.starts_with("text/")
+        || ["application/javascript", "application/json", "application/xml"].contains(&kind.as_str())
+}
+
+impl Upload {
+    /// `is_gzip`: the bytes come compressed.
+    pub(crate) fn new(inner: Arc<Inner>, instance: Arc<Instance>, content_type: &str, is_gzip: bool) -> Result<Upload> {
+        let coder = if is_gzip {
+            Coder::Compressed(Box::new(MultiGzDecoder::new(Count::default())))
+        } else if is_compressible(content_type) {
+            let builder = GzBuilder::new().operating_system(GZIP_SYSTEM);
+            Coder::Compress(Box::new(builder.write(Vec::new(), Compression::new(GZIP_LEVEL))))
+        } else {
+            Coder::Identity
+        };
+        Ok(Upload {
+            inner,
+            instance,
+            blob_id: random_id()?.to_vec(),
+            coder,
+            pending: Vec::new(),
+            chunks: 0,
+            is_staged: false,
+            staged_at: Instant::now(),
+            digest: Sha256::new(),
+            md5: Md5::new(),
+            sent_md5: Md5::new(),
+            sent: 0,
+            stored: 0,
+        })
+    }
+
+    /// Takes more bytes.
+    ///
+    /// # Errors
+    /// [`Error::AttachmentTooLarge`], [`Error::InvalidAttachment`] for what should be gzip and is not,
+    /// [`Error::UploadSwept`].
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sent += bytes.len() as u64;
+        if self.sent > ATTACHMENT_BYTES_MAX {
+            return Err(Error::AttachmentTooLarge { bytes_max: ATTACHMENT_BYTES_MAX });
+        }
+        self.sent_md5.update(bytes);
+        match &mut self.coder {
+            Coder::Identity => self.pending.extend_from_slice(bytes),
+            Coder::Compress(encoder) => {
+                encoder.write_all(bytes).map_err(|error| Error::Corrupt(error.to_string()))?;
+                self.pending.append(encoder.get_mut());
+            }
+            Coder::Compressed(decoder) => {
+                decoder.write_all(bytes).map_err(|_| Error::InvalidAttachment)?;
+                self.pending.extend_from_slice(bytes);
+            }
+        }
+        while self.pending.len() >= CHUNK_BYTES * CHUNKS_AT_ONCE {
+            self.stage(CHUNK_BYTES * CHUNKS_AT_ONCE).await?;
+        }
+        if self.pending.len() >= CHUNK_BYTES && self.staged_at.elapsed() > SLOW {
+            // It would lie in memory for long until there is more.
+            self.stage(self.pending.len() / CHUNK_BYTES * CHUNK_BYTES).await?;
+        }
+        if self.is_staged && self.staged_at.elapsed() > self.inner.options.uploads_broken_after / 4 {
+            // Too little comes for another part, but something does.
+            staging::renew(&self.inner, &self.instance, &[&self.blob_id]).await?;
+            self.staged_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Stages the rest. The data is complete.
+    ///
+    /// # Errors
+    /// As [`Upload::write`].
+    pub async fn finish(mut self) -> Result<Uploaded> {
+        let (mut length, mut gzip) = (self.sent, true);
+        match std::mem::replace(&mut self.coder, Coder::Identity) {
+            Coder::Identity => gzip = false,
+            Coder::Compress(encoder) => {
+                let rest = encoder.finish().map_err(|error| Error::Corrupt(error.to_string()))?;
+                self.pending.extend_from_slice(&rest);
+            }
+            Coder::Compressed(decoder) => {
+                length = decoder.finish().map_err(|_| Error::InvalidAttachment)?.0;
+            }
+        }
+        while !self.pending.is_empty() || !self.is_staged {
+            self.stage(self.pending.len().min(CHUNK_BYTES * CHUNKS_AT_ONCE)).await?;
+        }
+        self.inner.metrics.blobs_staged.add(1);
+        // The name goes on with the data: dropping this takes nothing away any more.
+        self.is_staged = false;
+        Ok(Uploaded {
+            blob_id: std::mem::take(&mut self.blob_id),
+            instance: self.instance.id(),
+            digest: std::mem::take(&mut self.digest).finalize().into(),
+            md5: std::mem::take(&mut self.md5).finalize().into(),
+            sent_md5: std::mem::take(&mut self.sent_md5).finalize().into(),
+            length,
+            stored_length: self.stored,
+            sent_length: self.sent,
+            gzip,
+        })
+    }
+
+    /// Writes the first `bytes` of what is pending.
+    async fn stage(&mut self, bytes: usize) -> Result<()> {
+        let rest = self.pending.split_off(bytes.min(self.pending.len()));
+        let now = std::mem::replace(&mut self.pending, rest);
+        self.digest.update(&now);
+        self.md5.update(&now);
+        self.stored += now.len() as u64;
+        let mut rows = Vec::with_capacity(CHUNKS_AT_ONCE);
+        for chunk in now.chunks(CHUNK_BYTES) {
+            rows.push((self.chunks.to_be_bytes().to_vec(), chunk.to_vec()));
+            self.chunks += 1;
+        }
+        let mut stage = Stage {
+            inner: &self.inner,
+            instance: &self.instance,
+            blob_id: &self.blob_id,
+            // A slow upload is not a broken one.
+            created_at_ms: now_ms(),
+            rows: &rows,
+            is_first: !self.is_staged,
+            touches: true,
+        };
+        if !transaction::write(&self.inner.db, &self.inner.metrics, &mut stage).await? {
+            return Err(Error::UploadSwept);
+        }
+        self.is_staged = true;
+        self.staged_at = Instant::now();
+        Ok(())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.is_staged {
+            return;
+        }
+        let (inner, instance) = (Arc::clone(&self.inner), Arc::clone(&self.instance));
+        let blob_id = std::mem::take(&mut self.blob_id);
+        runtime.spawn(async move { staging::discard(&inner, &instance, &blob_id).await });
+    }
+}

@@ -1,0 +1,6 @@
+//! Changes in their order, pushed to those who follow them.
+
+pub(crate) mod changes;
+pub(crate) mod hub;
+pub(crate) mod tail;
+pub(crate) mod updates;

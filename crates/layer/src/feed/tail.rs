@@ -1,0 +1,269 @@
+//! The newest changes of a database, in memory, for all its followers: what by-seq holds behind a certain place.
+//!
+//! As in by-seq there is one row a document: a newer change takes the place of the older one, also here.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::document::edit::Document;
+use crate::feed::changes::ChangeRow;
+use crate::store::seq::Seq;
+
+/// A follower is given about this much at once (one row may pass it).
+const PART_BYTES_MAX: usize = 32 * 1024;
+
+/// Rows are kept no longer than this: who is that far behind reads by-seq.
+const AGE_MAX: Duration = Duration::from_secs(60);
+
+/// What a row takes beside its id and document: the structures around it, and its text once it is written.
+const ROW_BYTES: usize = 500;
+
+/// Texts of a row that are kept beside it.
+pub const TEXTS: usize = 6;
+
+/// A change, read once for all followers.
+#[derive(Debug)]
+pub struct TailRow {
+    /// With all leaves, and without a document.
+    pub row: ChangeRow,
+    /// Its document, if somebody wants it.
+    pub document: TailDocument,
+    /// What followers make of the row: the first that needs a text writes it, the others send it. What each of them is, is
+    /// theirs to say.
+    pub texts: [OnceLock<Bytes>; TEXTS],
+    read_at: Instant,
+}
+
+/// A document beside its row, of the same read version.
+#[derive(Debug)]
+pub enum TailDocument {
+    /// Nobody wanted it, or it is large: who does reads it.
+    NotRead,
+    /// The winner, or a tombstone.
+    Read {
+        /// The document, with its conflicts if `with_conflicts`.
+        document: Box<Document>,
+        /// Whether its conflicts are in it.
+        with_conflicts: bool,
+    },
+}
+
+impl TailRow {
+    /// A row that has just been read.
+    pub(crate) fn new(mut row: ChangeRow, document: TailDocument) -> TailRow {
+        row.doc = None;
+        TailRow { row, document, texts: Default::default(), read_at: Instant::now() }
+    }
+
+    fn weight(&self) -> usize {
+        let document = match &self.document {
+            TailDocument::NotRead => 0,
+            // As it is, and as text.
+            TailDocument::Read { document, .. } => 2 * document.body.len() + 200 * document.attachments.len(),
+        };
+        ROW_BYTES + 3 * self.row.id.len() + 100 * self.row.leaves.len() + document
+    }
+}
+
+/// Part of the tail.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    pub rows: Vec<Arc<TailRow>>,
+    /// Where who has taken them stands.
+    pub last_seq: Option<Seq>,
+    /// There is no more.
+    pub is_all: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    /// All changes behind this are here, up to `drained`.
+    begin: Seq,
+    drained: Seq,
+    /// In the order of commits; `None` where a newer one has taken the place.
+    rows: VecDeque<(Seq, Option<Arc<TailRow>>)>,
+    /// Where the row of a document is, counted from the first row that ever was here.
+    places: HashMap<String, u64>,
+    passed: u64,
+    weight: usize,
+}
+
+impl Tail {
+    /// An empty one: nothing behind `at` has been read.
+    pub(crate) fn new(at: Seq) -> Tail {
+        Tail { begin: at, drained: at, rows: VecDeque::new(), places: HashMap::new(), passed: 0, weight: 0 }
+    }
+
+    /// Up to where by-seq has been read.
+    pub(crate) fn drained(&self) -> Seq {
+        self.drained
+    }
+
+    /// Adds rows, in the order of commits, and says up to where by-seq is read with them.
+    pub(crate) fn push(&mut self, rows: Vec<TailRow>, drained: Seq) {
+        for row in rows {
+            self.weight += row.weight();
+            let at = self.passed + self.rows.len() as u64;
+            if let Some(before) = self.places.insert(row.row.id.clone(), at) {
+                self.supersede(before);
+            }
+            self.rows.push_back((row.row.seq, Some(Arc::new(row))));
+        }
+        self.drained = self.drained.max(drained);
+    }
+
+    fn supersede(&mut self, place: u64) {
+        let row = place.checked_sub(self.passed).and_then(|at| self.rows.get_mut(usize::try_from(at).ok()?));
+        if let Some(row) = row.and_then(|(_, row)| row.take()) {
+            self.weight -= row.weight();
+        }
+    }
+
+    /// Forgets what is old, and the oldest until no more than `weight_max` is left.
+    pub(crate) fn trim(&mut self, weight_max: usize, now: Instant) {
+        while let Some((seq, row)) = self.rows.front() {
+            let is_old = row.as_ref().is_none_or(|row| now.saturating_duration_since(row.read_at) > AGE_MAX);
+            if !is_old && self.weight <= weight_max {
+                return;
+            }
+            self.begin = *seq;
+            if let Some(row) = row {
+                self.weight -= row.weight();
+                self.places.remove(&row.row.id);
+            }
+            self.rows.pop_front();
+            self.passed += 1;
+        }
+        // An empty tail gives its memory back.
+        self.rows.shrink_to(64);
+        self.places.shrink_to(64);
+    }
+
+    /// Forgets all: who has not got it yet reads by-seq.
+    pub(crate) fn clear(&mut self, drained: Seq) {
+        *self = Tail::new(drained.max(self.drained));
+    }
+
+    /// What comes behind a sequence, a bounded part of it; `None`: that is too long ago.
+    pub(crate) fn after(&self, cursor: Seq) -> Option<Part> {
+        if cursor.incarnation() != self.begin.incarnation() || cursor < self.begin {
+            return None;
+        }
+        let from = self.rows.partition_point(|(seq, _)| *seq <= cursor);
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let mut behind = self.rows.range(from..).filter_map(|(_, row)| row.as_ref());
+        let more = loop {
+            match behind.next() {
+                Some(_) if bytes > PART_BYTES_MAX => break true,
+                Some(row) => {
+                    bytes += row.weight();
+                    rows.push(row.clone());
+                }
+                None => break false,
+            }
+        };
+        let last = rows.last().map(|row| row.row.seq);
+        let last_seq = if more { last } else { Some(self.drained.max(cursor)) };
+        Some(Part { rows, last_seq, is_all: !more })
+    }
+
+    /// For how long the first change behind a commit version has been here; zero where there is none.
+    pub(crate) fn age_behind(&self, version: u64, now: Instant) -> Duration {
+        let from = self.rows.partition_point(|(seq, _)| seq.number() <= version);
+        let next = self.rows.range(from..).find_map(|(_, row)| row.as_ref());
+        next.map_or(Duration::ZERO, |row| now.saturating_duration_since(row.read_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use flatbed_revtree::RevId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seq(at: u64) -> Seq {
+        let mut stamp = [0; 12];
+        stamp[..8].copy_from_slice(&at.to_be_bytes());
+        Seq::new(7, stamp)
+    }
+
+    fn row(at: u64, id: u8) -> TailRow {
+        let rev: RevId = "1-a".parse().unwrap();
+        let (id, leaves) = (id.to_string(), vec![rev.clone()]);
+        let row = ChangeRow { seq: seq(at), id, rev, leaves, leaf_count: 1, deleted: false, doc: None };
+        TailRow::new(row, TailDocument::NotRead)
+    }
+
+    /// What a follower gets that starts at `from` and takes part after part.
+    fn follow(tail: &Tail, from: u64) -> Option<Vec<(u64, String)>> {
+        let (mut cursor, mut got) = (seq(from), Vec::new());
+        loop {
+            let part = tail.after(cursor)?;
+            got.extend(part.rows.iter().map(|row| (row.row.seq.number(), row.row.id.clone())));
+            let last = part.last_seq.expect("a place");
+            assert!(last >= cursor);
+            if part.rows.is_empty() {
+                return Some(got);
+            }
+            cursor = last;
+        }
+    }
+
+    proptest! {
+        /// A follower that the tail reaches gets what by-seq holds behind its place, in order; from others it says so.
+        #[test]
+        fn holds_what_by_seq_holds(
+            commits in prop::collection::vec(prop::collection::vec(0..20u8, 0..12), 0..30),
+            weight_max in 0..400_usize * ROW_BYTES,
+        ) {
+            let mut tail = Tail::new(seq(0));
+            let mut by_seq: BTreeMap<u64, String> = BTreeMap::new();
+            let mut at = 0;
+            for commit in commits {
+                let mut rows = Vec::new();
+                for id in commit {
+                    at += 1;
+                    by_seq.retain(|_, other| *other != id.to_string());
+                    by_seq.insert(at, id.to_string());
+                    rows.push(row(at, id));
+                }
+                at += 1;
+                tail.push(rows, seq(at));
+                tail.trim(weight_max, Instant::now());
+                prop_assert!(tail.weight <= weight_max.max(1) || tail.rows.is_empty());
+                prop_assert_eq!(tail.weight, tail.rows.iter().filter_map(|(_, row)| row.as_ref()).map(|row| row.weight()).sum::<usize>());
+                for from in 0..=at {
+                    let expected: Vec<_> = by_seq.range(from + 1..).map(|(at, id)| (*at, id.clone())).collect();
+                    match follow(&tail, from) {
+                        Some(got) => prop_assert_eq!(got, expected),
+                        None => prop_assert!(seq(from) < tail.begin),
+                    }
+                }
+                prop_assert_eq!(tail.drained(), seq(at));
+            }
+        }
+    }
+
+    #[test]
+    fn forgets_what_is_old_and_what_another_incarnation_asks_for() {
+        let mut tail = Tail::new(seq(1));
+        tail.push(vec![row(2, 1), row(3, 2)], seq(3));
+        assert!(tail.after(Seq::zero(8)).is_none() && tail.after(seq(0)).is_none());
+        assert_eq!(follow(&tail, 2), Some(vec![(3, "2".to_owned())]));
+        assert!(tail.age_behind(1, Instant::now() + AGE_MAX) >= AGE_MAX);
+        assert_eq!(tail.age_behind(3, Instant::now() + AGE_MAX), Duration::ZERO);
+        tail.trim(usize::MAX, Instant::now() + AGE_MAX * 2);
+        assert!(tail.after(seq(2)).is_none() && tail.weight == 0 && tail.places.is_empty());
+        assert_eq!(follow(&tail, 3), Some(Vec::new()));
+        tail.push(vec![row(4, 1)], seq(4));
+        tail.clear(seq(5));
+        assert!(tail.after(seq(4)).is_none() && follow(&tail, 5) == Some(Vec::new()));
+    }
+}

@@ -1,0 +1,419 @@
+//! What happens to the databases of the whole instance, for `_db_updates`: creations, deletions, and which have changed.
+//!
+//! Creations and deletions are a log by versionstamp. Changes are one key a database, which every commit of documents
+//! overwrites with its stamp: so they never grow, whatever crashes, and need no memory of what was written before. A third
+//! key holds the newest stamp of all, for the watch. All are written blindly, in the transaction that they tell of.
+//!
+//! A reader takes the newest stamp first and shows nothing beyond it. Whatever it reads afterwards, in as many
+//! transactions as it likes, a change that it no longer finds was overwritten by one with a later stamp, which comes in
+//! the next round, or its database was deleted, which is in the log behind it.
+
+mod follow;
+mod sweep;
+
+use std::sync::Arc;
+
+use foundationdb::options::MutationType;
+use prost::Message;
+use tokio::sync::broadcast;
+
+use crate::error::Result;
+use crate::feed::changes::{Since, Wait};
+use crate::layer::{Inner, now_ms};
+use crate::read::get::page_of;
+use crate::store::keys::{KeyRange, RootKeys};
+use crate::store::proto;
+use crate::store::root::in_use;
+use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+
+use follow::Batch;
+pub(crate) use follow::UpdatesHub;
+pub(crate) use sweep::{sweep, sweep_root};
+
+/// Rows of a first page, and of a batch.
+const PAGE_ROWS_MAX: usize = 1_000;
+
+/// Rows of further pages: each reads the stamps of all databases.
+const LATER_ROWS_MAX: usize = 10_000;
+
+/// Keys read in one transaction, of either kind.
+const KEYS_AT_ONCE: usize = 5_000;
+
+type Stamp = [u8; STAMP_BYTES];
+
+/// The place of a transaction's stamp at the beginning of a value, two bytes of user version, and where the place is.
+const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
+    [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
+
+/// Sets the newest stamp of all to the transaction's.
+pub(crate) fn touch_newest(trx: &Transaction, keys: &RootKeys) -> Result<()> {
+    Quiet(trx).atomic(&keys.newest_update(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+}
+
+/// What every write of documents to one database overwrites.
+#[derive(Debug)]
+pub(crate) struct UpdatedKeys {
+    database: Vec<u8>,
+    newest: Vec<u8>,
+}
+
+impl UpdatedKeys {
+    pub(crate) fn new(keys: &RootKeys, name: &str) -> Self {
+        UpdatedKeys { database: keys.database_updated(name), newest: keys.newest_update() }
+    }
+
+    /// Whether anything was ever told of the database's documents.
+    pub(crate) async fn is_there(&self, trx: &Transaction) -> Result<bool> {
+        Ok(trx.get(&self.database, true).await?.is_some())
+    }
+
+    /// In a transaction that changes documents.
+    pub(crate) fn touch(&self, trx: &Transaction) -> Result<()> {
+        let quiet = Quiet(trx);
+        quiet.atomic(&self.database, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
+        quiet.atomic(&self.newest, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+    }
+}
+
+/// In the transaction that creates or deletes a database.
+pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: bool) -> Result<()> {
+    let quiet = Quiet(trx);
+    let event = proto::DatabaseEvent { name: name.to_owned(), deleted, at_ms: now_ms(), renewed: 0 };
+    let key = keys.database_event_stamped(0);
+    quiet.atomic(&key, &event.encode_to_vec(), MutationType::SetVersionstampedKey)?;
+    if deleted {
+        quiet.clear(&keys.database_updated(name))?;
+    }
+    touch_newest(trx, keys)
+}
+
+/// What has happened to a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseUpdateKind {
+    /// It is there from now on.
+    Created,
+    /// Documents in it have changed, the last ones at this sequence.
+    Updated,
+    /// It is gone.
+    Deleted,
+}
+
+/// A row of `_db_updates`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseUpdate {
+    /// Where it stands among all databases' updates. Comparable with no database's own sequences.
+    pub seq: Seq,
+    /// Whose it is.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: DatabaseUpdateKind,
+}
+
+/// Which updates are told.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DatabaseUpdatesQuery {
+    /// Where to begin.
+    pub since: Since,
+    /// Newest first, down to `since`. There is nothing to wait for then.
+    pub descending: bool,
+    /// How many rows at most.
+    pub limit: Option<u64>,
+}
+
+/// Part of the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseUpdatesPage {
+    /// At most 10,000, in the order asked for.
+    pub rows: Vec<DatabaseUpdate>,
+    /// All is read that was there, or the limit is reached.
+    pub at_end: bool,
+    /// Where the reader stands after this page.
+    pub last_seq: Seq,
+}
+
+/// Updates of all databases, being read.
+pub struct DatabaseUpdates {
+    inner: Arc<Inner>,
+    query: DatabaseUpdatesQuery,
+    /// Read up to here; `None` at first.
+    cursor: Option<Seq>,
+    limit: usize,
+    following: Option<broadcast::Receiver<Arc<Batch>>>,
+    received: Option<Arc<Batch>>,
+}
+
+impl DatabaseUpdates {
+    pub(crate) fn new(inner: Arc<Inner>, query: DatabaseUpdatesQuery) -> Self {
+        let limit = query.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        DatabaseUpdates { inner, query, cursor: None, limit, following: None, received: None }
+    }
+
+    /// The next rows: those that a wait has brought, or what lies behind the last page.
+    ///
+    /// # Errors
+    /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
+    pub async fn next_page(&mut self) -> Result<DatabaseUpdatesPage> {
+        let received = self.received.take();
+        let mut page = match (received, self.cursor) {
+            (Some(batch), Some(cursor)) if batch.continues(cursor) => batch.page_after(cursor),
+            _ => self.read().await?,
+        };
+        if page.rows.len() >= self.limit {
+            page.rows.truncate(self.limit);
+            page.at_end = true;
+            page.last_seq = page.rows.last().map_or(page.last_seq, |row| row.seq);
+        }
+        self.limit -= page.rows.len();
+        self.cursor = Some(page.last_seq);
+        Ok(page)
+    }
+
+    async fn read(&self) -> Result<DatabaseUpdatesPage> {
+        let begin =
+            transaction::read(&self.inner.db, &self.inner.metrics, &mut Newest { keys: &self.inner.keys }).await?;
+        let Begin { incarnation, newest } = begin;
+        let of_this = |seq: Seq| if seq.incarnation() == incarnation { *seq.stamp() } else { [0; STAMP_BYTES] };
+        let since = match self.query.since {
+            Since::Beginning => [0; STAMP_BYTES],
+            Since::Now => newest,
+            Since::After(seq) => of_this(seq),
+        };
+        let (after, until) = match (self.query.descending, self.cursor) {
+            (false, cursor) => (cursor.map_or(since, of_this), newest),
+            (true, None) => (since, newest),
+            (true, Some(cursor)) => (since, before(of_this(cursor))),
+        };
+        let seq = |stamp| Seq::new(incarnation, stamp);
+        if self.limit == 0 || after >= until {
+            let stands = if self.query.descending { self.cursor.unwrap_or(seq(newest)) } else { seq(after) };
+            return Ok(DatabaseUpdatesPage { rows: Vec::new(), at_end: true, last_seq: stands });
+        }
+        let most = if self.cursor.is_none() { PAGE_ROWS_MAX } else { LATER_ROWS_MAX };
+        let most = most.min(self.limit);
+        let mut collect = Collect::new(after, until, most, self.query.descending);
+        collect.read(&self.inner).await?;
+        let (found, at_end) = collect.finish();
+        let rows: Vec<_> = found.into_iter().map(|found| found.row(incarnation)).collect();
+        let last = rows.last().map(|row| row.seq);
+        let last_seq = match (at_end && !self.query.descending, last) {
+            (false, Some(last)) => last,
+            _ => seq(until),
+        };
+        Ok(DatabaseUpdatesPage { rows, at_end, last_seq })
+    }
+
+    /// Waits until there is something behind the last page, on the watch and the reader that all followers of this
+    /// process share. It may be dropped and called again at any time.
+    pub async fn wait(&mut self) -> Wait {
+        let mut closing = self.inner.closing.subscribe();
+        if *closing.borrow_and_update() {
+            return Wait::Shutdown;
+        }
+        let Some(following) = &mut self.following else {
+            self.following = Some(UpdatesHub::subscribe(&self.inner));
+            // What came since the last page may have been told before: read once more.
+            return Wait::MayHaveChanged;
+        };
+        loop {
+            let received = tokio::select! {
+                received = following.recv() => received,
+                _ = closing.wait_for(|closing| *closing) => return Wait::Shutdown,
+            };
+            match received {
+                Ok(batch) => {
+                    if self.cursor.is_some_and(|cursor| batch.is_behind(cursor)) {
+                        continue;
+                    }
+                    self.received = Some(batch);
+                }
+                // Too slow for the reader that all share: it reads for itself.
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => self.following = None,
+            }
+            return Wait::MayHaveChanged;
+        }
+    }
+
+    /// Where the reader stands; `None` before the first page.
+    pub fn last_seq(&self) -> Option<Seq> {
+        self.cursor
+    }
+}
+
+/// The newest update.
+pub(crate) async fn newest(inner: &Inner) -> Result<Seq> {
+    let begin = transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
+    Ok(Seq::new(begin.incarnation, begin.newest))
+}
+
+/// The stamp before one, in the order of bytes.
+fn before(mut stamp: Stamp) -> Stamp {
+    for byte in stamp.iter_mut().rev() {
+        let (less, borrowed) = byte.overflowing_sub(1);
+        *byte = less;
+        if !borrowed {
+            return stamp;
+        }
+    }
+    [0; STAMP_BYTES]
+}
+
+/// Where updates stand at a read version.
+struct Begin {
+    /// Of all that is told: the epoch.
+    incarnation: u64,
+    newest: Stamp,
+}
+
+struct Newest<'a> {
+    keys: &'a RootKeys,
+}
+
+impl Operation for Newest<'_> {
+    type Output = Begin;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Begin> {
+        let (instance_key, newest_key) = (self.keys.instance(), self.keys.newest_update());
+        let (instance, newest) = (trx.get(&instance_key, true), trx.get(&newest_key, true));
+        let incarnation = in_use(instance.await?.as_deref())?.epoch;
+        let newest = newest.await?;
+        Ok(Begin { incarnation, newest: stamp_of(newest.as_deref().unwrap_or_default())? })
+    }
+}
+
+/// An empty value: before all stamps.
+pub(crate) fn stamp_of(value: &[u8]) -> Result<Stamp> {
+    if value.is_empty() { Ok([0; STAMP_BYTES]) } else { Ok(*Seq::from_slice(0, value)?.stamp()) }
+}
+
+struct Found {
+    stamp: Stamp,
+    name: Arc<str>,
+    kind: DatabaseUpdateKind,
+}
+
+impl Found {
+    fn row(self, incarnation: u64) -> DatabaseUpdate {
+        DatabaseUpdate { seq: Seq::new(incarnation, self.stamp), name: self.name, kind: self.kind }
+    }
+}
+
+/// The first updates of a span of stamps, in either direction. However many databases there are, it holds no more than
+/// twice the rows that are wanted.
+struct Collect {
+    after: Stamp,
+    /// Inclusive.
+    until: Stamp,
+    most: usize,
+    descending: bool,
+    found: Vec<Found>,
+    is_cut: bool,
+}
+
+impl Collect {
+    fn new(after: Stamp, until: Stamp, most: usize, descending: bool) -> Self {
+        Collect { after, until, most: most.max(1), descending, found: Vec::new(), is_cut: false }
+    }
+
+    async fn read(&mut self, inner: &Inner) -> Result<()> {
+        let events = inner.keys.database_events_between(&self.after, &self.until);
+        let mut look = Look {
+            keys: &inner.keys,
+            events: Some(events),
+            updated: Some(inner.keys.databases_updated()),
+            events_left: self.most + 1,
+            descending: self.descending,
+            after: self.after,
+            until: self.until,
+        };
+        while look.events.is_some() || look.updated.is_some() {
+            let looked = transaction::read(&inner.db, &inner.metrics, &mut look).await?;
+            look.events_left -= looked.events.len();
+            look.events = looked.next_events.filter(|_| look.events_left > 0);
+            look.updated = looked.next_updated;
+            self.found.extend(looked.events);
+            self.found.extend(looked.updated);
+            if self.found.len() > 2 * self.most {
+                self.cut();
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self) {
+        self.found.sort_unstable_by_key(|found| found.stamp);
+        if self.descending {
+            self.found.reverse();
+        }
+        self.is_cut |= self.found.len() > self.most;
+        self.found.truncate(self.most);
+    }
+
+    /// In order, and whether that is all.
+    fn finish(mut self) -> (Vec<Found>, bool) {
+        self.cut();
+        (self.found, !self.is_cut)
+    }
+}
+
+/// Reads some of both kinds in one transaction.
+struct Look<'a> {
+    keys: &'a RootKeys,
+    events: Option<KeyRange>,
+    updated: Option<KeyRange>,
+    events_left: usize,
+    descending: bool,
+    after: Stamp,
+    until: Stamp,
+}
+
+#[derive(Default)]
+struct Looked {
+    events: Vec<Found>,
+    next_events: Option<KeyRange>,
+    updated: Vec<Found>,
+    next_updated: Option<KeyRange>,
+}
+
+impl Operation for Look<'_> {
+    type Output = Looked;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Looked> {
+        let mut looked = Looked::default();
+        let most = KEYS_AT_ONCE.min(self.events_left);
+        let events = self.events.as_ref().map(|range| trx.get_range(&page_of(range, most, self.descending), 1, true));
+        let updated = self.updated.as_ref().map(|range| trx.get_range(&page_of(range, KEYS_AT_ONCE, false), 1, true));
+        if let (Some(range), Some(page)) = (&self.events, events) {
+            let page = page.await?;
+            for row in &page {
+                let event = proto::DatabaseEvent::decode(row.value())?;
+                let kind = if event.deleted { DatabaseUpdateKind::Deleted } else { DatabaseUpdateKind::Created };
+                let stamp = self.keys.database_event_stamp(row.key())?;
+                looked.events.push(Found { stamp, name: event.name.into(), kind });
+            }
+            let more = page.more() || page.len() == most;
+            looked.next_events = page.last().filter(|_| more).map(|last| rest(range, last.key(), self.descending));
+        }
+        if let (Some(range), Some(page)) = (&self.updated, updated) {
+            let page = page.await?;
+            for row in &page {
+                let stamp = stamp_of(row.value())?;
+                if self.after < stamp && stamp <= self.until {
+                    let name = self.keys.database_updated_name(row.key())?.into();
+                    looked.updated.push(Found { stamp, name, kind: DatabaseUpdateKind::Updated });
+                }
+            }
+            let more = page.more() || page.len() == KEYS_AT_ONCE;
+            looked.next_updated = page.last().filter(|_| more).map(|last| rest(range, last.key(), false));
+        }
+        Ok(looked)
+    }
+}
+
+fn rest(range: &KeyRange, last: &[u8], reverse: bool) -> KeyRange {
+    if reverse {
+        return KeyRange { begin: range.begin.clone(), end: last.to_vec() };
+    }
+    KeyRange { begin: [last, &[0]].concat(), end: range.end.clone() }
+}

@@ -1,0 +1,185 @@
+//! One watch and one reader for all followers of `_db_updates` in this process.
+//!
+//! A follower subscribes, and then reads once for itself: what the shared reader tells afterwards either continues from
+//! there, or lies behind it, or leaves a gap, and then the follower reads for itself again.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::broadcast;
+
+use super::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_ROWS_MAX, Stamp, stamp_of};
+use crate::error::Result;
+use crate::feed::hub::SAFETY_REREAD;
+use crate::layer::Inner;
+use crate::store::seq::Seq;
+use crate::store::transaction::{self, bounded};
+use crate::store::watches::arm;
+
+/// Batches that wait for a slow follower; beyond these it reads for itself.
+const BATCHES_WAITING_MAX: usize = 64;
+
+/// The reader rests after each look for this many times what it took, so that however many databases there are it takes a
+/// fifth of a core at most; and changes that come meanwhile are told together.
+const REST_PER_LOOK: u32 = 4;
+const REST_MIN: Duration = Duration::from_millis(2);
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// After an error of the storage.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the shared reader has found: all updates after one stamp and up to another.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    incarnation: u64,
+    after: Stamp,
+    until: Stamp,
+    rows: Vec<DatabaseUpdate>,
+}
+
+impl Batch {
+    /// Whether nothing lies between the cursor and what is told here.
+    pub(super) fn continues(&self, cursor: Seq) -> bool {
+        cursor.incarnation() == self.incarnation && self.after <= *cursor.stamp()
+    }
+
+    /// Whether nothing of it is new.
+    pub(super) fn is_behind(&self, cursor: Seq) -> bool {
+        cursor.incarnation() == self.incarnation && self.until <= *cursor.stamp()
+    }
+
+    pub(super) fn page_after(&self, cursor: Seq) -> DatabaseUpdatesPage {
+        let begin = self.rows.partition_point(|row| row.seq <= cursor);
+        let rows = self.rows.get(begin..).unwrap_or_default().to_vec();
+        DatabaseUpdatesPage { rows, at_end: true, last_seq: cursor.max(Seq::new(self.incarnation, self.until)) }
+    }
+}
+
+/// Where followers wait. Its task runs while there are any.
+#[derive(Debug, Default)]
+pub(crate) struct UpdatesHub {
+    // Taken by a follower that comes and by the task before it ends, so that none comes between its last look and its end.
+    running: Mutex<Option<broadcast::Sender<Arc<Batch>>>>,
+}
+
+impl UpdatesHub {
+    /// A follower's place: it is told of every batch from now on.
+    pub(super) fn subscribe(inner: &Arc<Inner>) -> broadcast::Receiver<Arc<Batch>> {
+        let mut running = inner.updates.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = &*running {
+            return sender.subscribe();
+        }
+        let (sender, receiver) = broadcast::channel(BATCHES_WAITING_MAX);
+        *running = Some(sender.clone());
+        tokio::spawn(run(Arc::downgrade(inner), sender));
+        receiver
+    }
+}
+
+async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
+    // Told up to here.
+    let mut told: Option<(u64, Stamp)> = None;
+    loop {
+        let Some(inner) = inner.upgrade() else { return };
+        if sender.receiver_count() == 0 {
+            let mut running = inner.updates.running.lock().unwrap_or_else(PoisonError::into_inner);
+            if sender.receiver_count() == 0 {
+                *running = None;
+                return;
+            }
+        }
+        if let Err(error) = look(&inner, &sender, &mut told).await {
+            tracing::debug!(%error, "the watch of _db_updates is set again");
+            tokio::time::sleep(ERROR_PAUSE).await;
+        }
+        if inner.is_closing() {
+            // Followers see it by themselves.
+            return;
+        }
+    }
+}
+
+/// Tells what is new, or waits until there is something.
+async fn look(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut Option<(u64, Stamp)>) -> Result<()> {
+    let mut closing = inner.closing.subscribe();
+    let (value, fired) = bounded(arm(inner, &inner.keys.newest_update())).await?;
+    if told.is_none_or(|(_, told)| told != stamp_of(&value).unwrap_or_default()) {
+        let started = Instant::now();
+        tell(inner, sender, told).await?;
+        let rest = (started.elapsed() * REST_PER_LOOK).clamp(REST_MIN, REST_MAX);
+        tokio::time::sleep(rest).await;
+        return Ok(());
+    }
+    tokio::select! {
+        fired = fired => {
+            fired?;
+            inner.metrics.watches_fired.add(1);
+        }
+        () = tokio::time::sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+        () = sender.closed() => {}
+        _ = closing.wait_for(|closing| *closing) => {}
+    }
+    Ok(())
+}
+
+async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut Option<(u64, Stamp)>) -> Result<()> {
+    loop {
+        let Begin { incarnation, newest } =
+            transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
+        let after = match *told {
+            // What lies before its beginning is not its own; a follower sees the gap and reads for itself.
+            None => newest,
+            Some((of, after)) if of == incarnation => after,
+            Some(_) => newest,
+        };
+        let (mut rows, mut until, mut at_end) = (Vec::new(), newest, true);
+        if after < newest {
+            let mut collect = Collect::new(after, newest, PAGE_ROWS_MAX, false);
+            collect.read(inner).await?;
+            let found;
+            (found, at_end) = collect.finish();
+            rows = found.into_iter().map(|found| found.row(incarnation)).collect();
+            if let (false, Some(last)) = (at_end, rows.last()) {
+                until = *last.seq.stamp();
+            }
+        }
+        *told = Some((incarnation, until));
+        // Whether anybody is there is looked at in the next round.
+        let _ = sender.send(Arc::new(Batch { incarnation, after, until, rows }));
+        if at_end {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feed::updates::DatabaseUpdateKind::Updated;
+    use crate::store::seq::STAMP_BYTES;
+
+    fn stamp(n: u8) -> Stamp {
+        let mut stamp = [0; STAMP_BYTES];
+        stamp[STAMP_BYTES - 1] = n;
+        stamp
+    }
+
+    #[test]
+    fn a_follower_takes_what_continues_from_where_it_stands() {
+        let seq = |n| Seq::new(7, stamp(n));
+        let rows = [5, 8].map(|n| DatabaseUpdate { seq: seq(n), name: "db".into(), kind: Updated }).to_vec();
+        let batch = Batch { incarnation: 7, after: stamp(4), until: stamp(9), rows };
+        assert!(!batch.continues(seq(3)), "between 3 and 4 something may be missing");
+        for (cursor, rows) in [(4, 2), (5, 1), (7, 1), (8, 0), (9, 0), (12, 0)] {
+            assert!(batch.continues(seq(cursor)), "{cursor}");
+            let page = batch.page_after(seq(cursor));
+            assert_eq!((page.rows.len(), page.last_seq), (rows, seq(cursor.max(9))), "{cursor}");
+        }
+        assert!(batch.is_behind(seq(9)) && !batch.is_behind(seq(8)));
+        // After a restore nothing compares.
+        assert!(!batch.continues(Seq::new(8, stamp(9))) && !batch.is_behind(Seq::new(8, stamp(12))));
+        // What the reader begins with has no rows, and leaves a gap for who stands before it.
+        let first = Batch { incarnation: 7, after: stamp(9), until: stamp(9), rows: Vec::new() };
+        assert!(!first.continues(seq(8)) && !first.is_behind(seq(8)) && first.is_behind(seq(9)));
+    }
+}

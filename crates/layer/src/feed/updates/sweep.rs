@@ -1,0 +1,123 @@
+//! Takes creations and deletions out of the log that later ones have made meaningless.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foundationdb::Database;
+use prost::Message;
+
+use crate::error::Result;
+use crate::layer::{Inner, now_ms};
+use crate::metrics::Metrics;
+use crate::read::get::page_of;
+use crate::store::keys::{KeyRange, RootKeys};
+use crate::store::proto;
+use crate::store::root::in_use;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
+
+/// Entries read in one transaction, and removed in one.
+const PAGE_ENTRIES: usize = 1_000;
+
+/// Deletions of names that are not in use again; older ones beyond this many are forgotten.
+const DELETIONS_KEPT: usize = 100_000;
+
+/// Removes entries that a later one of the same name supersedes, and that are older than `kept_for`: until then followers
+/// see each. Returns how many. Several processes may do so at once.
+///
+/// It holds the names of all databases, and of as many deleted ones.
+pub(crate) async fn sweep(inner: &Inner, kept_for: Duration) -> Result<u64> {
+    let is_ours = |bytes: Option<&[u8]>| Ok(in_use(bytes)?.epoch);
+    sweep_root(&inner.db, &inner.metrics, &inner.keys, kept_for, &is_ours, &mut |_| {}).await
+}
+
+/// As [`sweep`], of a root that no layer need have open. `epoch_of` gives the epoch by the root's record, or why nothing may
+/// be removed; `progress` is called after each transaction that removed some.
+pub(crate) async fn sweep_root(
+    db: &Database,
+    metrics: &Arc<Metrics>,
+    keys: &RootKeys,
+    kept_for: Duration,
+    epoch_of: &EpochOf<'_>,
+    progress: &mut (dyn FnMut(u64) + Send),
+) -> Result<u64> {
+    let older_than_ms = now_ms().saturating_sub(kept_for.as_millis() as u64);
+    let mut seen: HashSet<String> = HashSet::new();
+    let (mut deletions, mut removed) = (0, 0);
+    let mut epoch = None;
+    let mut rest = Some(keys.database_events());
+    while let Some(range) = rest {
+        let mut page = Page { keys, range: &range, epoch_of };
+        let (found, entries, next) = transaction::read(db, metrics, &mut page).await?;
+        if *epoch.get_or_insert(found) != found {
+            // What was read is of another epoch: the next sweep begins anew.
+            return Ok(removed);
+        }
+        let mut superseded = Vec::new();
+        for (key, event) in entries {
+            deletions += usize::from(event.deleted);
+            let is_newest = seen.insert(event.name);
+            let is_kept = is_newest && (!event.deleted || deletions <= DELETIONS_KEPT);
+            if !is_kept && event.at_ms <= older_than_ms {
+                superseded.push(key);
+            }
+        }
+        if !superseded.is_empty() {
+            let mut remove = Remove { keys, superseded: &superseded, epoch: found, epoch_of };
+            if !transaction::write(db, metrics, &mut remove).await? {
+                return Ok(removed);
+            }
+            removed += superseded.len() as u64;
+            progress(removed);
+        }
+        rest = next;
+    }
+    Ok(removed)
+}
+
+type EpochOf<'a> = dyn Fn(Option<&[u8]>) -> Result<u64> + Send + Sync + 'a;
+
+/// A page of the log from its end.
+struct Page<'a> {
+    keys: &'a RootKeys,
+    range: &'a KeyRange,
+    epoch_of: &'a EpochOf<'a>,
+}
+
+impl Operation for Page<'_> {
+    type Output = (u64, Vec<(Vec<u8>, proto::DatabaseEvent)>, Option<KeyRange>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let root = trx.get(&self.keys.instance(), true);
+        let page = trx.get_range(&page_of(self.range, PAGE_ENTRIES, true), 1, true).await?;
+        let epoch = (self.epoch_of)(root.await?.as_deref())?;
+        let more = page.more() || page.len() == PAGE_ENTRIES;
+        let next = page.last().filter(|_| more);
+        let next = next.map(|last| KeyRange { begin: self.range.begin.clone(), end: last.key().to_vec() });
+        let entries = page.iter().map(|row| Ok((row.key().to_vec(), proto::DatabaseEvent::decode(row.value())?)));
+        Ok((epoch, entries.collect::<Result<_>>()?, next))
+    }
+}
+
+/// Removes entries that were found in an epoch; false: it is another one.
+struct Remove<'a> {
+    keys: &'a RootKeys,
+    superseded: &'a [Vec<u8>],
+    epoch: u64,
+    epoch_of: &'a EpochOf<'a>,
+}
+
+impl Operation for Remove<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let root_key = self.keys.instance();
+        conflict_with(trx, &root_key)?;
+        if (self.epoch_of)(trx.get(&root_key, true).await?.as_deref())? != self.epoch {
+            return Ok(false);
+        }
+        let quiet = Quiet(trx);
+        self.superseded.iter().try_for_each(|key| quiet.clear(key))?;
+        Ok(true)
+    }
+}

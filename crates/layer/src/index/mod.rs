@@ -1,0 +1,3 @@
+//! What is derived from documents, in the transaction that changes them.
+
+pub(crate) mod maintainers;

@@ -1,0 +1,3 @@
+//! Who says whether a write is allowed, asked before its transaction.
+
+pub(crate) mod validate;

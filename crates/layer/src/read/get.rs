@@ -1,0 +1,470 @@
+//! Reading single documents.
+
+use std::collections::BTreeSet;
+
+use flatbed_revtree::{RevId, Tree};
+use foundationdb::RangeOption;
+
+use crate::document::attachments;
+use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
+use crate::document::edit::{Document, GetOptions};
+use crate::document::tree::Leaves;
+use crate::error::{Error, NotFound, Result};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::keys::{DocumentKeys, take_rev};
+use crate::store::records::{BodyPlace, Info, RevisionRecord};
+use crate::store::seq::Seq;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// Documents whose reads are issued before the first is awaited.
+pub(crate) const READ_AHEAD: usize = 16;
+
+/// What is kept in memory for all followers is no larger.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
+
+/// What is asked for with [`GetOptions::small_only`] is no larger; a page that is read at once rarely is.
+const SMALL_ONLY_BYTES_MAX: usize = 256 * 1024;
+
+/// Bodies that are read at once take about this much at most (one more document may pass it).
+pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
+
+/// What a revision beside its body counts of [`READ_BYTES_MAX`]: it is read on its own, and a transaction has 5 s.
+const REVISION_COST_BYTES: usize = 2_000;
+
+/// What a leaf counts of [`READ_BYTES_MAX`] where a document has several: who asks for revisions may have all of them read.
+const LEAF_COST_BYTES: usize = 100;
+
+/// The read of a document's info and latest body, under way.
+pub(crate) struct LatestRead<F> {
+    keys: DocumentKeys,
+    read: RangeRead<F>,
+}
+
+/// Begins to read a document's latest revision: one range.
+pub(crate) fn begin_latest(
+    trx: &Transaction,
+    instance: &Instance,
+    id: &str,
+) -> LatestRead<impl Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send + use<>> {
+    let keys = instance.keys.document(id);
+    let read = body::begin_read(trx, keys.latest());
+    LatestRead { keys, read }
+}
+
+impl<F> LatestRead<F>
+where
+    F: Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send,
+{
+    /// The info record and the body's rows; `None`: no such document.
+    pub(crate) async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<Option<(Info, Rows)>> {
+        let prefix_bytes = self.keys.body().len();
+        let pages = self.read.finish(trx, BODY_BYTES_MAX).await?;
+        let Some((info, rows)) = body::split_latest(pages, &self.keys.info(), prefix_bytes) else { return Ok(None) };
+        let info = Info::decode(&info)?;
+        let rows = match &info.place {
+            BodyPlace::Rows => rows,
+            BodyPlace::Blob(blob_id) => Box::pin(body::read_rows(trx, instance.keys.blob_rows(blob_id))).await?,
+        };
+        Ok(Some((info, rows)))
+    }
+
+    /// As [`LatestRead::finish`], of a document that is small.
+    ///
+    /// # Errors
+    /// [`Error::LargeDocument`].
+    async fn finish_small(self) -> Result<Option<(Info, Rows)>> {
+        let prefix_bytes = self.keys.body().len();
+        let page = self.read.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Error::LargeDocument)?;
+        let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
+            return Ok(None);
+        };
+        let info = Info::decode(&info)?;
+        // What is small as it is stored may be compressed.
+        if info.place != BodyPlace::Rows || info.external_bytes > SMALL_ONLY_BYTES_MAX as u64 {
+            return Err(Error::LargeDocument);
+        }
+        Ok(Some((info, rows)))
+    }
+
+    /// The document as it stands; `None`: no such document.
+    pub(crate) async fn document(
+        self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        id: &str,
+        conflicts: bool,
+    ) -> Result<Option<Document>> {
+        let Some(found) = self.finish(trx, instance).await? else { return Ok(None) };
+        shown(&found, trx, inner, instance, id, conflicts).await.map(Some)
+    }
+
+    /// The same of a document of at most [`SMALL_BYTES_MAX`] in one page; `None` for any other.
+    pub(crate) async fn small_document(
+        self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        id: &str,
+        conflicts: bool,
+    ) -> Result<Option<Document>> {
+        let prefix_bytes = self.keys.body().len();
+        let Some(page) = self.read.only_page(SMALL_BYTES_MAX).await? else { return Ok(None) };
+        let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
+            return Ok(None);
+        };
+        let info = Info::decode(&info)?;
+        if info.place != BodyPlace::Rows {
+            return Ok(None);
+        }
+        shown(&(info, rows), trx, inner, instance, id, conflicts).await.map(Some)
+    }
+}
+
+async fn shown(
+    found: &(Info, Rows),
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    id: &str,
+    conflicts: bool,
+) -> Result<Document> {
+    let options = GetOptions { tombstone: true, conflicts, ..GetOptions::default() };
+    Get { inner, instance, trx, id, options: &options, tree: None }.answer(Some(found)).await
+}
+
+/// A row of a walk or a feed that can show its document.
+pub(crate) trait ShowsDocument {
+    fn id(&self) -> &str;
+    fn show(&mut self, document: Option<Document>);
+}
+
+/// Reads the rows' documents as far as [`READ_BYTES_MAX`] goes; drops the rows behind and says whether there were any.
+pub(crate) async fn show_documents<R: ShowsDocument>(
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    rows: &mut Vec<R>,
+    conflicts: bool,
+) -> Result<bool> {
+    let (mut bytes, mut at) = (0, 0);
+    while at < rows.len() {
+        let end = (at + READ_AHEAD).min(rows.len());
+        let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, row.id())).collect();
+        for read in reads {
+            let document = read.document(trx, inner, instance, rows[at].id(), conflicts).await?;
+            bytes += document.as_ref().map_or(0, |document| document.body.len());
+            rows[at].show(document);
+            at += 1;
+            if bytes > READ_BYTES_MAX && at < rows.len() {
+                rows.truncate(at);
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Reads documents in one transaction, as far as [`READ_BYTES_MAX`] goes.
+pub(crate) struct GetMany<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub requests: &'a [(String, GetOptions)],
+}
+
+/// What a request of `GetMany` gave.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Got {
+    /// The document.
+    Document(Box<Document>),
+    /// There is none.
+    Missing(NotFound),
+    /// More than one leaf is meant: they are to be read with [`crate::Database::open_revs`].
+    Several,
+}
+
+impl Operation for GetMany<'_> {
+    type Output = Vec<Got>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let mut documents = Vec::with_capacity(self.requests.len());
+        let mut bytes = 0;
+        for requests in self.requests.chunks(READ_AHEAD) {
+            let reads: Vec<_> = requests.iter().map(|(id, _)| begin_latest(trx, &instance, id)).collect();
+            for ((id, options), read) in requests.iter().zip(reads) {
+                if bytes > READ_BYTES_MAX {
+                    return Ok(documents);
+                }
+                let found = read.finish(trx, &instance).await?;
+                let get = Get { inner: self.inner, instance: &instance, trx, id, options, tree: None };
+                let got = match get.one_leaf(found.as_ref()).await? {
+                    false => Got::Several,
+                    true => match get.answer(found.as_ref()).await {
+                        Err(Error::DocumentNotFound(reason)) => Got::Missing(reason),
+                        answer => Got::Document(Box::new(answer?)),
+                    },
+                };
+                if let Got::Document(document) = &got {
+                    bytes += document.body.len();
+                }
+                let leaf_count = found.map_or(0, |(info, _)| info.leaf_count as usize);
+                bytes += if leaf_count > 1 { leaf_count * LEAF_COST_BYTES } else { 0 };
+                documents.push(got);
+            }
+        }
+        Ok(documents)
+    }
+}
+
+/// Reads one document.
+pub(crate) struct GetOne<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub id: &'a str,
+    pub options: &'a GetOptions,
+}
+
+impl Operation for GetOne<'_> {
+    type Output = Document;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Document> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let read = begin_latest(trx, &instance, self.id);
+        let found = match self.options.small_only {
+            true => read.finish_small().await?,
+            // Boxed, as all that few reads need: the future of each has room for it.
+            false => Box::pin(read.finish(trx, &instance)).await?,
+        };
+        let get = Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options, tree: None };
+        get.answer(found.as_ref()).await
+    }
+}
+
+/// Which revisions of a document are asked for together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenRevs {
+    /// Every leaf.
+    All,
+    /// These.
+    Some(Vec<RevId>),
+}
+
+/// Reads several revisions of a document in one transaction, from `from` on as far as [`READ_BYTES_MAX`] goes.
+pub(crate) struct GetOpenRevs<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub id: &'a str,
+    pub revs: &'a OpenRevs,
+    pub from: usize,
+    pub descending: bool,
+    pub options: &'a GetOptions,
+}
+
+impl Operation for GetOpenRevs<'_> {
+    /// The revisions in order, or the one that is missing; and how many there are in all.
+    type Output = (Vec<std::result::Result<Document, RevId>>, usize);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let keys = instance.keys.document(self.id);
+        let tree = Leaves::read(trx, &keys).await?.whole(trx, &keys).await?;
+        // Each once, however many of those that are named it lies above.
+        let mut wanted: Vec<&RevId> = match self.revs {
+            OpenRevs::Some(revs) if self.options.latest => tree.leaves_over(revs).into_iter().collect(),
+            OpenRevs::Some(revs) => revs.iter().collect::<BTreeSet<_>>().into_iter().collect(),
+            OpenRevs::All => tree.leaves().collect(),
+        };
+        let found = begin_latest(trx, &instance, self.id).finish(trx, &instance).await?;
+        if self.descending {
+            wanted.reverse();
+        }
+        let mut answers = Vec::new();
+        let mut bytes = 0;
+        for &rev in wanted.iter().skip(self.from) {
+            if bytes > READ_BYTES_MAX {
+                break;
+            }
+            let options = GetOptions { rev: Some(rev.clone()), latest: false, ..self.options.clone() };
+            let (inner, instance, id) = (self.inner, &*instance, self.id);
+            let get = Get { inner, instance, trx, id, options: &options, tree: Some(&tree) };
+            let answer = match get.answer(found.as_ref()).await {
+                Err(Error::DocumentNotFound(_)) => Err(rev.clone()),
+                answer => Ok(answer?),
+            };
+            bytes += REVISION_COST_BYTES + answer.as_ref().map_or(0, |document| document.body.len());
+            answers.push(answer);
+        }
+        Ok((answers, wanted.len()))
+    }
+}
+
+struct Get<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    trx: &'a Transaction,
+    id: &'a str,
+    options: &'a GetOptions,
+    /// Where it has been read already.
+    tree: Option<&'a Tree>,
+}
+
+impl Get<'_> {
+    /// Whether one leaf at most is meant, where no revision or the latest ones of a revision are asked for.
+    async fn one_leaf(&self, found: Option<&(Info, Rows)>) -> Result<bool> {
+        let Some((info, _)) = found else { return Ok(true) };
+        match &self.options.rev {
+            None => Ok(info.leaf_count == 1),
+            Some(rev) if self.options.latest && *rev != info.winner && info.leaf_count > 1 => {
+                let tree = self.tree(&self.instance.keys.document(self.id)).await?;
+                Ok(tree.branches_over(rev).count() < 2)
+            }
+            Some(_) => Ok(true),
+        }
+    }
+
+    async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
+        let Some((info, rows)) = found else { return Err(Error::DocumentNotFound(NotFound::Missing)) };
+        self.inner.metrics.documents_read.add(1);
+        let keys = self.instance.keys.document(self.id);
+        let options = self.options;
+        let looks_for_latest = options.latest && options.rev.as_ref().is_some_and(|rev| *rev != info.winner);
+        let looks_for_conflicts = options.conflicts() && info.leaf_count > 1;
+        let wants_tree = options.revs || options.revs_info || looks_for_latest || looks_for_conflicts;
+        let read = match self.tree {
+            None if wants_tree => Some(Box::pin(self.tree(&keys)).await?),
+            _ => None,
+        };
+        let tree = read.as_ref().or(self.tree.filter(|_| wants_tree));
+        let wanted = match (&options.rev, tree) {
+            (None, _) if info.deleted && !options.tombstone => {
+                return Err(Error::DocumentNotFound(NotFound::Deleted));
+            }
+            (None, _) => &info.winner,
+            // Of several leaves that have the revision below them the best.
+            (Some(rev), Some(tree)) if options.latest => {
+                let over = tree.branches_over(rev).max_by(|a, b| a.rank().cmp(&b.rank()));
+                over.map_or(rev, |branch| &branch.leaf)
+            }
+            (Some(rev), _) => rev,
+        };
+        let older;
+        let (rev, deleted, has_attachments, rows) = if *wanted == info.winner {
+            (info.winner.clone(), info.deleted, info.has_attachments, rows)
+        } else {
+            older = Box::pin(self.superseded(&keys, wanted)).await?;
+            (wanted.clone(), older.0.deleted, older.0.has_attachments, &older.1)
+        };
+        let body = if options.no_body { Vec::new() } else { body::to_json(self.inner, self.instance, rows).await? };
+        let mut document = plain(self.id, rev, deleted, body);
+        if has_attachments && !options.no_body {
+            document.attachments = Box::pin(attachments::list(self.trx, &keys, &document.rev)).await?;
+        }
+        if let Some(tree) = tree {
+            Box::pin(self.tell_tree(&keys, info, tree, &mut document)).await?;
+        }
+        if options.local_seq {
+            document.local_seq = Some(Seq::new(self.instance.incarnation(), info.stamp));
+        }
+        Ok(document)
+    }
+
+    /// What of the tree is asked for.
+    async fn tell_tree(&self, keys: &DocumentKeys, info: &Info, tree: &Tree, document: &mut Document) -> Result<()> {
+        let options = self.options;
+        let mut line = tree.line(&document.rev).unwrap_or_else(|| vec![document.rev.clone()]);
+        line.truncate(usize::try_from(self.instance.revs_limit()).unwrap_or(usize::MAX));
+        if options.revs_info {
+            document.revs_info = Some(self.availability(keys, info, &line).await?);
+        }
+        document.revisions = options.revs.then_some(line);
+        let others = |deleted: bool| {
+            let branches = tree.branches().into_iter().filter(|branch| branch.leaf != document.rev);
+            branches.filter(|branch| branch.deleted == deleted).map(|branch| branch.leaf.clone()).collect()
+        };
+        document.conflicts = options.conflicts.then(|| others(false));
+        document.deleted_conflicts = options.deleted_conflicts.then(|| others(true));
+        Ok(())
+    }
+
+    async fn tree(&self, keys: &DocumentKeys) -> Result<Tree> {
+        Leaves::read(self.trx, keys).await?.whole(self.trx, keys).await
+    }
+
+    async fn superseded(&self, keys: &DocumentKeys, rev: &RevId) -> Result<(RevisionRecord, Rows)> {
+        let missing = || Error::DocumentNotFound(NotFound::Missing);
+        let record = self.trx.get(&keys.revision(rev), true);
+        let rows = body::begin_read(self.trx, keys.revision_body_rows(rev));
+        let record = RevisionRecord::decode(&record.await?.ok_or_else(missing)?)?;
+        if record.body_dropped {
+            return Err(missing());
+        }
+        let prefix_bytes = keys.revision_body(rev).len();
+        let rows = match &record.place {
+            _ if self.options.small_only && record.external_bytes > SMALL_ONLY_BYTES_MAX as u64 => {
+                return Err(Error::LargeDocument);
+            }
+            BodyPlace::Rows if self.options.small_only => {
+                let page = rows.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Error::LargeDocument)?;
+                Rows::new(vec![page], prefix_bytes)
+            }
+            BodyPlace::Blob(_) if self.options.small_only => return Err(Error::LargeDocument),
+            BodyPlace::Rows => Rows::new(rows.finish(self.trx, BODY_BYTES_MAX).await?, prefix_bytes),
+            BodyPlace::Blob(blob_id) => body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?,
+        };
+        Ok((record, rows))
+    }
+
+    async fn availability(&self, keys: &DocumentKeys, info: &Info, line: &[RevId]) -> Result<Vec<(RevId, bool)>> {
+        let range = keys.revisions();
+        let prefix_bytes = range.begin.len();
+        let mut available = std::collections::HashSet::new();
+        for page in body::begin_read(self.trx, range).finish(self.trx, BODY_BYTES_MAX).await? {
+            for row in &page {
+                if !RevisionRecord::decode(row.value())?.body_dropped {
+                    available.insert(take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0);
+                }
+            }
+        }
+        Ok(line.iter().map(|rev| (rev.clone(), *rev == info.winner || available.contains(rev))).collect())
+    }
+}
+
+/// Reads the info of a document only.
+pub(crate) async fn info(trx: &Transaction, keys: &DocumentKeys, snapshot: bool) -> Result<Option<Info>> {
+    trx.get(&keys.info(), snapshot).await?.map(|bytes| Info::decode(&bytes)).transpose()
+}
+
+/// The database's newest sequence.
+pub(crate) async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<Seq> {
+    match trx.get(&instance.keys.last_seq(), true).await? {
+        None => Ok(Seq::zero(instance.incarnation())),
+        Some(stamp) => Seq::from_slice(instance.incarnation(), &stamp),
+    }
+}
+
+/// A range option for one page of rows.
+pub(crate) fn page_of(range: &crate::store::keys::KeyRange, limit: usize, reverse: bool) -> RangeOption<'_> {
+    RangeOption {
+        mode: foundationdb::options::StreamingMode::WantAll,
+        limit: Some(limit),
+        reverse,
+        ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
+    }
+}
+
+fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
+    Document {
+        id: id.to_owned(),
+        rev,
+        deleted,
+        body,
+        revisions: None,
+        revs_info: None,
+        conflicts: None,
+        deleted_conflicts: None,
+        attachments: Vec::new(),
+        local_seq: None,
+    }
+}

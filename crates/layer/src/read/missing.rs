@@ -1,0 +1,137 @@
+//! Which of the revisions that a client names a database does not have.
+
+use std::collections::HashSet;
+
+use flatbed_revtree::RevId;
+
+use crate::document::body::{self, BODY_BYTES_MAX};
+use crate::document::tree::{Leaf, Leaves};
+use crate::error::Result;
+use crate::layer::Inner;
+use crate::read::get::READ_AHEAD;
+use crate::store::keys::DocumentKeys;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// A transaction begins with no further document once it has looked at about so many revisions, named ones and leaves.
+const LOOKS_MAX: usize = 20_000;
+
+/// Leaves whose ancestors are gone through before others have their turn.
+const LEAVES_AT_ONCE: usize = 200;
+
+/// Documents and revisions of them.
+pub(crate) type Named = (String, Vec<RevId>);
+
+/// Looks up which revisions documents do not have.
+pub(crate) struct MissingRevs<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub wanted: &'a [Named],
+}
+
+impl Operation for MissingRevs<'_> {
+    /// For each document, as far as one transaction goes but at least for one, the missing revisions, and the possible
+    /// ancestors of these.
+    type Output = Vec<(Vec<RevId>, Vec<RevId>)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let mut answers = Vec::with_capacity(self.wanted.len());
+        let mut looks = 0;
+        for part in self.wanted.chunks(READ_AHEAD) {
+            let begin = |(id, revs): &Named| {
+                let keys = instance.keys.document(id);
+                let leaves = (!revs.is_empty()).then(|| body::begin_reading(trx, keys.leaves()));
+                (keys, leaves)
+            };
+            let reads: Vec<_> = part.iter().map(begin).collect();
+            for ((_, revs), (keys, leaves)) in part.iter().zip(reads) {
+                if looks > LOOKS_MAX {
+                    return Ok(answers);
+                }
+                let leaves = match leaves {
+                    Some(leaves) => Leaves::decode(&keys, &leaves.finish(trx, BODY_BYTES_MAX).await?)?,
+                    None => Leaves::default(),
+                };
+                looks += revs.len() + leaves.0.len();
+                let missing = missing(trx, &keys, &leaves, revs).await?;
+                let greatest = missing.last().map_or(0, RevId::generation);
+                let ancestors = leaves.0.into_iter().map(|leaf| leaf.rev);
+                let mut ancestors: Vec<_> = ancestors.filter(|leaf| leaf.generation() < greatest).collect();
+                ancestors.sort_unstable_by(|a, b| b.cmp(a));
+                answers.push((missing, ancestors));
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// Those of `revs` that are in none of the leaves' lines, ascending, each once.
+async fn missing(trx: &Transaction, keys: &DocumentKeys, leaves: &Leaves, revs: &[RevId]) -> Result<Vec<RevId>> {
+    let mut sought = Sought::new(revs);
+    sought.strike(leaves.0.iter().map(|leaf| &leaf.rev));
+    for part in leaves.0.chunks(LEAVES_AT_ONCE) {
+        if sought.0.is_empty() {
+            break;
+        }
+        sought.strike(recent(part));
+        tokio::task::yield_now().await;
+    }
+    if !sought.0.is_empty() {
+        let segments = leaves.segments(trx, keys).await?;
+        for part in segments.of(leaves).chunks(LEAVES_AT_ONCE) {
+            sought.strike(part.iter().flat_map(|sealed| &sealed.revisions));
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(sought.left())
+}
+
+fn recent(leaves: &[Leaf]) -> impl Iterator<Item = &RevId> {
+    leaves.iter().flat_map(|leaf| &leaf.ancestry.recent)
+}
+
+/// Revisions that are looked for: the named ones are gone through once, and what the document has once.
+struct Sought<'r>(HashSet<&'r RevId>);
+
+impl<'r> Sought<'r> {
+    fn new(revs: &'r [RevId]) -> Sought<'r> {
+        Sought(revs.iter().collect())
+    }
+
+    /// These are there.
+    fn strike<'k>(&mut self, known: impl Iterator<Item = &'k RevId>) {
+        for rev in known {
+            if self.0.is_empty() {
+                return;
+            }
+            self.0.remove(rev);
+        }
+    }
+
+    /// What was not found, ascending.
+    fn left(self) -> Vec<RevId> {
+        let mut left: Vec<RevId> = self.0.into_iter().cloned().collect();
+        left.sort_unstable();
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_gone_through_once_however_much_is_named() {
+        let rev = |number: usize| RevId::from_parts(2, &number.to_string()).unwrap();
+        // Each name twice, and every other one known.
+        let named: Vec<RevId> = (0..20_000).map(|number| rev(number % 10_000)).collect();
+        let known: Vec<RevId> = (0..5_000).map(|number| rev(2 * number)).collect();
+        let mut sought = Sought::new(&named);
+        let mut looks = 0;
+        sought.strike(known.iter().inspect(|_| looks += 1));
+        assert_eq!(looks, known.len());
+        let left = sought.left();
+        assert_eq!(left.len(), 5_000);
+        assert!(left.is_sorted() && left.iter().all(|rev| !known.contains(rev)));
+    }
+}

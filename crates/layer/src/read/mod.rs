@@ -1,0 +1,6 @@
+//! Reads of documents, and of what lies beside them.
+
+pub(crate) mod all_docs;
+pub(crate) mod get;
+pub(crate) mod local;
+pub(crate) mod missing;

@@ -1,0 +1,596 @@
+//! Every key of the layer, and nothing else: this is the only module that builds or takes apart a key.
+//!
+//! Keys are FoundationDB tuples under one root. design/data-model.md draws them byte by byte.
+#![warn(clippy::indexing_slicing)]
+
+mod document;
+mod tuple;
+mod updates;
+
+use crate::error::Result;
+use crate::store::seq::{STAMP_BYTES, Seq};
+
+use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
+pub(crate) use document::{DocumentKeys, DocumentPart};
+use tuple::{
+    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, take_bytes_at, take_text,
+    take_text_at, under, with_int,
+};
+pub(crate) use tuple::{take_int, take_rev};
+
+/// The newest format of what lies under the root.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+
+/// FoundationDB's own key that every creation, deletion and change of settings bumps.
+pub(crate) const METADATA_VERSION: &[u8] = b"\xff/metadataVersion";
+
+// Under the root.
+const INSTANCE: u64 = 0;
+const DBS: u64 = 1;
+const NEXT_NAMESPACE: u64 = 2;
+const DATA: u64 = 3;
+// 4 to 6: `updates`.
+const MARKS: u64 = 8;
+
+// Under {NS}.
+const META: u64 = 0;
+const FIELDS: u64 = 1;
+const DOC: u64 = 2;
+const BY_SEQ: u64 = 3;
+const ALL_DOCS: u64 = 4;
+const BLOBS: u64 = 5;
+const STAGED: u64 = 6;
+const LOCAL: u64 = 7;
+const ATTACHMENT_DATA: u64 = 8;
+const ATTACHMENT_USES: u64 = 9;
+const PURGES: u64 = 10;
+const LEASES: u64 = 11;
+const RELEASED: u64 = 12;
+
+// Under {NS}/META.
+const LAST_SEQ: u64 = 0;
+
+// Under {NS}/FIELDS.
+const NEXT_ID: u64 = 0;
+const IDS: u64 = 1;
+const NAMES: u64 = 2;
+
+/// A half-open range of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub begin: Vec<u8>,
+    pub end: Vec<u8>,
+}
+
+/// The counters of a database; each is an 8-byte little-endian integer changed by atomic ADD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counter {
+    Documents = 1,
+    DeletedDocuments = 2,
+    ExternalBytes = 3,
+    StoredBytes = 4,
+    /// Of these, the bodies of revisions that are no leaves.
+    SupersededBytes = 5,
+    /// How often something was purged.
+    Purges = 6,
+}
+
+impl Counter {
+    pub(crate) const ALL: [Counter; 6] = [
+        Counter::Documents,
+        Counter::DeletedDocuments,
+        Counter::ExternalBytes,
+        Counter::StoredBytes,
+        Counter::SupersededBytes,
+        Counter::Purges,
+    ];
+}
+
+/// Keys that stand directly under the root.
+#[derive(Debug, Clone)]
+pub(crate) struct RootKeys {
+    prefix: Vec<u8>,
+}
+
+impl RootKeys {
+    /// `root`: any bytes; they become the first element of every key.
+    pub(crate) fn new(root: &[u8]) -> Self {
+        let mut prefix = Vec::new();
+        put_text(&mut prefix, TUPLE_BYTES, root);
+        RootKeys { prefix }
+    }
+
+    /// Keys of all roots, and of others whose keys begin with a byte string.
+    pub(crate) fn every_root() -> KeyRange {
+        KeyRange { begin: vec![TUPLE_BYTES], end: vec![TUPLE_BYTES + 1] }
+    }
+
+    /// The root that a key lies under.
+    pub(crate) fn root_of(key: &[u8]) -> Result<Vec<u8>> {
+        take_bytes_at(key, TUPLE_BYTES).map(|(root, _)| root)
+    }
+
+    /// Behind every key under the root. Only another root, longer by a NUL, has keys that begin with it.
+    pub(crate) fn end(&self) -> Vec<u8> {
+        under(&self.prefix).end
+    }
+
+    pub(crate) fn instance(&self) -> Vec<u8> {
+        with_int(&self.prefix, INSTANCE)
+    }
+
+    pub(crate) fn next_namespace(&self) -> Vec<u8> {
+        with_int(&self.prefix, NEXT_NAMESPACE)
+    }
+
+    pub(crate) fn database(&self, name: &str) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, DBS);
+        put_text(&mut key, TUPLE_STRING, name.as_bytes());
+        key
+    }
+
+    pub(crate) fn databases(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, DBS), end: with_int(&self.prefix, DBS + 1) }
+    }
+
+    /// The name in a key of [`RootKeys::databases`].
+    pub(crate) fn database_name(&self, key: &[u8]) -> Result<String> {
+        take_text(behind(key, &with_int(&self.prefix, DBS)))
+    }
+
+    /// The mark of an operation that began at a time: see [`crate::once`].
+    pub(crate) fn mark(&self, at_ms: u64, token: &[u8; 16]) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, MARKS);
+        put_int(&mut key, at_ms);
+        put_text(&mut key, TUPLE_BYTES, token);
+        key
+    }
+
+    /// The marks of operations that began before a time.
+    pub(crate) fn marks_until(&self, at_ms: u64) -> KeyRange {
+        let begin = with_int(&self.prefix, MARKS);
+        let mut end = begin.clone();
+        put_int(&mut end, at_ms);
+        KeyRange { begin, end }
+    }
+
+    /// Data of every namespace from `namespace` up.
+    pub(crate) fn namespaces_from(&self, namespace: u64) -> KeyRange {
+        KeyRange { begin: self.namespace(namespace).prefix, end: with_int(&self.prefix, DATA + 1) }
+    }
+
+    /// The namespace that a key of [`RootKeys::namespaces_from`] lies in.
+    pub(crate) fn namespace_of(&self, key: &[u8]) -> Result<u64> {
+        take_int(behind(key, &with_int(&self.prefix, DATA))).map(|(namespace, _)| namespace)
+    }
+
+    pub(crate) fn namespace(&self, namespace: u64) -> Keys {
+        let mut prefix = with_int(&self.prefix, DATA);
+        put_int(&mut prefix, namespace);
+        Keys { prefix }
+    }
+}
+
+/// Keys of one database: everything under its {NS}.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    prefix: Vec<u8>,
+}
+
+impl Keys {
+    /// The whole of {NS}.
+    pub(crate) fn all(&self) -> KeyRange {
+        under(&self.prefix)
+    }
+
+    pub(crate) fn last_seq(&self) -> Vec<u8> {
+        self.two(META, LAST_SEQ)
+    }
+
+    pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
+        self.two(META, counter as u64)
+    }
+
+    pub(crate) fn next_field_id(&self) -> Vec<u8> {
+        self.two(FIELDS, NEXT_ID)
+    }
+
+    pub(crate) fn field_id(&self, name: &str) -> Vec<u8> {
+        let mut key = self.two(FIELDS, IDS);
+        put_text(&mut key, TUPLE_STRING, name.as_bytes());
+        key
+    }
+
+    pub(crate) fn field_ids(&self) -> KeyRange {
+        KeyRange { begin: self.two(FIELDS, IDS), end: self.two(FIELDS, IDS + 1) }
+    }
+
+    pub(crate) fn field_id_name(&self, key: &[u8]) -> Result<String> {
+        take_text(behind(key, &self.two(FIELDS, IDS)))
+    }
+
+    pub(crate) fn field_name(&self, id: u64) -> Vec<u8> {
+        let mut key = self.two(FIELDS, NAMES);
+        put_int(&mut key, id);
+        key
+    }
+
+    /// Names of the ids from `id` up.
+    pub(crate) fn field_names_from(&self, id: u64) -> KeyRange {
+        KeyRange { begin: self.field_name(id), end: self.two(FIELDS, NAMES + 1) }
+    }
+
+    pub(crate) fn field_name_id(&self, key: &[u8]) -> Result<u64> {
+        let (id, rest) = take_int(behind(key, &self.two(FIELDS, NAMES)))?;
+        if rest.is_empty() { Ok(id) } else { Err(bad_key()) }
+    }
+
+    pub(crate) fn document(&self, id: &str) -> DocumentKeys {
+        let mut prefix = Vec::with_capacity(self.prefix.len() + id.len() + 48);
+        prefix.extend_from_slice(&self.prefix);
+        put_int(&mut prefix, DOC);
+        put_text(&mut prefix, TUPLE_STRING, id.as_bytes());
+        DocumentKeys { prefix }
+    }
+
+    pub(crate) fn documents(&self) -> KeyRange {
+        KeyRange { begin: self.one(DOC), end: self.one(DOC + 1) }
+    }
+
+    /// The document's id in a key of [`Keys::documents`], and what stands behind it.
+    pub(crate) fn split_document<'k>(&self, key: &'k [u8]) -> Result<(String, DocumentPart, &'k [u8])> {
+        let (id, rest) = take_text_at(behind(key, &self.one(DOC)))?;
+        let (part, rest) = take_int(rest)?;
+        let part = match part {
+            INFO => DocumentPart::Info,
+            BODY => DocumentPart::Body,
+            LEAVES => DocumentPart::Leaf,
+            REVISIONS => DocumentPart::Revision,
+            REVISION_BODIES => DocumentPart::RevisionBody,
+            ANCESTORS => DocumentPart::Ancestors,
+            ATTACHMENTS => DocumentPart::Attachments,
+            _ => return Err(bad_key()),
+        };
+        Ok((id, part, rest))
+    }
+
+    /// All entries of an incarnation.
+    pub(crate) fn by_seq_all(&self, incarnation: u64) -> KeyRange {
+        let prefix = self.two(BY_SEQ, incarnation);
+        under(&prefix)
+    }
+
+    /// Entries of every incarnation.
+    pub(crate) fn by_seq_any(&self) -> KeyRange {
+        KeyRange { begin: self.one(BY_SEQ), end: self.one(BY_SEQ + 1) }
+    }
+
+    pub(crate) fn by_seq(&self, seq: &Seq) -> Vec<u8> {
+        let mut key = self.two(BY_SEQ, seq.incarnation());
+        key.push(TUPLE_VERSIONSTAMP);
+        key.extend_from_slice(seq.stamp());
+        key
+    }
+
+    /// Entries after `seq`.
+    pub(crate) fn by_seq_after(&self, seq: &Seq) -> KeyRange {
+        let mut begin = self.by_seq(seq);
+        begin.push(0);
+        KeyRange { begin, end: self.by_seq_all(seq.incarnation()).end }
+    }
+
+    /// The key for SET_VERSIONSTAMPED_KEY: the stamp's place, then its offset (4 bytes little-endian).
+    pub(crate) fn by_seq_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
+        let mut key = self.two(BY_SEQ, incarnation);
+        key.push(TUPLE_VERSIONSTAMP);
+        let offset = key.len() as u32;
+        key.extend_from_slice(&[0xff; 10]);
+        key.extend_from_slice(&user_version.to_be_bytes());
+        key.extend_from_slice(&offset.to_le_bytes());
+        key
+    }
+
+    pub(crate) fn by_seq_parse(&self, key: &[u8]) -> Result<Seq> {
+        let (incarnation, rest) = take_int(behind(key, &self.one(BY_SEQ)))?;
+        match rest.split_first() {
+            Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Seq::from_slice(incarnation, stamp),
+            _ => Err(bad_key()),
+        }
+    }
+
+    pub(crate) fn all_docs(&self) -> KeyRange {
+        KeyRange { begin: self.one(ALL_DOCS), end: self.one(ALL_DOCS + 1) }
+    }
+
+    pub(crate) fn all_docs_entry(&self, id: &str) -> Vec<u8> {
+        let mut key = self.one(ALL_DOCS);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    pub(crate) fn all_docs_id(&self, key: &[u8]) -> Result<String> {
+        take_text(behind(key, &self.one(ALL_DOCS)))
+    }
+
+    pub(crate) fn blob(&self, blob_id: &[u8]) -> Vec<u8> {
+        let mut key = self.one(BLOBS);
+        put_text(&mut key, TUPLE_BYTES, blob_id);
+        key
+    }
+
+    pub(crate) fn blob_rows(&self, blob_id: &[u8]) -> KeyRange {
+        under(&self.blob(blob_id))
+    }
+
+    pub(crate) fn blobs(&self) -> KeyRange {
+        KeyRange { begin: self.one(BLOBS), end: self.one(BLOBS + 1) }
+    }
+
+    /// The blob's id in a key of [`Keys::blobs`], and the path behind it.
+    pub(crate) fn split_blob<'k>(&self, key: &'k [u8]) -> Result<(Vec<u8>, &'k [u8])> {
+        take_bytes_at(behind(key, &self.one(BLOBS)), TUPLE_BYTES)
+    }
+
+    pub(crate) fn staged(&self, blob_id: &[u8]) -> Vec<u8> {
+        let mut key = self.one(STAGED);
+        put_text(&mut key, TUPLE_BYTES, blob_id);
+        key
+    }
+
+    pub(crate) fn staged_all(&self) -> KeyRange {
+        KeyRange { begin: self.one(STAGED), end: self.one(STAGED + 1) }
+    }
+
+    pub(crate) fn staged_id(&self, key: &[u8]) -> Result<Vec<u8>> {
+        take_bytes_at(behind(key, &self.one(STAGED)), TUPLE_BYTES).map(|(id, _)| id)
+    }
+
+    /// Where the data of a digest lies.
+    pub(crate) fn attachment_data(&self, digest: &[u8]) -> Vec<u8> {
+        let mut key = self.one(ATTACHMENT_DATA);
+        put_text(&mut key, TUPLE_BYTES, digest);
+        key
+    }
+
+    pub(crate) fn attachment_data_all(&self) -> KeyRange {
+        KeyRange { begin: self.one(ATTACHMENT_DATA), end: self.one(ATTACHMENT_DATA + 1) }
+    }
+
+    /// The digest in a key of [`Keys::attachment_data_all`].
+    pub(crate) fn attachment_digest(&self, key: &[u8]) -> Result<Vec<u8>> {
+        take_bytes_at(behind(key, &self.one(ATTACHMENT_DATA)), TUPLE_BYTES).map(|(digest, _)| digest)
+    }
+
+    /// Says that a document has an attachment with the data of a digest.
+    pub(crate) fn attachment_use(&self, digest: &[u8], id: &str) -> Vec<u8> {
+        let mut key = self.one(ATTACHMENT_USES);
+        put_text(&mut key, TUPLE_BYTES, digest);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// All documents that have a digest's data.
+    pub(crate) fn attachment_uses(&self, digest: &[u8]) -> KeyRange {
+        let mut key = self.one(ATTACHMENT_USES);
+        put_text(&mut key, TUPLE_BYTES, digest);
+        under(&key)
+    }
+
+    pub(crate) fn attachment_uses_all(&self) -> KeyRange {
+        KeyRange { begin: self.one(ATTACHMENT_USES), end: self.one(ATTACHMENT_USES + 1) }
+    }
+
+    /// The digest and the document's id in a key of [`Keys::attachment_uses_all`].
+    pub(crate) fn split_attachment_use(&self, key: &[u8]) -> Result<(Vec<u8>, String)> {
+        let (digest, rest) = take_bytes_at(behind(key, &self.one(ATTACHMENT_USES)), TUPLE_BYTES)?;
+        Ok((digest, take_text(rest)?))
+    }
+
+    /// An entry of the queue of lists that left a document: see [`crate::release`].
+    pub(crate) fn released(&self, id: &str, token: &[u8; 16]) -> Vec<u8> {
+        let mut key = self.one(RELEASED);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        put_text(&mut key, TUPLE_BYTES, token);
+        key
+    }
+
+    /// Those of one document.
+    pub(crate) fn released_of(&self, id: &str) -> KeyRange {
+        let mut key = self.one(RELEASED);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        under(&key)
+    }
+
+    pub(crate) fn released_all(&self) -> KeyRange {
+        KeyRange { begin: self.one(RELEASED), end: self.one(RELEASED + 1) }
+    }
+
+    /// The document's id and the token in a key of [`Keys::released_all`].
+    pub(crate) fn split_released(&self, key: &[u8]) -> Result<(String, Vec<u8>)> {
+        let (id, rest) = take_text_at(behind(key, &self.one(RELEASED)))?;
+        Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
+    }
+
+    /// The key of a purge's record for SET_VERSIONSTAMPED_KEY: see [`Keys::by_seq_stamped`].
+    pub(crate) fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
+        let mut key = self.one(PURGES);
+        key.push(TUPLE_VERSIONSTAMP);
+        let offset = key.len() as u32;
+        key.extend_from_slice(&[0xff; 10]);
+        key.extend_from_slice(&user_version.to_be_bytes());
+        key.extend_from_slice(&offset.to_le_bytes());
+        key
+    }
+
+    pub(crate) fn purges(&self) -> KeyRange {
+        KeyRange { begin: self.one(PURGES), end: self.one(PURGES + 1) }
+    }
+
+    /// A part of a local document's record.
+    pub(crate) fn lease(&self, id: &str) -> Vec<u8> {
+        let mut key = self.one(LEASES);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    pub(crate) fn leases(&self) -> KeyRange {
+        KeyRange { begin: self.one(LEASES), end: self.one(LEASES + 1) }
+    }
+
+    /// The id in a key of [`Keys::leases`].
+    pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
+        take_text(behind(key, &self.one(LEASES)))
+    }
+
+    pub(crate) fn local(&self, id: &str, part: u64) -> Vec<u8> {
+        let mut key = self.one(LOCAL);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        put_int(&mut key, part);
+        key
+    }
+
+    /// All parts of a local document's record.
+    pub(crate) fn local_parts(&self, id: &str) -> KeyRange {
+        let mut key = self.one(LOCAL);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        under(&key)
+    }
+
+    pub(crate) fn locals(&self) -> KeyRange {
+        KeyRange { begin: self.one(LOCAL), end: self.one(LOCAL + 1) }
+    }
+
+    /// The id and part in a key of [`Keys::locals`].
+    pub(crate) fn split_local(&self, key: &[u8]) -> Result<(String, u64)> {
+        let (id, rest) = take_text_at(behind(key, &self.one(LOCAL)))?;
+        match take_int(rest)? {
+            (part, []) => Ok((id, part)),
+            _ => Err(bad_key()),
+        }
+    }
+
+    /// Which subspace of {NS} a key lies in, for the checker; `None` for a place that this format does not have.
+    pub(crate) fn subspace(&self, key: &[u8]) -> Option<Subspace> {
+        let (first, rest) = take_int(key.strip_prefix(self.prefix.as_slice())?).ok()?;
+        Some(match first {
+            META => match take_int(rest).ok()? {
+                (LAST_SEQ, []) => Subspace::LastSeq,
+                (counter, []) if (1..=6).contains(&counter) => Subspace::Counter,
+                _ => return None,
+            },
+            FIELDS => match take_int(rest).ok()? {
+                (NEXT_ID, []) => Subspace::NextFieldId,
+                (IDS, _) => Subspace::FieldId,
+                (NAMES, _) => Subspace::FieldName,
+                _ => return None,
+            },
+            DOC => Subspace::Document,
+            BY_SEQ => Subspace::BySeq,
+            ALL_DOCS => Subspace::AllDocs,
+            BLOBS => Subspace::Blob,
+            STAGED => Subspace::Staged,
+            LOCAL => Subspace::Local,
+            ATTACHMENT_DATA => Subspace::AttachmentData,
+            ATTACHMENT_USES => Subspace::AttachmentUse,
+            PURGES => Subspace::Purge,
+            LEASES => Subspace::Lease,
+            RELEASED => Subspace::Released,
+            _ => return None,
+        })
+    }
+
+    fn one(&self, subspace: u64) -> Vec<u8> {
+        with_int(&self.prefix, subspace)
+    }
+
+    fn two(&self, subspace: u64, second: u64) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, subspace);
+        put_int(&mut key, second);
+        key
+    }
+}
+
+/// A subspace of {NS}.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subspace {
+    LastSeq,
+    Counter,
+    NextFieldId,
+    FieldId,
+    FieldName,
+    Document,
+    BySeq,
+    AllDocs,
+    Blob,
+    Staged,
+    Local,
+    AttachmentData,
+    AttachmentUse,
+    Purge,
+    Lease,
+    Released,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatbed_revtree::RevId;
+    use foundationdb::tuple::{Bytes, Versionstamp, pack};
+    use proptest::prelude::*;
+
+    fn keys() -> Keys {
+        RootKeys::new(b"r").namespace(300)
+    }
+
+    #[test]
+    fn keys_are_tuples() {
+        let root = Bytes::from(b"r".to_vec());
+        let document = keys().document("a\0é");
+        assert_eq!(document.info(), pack(&(root.clone(), 3, 300, 2, "a\0é", 0)));
+        assert_eq!(document.body(), pack(&(root.clone(), 3, 300, 2, "a\0é", 1)));
+        let rev = RevId::new(70_000, [0; 16]);
+        let hash = Bytes::from([0_u8; 16].to_vec());
+        assert_eq!(document.leaf(false, &rev), pack(&(root.clone(), 3, 300, 2, "a\0é", 2, 1, 70_000, hash.clone())));
+        let text: RevId = "2-xy".parse().unwrap();
+        assert_eq!(document.revision(&text), pack(&(root.clone(), 3, 300, 2, "a\0é", 3, 2, "xy")));
+        let stamp = Versionstamp::complete([7; 10], 9);
+        let mut bytes = [7_u8; 12];
+        bytes[10..].copy_from_slice(&9_u16.to_be_bytes());
+        assert_eq!(keys().by_seq(&Seq::new(1, bytes)), pack(&(root, 3, 300, 3, 1, stamp)));
+    }
+
+    #[test]
+    fn latest_is_info_and_body_alone() {
+        let document = keys().document("d");
+        let range = document.latest();
+        let inside = |key: &[u8]| range.begin.as_slice() <= key && key < range.end.as_slice();
+        assert!(inside(&document.info()) && inside(&document.body()));
+        let mut row = document.body();
+        row.extend_from_slice(&[0xff; 8]);
+        assert!(inside(&row));
+        assert!(!inside(&document.leaf(true, &RevId::new(1, [0; 16]))));
+        assert!(!inside(&keys().document("d\0").info()) && !inside(&keys().document("").info()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_taken(id in ".{0,40}", generation in 0..1_u64 << 53, hash in "[0-9a-f]{32}|.{1,50}") {
+            let rev = RevId::from_parts(generation, &hash).unwrap();
+            let keys = keys();
+            let key = keys.document(&id).leaf(true, &rev);
+            let (found, part, rest) = keys.split_document(&key).unwrap();
+            prop_assert_eq!((found, part), (id.clone(), DocumentPart::Leaf));
+            let (not_deleted, rest) = take_int(rest).unwrap();
+            prop_assert_eq!(not_deleted, 0);
+            prop_assert_eq!(take_rev(rest).unwrap(), (rev, &b""[..]));
+            prop_assert_eq!(keys.all_docs_id(&keys.all_docs_entry(&id)).unwrap(), id);
+        }
+
+        #[test]
+        fn foreign_keys_do_not_panic(key in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let keys = keys();
+            let _ = (keys.split_document(&key), keys.by_seq_parse(&key), keys.all_docs_id(&key), keys.subspace(&key));
+            let _ = (keys.split_blob(&key), keys.staged_id(&key), keys.field_name_id(&key), take_rev(&key));
+        }
+    }
+}

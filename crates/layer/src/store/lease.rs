@@ -1,0 +1,245 @@
+//! Leases: something that one process at a time may do, and that another takes over when that one is gone.
+//!
+//! No clock is compared with another's. An owner changes its record from time to time; whoever has seen a record
+//! unchanged for the time agreed on, by its own clock, may take it over, and does so only if it still is unchanged. An
+//! owner that could not change its record for less than that time knows that it may be superseded, and stops.
+
+use std::time::{Duration, Instant};
+
+use prost::Message;
+
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::layer::Inner;
+use crate::read::get::page_of;
+use crate::store::keys::KeyRange;
+use crate::store::once::Once;
+use crate::store::proto;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// Identifies one process, made anew whenever it starts.
+pub type Owner = [u8; 16];
+
+/// The longest state of a lease: it is written together with others.
+pub const LEASE_STATE_BYTES_MAX: usize = 50_000;
+
+/// Leases of a page.
+const PAGE_LEASES_MAX: usize = 200;
+
+/// A lease as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lease {
+    owner: Vec<u8>,
+    beats: u64,
+    /// What its last owner told.
+    pub state: Vec<u8>,
+}
+
+impl Lease {
+    fn read(bytes: &[u8]) -> Result<Lease> {
+        let proto::Lease { owner, beats, state } = proto::Lease::decode(bytes)?;
+        Ok(Lease { owner, beats, state })
+    }
+
+    /// Whether nothing was done with it between two looks at it: its state is what it was, too.
+    fn is_still(&self, other: &Lease) -> bool {
+        self.owner == other.owner && self.beats == other.beats
+    }
+
+    /// Whether somebody else than `owner` has it.
+    pub fn is_of_another(&self, owner: &Owner) -> bool {
+        !self.owner.is_empty() && self.owner != owner
+    }
+}
+
+/// Until when the owner of a lease may act on it whose last successful [`Database::take_lease`] or
+/// [`Database::hold_lease`] began at `begun`: others wait for `silence_max`, and a third of that is left for clocks that
+/// run apart and for what stops late.
+pub fn valid_until(begun: Instant, silence_max: Duration) -> Instant {
+    begun + silence_max * 2 / 3
+}
+
+/// A lease as one process has seen it, and since when it is so, by that process' clock. Its state is not kept: whenever that
+/// changes, another beat is counted.
+#[derive(Debug, Clone)]
+pub struct Sighting {
+    lease: Lease,
+    since: Instant,
+}
+
+impl Sighting {
+    /// Seen by a read that ended at `now`.
+    pub fn new(lease: Lease, now: Instant) -> Sighting {
+        let lease = Lease { state: Vec::new(), ..lease };
+        Sighting { lease, since: now }
+    }
+
+    /// Seen again.
+    pub fn update(&mut self, lease: Lease, now: Instant) {
+        if !self.lease.is_still(&lease) {
+            *self = Sighting::new(lease, now);
+        }
+    }
+
+    /// The lease, for [`Database::take_lease`], if nothing was heard of its owner for `silence_max`.
+    pub fn stale(&self, now: Instant, silence_max: Duration) -> Option<&Lease> {
+        (now.saturating_duration_since(self.since) >= silence_max).then_some(&self.lease)
+    }
+}
+
+/// What became of an attempt to take a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TakenLease {
+    /// It is ours; the state is what the last owner told.
+    Ours(Lease),
+    /// Another has it.
+    Others(Lease),
+}
+
+impl Database {
+    /// Takes a lease that nobody has, that is `owner`'s already, or that still is as it was in `stale`, seen so for
+    /// longer than its owner may be silent.
+    pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
+        let first_beat = u64::from_le_bytes(random);
+        let mut take = Take { inner: &self.inner, name: &self.name, id, owner, stale, first_beat };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut take).await
+    }
+
+    /// Says that `owner` is still there, and what it has to tell (at most [`LEASE_STATE_BYTES_MAX`] bytes). False: the
+    /// lease is no longer its. With `release` the lease is given up, and its state stays.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for a longer state.
+    pub async fn hold_lease(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
+        if state.len() > LEASE_STATE_BYTES_MAX {
+            return Err(Error::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")));
+        }
+        let mut hold = Hold { inner: &self.inner, name: &self.name, id, owner, state, release, released: false };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut hold).await
+    }
+
+    /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
+    pub async fn drop_lease(&self, id: &str) -> Result<()> {
+        let mut drop = Remove::new(&self.inner, &self.name, id)?;
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await
+    }
+
+    /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end.
+    pub async fn leases(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>> {
+        self.read(&mut List { inner: &self.inner, name: &self.name, after }).await
+    }
+}
+
+struct Take<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    owner: &'a Owner,
+    stale: Option<&'a Lease>,
+    /// Of a lease that is not there: one that was dropped and taken again by the same owner is another one.
+    first_beat: u64,
+}
+
+impl Operation for Take<'_> {
+    type Output = TakenLease;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<TakenLease> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let key = instance.keys.lease(self.id);
+        let found = trx.get(&key, false).await?;
+        let found = match found {
+            Some(bytes) => Lease::read(&bytes)?,
+            None => Lease { beats: self.first_beat, ..Lease::default() },
+        };
+        // An own earlier attempt's commit is seen as ours.
+        let is_free = !found.is_of_another(self.owner) || self.stale.is_some_and(|stale| stale.is_still(&found));
+        if !is_free {
+            return Ok(TakenLease::Others(found));
+        }
+        let (owner, beats) = (self.owner.to_vec(), found.beats.wrapping_add(1));
+        trx.set(&key, &proto::Lease { owner, beats, state: found.state.clone() }.encode_to_vec());
+        Ok(TakenLease::Ours(found))
+    }
+}
+
+struct Hold<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    owner: &'a Owner,
+    state: &'a [u8],
+    release: bool,
+    /// An attempt has released it, and its commit may have happened.
+    released: bool,
+}
+
+impl Operation for Hold<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let key = instance.keys.lease(self.id);
+        let found = trx.get(&key, false).await?;
+        let found = found.map(|bytes| Lease::read(&bytes)).transpose()?.unwrap_or_default();
+        if found.owner != self.owner {
+            return Ok(attempt.maybe_committed && self.released);
+        }
+        self.released |= self.release;
+        let owner = if self.release { Vec::new() } else { self.owner.to_vec() };
+        let record = proto::Lease { owner, beats: found.beats.wrapping_add(1), state: self.state.to_vec() };
+        trx.set(&key, &record.encode_to_vec());
+        Ok(true)
+    }
+}
+
+pub(crate) struct Remove<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    once: Once,
+}
+
+impl<'a> Remove<'a> {
+    pub(crate) fn new(inner: &'a Inner, name: &'a str, id: &'a str) -> Result<Remove<'a>> {
+        Ok(Remove { inner, name, id, once: Once::new(inner)? })
+    }
+}
+
+impl Operation for Remove<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        // Another may have taken it since.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(());
+        }
+        self.once.mark(trx);
+        trx.clear(&instance.keys.lease(self.id));
+        Ok(())
+    }
+}
+
+struct List<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    after: Option<&'a str>,
+}
+
+impl Operation for List<'_> {
+    type Output = Vec<(String, Lease)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let KeyRange { mut begin, end } = instance.keys.leases();
+        if let Some(after) = self.after {
+            begin = instance.keys.lease(after);
+            begin.push(0);
+        }
+        let range = KeyRange { begin, end };
+        let rows = trx.get_range(&page_of(&range, PAGE_LEASES_MAX, false), 1, true).await?;
+        rows.iter().map(|row| Ok((instance.keys.lease_id(row.key())?, Lease::read(row.value())?))).collect()
+    }
+}

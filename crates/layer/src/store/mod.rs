@@ -1,0 +1,16 @@
+//! Keys, records and transactions: what the layer knows of FoundationDB.
+
+pub(crate) mod counted;
+pub(crate) mod keys;
+pub(crate) mod lease;
+pub(crate) mod once;
+#[rustfmt::skip]
+#[allow(unreachable_pub, reason = "generated")]
+pub(crate) mod proto;
+pub(crate) mod records;
+pub(crate) mod room;
+pub(crate) mod root;
+pub(crate) mod seq;
+pub(crate) mod transaction;
+pub mod waits;
+pub(crate) mod watches;

@@ -1,0 +1,275 @@
+//! Between the protobuf messages and what they mean.
+
+use std::cmp::Ordering;
+
+use flatbed_revtree::{Ancestry, Hash, RevId, Sealed};
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::store::keys::FORMAT_VERSION;
+use crate::store::proto;
+use crate::store::seq::STAMP_BYTES;
+
+/// Where in an encoded `DocumentInfo` the sequence's 12 bytes stand: behind the first field's tag and length.
+pub(crate) const INFO_STAMP_OFFSET: u32 = 2;
+
+pub(crate) fn revision_message(rev: &RevId) -> proto::Revision {
+    let (md5, text) = match rev.hash() {
+        Hash::Md5(md5) => (md5.to_vec(), String::new()),
+        Hash::Text(text) => (Vec::new(), text.to_string()),
+    };
+    proto::Revision { generation: rev.generation(), md5, text }
+}
+
+pub(crate) fn revision(message: Option<&proto::Revision>) -> Result<RevId> {
+    let message = message.ok_or_else(|| Error::Corrupt("a record has no revision".into()))?;
+    if message.md5.is_empty() {
+        return RevId::from_parts(message.generation, &message.text).map_err(|_| bad("a revision"));
+    }
+    let md5 = message.md5.as_slice().try_into().map_err(|_| bad("a revision's hash"))?;
+    Ok(RevId::new(message.generation, md5))
+}
+
+/// Where a revision's body lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BodyPlace {
+    /// Under the document: BODY for the winner, REVISION_BODIES for others.
+    Rows,
+    /// Written ahead, under this id.
+    Blob(Vec<u8>),
+}
+
+/// A document's info record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub stamp: [u8; STAMP_BYTES],
+    pub winner: RevId,
+    pub deleted: bool,
+    pub leaf_count: u32,
+    pub place: BodyPlace,
+    pub external_bytes: u64,
+    pub stored_bytes: u64,
+    pub has_attachments: bool,
+}
+
+impl Info {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let message = proto::DocumentInfo::decode(bytes)?;
+        Ok(Info {
+            stamp: message.sequence.as_slice().try_into().map_err(|_| bad("a document's sequence"))?,
+            winner: revision(message.winner.as_ref())?,
+            deleted: message.deleted,
+            leaf_count: message.leaf_count,
+            place: place(message.blob_id),
+            external_bytes: message.external_bytes,
+            stored_bytes: message.stored_bytes,
+            has_attachments: message.has_attachments,
+        })
+    }
+
+    /// The operand of SET_VERSIONSTAMPED_VALUE: the record with the stamp's place at [`INFO_STAMP_OFFSET`], then that
+    /// offset (4 bytes little-endian). `self.stamp` is not used but for its last two bytes, the user version.
+    pub(crate) fn encode_stamped(&self) -> Vec<u8> {
+        let message = proto::DocumentInfo {
+            sequence: self.stamp.to_vec(),
+            winner: Some(revision_message(&self.winner)),
+            deleted: self.deleted,
+            leaf_count: self.leaf_count,
+            blob_id: blob_id(&self.place),
+            external_bytes: self.external_bytes,
+            stored_bytes: self.stored_bytes,
+            has_attachments: self.has_attachments,
+        };
+        let mut out = Vec::with_capacity(message.encoded_len() + 4);
+        // A Vec grows: encoding into it cannot fail for want of room.
+        message.encode_raw(&mut out);
+        out.extend_from_slice(&INFO_STAMP_OFFSET.to_le_bytes());
+        out
+    }
+}
+
+/// The operand of SET_VERSIONSTAMPED_VALUE that gives an info record another stamp and leaves the rest; `None`: the record does
+/// not bear the stamp that it should.
+pub(crate) fn stamped_anew(info: &[u8], stamp: &[u8; STAMP_BYTES], user_version: u16) -> Option<Vec<u8>> {
+    let begin = INFO_STAMP_OFFSET as usize;
+    let mut operand = info.to_vec();
+    let place = operand.get_mut(begin..begin + STAMP_BYTES)?;
+    if place != stamp || info.first_chunk() != Some(&[0x0a, STAMP_BYTES as u8]) {
+        return None;
+    }
+    place[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
+    operand.extend_from_slice(&INFO_STAMP_OFFSET.to_le_bytes());
+    Some(operand)
+}
+
+/// A revision's own record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RevisionRecord {
+    pub token: Vec<u8>,
+    pub deleted: bool,
+    pub external_bytes: u64,
+    pub stored_bytes: u64,
+    pub place: BodyPlace,
+    pub body_dropped: bool,
+    pub has_attachments: bool,
+}
+
+impl RevisionRecord {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let message = proto::RevisionInfo::decode(bytes)?;
+        Ok(RevisionRecord {
+            token: message.token,
+            deleted: message.deleted,
+            external_bytes: message.external_bytes,
+            stored_bytes: message.stored_bytes,
+            place: place(message.blob_id),
+            body_dropped: message.body_dropped,
+            has_attachments: message.has_attachments,
+        })
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        proto::RevisionInfo {
+            token: self.token.clone(),
+            deleted: self.deleted,
+            external_bytes: self.external_bytes,
+            stored_bytes: self.stored_bytes,
+            blob_id: blob_id(&self.place),
+            body_dropped: self.body_dropped,
+            has_attachments: self.has_attachments,
+        }
+        .encode_to_vec()
+    }
+}
+
+/// The value of a LEAVES key. The revision in the key is one generation above the first ancestor.
+pub(crate) fn encode_ancestry(ancestry: &Ancestry) -> Vec<u8> {
+    let (ancestors_md5, ancestors_text) = hashes(&ancestry.recent);
+    let sealed = ancestry.sealed.as_ref().map(revision_message);
+    proto::Leaf { ancestors_md5, ancestors_text, sealed_count: ancestry.sealed_count, sealed }.encode_to_vec()
+}
+
+pub(crate) fn decode_ancestry(leaf: &RevId, bytes: &[u8]) -> Result<Ancestry> {
+    let message = proto::Leaf::decode(bytes)?;
+    let newest = leaf.generation().checked_sub(1);
+    let recent = revisions(newest, &message.ancestors_md5, &message.ancestors_text)?;
+    let sealed = message.sealed.as_ref().map(|newest| revision(Some(newest))).transpose()?;
+    if sealed.is_some() != (message.sealed_count > 0) {
+        return Err(bad("ancestors"));
+    }
+    Ok(Ancestry { recent, sealed, sealed_count: message.sealed_count })
+}
+
+pub(crate) fn encode_segment(sealed: &Sealed) -> Vec<u8> {
+    let (ancestors_md5, ancestors_text) = hashes(&sealed.revisions);
+    let next = sealed.next.as_ref().map(revision_message);
+    proto::AncestorSegment { ancestors_md5, ancestors_text, next }.encode_to_vec()
+}
+
+/// The segment under the key of `newest`.
+pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<Sealed> {
+    let message = proto::AncestorSegment::decode(bytes)?;
+    let revisions = revisions(Some(newest.generation()), &message.ancestors_md5, &message.ancestors_text)?;
+    if revisions.first() != Some(newest) {
+        return Err(bad("ancestors"));
+    }
+    let next = message.next.as_ref().map(|next| revision(Some(next))).transpose()?;
+    Ok(Sealed { revisions, next })
+}
+
+pub(crate) fn check_format(what: &str, found: u32) -> Result<()> {
+    match found.cmp(&FORMAT_VERSION) {
+        Ordering::Greater => Err(Error::FormatTooNew { what: what.to_owned(), found, known: FORMAT_VERSION }),
+        Ordering::Less => Err(Error::FormatTooOld { what: what.to_owned(), found, known: FORMAT_VERSION }),
+        Ordering::Equal => Ok(()),
+    }
+}
+
+fn hashes(revisions: &[RevId]) -> (Vec<u8>, Vec<String>) {
+    let all_md5 = revisions.iter().all(|rev| matches!(rev.hash(), Hash::Md5(_)));
+    if all_md5 {
+        (revisions.iter().flat_map(|rev| rev.hash_bytes().iter().copied()).collect(), Vec::new())
+    } else {
+        (Vec::new(), revisions.iter().map(RevId::hash_text).collect())
+    }
+}
+
+fn revisions(newest: Option<u64>, md5: &[u8], text: &[String]) -> Result<Vec<RevId>> {
+    let generation =
+        |at: usize| newest.and_then(|newest| newest.checked_sub(at as u64)).ok_or_else(|| bad("ancestors"));
+    if !md5.len().is_multiple_of(16) || !(md5.is_empty() || text.is_empty()) {
+        return Err(bad("ancestors"));
+    }
+    let from_md5 = md5.chunks_exact(16).enumerate().map(|(at, hash)| {
+        let hash = hash.try_into().map_err(|_| bad("ancestors"))?;
+        Ok(RevId::new(generation(at)?, hash))
+    });
+    let from_text = text
+        .iter()
+        .enumerate()
+        .map(|(at, hash)| RevId::from_parts(generation(at)?, hash).map_err(|_| bad("ancestors")));
+    from_md5.chain(from_text).collect()
+}
+
+fn place(blob_id: Vec<u8>) -> BodyPlace {
+    if blob_id.is_empty() { BodyPlace::Rows } else { BodyPlace::Blob(blob_id) }
+}
+
+fn blob_id(place: &BodyPlace) -> Vec<u8> {
+    match place {
+        BodyPlace::Rows => Vec::new(),
+        BodyPlace::Blob(id) => id.clone(),
+    }
+}
+
+fn bad(what: &str) -> Error {
+    Error::Corrupt(format!("{what} cannot be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_stamp_stands_where_it_is_written() {
+        let info = Info {
+            stamp: [0xee; STAMP_BYTES],
+            winner: "3-28390acbb2afb09d34e8e35d2d2211ad".parse().unwrap(),
+            deleted: true,
+            leaf_count: 1,
+            place: BodyPlace::Blob(vec![9; 16]),
+            external_bytes: 7,
+            stored_bytes: 8,
+            has_attachments: true,
+        };
+        let mut operand = info.encode_stamped();
+        assert_eq!(operand[2..14], [0xee; 12]);
+        assert_eq!(operand.split_off(operand.len() - 4), INFO_STAMP_OFFSET.to_le_bytes());
+        assert_eq!(Info::decode(&operand).unwrap(), info);
+        let mut anew = stamped_anew(&operand, &info.stamp, 0x0102).expect("its stamp");
+        anew.truncate(operand.len());
+        let stamp = [&info.stamp[..10], &[1, 2]].concat().try_into().unwrap();
+        assert_eq!(Info::decode(&anew).unwrap(), Info { stamp, ..info.clone() });
+        assert_eq!(stamped_anew(&operand, &stamp, 0), None);
+        assert!((0..operand.len()).all(|cut| stamped_anew(&operand[..cut.min(13)], &info.stamp, 0).is_none()));
+    }
+
+    proptest! {
+        #[test]
+        fn ancestries_round_trip(hashes in proptest::collection::vec("[0-9a-f]{32}|[a-z]{1,9}", 0..70), sealed: bool) {
+            let leaf = RevId::from_parts(100, "x").unwrap();
+            let recent = hashes.iter().enumerate();
+            let recent = recent.map(|(i, hash)| RevId::from_parts(99 - i as u64, hash).unwrap()).collect();
+            let (sealed_count, next) = (u64::from(sealed), sealed.then(|| RevId::from_parts(9, "y").unwrap()));
+            let ancestry = Ancestry { recent, sealed: next, sealed_count };
+            prop_assert_eq!(decode_ancestry(&leaf, &encode_ancestry(&ancestry)).unwrap(), ancestry);
+        }
+
+        #[test]
+        fn foreign_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let leaf = RevId::from_parts(1, "x").unwrap();
+            let _ = (Info::decode(&bytes), RevisionRecord::decode(&bytes), decode_ancestry(&leaf, &bytes));
+        }
+    }
+}

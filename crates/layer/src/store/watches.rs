@@ -1,0 +1,191 @@
+//! Which databases' `last_seq` is watched, and which are looked at from time to time.
+//!
+//! FoundationDB allows a connection 10,000 watches. Where more databases than that are followed, the ones that changed last
+//! have a watch each, and the others share a poll: one transaction looks at hundreds of them. A change that the poll finds
+//! takes the watch of the database that has been quiet for the longest time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use foundationdb::FdbError;
+
+use crate::error::Result;
+use crate::feed::hub::{Hub, SAFETY_REREAD};
+use crate::layer::Inner;
+use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
+
+/// How often what is not watched is looked at.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+
+/// Databases looked at in one transaction.
+const POLLED_AT_ONCE: usize = 500;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Watches {
+    max: usize,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    /// When a database that is watched changed last, by a count of changes.
+    watched: HashMap<u64, u64>,
+    /// The same the other way round, the quietest first.
+    quietest: BTreeMap<u64, (u64, Weak<Hub>)>,
+    changes: u64,
+    polled: HashMap<u64, Weak<Hub>>,
+    is_polling: bool,
+}
+
+impl Watches {
+    /// At most `max` watches at once.
+    pub(crate) fn new(max: usize) -> Watches {
+        Watches { max, places: Mutex::default() }
+    }
+
+    /// Whether a hub may watch. `has_changed`: its database has, since the last time that it asked.
+    pub(crate) fn may_watch(&self, inner: &Arc<Inner>, hub: &Arc<Hub>, has_changed: bool) -> bool {
+        let mut places = self.lock();
+        let place = places.watched.get(&hub.namespace).copied();
+        if place.is_some() && !has_changed {
+            return true;
+        }
+        if place.is_none() && places.watched.len() >= self.max {
+            let quietest = if has_changed { places.quietest.pop_first() } else { None };
+            let Some((_, (namespace, quietest))) = quietest else {
+                places.poll(inner, hub);
+                return false;
+            };
+            places.watched.remove(&namespace);
+            // Told to look again, it finds that it has no place any more, and is polled.
+            quietest.upgrade().inspect(|hub| hub.look());
+        }
+        if let Some(place) = place {
+            places.quietest.remove(&place);
+        }
+        places.changes += 1;
+        let place = places.changes;
+        places.watched.insert(hub.namespace, place);
+        places.quietest.insert(place, (hub.namespace, Arc::downgrade(hub)));
+        places.polled.remove(&hub.namespace);
+        true
+    }
+
+    /// A hub ends.
+    pub(crate) fn leave(&self, hub: &Hub) {
+        let mut places = self.lock();
+        if let Some(place) = places.watched.remove(&hub.namespace) {
+            places.quietest.remove(&place);
+        }
+        places.polled.remove(&hub.namespace);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that are polled; `None`: there are none, and the poll ends.
+    fn polled(&self) -> Option<Vec<Arc<Hub>>> {
+        let mut places = self.lock();
+        places.polled.retain(|_, hub| hub.strong_count() > 0);
+        places.is_polling = !places.polled.is_empty();
+        places.is_polling.then(|| places.polled.values().filter_map(Weak::upgrade).collect())
+    }
+}
+
+impl Places {
+    fn poll(&mut self, inner: &Arc<Inner>, hub: &Arc<Hub>) {
+        self.polled.insert(hub.namespace, Arc::downgrade(hub));
+        if !self.is_polling {
+            self.is_polling = true;
+            tokio::spawn(poll(Arc::downgrade(inner)));
+        }
+    }
+}
+
+async fn poll(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(POLL_EVERY).await;
+        let Some(inner) = inner.upgrade().filter(|inner| !inner.is_closing()) else { return };
+        let Some(hubs) = inner.watches.polled() else { return };
+        for hubs in hubs.chunks(POLLED_AT_ONCE) {
+            let mut look = Look { hubs };
+            match transaction::read(&inner.db, &inner.metrics, &mut look).await {
+                Ok(changed) => changed.into_iter().for_each(|hub| hub.look()),
+                Err(error) => tracing::debug!(%error, "databases without a watch could not be looked at"),
+            }
+        }
+        inner.metrics.polls.add(1);
+    }
+}
+
+/// Looks which databases have changed.
+struct Look<'a> {
+    hubs: &'a [Arc<Hub>],
+}
+
+impl<'a> Operation for Look<'a> {
+    type Output = Vec<&'a Arc<Hub>>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let reads: Vec<_> = self.hubs.iter().map(|hub| trx.get(&hub.keys.last_seq(), true)).collect();
+        let mut changed = Vec::new();
+        for (hub, read) in self.hubs.iter().zip(reads) {
+            if !hub.is_drained_to(read.await?.as_deref()) {
+                changed.push(hub);
+            }
+        }
+        Ok(changed)
+    }
+}
+
+/// Waits until a database is there, on a watch, or until the server stops.
+pub(crate) async fn wait_until_there(inner: &Inner, name: &str) -> Result<()> {
+    let key = inner.keys.database(name);
+    let mut closing = inner.closing.subscribe();
+    loop {
+        let (value, fired) = bounded(arm(inner, &key)).await?;
+        if !value.is_empty() || inner.is_closing() {
+            return Ok(());
+        }
+        tokio::select! {
+            fired = fired => fired?,
+            () = tokio::time::sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+            _ = closing.wait_for(|closing| *closing) => return Ok(()),
+        }
+    }
+}
+
+/// Reads a key and sets the watch on it in the same transaction. What is not there reads as empty.
+pub(crate) async fn arm(
+    inner: &Inner,
+    key: &[u8],
+) -> Result<(Vec<u8>, impl Future<Output = foundationdb::FdbResult<()>> + use<>)> {
+    let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
+    loop {
+        inner.metrics.transactions.add(1);
+        let read = trx.get(key, true).await;
+        let error = match read {
+            Ok(value) => {
+                let value = value.as_deref().map(<[u8]>::to_vec).unwrap_or_default();
+                let fired = trx.watch(key);
+                match trx.commit().await {
+                    Ok(_) => {
+                        inner.metrics.watches_set.add(1);
+                        return Ok((value, fired));
+                    }
+                    Err(failed) => {
+                        note(&inner.metrics, FdbError::from_code(failed.code()));
+                        trx = failed.on_error().await?;
+                        continue;
+                    }
+                }
+            }
+            Err(error) => error,
+        };
+        note(&inner.metrics, error);
+        trx = trx.on_error(error).await?;
+    }
+}

@@ -1,0 +1,433 @@
+//! Writing documents: one transaction for a batch, each document with its own result.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flatbed_revtree::RevId;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::SemaphorePermit;
+
+use crate::database::Database;
+use crate::document::attachments;
+use crate::document::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
+use crate::document::edit::{Edit, Updated, check_document_id};
+use crate::document::staging;
+use crate::document::tree::Leaves;
+use crate::error::{Error, Result};
+use crate::index::maintainers::maintainers;
+use crate::instance::Instance;
+use crate::judge::validate;
+use crate::layer::{Inner, random_id};
+use crate::store::keys::DocumentKeys;
+use crate::store::records::{BodyPlace, Info, RevisionRecord};
+use crate::store::room::Room;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::write::document_write::{DocumentWrite, OldRead};
+
+/// Most documents of one transaction.
+const BATCH_DOCUMENTS_MAX: usize = 250;
+
+/// What a batch is begun with, in bytes of new bodies.
+const BATCH_BYTES_MAX: u64 = 300_000;
+
+/// A transaction takes no further document beyond this, new bodies and superseded ones together.
+const TRANSACTION_BYTES_MAX: u64 = 850_000;
+
+/// What a transaction of writes takes up with dropping what lies beyond the limit of revisions; the rest is left to later
+/// ones.
+const DROPPED_BYTES_MAX: u64 = 250_000;
+
+/// Batches of one request that are under way at once.
+const BATCHES_AT_ONCE: usize = 4;
+
+/// A transaction that has failed more often than this takes half the documents, and half of these at each further failure.
+const WHOLE_FAILURES_MAX: u32 = 4;
+
+/// A request that has gone through so many leaves takes turns with others like it, a transaction at a time: all together
+/// they take one processor.
+const LEAVES_BEFORE_TURNS: u64 = 500_000;
+
+/// How often edits are validated anew because what validates has changed under them.
+const VALIDATORS_MAX: usize = 32;
+
+/// How often a write begins anew because the database was deleted and created again, or restored, under it.
+const INSTANCES_MAX: usize = 8;
+
+/// The leaves that a request's edits have gone through: an edit of a document reads all of them, whatever its own size.
+/// Its task goes on when the client has gone, so that the work itself must have a bound.
+#[derive(Debug)]
+pub(crate) struct Work {
+    leaves: AtomicU64,
+    leaves_max: u64,
+}
+
+impl Work {
+    pub(crate) fn new(inner: &Inner) -> Work {
+        Work { leaves: AtomicU64::new(0), leaves_max: inner.options.leaves_read_max }
+    }
+
+    /// An edit of a document with so many leaves is about to be made.
+    fn begin_edit(&self, leaves: u32) -> Result<()> {
+        // The only leaf comes with the document.
+        if leaves < 2 {
+            return Ok(());
+        }
+        let before = self.leaves.fetch_add(u64::from(leaves), Ordering::Relaxed);
+        if before >= self.leaves_max { Err(Error::TooManyEdits) } else { Ok(()) }
+    }
+
+    /// Waits for its turn, where the request has taken much already.
+    async fn turn<'i>(&self, inner: &'i Inner) -> Option<SemaphorePermit<'i>> {
+        if self.leaves.load(Ordering::Relaxed) < LEAVES_BEFORE_TURNS {
+            return None;
+        }
+        inner.heavy_writes.acquire().await.ok()
+    }
+}
+
+/// Writes edits; one result each, in order. Several edits of one document are made one after the other.
+pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+    let (inner, name) = (&*database.inner, &*database.name);
+    let mut results: Vec<Option<Result<Updated>>> = Vec::new();
+    results.resize_with(edits.len(), || None);
+    let mut waves: Vec<Vec<usize>> = Vec::new();
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    for (at, edit) in edits.iter().enumerate() {
+        if let Err(error) = check_document_id(&edit.id) {
+            results[at] = Some(Err(error));
+            continue;
+        }
+        let wave = seen.entry(&edit.id).or_default();
+        match waves.get_mut(*wave) {
+            Some(indexes) => indexes.push(at),
+            None => waves.push(vec![at]),
+        }
+        *wave += 1;
+    }
+    if waves.is_empty() {
+        // No transaction will find out whether the database is there.
+        resolved(inner, name).await?;
+    }
+    let work = Work::new(inner);
+    for wave in waves {
+        write_wave(database, edits, &wave, &work, &mut results).await?;
+    }
+    let missing = || Err(Error::Corrupt("an edit has no result".into()));
+    Ok(results.into_iter().map(|result| result.unwrap_or_else(missing)).collect())
+}
+
+/// Writes edits of distinct documents, given by their places in `edits`.
+async fn write_wave(
+    database: &Database,
+    edits: &[Edit<'_>],
+    wave: &[usize],
+    work: &Work,
+    results: &mut [Option<Result<Updated>>],
+) -> Result<()> {
+    let (inner, name) = (&*database.inner, &*database.name);
+    let mut wanted = wave.to_vec();
+    for _ in 0..INSTANCES_MAX {
+        let instance = instance_of(inner, name).await?;
+        let batches = prepare(inner, &instance, edits, &wanted, results).await?;
+        if batches.is_empty() {
+            resolved(inner, name).await?;
+        }
+        let mut batches = batches.into_iter();
+        let mut under_way = FuturesUnordered::new();
+        let mut again = Vec::new();
+        loop {
+            while under_way.len() < BATCHES_AT_ONCE
+                && let Some(batch) = batches.next()
+            {
+                under_way.push(write_batch(database, instance.clone(), edits, batch, work));
+            }
+            let Some(done) = under_way.next().await else { break };
+            for (at, result) in done? {
+                match result {
+                    Some(result) => results[at] = Some(result),
+                    None => again.push(at),
+                }
+            }
+        }
+        if again.is_empty() {
+            return Ok(());
+        }
+        wanted = again;
+    }
+    Err(Error::DatabaseNotFound)
+}
+
+/// A document of a batch: what does not change from attempt to attempt.
+pub(crate) struct Item {
+    /// Its place among the edits.
+    at: usize,
+    body: Prepared,
+    /// Stands in the revision's record: says whether an unknown commit was ours.
+    token: [u8; 16],
+    /// Revision of the last attempt.
+    attempted: Option<RevId>,
+    /// An attempt's commit may have happened.
+    maybe_committed: bool,
+    /// Why a function of a design document refuses it.
+    refused: Option<Error>,
+}
+
+/// Flattens the wanted edits and splits them into batches of bounded size; too large ones get their result here.
+pub(crate) async fn prepare(
+    inner: &Inner,
+    instance: &Instance,
+    edits: &[Edit<'_>],
+    wanted: &[usize],
+    results: &mut [Option<Result<Updated>>],
+) -> Result<Vec<Vec<Item>>> {
+    instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
+    let bytes_max = inner.options.document_bytes_max;
+    let mut batches: Vec<Vec<Item>> = Vec::new();
+    let mut room = 0;
+    for &at in wanted {
+        let edit = &edits[at];
+        let mut body = Prepared::new(instance, &edit.id, &edit.body);
+        if body.external_bytes > bytes_max {
+            results[at] = Some(Err(Error::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
+            continue;
+        }
+        if body.must_be_staged {
+            match staging::stage(inner, instance, &mut body).await {
+                Ok(true) => {}
+                // The database became another one meanwhile: the batch's own check finds out and begins anew.
+                Ok(false) => body.place = BodyPlace::Blob(Vec::new()),
+                Err(Error::UploadSwept) => {
+                    results[at] = Some(Err(Error::UploadSwept));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let bytes = transaction_bytes(&body, edit);
+        let item = Item { at, body, token: random_id()?, attempted: None, maybe_committed: false, refused: None };
+        match batches.last_mut() {
+            Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
+            _ => {
+                batches.push(vec![item]);
+                room = BATCH_BYTES_MAX;
+            }
+        }
+        room = room.saturating_sub(bytes);
+    }
+    Ok(batches)
+}
+
+/// Writes a batch in as many transactions as its size asks for. `None` as a result: the database is another one now.
+async fn write_batch(
+    database: &Database,
+    mut instance: Arc<Instance>,
+    edits: &[Edit<'_>],
+    batch: Vec<Item>,
+    work: &Work,
+) -> Result<Vec<(usize, Option<Result<Updated>>)>> {
+    let mut done = Vec::with_capacity(batch.len());
+    let inner = &*database.inner;
+    let mut rest = batch;
+    let mut changes = 0;
+    let mut validated = None;
+    while !rest.is_empty() {
+        if validated != Some(instance.record.rules) {
+            let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
+            let refused = validate::refusals(database, &instance, &asked, edits.len()).await?;
+            rest.iter_mut().zip(refused).for_each(|(item, refused)| item.refused = refused);
+            validated = Some(instance.record.rules);
+        }
+        let turn = work.turn(inner).await;
+        let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0, work };
+        let written = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
+        drop(turn);
+        let Some(results) = written else {
+            let found = resolved(inner, &database.name).await?;
+            if found.id() == instance.id() && changes < VALIDATORS_MAX {
+                // What validates has changed: the same edits are asked about anew, and know what became of them.
+                changes += 1;
+                instance = found;
+                continue;
+            }
+            done.extend(rest.iter().map(|item| (item.at, None)));
+            break;
+        };
+        let later = rest.split_off(results.len().max(1).min(rest.len()));
+        for (item, result) in rest.into_iter().zip(results) {
+            match (&result, &item.body.place) {
+                (Ok(_), _) => inner.metrics.documents_written.add(1),
+                (Err(error), place) => {
+                    if matches!(error, Error::Conflict) {
+                        inner.metrics.document_conflicts.add(1);
+                    }
+                    if let BodyPlace::Blob(blob_id) = place {
+                        staging::discard(inner, &instance, blob_id).await;
+                    }
+                }
+            }
+            done.push((item.at, Some(result)));
+        }
+        rest = later;
+    }
+    Ok(done)
+}
+
+/// The database's instance, from the cache if it is there: the write's own transaction checks it.
+pub(crate) async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
+    match inner.cached(name) {
+        Some(instance) => Ok(instance),
+        None => resolved(inner, name).await,
+    }
+}
+
+/// The database's instance as it is now.
+async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
+    struct Resolve<'a>(&'a Inner, &'a str);
+    impl Operation for Resolve<'_> {
+        type Output = Arc<Instance>;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<Instance>> {
+            self.0.resolve(trx, self.1).await
+        }
+    }
+    transaction::read(&inner.db, &inner.metrics, &mut Resolve(inner, name)).await
+}
+
+/// Writes as many documents of a batch as one transaction takes.
+pub(crate) struct WriteBatch<'a, 'e> {
+    pub inner: &'a Inner,
+    pub instance: &'a Instance,
+    pub edits: &'a [Edit<'e>],
+    pub items: &'a mut Vec<Item>,
+    /// How many there have been.
+    pub attempts: u32,
+    pub work: &'a Work,
+}
+
+impl Operation for WriteBatch<'_, '_> {
+    /// Results of the first items, as many as one transaction takes; `None`: the database is another one now, or is
+    /// validated otherwise.
+    type Output = Option<Vec<Result<Updated>>>;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
+        let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
+        if found.id() != self.instance.id() || found.record.rules != self.instance.record.rules {
+            return Ok(None);
+        }
+        // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
+        // prepared: to begin anew would lose what an attempt knows whose commit may have happened.
+        let instance = &*found;
+        for item in self.items.iter_mut() {
+            item.maybe_committed |= attempt.maybe_committed;
+        }
+        // Of many documents that others write too, one is always new: the fewer at once, the sooner they are written.
+        let halvings = self.attempts.saturating_sub(WHOLE_FAILURES_MAX).min(usize::BITS - 1);
+        let most = (self.items.len() >> halvings).max(1);
+        self.attempts += 1;
+        // All reads are issued before the first is awaited.
+        let reads: Vec<_> = self
+            .items
+            .iter_mut()
+            .take(most)
+            .map(|item| {
+                let edit = &self.edits[item.at];
+                let keys = instance.keys.document(&edit.id);
+                let attempted = item.attempted.as_ref().filter(|_| item.maybe_committed);
+                let earlier = attempted.map(|rev| (rev.clone(), trx.get(&keys.revision(rev), false)));
+                let info = trx.get(&keys.info(), false);
+                // An edit of a revision will supersede it: its leaf and body are needed then.
+                let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
+                let old = (!is_first).then(|| OldRead::begin(trx, &keys));
+                (keys, earlier, info, old)
+            })
+            .collect();
+        let mut maintainers = maintainers();
+        let room = Room::new(DROPPED_BYTES_MAX);
+        let mut results = Vec::with_capacity(self.items.len());
+        let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
+        let mut user_version = 0;
+        let mut changes_rules = false;
+        for (item, (keys, earlier, info, old)) in self.items.iter_mut().zip(reads) {
+            let info = match info.await? {
+                Some(bytes) => Some(Info::decode(&bytes)?),
+                None => None,
+            };
+            // First of all: an earlier attempt may have taken more documents than this one would.
+            if let Some((rev, record)) = earlier
+                && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token, &self.edits[item.at]).await?
+            {
+                results.push(Ok(Updated { rev }));
+                continue;
+            }
+            if is_full {
+                break;
+            }
+            bytes += transaction_bytes(&item.body, &self.edits[item.at]) + info.as_ref().map_or(0, moved_bytes);
+            if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
+                break;
+            }
+            self.work.begin_edit(info.as_ref().map_or(0, |info| info.leaf_count))?;
+            let edit = &self.edits[item.at];
+            let (body, token) = (&item.body, &item.token);
+            let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
+            let leaves_max = self.inner.options.leaves_max;
+            let refused = item.refused.as_ref();
+            let (keys, room) = (&keys, &room);
+            let document =
+                DocumentWrite { trx, instance, keys, edit, body, token, user_version, refused, leaves_max, room };
+            let written = document.write(info, old, &mut maintainers).await?;
+            user_version += u16::from(written.is_ok());
+            changes_rules |= written.is_ok() && instance.is_validated_by(edit);
+            item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
+            results.push(written);
+            if may_move_more && results.len() < count {
+                // What comes up in place of a deleted winner, and what is trimmed, is known only now.
+                is_full = trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64;
+            }
+        }
+        for maintainer in &mut maintainers {
+            maintainer.finish(trx, instance)?;
+        }
+        if changes_rules {
+            instance.change_rules(trx);
+        }
+        Ok(Some(results))
+    }
+}
+
+/// Whether an earlier attempt's revision is there, by its record as it is now. What others have written since may have
+/// trimmed the record away, with a small limit of revisions: the revision, whose name says what it holds, is in the tree.
+/// One of another replica may be in the tree without its body, before the attempt or by its child since: to merge it once
+/// more changes nothing where it was written.
+async fn is_written(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    rev: &RevId,
+    record: Option<&[u8]>,
+    token: &[u8],
+    edit: &Edit<'_>,
+) -> Result<bool> {
+    if let Some(record) = record {
+        return Ok(RevisionRecord::decode(record)?.token == token);
+    }
+    if edit.history.is_some() {
+        return Ok(false);
+    }
+    let leaves = Leaves::read(trx, keys).await?;
+    match leaves.holds(rev) {
+        Some(is_there) => Ok(is_there),
+        None => Ok(leaves.whole(trx, keys).await?.contains(rev)),
+    }
+}
+
+/// What a document takes in a transaction, about. Its id stands in the keys and values of some ten records, and in a row
+/// for each new attachment.
+fn transaction_bytes(body: &Prepared, edit: &Edit<'_>) -> u64 {
+    let rows = if body.rows.is_empty() { 0 } else { body.stored_bytes };
+    rows + ROW_OVERHEAD_OF_RECORDS + 10 * edit.id.len() as u64 + attachments::edits_bytes(&edit.id, &edit.attachments)
+}
+
+fn moved_bytes(info: &Info) -> u64 {
+    if info.place == BodyPlace::Rows { info.stored_bytes } else { 0 }
+}

@@ -1,0 +1,6 @@
+//! Writes of documents, and what is dropped of them.
+
+pub(crate) mod batch;
+pub(crate) mod compact;
+pub(crate) mod document_write;
+pub(crate) mod purge;

@@ -1,0 +1,432 @@
+//! Purging: leaves are taken away as if they had never been.
+//!
+//! A document may be larger than a transaction. What only the leaves that go have below them, bodies, records and lists of
+//! attachments of revisions that are no leaves, goes in as many transactions as it takes, as a compaction drops it; then the
+//! leaves, in one transaction if that holds them. If not, it takes the worst of them, as a purge of their own, and so on:
+//! the winner goes with the last. Nobody sees anything but a document with all of its leaves, with fewer, or none; and
+//! where a process ends in between, the leaves that are left are purged when the client asks again.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use flatbed_flatten::json::Value;
+use flatbed_revtree::{RevId, Tree};
+use foundationdb::KeySelector;
+use foundationdb::options::{ConflictRangeType, MutationType};
+use prost::Message;
+
+use crate::document::attachments;
+use crate::document::body::{BODY_BYTES_MAX, Prepared, Rows, begin_read};
+use crate::document::edit::Edit;
+use crate::document::release;
+use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, revision_bytes};
+use crate::error::{Error, Result};
+use crate::index::maintainers::{Purged, maintainers};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::get::info;
+use crate::store::keys::{Counter, DocumentKeys, KeyRange};
+use crate::store::once::Once;
+use crate::store::proto;
+use crate::store::records::{Info, RevisionRecord, revision_message};
+use crate::store::room::Room;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use crate::write::document_write::DocumentWrite;
+
+/// What one transaction takes away, in bytes of what it writes, beside the body of a leaf that comes up.
+const TRANSACTION_BYTES_MAX: u64 = 600_000;
+
+/// What it reads of a document's records, about.
+const RECORDS_BYTES_MAX: u64 = 1_000_000;
+
+/// A record of a purge takes at most this: it is the value of one key.
+const RECORD_BYTES_MAX: usize = 90_000;
+
+/// Leaves whose records are asked for at once.
+const LEAVES_AT_ONCE: usize = 100;
+
+/// How often it begins anew because the document is edited all the time.
+const EDITS_MAX: usize = 100;
+
+/// See [`crate::Database::purge`].
+pub(crate) async fn purge(inner: &Inner, name: &str, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
+    let (mut purged, mut from): (HashSet<RevId>, Option<From>) = (HashSet::new(), None);
+    let (mut edits, mut released) = (0, false);
+    loop {
+        let mut step = Purge::new(inner, name, id, revs, from.clone())?;
+        let done = transaction::write(&inner.db, &inner.metrics, &mut step).await?;
+        released |= done.released;
+        purged.extend(done.purged);
+        let Some(next) = done.from else { break };
+        if let Some(from) = &from
+            && !next.stamp.is_empty()
+            && from.stamp != next.stamp
+        {
+            edits += 1;
+            if edits == EDITS_MAX {
+                return Err(Error::Storage(foundationdb::FdbError::from_code(NOT_COMMITTED)));
+            }
+        }
+        from = Some(next).filter(|next| !next.stamp.is_empty());
+    }
+    if released {
+        let instance = crate::write::batch::instance_of(inner, name).await?;
+        match release::drain(inner, &instance, Some(id)).await {
+            // It went with its database.
+            Ok(_) | Err(Error::DatabaseNotFound) => {}
+            // What was asked for is done; the sweeper does the rest.
+            Err(error) => tracing::warn!(database = name, %error, "attachments of what was purged are freed later"),
+        }
+    }
+    Ok(revs.iter().filter(|rev| purged.contains(rev)).cloned().collect())
+}
+
+/// The transaction conflicted all the time.
+const NOT_COMMITTED: i32 = 1020;
+
+/// Where a purge goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct From {
+    /// When the document was last edited as the purge began with its records; empty: they are looked at from the first.
+    stamp: Vec<u8>,
+    /// The first record that has not been looked at.
+    key: Vec<u8>,
+}
+
+/// What one transaction of a purge did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// The leaves that went.
+    pub purged: Vec<RevId>,
+    /// Lists wait for their data to be freed.
+    released: bool,
+    /// There is more to do.
+    pub from: Option<From>,
+}
+
+/// One transaction of a purge.
+pub(crate) struct Purge<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    revs: &'a [RevId],
+    from: Option<From>,
+    once: Once,
+    /// What each attempt that wrote something would have done.
+    attempted: Vec<Step>,
+}
+
+impl<'a> Purge<'a> {
+    pub(crate) fn new(
+        inner: &'a Inner,
+        name: &'a str,
+        id: &'a str,
+        revs: &'a [RevId],
+        from: Option<From>,
+    ) -> Result<Purge<'a>> {
+        Ok(Purge { inner, name, id, revs, from, once: Once::new(inner)?, attempted: Vec::new() })
+    }
+}
+
+impl Operation for Purge<'_> {
+    type Output = Step;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Step> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        if let Some(number) = self.once.happened(trx, attempt).await? {
+            return Ok(self.attempted.get(number as usize).cloned().unwrap_or_default());
+        }
+        let keys = instance.keys.document(self.id);
+        let Some(old) = info(trx, &keys, false).await? else { return Ok(Step::default()) };
+        let leaves = Leaves::read(trx, &keys).await?;
+        // Where nothing stays it need not be known what is below whom, and a tree may be too large to be read.
+        let whole = match leaves.0.iter().all(|leaf| self.revs.contains(&leaf.rev)) {
+            true => WholeTree::of_leaves(leaves),
+            false => WholeTree::read(trx, &keys, leaves).await?,
+        };
+        let mut wanted: Vec<&RevId> = self.revs.iter().filter(|rev| whole.tree.branch(rev).is_some()).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        if wanted.is_empty() {
+            return Ok(Step::default());
+        }
+        let step = self.step(trx, &instance, &keys, &old, whole, &wanted).await?;
+        self.once.mark(trx);
+        self.attempted.push(step.clone());
+        Ok(step)
+    }
+}
+
+impl Purge<'_> {
+    async fn step(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        keys: &DocumentKeys,
+        old: &Info,
+        whole: WholeTree,
+        wanted: &[&RevId],
+    ) -> Result<Step> {
+        let mut after = whole.tree.clone();
+        wanted.iter().for_each(|rev| {
+            after.remove(rev);
+        });
+        let room = Room::new(TRANSACTION_BYTES_MAX);
+        let (mut dropped, mut listed) = (Dropped::default(), Vec::new());
+        // What only those that go have below them.
+        let mut range = keys.revisions();
+        if let Some(from) = self.from.as_ref().filter(|from| from.stamp == old.stamp) {
+            range.begin.clone_from(&from.key);
+        }
+        let (pages, is_whole) = begin_read(trx, range).up_to(trx, RECORDS_BYTES_MAX).await?;
+        let mut next = None;
+        {
+            let kept = after.revisions();
+            for (rev, record) in decode_records(keys, &pages)? {
+                if kept.contains(&rev) || whole.tree.branch(&rev).is_some() {
+                    continue;
+                }
+                if room.is_empty() {
+                    next = Some(keys.revision(&rev));
+                    break;
+                }
+                drop_revision(trx, instance, keys, &rev, &record, &room, &mut listed, &mut dropped).await?;
+                Quiet(trx).clear(&keys.revision(&rev))?;
+            }
+        }
+        if next.is_none() && !is_whole {
+            next = pages.iter().rev().find_map(|page| page.last()).map(|last| [last.key(), &[0]].concat());
+        }
+        dropped.superseded_bytes = dropped.body_bytes;
+        if let Some(key) = next {
+            return self.prepared(trx, instance, keys, old, dropped, &listed, &room, key).await;
+        }
+        // The worst first: the winner goes with the last.
+        let mut leaves: Vec<RevId> = Vec::with_capacity(wanted.len());
+        for branch in whole.tree.branches().into_iter().rev() {
+            if wanted.binary_search(&&branch.leaf).is_ok() {
+                leaves.push(branch.leaf.clone());
+            }
+        }
+        let mut purged: Vec<RevId> = Vec::new();
+        for some in leaves.chunks(LEAVES_AT_ONCE) {
+            if !purged.is_empty() && room.is_empty() {
+                break;
+            }
+            let records: Vec<_> = some.iter().map(|rev| trx.get(&keys.revision(rev), true)).collect();
+            for (rev, record) in some.iter().zip(records) {
+                if !purged.is_empty() && room.is_empty() {
+                    break;
+                }
+                let record = record.await?.ok_or_else(|| Error::Corrupt(format!("leaf {rev} has no record")))?;
+                let record = RevisionRecord::decode(&record)?;
+                room.take(revision_bytes(keys.revision(rev).len()) / 2 + rev.hash_bytes().len() as u64);
+                drop_revision(trx, instance, keys, rev, &record, &room, &mut listed, &mut dropped).await?;
+                purged.push(rev.clone());
+            }
+        }
+        let is_last = purged.len() == leaves.len();
+        let forgotten = self.beyond_limit(trx, instance).await?;
+        dropped.attachment_bytes = attachments::drop_lists(trx, instance, keys, self.id, &listed, &room).await?;
+        let mut maintainers = maintainers();
+        if is_last && after.is_empty() {
+            // With a conflict range on the info: an edit that is under way must see that the document has gone.
+            let all = keys.whole();
+            trx.clear_range(&all.begin, &all.end);
+            let gone = Purged {
+                id: self.id,
+                old,
+                stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
+                superseded_bytes_delta: -dropped.superseded_bytes,
+                user_version: 0,
+            };
+            for maintainer in &mut maintainers {
+                maintainer.purged(trx, instance, &gone)?;
+            }
+        } else {
+            let mut after = whole.tree.clone();
+            purged.iter().for_each(|rev| {
+                after.remove(rev);
+            });
+            purged.iter().try_for_each(|rev| Quiet(trx).clear(&keys.revision(rev)))?;
+            self.leaves(trx, instance, keys, old, whole, &after, &dropped, &mut maintainers).await?;
+        }
+        for maintainer in &mut maintainers {
+            maintainer.finish(trx, instance)?;
+        }
+        if self.id.starts_with("_design/") && instance.record.rules > 0 {
+            instance.change_rules(trx);
+        }
+        self.note(trx, instance, &purged, forgotten.as_ref())?;
+        // What is left begins with the first record: nothing is known of what this commit's stamp will be.
+        let from = (!is_last).then(|| From { stamp: Vec::new(), key: Vec::new() });
+        Ok(Step { purged, released: !listed.is_empty(), from })
+    }
+
+    /// Ends a transaction that has dropped some of what goes before the leaves.
+    #[expect(clippy::too_many_arguments, reason = "what the transaction has gathered")]
+    async fn prepared(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        keys: &DocumentKeys,
+        old: &Info,
+        dropped: Dropped,
+        listed: &[(RevId, foundationdb::future::FdbSlice)],
+        room: &Room,
+        key: Vec<u8>,
+    ) -> Result<Step> {
+        let attached = attachments::drop_lists(trx, instance, keys, self.id, listed, room).await?;
+        let deltas = [
+            (Counter::StoredBytes, -dropped.body_bytes - attached),
+            (Counter::SupersededBytes, -dropped.superseded_bytes),
+        ];
+        for (counter, delta) in deltas.into_iter().filter(|(_, delta)| *delta != 0) {
+            Quiet(trx).atomic(&instance.keys.counter(counter), &delta.to_le_bytes(), MutationType::Add)?;
+        }
+        // As for a compaction: nobody may take the same off the counters.
+        let info_key = keys.info();
+        let end = [&info_key[..], &[0]].concat();
+        trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
+        let from = Some(From { stamp: old.stamp.to_vec(), key });
+        Ok(Step { purged: Vec::new(), released: !listed.is_empty(), from })
+    }
+
+    /// Makes the document one without the leaves that go.
+    #[expect(clippy::too_many_arguments, reason = "what the transaction has gathered")]
+    async fn leaves(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        keys: &DocumentKeys,
+        old: &Info,
+        whole: WholeTree,
+        after: &Tree,
+        dropped: &Dropped,
+        maintainers: &mut [Box<dyn crate::index::maintainers::IndexMaintainer>],
+    ) -> Result<()> {
+        let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
+        let rows = Rows::new(rows, keys.body().len());
+        whole.replacement(keys, after, instance.revs_limit())?.write(trx)?;
+        let edit = Edit {
+            id: self.id.into(),
+            parent: None,
+            history: None,
+            deleted: false,
+            attachments: Vec::new(),
+            body: Value::Null,
+        };
+        let write = DocumentWrite {
+            trx,
+            instance,
+            keys,
+            edit: &edit,
+            body: &Prepared::nothing(),
+            token: &[0; 16],
+            user_version: 0,
+            refused: None,
+            leaves_max: usize::MAX,
+            room: &Room::new(0),
+        };
+        write.purge(after, dropped, old, &rows, maintainers).await
+    }
+
+    /// Which records of purges are beyond the limit once another comes. To be asked before anything is written whose place
+    /// only the commit decides.
+    async fn beyond_limit(&self, trx: &Transaction, instance: &Instance) -> Result<Option<KeyRange>> {
+        let limit = match instance.record.purged_infos_limit {
+            0 => crate::database::PURGED_INFOS_LIMIT,
+            limit => limit,
+        };
+        if limit > PURGES_COUNTED_MAX {
+            return Ok(None);
+        }
+        let range = instance.keys.purges();
+        // The newest of those that go: with the one that comes, as many as the limit says are behind it.
+        let offset = 1 - i32::try_from(limit).unwrap_or(i32::MAX);
+        let newest = trx.get_key(&KeySelector::new(Cow::Borrowed(&range.end), false, offset), true).await?;
+        let end = [&newest[..], &[0]].concat();
+        Ok((*newest >= *range.begin).then_some(KeyRange { begin: range.begin, end }))
+    }
+
+    /// Remembers the purge, in as many records as its revisions take, and forgets older ones.
+    fn note(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        purged: &[RevId],
+        forgotten: Option<&KeyRange>,
+    ) -> Result<()> {
+        let quiet = Quiet(trx);
+        if let Some(forgotten) = forgotten {
+            quiet.clear_range(forgotten)?;
+        }
+        for (number, revs) in (0..).zip(cut(purged, RECORD_BYTES_MAX - self.id.len())) {
+            let revisions = revs.iter().map(revision_message).collect();
+            let record = proto::PurgeInfo { document_id: self.id.to_owned(), revisions, renewed: 0 };
+            let key = instance.keys.purge_stamped(number);
+            quiet.atomic(&key, &record.encode_to_vec(), MutationType::SetVersionstampedKey)?;
+        }
+        quiet.atomic(&instance.keys.counter(Counter::Purges), &1_i64.to_le_bytes(), MutationType::Add)?;
+        Ok(())
+    }
+}
+
+/// Cuts revisions into runs that take no more than so many bytes each.
+fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |rev: &&RevId| {
+            // The message's frame and the generation.
+            bytes += rev.hash_bytes().len() + 24;
+            bytes <= bytes_max
+        };
+        let count = revs.iter().take_while(fits).count().max(1).min(revs.len());
+        let (run, rest) = revs.split_at(count);
+        revs = rest;
+        (!run.is_empty()).then_some(run)
+    })
+}
+
+/// With a limit above this nothing is forgotten: each purge counts back as far as the limit says.
+const PURGES_COUNTED_MAX: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Database;
+    use crate::fenced::database;
+    use flatbed_flatten::json::{Limits, parse};
+
+    async fn replicate(db: &Database, id: &str, path: Vec<RevId>) {
+        let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+        let (history, attachments) = (Some(path), Vec::new());
+        db.update(&Edit { id: id.into(), parent: None, history, deleted: false, attachments, body }).await.unwrap();
+    }
+
+    fn line(generations: u64, hash: &str) -> Vec<RevId> {
+        (1..=generations).rev().map(|at| format!("{at}-{hash}").parse().unwrap()).collect()
+    }
+
+    /// Its sealed ancestors take 70 MB. What they say does not matter: nobody reads so much.
+    #[tokio::test]
+    async fn a_document_whose_tree_is_too_large_to_be_read_is_purged() {
+        let (db, _directory) = database().await;
+        for hash in ["a", "b"] {
+            replicate(&db, "d", line(100, hash)).await;
+        }
+        let keys = crate::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
+        for part in 0..70 {
+            let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+            for at in 0..11 {
+                let rev: RevId = format!("{}-x{at}", part + 1).parse().unwrap();
+                trx.set(&keys.ancestors(&rev), &[7; 95_000]);
+            }
+            trx.commit().await.unwrap();
+        }
+        let all = [line(100, "a").swap_remove(0), line(100, "b").swap_remove(0)];
+        assert_eq!(db.purge("d", &all).await.unwrap(), all);
+        let report = crate::check::check_database(&db, |_| {}).await.unwrap();
+        assert!(report.is_clean() && report.documents == 0, "{report:#?}");
+    }
+}
