@@ -1,5 +1,6 @@
 //! The order of calls around the network, and databases by cluster file. The state is the process's, so this is one
 //! test, and a program of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "it/common.rs"]
 #[allow(dead_code, reason = "the tests of `it` use the rest")]

@@ -5,6 +5,7 @@
 //! prefix, a random document, one of its eight keys. The ranges are spread evenly over the five seconds that a
 //! transaction may last, in commits of ten; reads are of one key or of a quarter of all, at a version so recent that one
 //! commit is newer, at the newest, in the middle, or so old that all are newer. Forgetting is the longest call.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a measurement ends where it fails")]
 
 // The engine's own modules: what is measured is not public. The engine uses what is unused here.
 #[path = "../src/base"]

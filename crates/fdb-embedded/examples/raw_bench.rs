@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release --example raw_bench -- [DIRECTORY] [SECONDS]`; one line a measurement. Each line of commits is
 //! followed by the same writes in plain LMDB transactions of the same number of commits, without any checks.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a measurement ends where it fails")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use crate::{
 
 /// Why nothing was copied, or nothing put back. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum CopyError {
+pub(crate) enum CopyError {
     /// The data lie on a cluster, which is copied as one.
     #[error(
         "{} names a FoundationDB cluster: use FoundationDB's own fdbbackup and fdbrestore, \
@@ -39,7 +39,7 @@ pub enum CopyError {
 ///
 /// # Errors
 /// [`CopyError`]; then `out` is as it was before.
-pub fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
+pub(crate) fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
     let directory = directory(settings)?;
     let mut progress = Progress::new("backup".to_owned(), Unit::Bytes, None);
     let bytes = fdb_embedded::backup(&directory, out, |copied| draw(&mut progress, copied))?;
@@ -50,7 +50,7 @@ pub fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
 }
 
 /// The embedded engine's directory that the settings choose.
-pub fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
+pub(crate) fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
     match &settings.storage {
         StorageChoice::DataDirectory(directory) => Ok(directory.clone()),
         StorageChoice::ClusterFile(path) => match cluster_file::read(path)? {
@@ -61,7 +61,7 @@ pub fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
 }
 
 /// Shows how far a copy is.
-pub fn draw(progress: &mut Progress, copied: CopyProgress) {
+pub(crate) fn draw(progress: &mut Progress, copied: CopyProgress) {
     progress.set_total(copied.total_bytes);
     progress.draw(copied.done_bytes, copied.done_bytes);
 }

@@ -14,7 +14,7 @@ use crate::{
 ///
 /// # Errors
 /// If the storage cannot be opened or read, or there is no such database.
-pub async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
+pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
     let layer = Layer::open(storage.database(), settings.layer_options()).await?;
     let mut progress = Progress::new(format!("check {database}"), Unit::Documents, None);

@@ -8,7 +8,7 @@ use crate::settings::{Found, Layer, SETTINGS, Setting};
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Command {
+pub(crate) enum Command {
     /// Print this text.
     Print(String),
     /// Serve HTTP until a signal.
@@ -44,7 +44,7 @@ pub enum Command {
 
 /// Settings given on the command line, and the configuration file to read, if one is named here.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub(crate) struct Given {
     /// By key.
     pub settings: Layer,
     /// `--config FILE`.
@@ -53,7 +53,7 @@ pub struct Given {
 
 /// `flatbed load`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub(crate) struct Load {
     /// The database, made if it is missing.
     pub database: String,
     /// JSON Lines, or one array or object; `-` is stdin.
@@ -68,7 +68,7 @@ pub struct Load {
 
 /// `flatbed dump`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Dump {
+pub(crate) struct Dump {
     /// The database.
     pub database: String,
     /// The server, if not `FLATBED_URL` or the default.
@@ -79,7 +79,7 @@ pub struct Dump {
 
 /// A command line that cannot be followed.
 #[derive(Debug, thiserror::Error)]
-pub enum UsageError {
+pub(crate) enum UsageError {
     /// An option or value that does not fit.
     #[error("{0} (flatbed --help lists what there is)")]
     Arguments(#[from] lexopt::Error),
@@ -100,7 +100,7 @@ pub enum UsageError {
 ///
 /// # Errors
 /// [`UsageError`] says what does not fit.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
     let mut parser = lexopt::Parser::from_args(arguments);
     match parser.next()? {
         None | Some(Short('h') | Long("help")) => Ok(Command::Print(help())),

@@ -18,7 +18,7 @@ const ADMINS: &str = "admins";
 const CORS: &str = "cors";
 
 /// A configuration file as it was read, with all that is needed to write it back.
-pub struct ConfigFile {
+pub(crate) struct ConfigFile {
     path: PathBuf,
     document: DocumentMut,
     /// The settings that it gives.
@@ -31,7 +31,7 @@ pub struct ConfigFile {
 
 /// Why a configuration file cannot be used. Each message stands alone and says what to change.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub(crate) enum ConfigError {
     /// It cannot be read.
     #[error("the configuration file {path:?} cannot be read: {source}")]
     Read {
@@ -87,7 +87,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// [`ConfigError`]; an unknown key is one, so that a misspelt setting is not silently the default.
-    pub fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
+    pub(crate) fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let mut text = String::new();
         let file = File::open(path).map_err(failed)?;
@@ -171,7 +171,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// [`ConfigError::Write`]; the file is then as it was.
-    pub fn write_back(&mut self, hashes: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+    pub(crate) fn write_back(&mut self, hashes: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         if let Some(table) = self.document.get_mut(ADMINS).and_then(Item::as_table_like_mut) {
             replace(table, hashes);
         }

@@ -21,7 +21,7 @@ const HEAD_BYTES_MAX: usize = 4096;
 
 /// Why a dump is not complete.
 #[derive(Debug, thiserror::Error)]
-pub enum DumpError {
+pub(crate) enum DumpError {
     /// The connection or the request failed.
     #[error(transparent)]
     Client(#[from] flatbed_client::Error),
@@ -51,7 +51,7 @@ pub enum DumpError {
 ///
 /// # Errors
 /// [`DumpError`]; what was written before it is not the whole database.
-pub async fn dump(options: &Dump, url: &Url) -> Result<(), DumpError> {
+pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<(), DumpError> {
     let path = format!("/{}/_all_docs?include_docs=true", encode_segment(&options.database));
     let mut connection = Connection::open(url).await?;
     let response = connection.send(Method::GET, &path, Bytes::new()).await?;

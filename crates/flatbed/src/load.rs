@@ -31,7 +31,7 @@ const FAILURES_PRINTED_MAX: u64 = 100;
 
 /// Why a load stopped before its end.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub(crate) enum LoadError {
     /// The connection or the request failed.
     #[error(transparent)]
     Client(#[from] flatbed_client::Error),
@@ -71,7 +71,7 @@ pub enum LoadError {
 ///
 /// # Errors
 /// [`LoadError`]; what was sent before it is in the database.
-pub async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
+pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
     let database = encode_segment(&options.database);
     create(url, &database, &options).await?;
 

@@ -17,7 +17,7 @@ use crate::settings::{LogFormat, Settings};
 
 /// Why there is no log.
 #[derive(Debug, thiserror::Error)]
-pub enum LogError {
+pub(crate) enum LogError {
     /// The process has one already.
     #[error(transparent)]
     Twice(#[from] TryInitError),
@@ -28,7 +28,7 @@ pub enum LogError {
 }
 
 /// What ends with the process's work: dropping it, outside of `runtime`, sends the last traces.
-pub struct Log {
+pub(crate) struct Log {
     #[cfg(feature = "otel")]
     _traces: Option<crate::otel::Traces>,
 }
@@ -38,7 +38,7 @@ pub struct Log {
 ///
 /// # Errors
 /// [`LogError`].
-pub fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogError> {
+pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogError> {
     // `Settings::resolve` has refused a level that does not parse.
     let targets: Targets = settings.log_level.parse().unwrap_or_default();
     let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);

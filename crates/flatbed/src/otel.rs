@@ -22,7 +22,7 @@ const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORT
 
 /// Why there are no traces. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum TracesError {
+pub(crate) enum TracesError {
     /// Spans would not get through.
     #[error("{0}: there is no TLS in this program; give a collector on this machine, with http://")]
     Tls(&'static str),
@@ -32,7 +32,7 @@ pub enum TracesError {
 }
 
 /// Sends what spans there are when it is dropped, which must not be on one of Tokio's threads.
-pub struct Traces(SdkTracerProvider);
+pub(crate) struct Traces(SdkTracerProvider);
 
 impl Drop for Traces {
     fn drop(&mut self) {
@@ -46,7 +46,7 @@ impl Drop for Traces {
 ///
 /// # Errors
 /// [`TracesError`].
-pub fn start<S>(runtime: &Handle) -> Result<Option<(impl Layer<S> + use<S>, Traces)>, TracesError>
+pub(crate) fn start<S>(runtime: &Handle) -> Result<Option<(impl Layer<S> + use<S>, Traces)>, TracesError>
 where
     S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
@@ -81,7 +81,7 @@ where
 }
 
 /// Makes a request's span part of the trace that its `traceparent` names, if it has one.
-pub fn continue_trace(span: &Span, headers: &hyper::HeaderMap) {
+pub(crate) fn continue_trace(span: &Span, headers: &hyper::HeaderMap) {
     if headers.contains_key("traceparent") {
         let parent = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
         // It fails for a span that nobody takes.

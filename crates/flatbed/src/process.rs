@@ -6,7 +6,7 @@ use std::{fs, sync::OnceLock};
 use flatbed_metrics::{Family, Kind, Value};
 
 /// The families that can be read.
-pub fn figures() -> Vec<Family> {
+pub(crate) fn figures() -> Vec<Family> {
     let stat = fs::read_to_string("/proc/self/stat").ok();
     let stat = stat.as_deref().and_then(Stat::parse);
     let mut families = Vec::new();

@@ -10,7 +10,7 @@ const BAR_COLUMNS: usize = 24;
 
 /// What a bar counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub(crate) enum Unit {
     /// Documents, beside a total of any unit.
     Documents,
     /// Bytes, shown as megabytes.
@@ -18,7 +18,7 @@ pub enum Unit {
 }
 
 /// The bar of one command. Nothing is written if stderr is no terminal.
-pub struct Progress {
+pub(crate) struct Progress {
     label: String,
     unit: Unit,
     total: Option<u64>,
@@ -29,19 +29,19 @@ pub struct Progress {
 
 impl Progress {
     /// A bar called `label`, to be full when `total` (of any unit) is reached; without a total only counts are shown.
-    pub fn new(label: String, unit: Unit, total: Option<u64>) -> Progress {
+    pub(crate) fn new(label: String, unit: Unit, total: Option<u64>) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let total = total.filter(|total| *total > 0);
         Progress { label, unit, total, started: Instant::now(), drawn: None, terminal }
     }
 
     /// Sets the total once it is known.
-    pub fn set_total(&mut self, total: u64) {
+    pub(crate) fn set_total(&mut self, total: u64) {
         self.total = Some(total).filter(|total| *total > 0);
     }
 
     /// Draws, at most ten times a second: `done` in the unit of the total, `count` for the count and the rate.
-    pub fn draw(&mut self, done: u64, count: u64) {
+    pub(crate) fn draw(&mut self, done: u64, count: u64) {
         if !self.terminal || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
             return;
         }
@@ -52,14 +52,14 @@ impl Progress {
     }
 
     /// Wipes the bar, so that other output can follow.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if self.drawn.take().is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 
     /// How long the work has gone on.
-    pub fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
@@ -79,12 +79,12 @@ fn line(label: &str, done: u64, total: Option<u64>, (unit, count): (Unit, u64), 
 }
 
 /// Bytes as megabytes with one decimal.
-pub fn megabytes(bytes: u64) -> String {
+pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
 
 /// Documents a second, for a message.
-pub fn rate(documents: u64, elapsed: Duration) -> u64 {
+pub(crate) fn rate(documents: u64, elapsed: Duration) -> u64 {
     (documents as f64 / elapsed.as_secs_f64().max(0.001)) as u64
 }
 

@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// If the storage cannot be opened, or there is nothing under the root. What was interrupted goes on the next time.
-pub async fn renew(settings: &Settings) -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) async fn renew(settings: &Settings) -> Result<(), Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
     let root = settings.layer_options().root;
     let mut progress = Progress::new("renew".to_owned(), Unit::Documents, None);
@@ -38,7 +38,7 @@ pub async fn renew(settings: &Settings) -> Result<(), Box<dyn std::error::Error>
 }
 
 /// The command that renews what the settings name.
-pub fn command(settings: &Settings) -> String {
+pub(crate) fn command(settings: &Settings) -> String {
     let storage = match &settings.storage {
         StorageChoice::ClusterFile(path) => format!("--cluster-file {}", path.display()),
         StorageChoice::DataDirectory(path) => format!("--data-dir {}", path.display()),

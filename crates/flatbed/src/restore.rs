@@ -16,7 +16,7 @@ use crate::{
 ///
 /// # Errors
 /// [`CopyError`]; then the data directory holds no database.
-pub async fn restore(backup: &Path, settings: &Settings) -> Result<(), CopyError> {
+pub(crate) async fn restore(backup: &Path, settings: &Settings) -> Result<(), CopyError> {
     let directory = directory(settings)?;
     let mut progress = Progress::new("restore".to_owned(), Unit::Bytes, None);
     let restore = Restore::begin(backup, &directory, |copied| draw(&mut progress, copied))?;

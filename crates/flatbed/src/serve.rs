@@ -24,7 +24,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Why the server does not serve. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub(crate) enum ServeError {
     /// The storage does not open.
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -78,7 +78,11 @@ pub enum ServeError {
 ///
 /// # Errors
 /// [`ServeError`], all of them before the first request is taken.
-pub async fn serve(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) -> Result<(), ServeError> {
+pub(crate) async fn serve(
+    settings: &Settings,
+    config: Option<ConfigFile>,
+    admin: Option<&str>,
+) -> Result<(), ServeError> {
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
     let admins = admins(config, admin)?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();

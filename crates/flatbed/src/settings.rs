@@ -13,7 +13,7 @@ use flatbed_layer::LayerOptions;
 
 /// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
 /// `FLATBED_CLUSTER_FILE` in the environment.
-pub struct Setting {
+pub(crate) struct Setting {
     /// The key in the file.
     pub key: &'static str,
     /// What the value is, for the help text.
@@ -25,7 +25,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order of the help text.
-pub const SETTINGS: &[Setting] = &[
+pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "cluster_file",
         value: "FILE",
@@ -78,19 +78,19 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:5984";
 
 impl Setting {
     /// `--cluster-file`, without the dashes in front.
-    pub fn flag(&self) -> String {
+    pub(crate) fn flag(&self) -> String {
         self.key.replace('_', "-")
     }
 
     /// `FLATBED_CLUSTER_FILE`.
-    pub fn variable(&self) -> String {
+    pub(crate) fn variable(&self) -> String {
         format!("FLATBED_{}", self.key.to_uppercase())
     }
 }
 
 /// A value and where it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     /// The text of the value.
     pub text: String,
     /// For messages: `--listen`, `FLATBED_LISTEN`, `listen in flatbed.toml`.
@@ -100,11 +100,11 @@ pub struct Found {
 }
 
 /// The values that one source gives, by key.
-pub type Layer = BTreeMap<&'static str, Found>;
+pub(crate) type Layer = BTreeMap<&'static str, Found>;
 
 /// Why the settings cannot be used. Each message stands alone and says what to change.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
+pub(crate) enum SettingsError {
     /// A value of the wrong form.
     #[error("{origin}: {text:?} is not {expected}")]
     Value {
@@ -127,7 +127,7 @@ pub enum SettingsError {
 
 /// Where the data lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StorageChoice {
+pub(crate) enum StorageChoice {
     /// What the cluster file at this path says.
     ClusterFile(PathBuf),
     /// The embedded engine in this directory.
@@ -136,7 +136,7 @@ pub enum StorageChoice {
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// A line of text an event.
     Text,
     /// A JSON object an event.
@@ -145,7 +145,7 @@ pub enum LogFormat {
 
 /// Settings with their defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Cluster file or data directory.
     pub storage: StorageChoice,
     /// `libfdb_c.so`, where it is not to be looked for.
@@ -171,7 +171,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`SettingsError`] for a value of the wrong form, and for a cluster file beside a data directory in one layer.
-    pub fn resolve(layers: &[Layer]) -> Result<Settings, SettingsError> {
+    pub(crate) fn resolve(layers: &[Layer]) -> Result<Settings, SettingsError> {
         let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
         let log_format = match first("log_format") {
             None => LogFormat::Text,
@@ -213,7 +213,7 @@ impl Settings {
 
 impl Settings {
     /// What of them concerns the document layer.
-    pub fn layer_options(&self) -> LayerOptions {
+    pub(crate) fn layer_options(&self) -> LayerOptions {
         let defaults = LayerOptions::default();
         LayerOptions {
             root: self.root.as_ref().map_or(defaults.root, |root| root.as_bytes().to_vec()),
@@ -263,7 +263,7 @@ fn storage(layers: &[Layer]) -> Result<StorageChoice, SettingsError> {
 }
 
 /// The settings that the environment's variables give; an empty variable counts as not set.
-pub fn from_environment(variables: &HashMap<String, String>) -> Layer {
+pub(crate) fn from_environment(variables: &HashMap<String, String>) -> Layer {
     SETTINGS
         .iter()
         .filter_map(|setting| {

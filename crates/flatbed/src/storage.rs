@@ -28,7 +28,7 @@ const TIMED_OUT: i32 = 1031;
 
 /// Why the storage does not open. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum StorageError {
+pub(crate) enum StorageError {
     /// The cluster file cannot be used.
     #[error("{0}: give a cluster file with --cluster-file, or a directory for the embedded engine with --data-dir")]
     ClusterFile(#[from] ClusterFileError),
@@ -59,7 +59,7 @@ pub enum StorageError {
 }
 
 /// An open database, and the network thread of FoundationDB's client under it.
-pub struct Storage {
+pub(crate) struct Storage {
     database: Arc<Database>,
     network: NetworkAutoStop,
     description: String,
@@ -72,7 +72,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`StorageError`]; a cluster that does not answer is given up after 10 s.
-    pub async fn open(settings: &Settings) -> Result<Storage, StorageError> {
+    pub(crate) async fn open(settings: &Settings) -> Result<Storage, StorageError> {
         match &settings.storage {
             StorageChoice::DataDirectory(directory) => Storage::embedded(directory),
             StorageChoice::ClusterFile(path) => match cluster_file::read(path)? {
@@ -86,7 +86,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`StorageError`].
-    pub fn embedded(directory: &Path) -> Result<Storage, StorageError> {
+    pub(crate) fn embedded(directory: &Path) -> Result<Storage, StorageError> {
         let options = OpenOptions::from_env()?;
         if let Some(Buggify { probability, seed }) = options.buggify {
             tracing::warn!(probability, seed, "FLATBED_FDB_BUGGIFY is set: the engine injects faults, for tests only");
@@ -148,22 +148,22 @@ impl Storage {
     }
 
     /// The database; to be dropped everywhere before [`Storage::close`].
-    pub fn database(&self) -> Arc<Database> {
+    pub(crate) fn database(&self) -> Arc<Database> {
         self.database.clone()
     }
 
     /// Where the engine tells that its disk has failed.
-    pub fn health(&self) -> StorageHealth {
+    pub(crate) fn health(&self) -> StorageHealth {
         self.health.clone()
     }
 
     /// What the engine counts; to be dropped as the database is.
-    pub fn figures(&self) -> FiguresElsewhere {
+    pub(crate) fn figures(&self) -> FiguresElsewhere {
         self.figures.clone()
     }
 
     /// Closes the database and stops the network thread.
-    pub fn close(self) {
+    pub(crate) fn close(self) {
         drop((self.database, self.figures));
         drop(self.network);
     }

@@ -18,6 +18,8 @@ pub struct Crate {
     pub name: String,
     /// Its `[dependencies]` and `[build-dependencies]`.
     pub uses: BTreeSet<String>,
+    /// Whether it takes part in the workspace's lints.
+    pub is_linted: bool,
 }
 
 /// All crates of the workspace, as their manifests have them, sorted by name.
@@ -43,6 +45,7 @@ pub fn of_workspace(root: &Path) -> io::Result<Vec<Crate>> {
     let crates = manifests.iter().map(|(directory, manifest)| Crate {
         name: directory.clone(),
         uses: dependencies(manifest).into_iter().map(by_directory).collect(),
+        is_linted: entries(manifest).any(|(section, line)| section == "lints" && line == "workspace = true"),
     });
     Ok(crates.collect())
 }
@@ -63,7 +66,7 @@ pub fn differences(crates: &[Crate], markdown: &str) -> Vec<String> {
     for (name, _) in rows.iter().filter(|(name, _)| !ours.contains(name)) {
         differences.push(format!("`{name}` has a row, and there is no such crate"));
     }
-    for Crate { name, uses } in crates {
+    for Crate { name, uses, .. } in crates {
         let Some((at, (_, table))) = rows.iter().enumerate().find(|(_, (row, _))| row == name) else {
             differences.push(format!("`{name}` has no row"));
             continue;
@@ -154,6 +157,7 @@ tempfile = \"3\"
     #[test]
     fn manifests_are_read() {
         assert_eq!(package(MANIFEST), "flatbed-http");
+        assert!(!entries(MANIFEST).any(|(section, _)| section == "lints"));
         assert_eq!(dependencies(MANIFEST), ["bytes", "flatbed-layer", "long", "libc", "cc", "hyper"]);
     }
 
@@ -162,6 +166,7 @@ tempfile = \"3\"
         let of = |name: &str, uses: &[&str]| Crate {
             name: name.to_owned(),
             uses: uses.iter().map(|name| (*name).to_owned()).collect(),
+            is_linted: true,
         };
         let table = "## Crates\n| crate | does | uses | must not know |\n|---|---|---|---|\n\
             | `http` | a | `layer` | `all` |\n| `layer` | b | `heed` | c |\n";

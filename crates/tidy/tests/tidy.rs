@@ -24,6 +24,14 @@ fn crates_depend_on_whom_the_table_says() {
 }
 
 #[test]
+fn crates_take_part_in_the_lints() {
+    let crates = crates::of_workspace(&root()).unwrap();
+    let without =
+        crates.iter().filter(|of| !of.is_linted).map(|of| format!("{} has no `[lints] workspace = true`", of.name));
+    assert_none("manifests", &without.collect::<Vec<_>>());
+}
+
+#[test]
 fn documents_name_what_is_there() {
     let mut missing = Vec::new();
     for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {

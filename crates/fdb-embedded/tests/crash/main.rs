@@ -4,6 +4,7 @@
 //! `FLATBED_CRASH_KILLS` says how often (`make crash`: 300), `FLATBED_CRASH_SEED` what is written and when it is killed.
 //!
 //! A program of its own: a child is this program again, and `make crash` runs it alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "../children/mod.rs"]
 mod children;

@@ -3,6 +3,7 @@
 //!
 //! What would harm this process is done in a child: this test program again, running `child` with a role. A program of its
 //! own for that reason, and since `make crash` runs it alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "../children/mod.rs"]
 mod children;

@@ -1,5 +1,6 @@
 //! The tests of the binary, one program: linking takes longer than compiling them. What needs a process of its own
 //! is a program beside this one and says why.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 mod backup;
 mod crash;
