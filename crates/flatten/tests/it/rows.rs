@@ -4,7 +4,8 @@
 use crate::support::{Names, Pairs, compact, hex, parse, slices, text_of};
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{
-    FieldIds, FlattenOptions, PackOptions, flatten, pack, pack_with, path, read_body, unknown_names, validate,
+    FieldIds, FlattenOptions, PART_BYTES, PackOptions, flatten, pack, pack_with, path, read_body, unknown_names,
+    validate,
 };
 
 /// `expected`: for each row its path, and its value as hexadecimal digits.
@@ -193,4 +194,62 @@ fn an_id_that_is_a_marker_is_none() {
     rows.for_each(|path, _| paths.push(path::display(path)));
     assert_eq!(paths, ["\"0\"", "\"9\"", "10"]);
     assert_eq!(path::of_steps(&[path::Step::Name("9")], &FromZero), [2, b'9', 0]);
+}
+
+#[test]
+fn parts_are_bounded_whatever_the_characters() {
+    for lead in ["", "x", "xy"] {
+        let text = format!(r#"{{"a":"{lead}{}"}}"#, "€".repeat(50_000));
+        let body = parse(&text);
+        let names = Names::of(&body, |_| false);
+        let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), 0);
+        // A tag and three bytes of length.
+        assert!(pairs.iter().all(|(_, value)| value.len() <= PART_BYTES + 4));
+        assert_eq!((pairs.len(), text_of(&pairs, &names).unwrap()), (4, text));
+    }
+}
+
+#[test]
+fn deep_paths_are_written_out_while_they_fit() {
+    let name = "n".repeat(98);
+    let nested = |depth: usize| format!(r#"{}1{}"#, format!(r#"{{"{name}":"#).repeat(depth), "}".repeat(depth));
+    let deepest = |depth: usize| {
+        let (text, none) = (nested(depth), Names::default());
+        let pairs = pack(&flatten(&parse(&text), &none, &FlattenOptions::default()), 0);
+        assert_eq!(text_of(&pairs, &none).unwrap(), text);
+        pairs.iter().map(|(path, _)| path.len()).max().unwrap()
+    };
+    assert_eq!(deepest(50), 5_000);
+    assert!(deepest(400) <= FlattenOptions::default().path_bytes_max);
+}
+
+#[test]
+fn many_small_rows_are_packed_for_what_their_pairs_cost() {
+    let pairs_of = |count: usize| {
+        let text = format!(r#"{{"a":[{}]}}"#, vec!["1"; count].join(","));
+        let body = parse(&text);
+        pack(&flatten(&body, &Names::of(&body, |_| false), &FlattenOptions::default()), 0).len()
+    };
+    assert_eq!(pairs_of(10_000), 10_000);
+    // 64 bytes for each make more than 32 MB.
+    assert!(pairs_of(500_000) < 1_000);
+}
+
+#[test]
+fn a_run_is_compressed_where_that_saves_an_eighth() {
+    let mut state = 1_u64;
+    let noise: String = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        char::from(b'!' + 2 + ((state >> 33) % 57) as u8)
+    })
+    .take(8_000)
+    .collect();
+    for (repeated, is_compressed) in [(600, false), (2_000, true)] {
+        let text = format!(r#"{{"a":"{noise}{}"}}"#, &noise[..repeated]);
+        let body = parse(&text);
+        let names = Names::of(&body, |_| false);
+        let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), 20_000);
+        assert_eq!((pairs.len(), pairs[0].1.len() < 8_000 + repeated), (1, is_compressed), "{repeated}");
+        assert_eq!(text_of(&pairs, &names).unwrap(), text);
+    }
 }
