@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use flatbed_http::{BindError, PasswordHash, ReplicatorOptions, Server, ServerOptions, Tls};
+use flatbed_auth::{PasswordHash, SALT_BYTES};
+use flatbed_http::{BindError, ReplicatorOptions, Server, ServerOptions, Tls};
 use flatbed_layer::Layer;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -184,7 +185,11 @@ fn hash(text: &str, origin: impl Fn() -> String) -> Result<(PasswordHash, bool),
             origin: origin(),
             reason: "it looks like a hash and is none: write the password again",
         }),
-        Err(_) => Ok((PasswordHash::new(text)?, true)),
+        Err(_) => {
+            let mut random = [0; SALT_BYTES];
+            getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+            Ok((PasswordHash::new(text, &random), true))
+        }
     }
 }
 

@@ -11,12 +11,12 @@ use flatbed_layer::{
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 
-use crate::auth::Principal;
 use crate::error::Failure;
 use crate::json_out;
 use crate::query::decode;
 use crate::request::Request;
 use crate::server::State;
+use flatbed_auth::Principal;
 
 /// What `_security` is where nobody has set it: administrators only.
 pub(crate) const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;

@@ -36,7 +36,6 @@ mod stall;
 mod tracked;
 mod websocket;
 
-pub use auth::{InvalidHash, PasswordHash, Principal};
 pub use cors::Cors;
 pub use error::Failure;
 pub use flatbed_replicate::{Tls, TlsError};

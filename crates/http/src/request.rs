@@ -8,11 +8,11 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode, Version, header};
 
 use crate::arriving::{Arriving, Gathering};
-use crate::auth::Principal;
 pub(crate) use crate::body_memory::{Body, Memory};
 use crate::body_memory::{BodyMemory, Client, STEP_BYTES, too_large};
 use crate::error::{Failure, Result};
 use crate::query::Query;
+use flatbed_auth::Principal;
 
 /// For what is left of a body that nobody needs.
 const SKIP_MAX: Duration = Duration::from_secs(30);

@@ -9,7 +9,6 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Response, StatusCode};
 
 use crate::arriving::Arriving;
-use crate::auth::Principal;
 use crate::body_memory::Client;
 use crate::error::{Failure, Result};
 use crate::handlers::replicate::NODE;
@@ -26,6 +25,7 @@ use crate::request::Request;
 use crate::route::{DATABASES_OF_THE_SYSTEM, Route, Verb};
 use crate::server::State;
 use crate::tracked::{Tracked, Tracking, spawn};
+use flatbed_auth::Principal;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_auth::PasswordHash;
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::Layer;
 use hyper::body::Incoming;
@@ -17,7 +18,7 @@ use socket2::TcpKeepalive;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::auth::{Admins, PasswordHash};
+use crate::auth::Admins;
 use crate::body_memory::BodyMemory;
 use crate::cors::Cors;
 use crate::functions::Functions;

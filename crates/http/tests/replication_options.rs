@@ -12,7 +12,8 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use flatbed_http::{PasswordHash, ReplicatorOptions, ServerOptions};
+use flatbed_auth::PasswordHash;
+use flatbed_http::{ReplicatorOptions, ServerOptions};
 use serde_json::{Value, json};
 use support::{Running, Store};
 use tracing::field::{Field, Visit};

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flatbed_auth::Digest;
 use tokio::sync::{Semaphore, watch};
 
 /// Checks that run at once: a flood of wrong passwords must not take all cores.
@@ -13,9 +14,6 @@ const CHECKS_AT_ONCE: usize = 2;
 
 /// Checks that run or wait. Whoever asks for the same as one of these waits with it and counts for nothing.
 pub(super) const CHECKS_MAX: usize = 16;
-
-/// What identifies a name with a password.
-pub(super) type Digest = [u8; 32];
 
 /// Who learns a check's outcome.
 type Told = Arc<watch::Sender<Option<bool>>>;

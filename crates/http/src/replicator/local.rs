@@ -7,9 +7,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use crate::auth::Principal;
 use crate::router;
 use crate::server::State;
+use flatbed_auth::Principal;
 
 /// Bytes in the pipe, each way.
 const PIPE_BYTES: usize = 256 * 1024;

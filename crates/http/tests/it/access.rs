@@ -1,7 +1,8 @@
 //! Who may do what: administrators, and browsers of other origins.
 
 use crate::support::{Client, Running, Store, soon};
-use flatbed_http::{BindError, Cors, PasswordHash, Server, ServerOptions};
+use flatbed_auth::PasswordHash;
+use flatbed_http::{BindError, Cors, Server, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

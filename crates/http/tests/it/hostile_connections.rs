@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{Running, Store, soon};
-use flatbed_http::{PasswordHash, ServerOptions};
+use flatbed_auth::PasswordHash;
+use flatbed_http::ServerOptions;
 use h2::client::SendRequest;
 use hyper::Request;
 use serde_json::{Value, json};

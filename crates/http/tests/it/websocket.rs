@@ -1,7 +1,8 @@
 //! `feed=websocket`, frame by frame.
 
 use crate::support::{Running, Store, soon};
-use flatbed_http::{PasswordHash, ServerOptions};
+use flatbed_auth::PasswordHash;
+use flatbed_http::ServerOptions;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -200,7 +201,7 @@ async fn what_is_no_handshake_is_refused() {
     }
     drop(Socket::open(&server, path, &[("origin", "http://localhost")]).await);
     server.stop().await;
-    let admins = [("root".to_owned(), PasswordHash::new("secret").unwrap())].into();
+    let admins = [("root".to_owned(), PasswordHash::new("secret", &[1; 16]))].into();
     let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
     assert_eq!(guarded.connect().await.call("GET", path, &UPGRADE, b"").await.status, 401);
     drop(Socket::open(&guarded, path, &[("authorization", "Basic cm9vdDpzZWNyZXQ=")]).await);

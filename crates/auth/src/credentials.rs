@@ -1,0 +1,134 @@
+//! What an `authorization` header claims.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use sha2::Sha256;
+
+/// Identifies credentials without being them.
+pub type Digest = [u8; 32];
+
+/// The digest of an `authorization` header as it was sent.
+pub fn digest(authorization: &str) -> Digest {
+    sha2::Digest::finalize(<Sha256 as sha2::Digest>::new_with_prefix(authorization.as_bytes())).into()
+}
+
+/// Whether a header claims to be somebody in a way that is known here. Another scheme than Basic does not, as in CouchDB.
+pub fn is_basic(authorization: &str) -> bool {
+    authorization.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic "))
+}
+
+/// A name with a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user's name; may be empty.
+    pub name: String,
+    /// As it was typed.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The header is not what RFC 7617 says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the credentials of Basic authentication")]
+pub struct InvalidCredentials;
+
+impl Credentials {
+    /// Reads `Basic BASE64`, where the name ends at the first colon. The text is UTF-8 without control characters.
+    ///
+    /// # Errors
+    /// [`InvalidCredentials`] for anything else.
+    pub fn parse(authorization: &str) -> Result<Credentials, InvalidCredentials> {
+        if !is_basic(authorization) {
+            return Err(InvalidCredentials);
+        }
+        let (_, encoded) = authorization.split_once(' ').ok_or(InvalidCredentials)?;
+        let decoded = BASE64.decode(encoded.trim()).map_err(|_| InvalidCredentials)?;
+        let text = String::from_utf8(decoded).map_err(|_| InvalidCredentials)?;
+        // RFC 7617 has none in either. HMAC takes a key with NULs behind it for the key without.
+        if text.contains(|character: char| character.is_ascii_control()) {
+            return Err(InvalidCredentials);
+        }
+        let (name, password) = text.split_once(':').ok_or(InvalidCredentials)?;
+        Ok(Credentials { name: name.to_owned(), password: password.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encode(text: impl AsRef<[u8]>) -> String {
+        format!("Basic {}", BASE64.encode(text))
+    }
+
+    #[test]
+    fn schemes() {
+        for claim in ["Basic x", "basic ", "BASIC YTpi"] {
+            assert!(is_basic(claim), "{claim}");
+        }
+        for other in ["", "Basic", "Basic: x", "Bearer x", "Basic\tx", "Basié x"] {
+            assert!(!is_basic(other), "{other}");
+            assert_eq!(Credentials::parse(other), Err(InvalidCredentials));
+        }
+    }
+
+    #[test]
+    fn names_end_at_the_first_colon() {
+        for (text, name, password) in
+            [("admin:pass:word", "admin", "pass:word"), (":", "", ""), ("\u{e4}:\u{fc}", "\u{e4}", "\u{fc}")]
+        {
+            let found = Credentials::parse(&encode(text)).unwrap();
+            assert_eq!((found.name.as_str(), found.password.as_str()), (name, password));
+        }
+        // RFC 7617's own.
+        let found = Credentials::parse("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==").unwrap();
+        assert_eq!((found.name.as_str(), found.password.as_str()), ("Aladdin", "open sesame"));
+    }
+
+    #[test]
+    fn what_is_no_credentials_is_refused() {
+        for wrong in ["no colon".as_bytes(), b"", b"a:\xff"] {
+            assert_eq!(Credentials::parse(&encode(wrong)), Err(InvalidCredentials), "{wrong:?}");
+        }
+        for control in ["\0", "\n", "\x1f", "\x7f"] {
+            for wrong in [format!("a:b{control}"), format!("a{control}:b")] {
+                assert_eq!(Credentials::parse(&encode(&wrong)), Err(InvalidCredentials), "{wrong:?}");
+            }
+        }
+        assert_eq!(Credentials::parse("Basic !"), Err(InvalidCredentials));
+        assert_eq!(Credentials::parse("Basic YTpi YTpi"), Err(InvalidCredentials));
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let shown = format!("{:?}", Credentials { name: "anna".into(), password: "secret".into() });
+        assert!(shown.contains("anna") && !shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn digests_are_sha_256_of_the_header() {
+        // FIPS 180-2's example.
+        let hex: String = digest("abc").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_found(name in "[^:\\x00-\\x1f\\x7f]{0,20}", password in "[^\\x00-\\x1f\\x7f]{0,20}") {
+            let header = encode(format!("{name}:{password}"));
+            prop_assert_eq!(Credentials::parse(&header), Ok(Credentials { name, password }));
+        }
+
+        #[test]
+        fn no_header_panics(header in "(Basic )?\\PC{0,40}") {
+            let _ = Credentials::parse(&header);
+        }
+    }
+}
