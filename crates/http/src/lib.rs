@@ -22,6 +22,7 @@ mod metrics;
 mod multipart;
 mod outlet;
 mod pace;
+mod path;
 mod preface;
 mod query;
 mod replicator;

@@ -22,8 +22,6 @@ pub(crate) struct Request {
     pub method: Method,
     pub uri: hyper::Uri,
     pub version: Version,
-    /// Decoded, without the leading slash; empty for `/`.
-    pub segments: Vec<String>,
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Arriving,

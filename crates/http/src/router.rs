@@ -11,18 +11,17 @@ use hyper::{Method, Response, StatusCode};
 use crate::arriving::Arriving;
 use crate::body_memory::Client;
 use crate::error::{Failure, Result};
-use crate::handlers::replicate::NODE;
 use crate::handlers::{
     all_docs, attachment, bulk, bulk_get, changes, database, db_updates, document, local, maintenance, replicate,
     revisions, scheduler, server,
 };
 use crate::host;
 use crate::outlet::Outlet;
-use crate::query::{Query, decode};
-use crate::replicator::REPLICATOR;
+use crate::path::{Endpoint, InDatabase, Listed, Needed, Target};
+use crate::query::Query;
 use crate::reply::{Reply, ReplyBody};
 use crate::request::Request;
-use crate::route::{DATABASES_OF_THE_SYSTEM, Route, Verb};
+use crate::route::{Route, Verb};
 use crate::server::State;
 use crate::tracked::{Tracked, Tracking, spawn};
 use flatbed_auth::Principal;
@@ -40,22 +39,22 @@ pub(crate) async fn answer(
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
     let id = state.request_ids.next();
-    let segments = segments(request.uri().path());
-    let route = segments.as_ref().map_or(Route::Invalid, |segments| Route::of(segments));
+    let target = Target::parse(request.uri().path());
+    let route = target.as_ref().map_or(Route::Invalid, Target::route);
     let tracking = Tracking::begin(&state.metrics, &id, request.method(), request.uri(), route, peer, outlet.clone());
     if let Some(continue_trace) = state.continue_trace {
         tracking.continue_trace(continue_trace, request.headers());
     }
     // What wraps it would have room for its state several times.
     let spans = tracking.spans();
-    spans.within(Box::pin(answer_within(state, request, id, (segments, route), tracking, outlet))).await
+    spans.within(Box::pin(answer_within(state, request, id, (target, route), tracking, outlet))).await
 }
 
 async fn answer_within(
     state: Arc<State>,
     request: hyper::Request<Incoming>,
     id: String,
-    (segments, mut route): (Result<Vec<String>>, Route),
+    (target, mut route): (Result<Target>, Route),
     tracking: Tracking,
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
@@ -92,25 +91,14 @@ async fn answer_within(
                     outlet.connection().know();
                 }
                 user = principal.name.clone();
-                let segments = segments?;
+                let target = target?;
                 let memory = state.memory.clone();
                 let body = Arriving::new(body, &memory);
                 let query = Query::parse(uri.query())?;
                 let (method, uri) = (method.clone(), uri.clone());
-                let request = Request {
-                    method,
-                    uri,
-                    version,
-                    segments,
-                    query,
-                    headers,
-                    body,
-                    upgrade,
-                    memory,
-                    client: None,
-                    principal,
-                };
-                run(state.clone(), request).await
+                let request =
+                    Request { method, uri, version, query, headers, body, upgrade, memory, client: None, principal };
+                run(state.clone(), request, target).await
             };
             handled.await.unwrap_or_else(|failure| Reply::failure(&failure))
         }
@@ -137,120 +125,93 @@ async fn answer_within(
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
-async fn run(state: Arc<State>, mut request: Request) -> Result<Reply> {
+async fn run(state: Arc<State>, mut request: Request, target: Target) -> Result<Reply> {
     if matches!(request.method, Method::GET | Method::HEAD) {
-        return dispatch(&state, request).await;
+        return dispatch(&state, request, target).await;
     }
     let (client, _there) = Client::new();
     request.client = Some(client);
-    let task = spawn(async move { dispatch(&state, request).await });
+    let task = spawn(async move { dispatch(&state, request, target).await });
     task.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a handler failed");
         Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log"))
     })
 }
 
-/// The path's parts, decoded; as in CouchDB several slashes are one.
-fn segments(path: &str) -> Result<Vec<String>> {
-    path.split('/').filter(|segment| !segment.is_empty()).map(decode).collect()
+async fn dispatch(state: &State, mut request: Request, target: Target) -> Result<Reply> {
+    authorize(target.needs(&request.method), &mut request).await?;
+    handle(state, request, target).await
 }
 
-async fn dispatch(state: &State, mut request: Request) -> Result<Reply> {
-    let segments = std::mem::take(&mut request.segments);
-    let names: Vec<&str> = segments.iter().map(String::as_str).collect();
-    // What a server tells anyone; all else is the administrators' as long as there are no other users.
-    match names[..] {
-        [] => return server::welcome(state, &request),
-        ["_up"] => return Box::pin(server::up(state, &request)).await,
-        ["_session"] => return server::session(state, &request),
-        ["_uuids"] => return server::uuids(state, &request),
-        _ => {}
-    }
-    if !request.principal.is_admin {
-        request.skip_body().await;
-        let of_server = match names[..] {
-            [name] => {
-                name.starts_with('_') || name == "metrics" || matches!(request.method, Method::PUT | Method::DELETE)
-            }
-            [name, ..] => name.starts_with('_') && !DATABASES_OF_THE_SYSTEM.contains(&name),
-            [] => false,
-        };
-        let reason =
-            if of_server { "You are not a server admin." } else { "You are not authorized to access this db." };
-        return Err(Failure::unauthorized(reason));
-    }
-    if let [_, id, ..] = names[..]
-        && id.starts_with("_design/")
-        && matches!(request.method, Method::GET | Method::HEAD)
-        && let Some(redirect) = document::redirect_design(&request)
-    {
-        return Ok(redirect);
-    }
-    // Boxed, but for documents: the future of every request has room for what is not.
-    match names[..] {
-        ["_all_dbs"] => Box::pin(server::all_dbs(state, &request)).await,
-        ["_active_tasks"] => server::active_tasks(state, &request),
-        ["_db_updates"] => Box::pin(db_updates::db_updates(state, request)).await,
-        ["_replicate"] => Box::pin(replicate::replicate(state, request)).await,
-        ["_scheduler", "jobs"] => Box::pin(scheduler::jobs(state, &request, None)).await,
-        ["_scheduler", "jobs", id] => Box::pin(scheduler::jobs(state, &request, Some(id))).await,
-        ["_scheduler", "docs"] => Box::pin(scheduler::docs(state, &request, None)).await,
-        ["_scheduler", "docs", REPLICATOR] => Box::pin(scheduler::docs(state, &request, None)).await,
-        ["_scheduler", "docs", REPLICATOR, id] => Box::pin(scheduler::docs(state, &request, Some(id))).await,
-        ["_scheduler", ..] => Err(Failure::not_found("missing")),
-        ["metrics"] | ["_node", "_local" | NODE, "_prometheus"] => server::metrics(state, &request),
-        [
-            path @ ("_node" | "_cluster_setup" | "_membership" | "_dbs_info" | "_reshard" | "_search_analyze"
-            | "_nouveau_analyze" | "_utils"),
-            ..,
-        ] => later(&mut request, path).await,
-        [name] => Box::pin(database::root(state, request, name)).await,
-        [name, "_bulk_docs"] => Box::pin(bulk::bulk_docs(state, request, name)).await,
-        [name, "_bulk_get"] => Box::pin(bulk_get::bulk_get(state, request, name)).await,
-        [name, "_all_docs"] => Box::pin(all_docs::all_docs(state, request, name, all_docs::Documents::All)).await,
-        [name, "_all_docs", "queries"] => {
-            Box::pin(all_docs::queries(state, request, name, all_docs::Documents::All)).await
+async fn handle(state: &State, mut request: Request, target: Target) -> Result<Reply> {
+    let (name, what) = match target {
+        Target::Database(name, what) => (name.text, what),
+        // Boxed here and below, but for documents: the future of every request has room for what is not.
+        Target::Welcome => return server::welcome(state, &request),
+        Target::Up => return Box::pin(server::up(state, &request)).await,
+        Target::Session => return server::session(state, &request),
+        Target::Uuids => return server::uuids(state, &request),
+        Target::AllDbs => return Box::pin(server::all_dbs(state, &request)).await,
+        Target::ActiveTasks => return server::active_tasks(state, &request),
+        Target::DbUpdates => return Box::pin(db_updates::db_updates(state, request)).await,
+        Target::Replicate => return Box::pin(replicate::replicate(state, request)).await,
+        Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
+        Target::Metrics => return server::metrics(state, &request),
+        Target::Later(what, _) => return later(&mut request, what).await,
+        Target::EncodedDesign(target) => {
+            let reads = matches!(request.method, Method::GET | Method::HEAD);
+            return match reads.then(|| document::redirect_design(&request)).flatten() {
+                Some(redirect) => Ok(redirect),
+                None => Box::pin(handle(state, request, *target)).await,
+            };
         }
-        [name, "_design_docs", "queries"] => {
-            Box::pin(all_docs::queries(state, request, name, all_docs::Documents::Design)).await
+    };
+    let name = name.as_str();
+    let endpoint = match what {
+        InDatabase::Endpoint(endpoint) => endpoint,
+        InDatabase::Document { id, .. } => return document::document(state, request, name, &id).await,
+        InDatabase::Root => return Box::pin(database::root(state, request, name)).await,
+        InDatabase::Queries(listed) => return Box::pin(all_docs::queries(state, request, name, listed)).await,
+        InDatabase::Attachment { id, name: file, .. } => {
+            return Box::pin(attachment::attachment(state, request, name, &id, &file)).await;
         }
-        [name, "_design_docs"] => Box::pin(all_docs::all_docs(state, request, name, all_docs::Documents::Design)).await,
-        [name, "_changes"] => Box::pin(changes::changes(state, request, name)).await,
-        [name, "_ensure_full_commit"] => Box::pin(database::ensure_full_commit(state, request, name)).await,
-        [name, "_revs_limit"] => Box::pin(revisions::revs_limit(state, request, name)).await,
-        [name, "_revs_diff"] => Box::pin(revisions::revs_diff(state, request, name)).await,
-        [name, "_missing_revs"] => Box::pin(revisions::missing_revs(state, request, name)).await,
-        [name, "_purge"] => Box::pin(maintenance::purge(state, request, name)).await,
-        [name, "_purged_infos_limit"] => Box::pin(maintenance::purged_infos_limit(state, request, name)).await,
-        [name, "_compact"] => Box::pin(maintenance::compact(state, request, name)).await,
-        [name, "_security"] => Box::pin(maintenance::security(state, request, name)).await,
-        [name, "_local_docs"] => Box::pin(local::list(state, request, name)).await,
-        [name, "_local", id] => Box::pin(local::document(state, request, name, id)).await,
-        [_, "_local", _, ..] => {
+        InDatabase::Local { id } => return Box::pin(local::document(state, request, name, &id)).await,
+        InDatabase::LocalAttachment => {
             request.skip_body().await;
-            Err(Failure::bad_request("_local documents do not accept attachments."))
+            return Err(Failure::bad_request("_local documents do not accept attachments."));
         }
-        [name, id] if id.starts_with("_local/") => {
-            Box::pin(local::document(state, request, name, id.strip_prefix("_local/").unwrap_or_default())).await
-        }
-        [_, "_find" | "_index" | "_explain", ..] => later(&mut request, "Mango queries").await,
-        [_, path @ ("_view_cleanup" | "_shards" | "_sync_shards" | "_partition"), ..] => {
-            later(&mut request, path).await
-        }
-        [name, "_design", id] => {
-            let id = format!("_design/{id}");
-            document::document(state, request, name, &id).await
-        }
-        [_, "_design", _, path, ..] if path.starts_with('_') => {
-            later(&mut request, "Functions of design documents").await
-        }
-        [name, "_design", id, ref file @ ..] => {
-            Box::pin(attachment::attachment(state, request, name, &format!("_design/{id}"), &file.join("/"))).await
-        }
-        [name, id] => document::document(state, request, name, id).await,
-        [name, id, ref file @ ..] => Box::pin(attachment::attachment(state, request, name, id, &file.join("/"))).await,
-        [] => Err(Failure::not_found("missing")),
+        InDatabase::DesignFunction { .. } => return later(&mut request, "Functions of design documents").await,
+        InDatabase::Later(what, _) => return later(&mut request, what).await,
+    };
+    match endpoint {
+        Endpoint::LocalDocs => Box::pin(local::list(state, request, name)).await,
+        Endpoint::AllDocs => Box::pin(all_docs::all_docs(state, request, name, Listed::All)).await,
+        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(state, request, name, Listed::Design)).await,
+        Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, request, name)).await,
+        Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(state, request, name)).await,
+        Endpoint::Changes => Box::pin(changes::changes(state, request, name)).await,
+        Endpoint::RevsDiff => Box::pin(revisions::revs_diff(state, request, name)).await,
+        Endpoint::MissingRevs => Box::pin(revisions::missing_revs(state, request, name)).await,
+        Endpoint::RevsLimit => Box::pin(revisions::revs_limit(state, request, name)).await,
+        Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(state, request, name)).await,
+        Endpoint::Compact => Box::pin(maintenance::compact(state, request, name)).await,
+        Endpoint::Purge => Box::pin(maintenance::purge(state, request, name)).await,
+        Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(state, request, name)).await,
+        Endpoint::Security => Box::pin(maintenance::security(state, request, name)).await,
     }
+}
+
+/// Refuses who has not the right that a path needs. All but what the server tells anyone is the administrators' as long as
+/// there are no other users.
+async fn authorize(needed: Needed, request: &mut Request) -> Result<()> {
+    let reason = match needed {
+        Needed::Nothing => return Ok(()),
+        _ if request.principal.is_admin => return Ok(()),
+        Needed::ServerAdmin => "You are not a server admin.",
+        Needed::Database => "You are not authorized to access this db.",
+    };
+    request.skip_body().await;
+    Err(Failure::unauthorized(reason))
 }
 
 /// What CouchDB has and this version has not: it says so.

@@ -8,6 +8,7 @@ use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
 use crate::json_out;
+use crate::path::Listed;
 use crate::query::{Query, number};
 use crate::reply::{Interrupted, Pages, Reply, Sender, page_bytes, shrink};
 use crate::request::{Body, Memory, Request};
@@ -20,13 +21,6 @@ const KEYS_AT_ONCE: usize = 100;
 /// Queries in one request.
 const QUERIES_MAX: usize = 1_000;
 
-/// Which documents a path shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Documents {
-    All,
-    Design,
-}
-
 /// One query of the index, but for the ids that are asked for one by one. What the request's parameters say stands in each of
 /// its queries: it is made when its turn has come.
 struct Selection {
@@ -35,11 +29,11 @@ struct Selection {
     update_seq: bool,
     /// Nothing can match.
     nothing: bool,
-    documents: Documents,
+    documents: Listed,
     show: Show,
 }
 
-pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, documents: Documents) -> Result<Reply> {
+pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let mut memory = Memory::default();
     let members = match request.method {
         Method::GET | Method::HEAD => Value::Object(Vec::new()),
@@ -74,7 +68,7 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
     Ok(reply)
 }
 
-pub(crate) async fn queries(state: &State, mut request: Request, name: &str, documents: Documents) -> Result<Reply> {
+pub(crate) async fn queries(state: &State, mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let Body { bytes, memory } = json_body(&mut request).await?;
     let queries = match take(object(&bytes)?.into_owned(), "queries") {
         Some(Value::Array(queries)) => queries,
@@ -137,7 +131,7 @@ fn bound(value: Option<Value<'_>>) -> Bound {
 
 impl Selection {
     /// From the query string and the members of a body, which say the same things.
-    fn new(query: &Query, members: &Value<'static>, documents: Documents) -> Result<Selection> {
+    fn new(query: &Query, members: &Value<'static>, documents: Listed) -> Result<Selection> {
         let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
         let find = |names: &[&str]| members.iter().find(|(found, _)| names.contains(&found.as_ref()));
         let value = |names: &[&str]| -> Result<Option<Value<'static>>> {
@@ -196,7 +190,7 @@ impl Selection {
         nothing |= *low == Bound::AfterAll || *high == Bound::BeforeAll;
         let at = |bound: Bound| if let Bound::At(id) = bound { Some(id) } else { None };
         (walk.start, walk.end) = (at(start), at(end));
-        if documents == Documents::Design {
+        if documents == Listed::Design {
             only_design(&mut walk);
         }
         Ok(Selection { walk, has_keys, update_seq: flag("update_seq")?, nothing, documents, show: Show::new(query)? })
@@ -240,8 +234,8 @@ async fn write(
     let descending = selection.walk.descending;
     let mut walk = database.all_docs(selection.walk.clone());
     let total = match selection.documents {
-        Documents::All => walk.total_rows().await?,
-        Documents::Design => match *design_documents {
+        Listed::All => walk.total_rows().await?,
+        Listed::Design => match *design_documents {
             Some(count) => count,
             None => *design_documents.insert(sender.unless_gone(count_design_documents(database)).await??),
         },
@@ -276,7 +270,7 @@ async fn write(
                 }
                 separator(&mut rows, &mut sender.buffer);
                 let row = if key.as_str().is_some() { found.next().flatten() } else { None };
-                let shown = |row: &AllDocsRow| selection.documents == Documents::All || row.id.starts_with("_design/");
+                let shown = |row: &AllDocsRow| selection.documents == Listed::All || row.id.starts_with("_design/");
                 let row = row.filter(shown);
                 match row {
                     Some(row) => write_row(database, &row, include_docs, &selection.show, sender).await?,

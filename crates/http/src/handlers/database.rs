@@ -9,13 +9,11 @@ use crate::functions::written_by;
 use crate::handlers::document::{edit_of, write_one};
 use crate::handlers::local::LOCAL;
 use crate::json_out::{member, number};
+use crate::path::METRICS;
 use crate::query::encode;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
-
-/// Names that are paths of the server.
-const RESERVED: &str = "metrics";
 
 pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
@@ -57,8 +55,8 @@ async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply
         let Some(value) = query.number(name)? else { return Ok(None) };
         u32::try_from(value).map(Some).map_err(|_| Failure::bad_request(format!("`{name}` is too large")))
     };
-    if name == RESERVED {
-        let reason = format!("`{RESERVED}` is a path of the server and cannot be a database's name.");
+    if name == METRICS {
+        let reason = format!("`{METRICS}` is a path of the server and cannot be a database's name.");
         return Err(Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason));
     }
     let leaves_only = match query.get("revision_bodies") {

@@ -9,6 +9,7 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::replicate::NODE;
 use crate::json_out::{comma, member, string, string_or_null};
+use crate::path::Scheduler;
 use crate::replicator::REPLICATOR;
 use crate::replicator::description::Description;
 use crate::replicator::job::Extent;
@@ -19,8 +20,19 @@ use crate::server::State;
 /// Rows of a list where no limit is given, as in CouchDB.
 const ROWS_DEFAULT: u64 = 100;
 
+/// What is beneath `_scheduler`.
+pub(crate) async fn scheduler(state: &State, request: &Request, what: &Scheduler) -> Result<Reply> {
+    match what {
+        Scheduler::Jobs => jobs(state, request, None).await,
+        Scheduler::Job(id) => jobs(state, request, Some(id)).await,
+        Scheduler::Docs => docs(state, request, None).await,
+        Scheduler::Doc(id) => docs(state, request, Some(id)).await,
+        Scheduler::Unknown => Err(Failure::not_found("missing")),
+    }
+}
+
 /// `_scheduler/jobs` and `_scheduler/jobs/{id}`.
-pub(crate) async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
+async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
     let mut rows: Vec<(String, Vec<u8>)> = Vec::new();
     let here = state.replicator.here();
@@ -60,7 +72,7 @@ pub(crate) async fn jobs(state: &State, request: &Request, id: Option<&str>) -> 
 }
 
 /// `_scheduler/docs`, and of one document.
-pub(crate) async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
+async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
     let told = told_by_others(state).await?;
     if let Some(id) = id {
