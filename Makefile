@@ -30,6 +30,8 @@ lint: need-rust
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
+	cargo test --quiet --package flatbed-tidy
+	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check licenses bans sources; fi
 
 # The binary is among what the tests are built of.
 client-tests: need-rust need-npm tests/node_modules/.package-lock.json
