@@ -1,7 +1,7 @@
 //! Which files of a crate know which, read from their paths: for the tests that hold the crate's layers.
 //!
 //! `lib.rs` and `mod.rs` declare, re-export and are no files in this sense. What is compiled for tests alone does not
-//! count. A path within the crate must name the file in which its item lies, not a re-export, so that nothing has to be
+//! count, whether an item or, by a first `#![cfg(test)]`, a whole file. A path within the crate must name the file in which its item lies, not a re-export, so that nothing has to be
 //! resolved here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +68,10 @@ fn read_folder(folder: &Path, name: &str, texts: &mut BTreeMap<String, String>) 
         if path.is_dir() {
             read_folder(&path, &format!("{name}{own}/"), texts);
         } else if let Some(stem) = own.strip_suffix(".rs").filter(|stem| !["lib", "mod", "layers"].contains(stem)) {
-            texts.insert(format!("{name}{stem}"), code(&std::fs::read_to_string(&path).unwrap()));
+            let code = code(&std::fs::read_to_string(&path).unwrap());
+            if !code.trim_start().starts_with("#![cfg(test)]") {
+                texts.insert(format!("{name}{stem}"), code);
+            }
         }
     }
 }

@@ -12,15 +12,17 @@ use std::collections::HashSet;
 use flatbed_flatten::FieldNames;
 use prost::Message;
 
-use crate::database::{Database, decode_counter};
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer, NameRange};
-use crate::read::get::{info, last_seq, page_of};
+use crate::read::get::{info, last_seq};
 use crate::store::keys::{Counter, KeyRange, Subspace};
 use crate::store::proto;
+use crate::store::records::decode_counter;
 use crate::store::records::revision;
 use crate::store::seq::Seq;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use document::{DocumentCheck, Sums};
 

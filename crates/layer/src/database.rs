@@ -17,6 +17,7 @@ use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, check_lo
 use crate::read::missing::MissingRevs;
 use crate::store::keys::Counter;
 use crate::store::once::Once;
+use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -89,7 +90,7 @@ impl Database {
 
     /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
     pub async fn wait_until_there(&self) -> Result<()> {
-        crate::store::watches::wait_until_there(&self.inner, &self.name).await
+        crate::feed::watches::wait_until_there(&self.inner, &self.name).await
     }
 
     /// The newest sequence.
@@ -313,7 +314,7 @@ impl Database {
     }
 
     async fn change_record(&self, change: impl Fn(&mut crate::store::proto::DatabaseRecord) + Send) -> Result<()> {
-        let once = Once::new(&self.inner)?;
+        let once = Once::new(&self.inner.keys)?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
@@ -411,11 +412,4 @@ impl Operation for ReadInfo<'_> {
             run_bytes: instance.record.run_bytes,
         })
     }
-}
-
-/// A counter's value; absent is 0.
-pub(crate) fn decode_counter(bytes: Option<&[u8]>) -> Result<i64> {
-    let Some(bytes) = bytes else { return Ok(0) };
-    let bytes = bytes.try_into().map_err(|_| Error::Corrupt("a counter is not 8 bytes".into()))?;
-    Ok(i64::from_le_bytes(bytes))
 }

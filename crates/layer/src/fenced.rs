@@ -1,4 +1,5 @@
 //! What was begun before a renewal is not committed after its beginning.
+#![cfg(test)]
 
 use std::sync::{Arc, OnceLock};
 

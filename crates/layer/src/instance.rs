@@ -10,12 +10,12 @@ use tokio::sync::OnceCell;
 use crate::document::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
-use crate::feed::updates::UpdatedKeys;
 use crate::judge::validate::Validators;
 use crate::layer::{Inner, REVS_LIMIT};
 use crate::store::keys::Keys;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction;
+use crate::store::updated::UpdatedKeys;
 
 /// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;

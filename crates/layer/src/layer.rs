@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use flatbed_metrics::Family;
@@ -14,18 +14,20 @@ use tokio::sync::{Semaphore, watch};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::feed::hub::{Followers, Hub};
-use crate::feed::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatedKeys, UpdatesHub};
+use crate::feed::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatesHub};
+use crate::feed::watches::Watches;
 use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::judge::validate::Validate;
 use crate::metrics::Metrics;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
-use crate::store::once::Once;
+use crate::store::once::{Once, now_ms, random_id};
 use crate::store::proto;
 use crate::store::records::check_format;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::watches::Watches;
+use crate::store::updated::UpdatedKeys;
+use crate::store::updated::note_event;
 use crate::write::compact::{CompactionProgress, Compactions};
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
@@ -180,7 +182,7 @@ impl Layer {
             databases,
             epoch: Mutex::new(epoch),
         });
-        crate::document::staging::start_sweeper(&inner);
+        crate::sweeper::start_sweeper(&inner);
         crate::write::compact::start_watching(&inner);
         crate::forget::start(&inner);
         Ok(Layer { inner })
@@ -242,7 +244,7 @@ impl Layer {
             return Err(Error::InvalidSetting("field_ids_max is at most 1000000".into()));
         }
         let created_at_ms = now_ms();
-        let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner)?);
+        let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner.keys)?);
         let mut create =
             Create { inner: &self.inner, name, run_bytes, field_ids_max, leaves_only, created_at_ms, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
@@ -254,7 +256,7 @@ impl Layer {
     /// [`Error::DatabaseNotFound`].
     pub async fn delete_database(&self, name: &str) -> Result<()> {
         check_name(name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name, once: Once::new(&self.inner)? };
+        let mut delete = Delete { inner: &self.inner, name, once: Once::new(&self.inner.keys)? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
         self.inner.databases.remove(name);
         Ok(())
@@ -300,7 +302,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::Corrupt`].
-    pub async fn newest_database_update(&self) -> Result<crate::Seq> {
+    pub async fn newest_database_update(&self) -> Result<crate::store::seq::Seq> {
         updates::newest(&self.inner).await
     }
 
@@ -416,17 +418,6 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::IllegalDatabaseName(name.to_owned()))
 }
 
-/// An id that nobody else has. Keys write a zero byte as two, so it has none: what an operation writes is always as long.
-pub(crate) fn random_id() -> Result<[u8; 16]> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|_| Error::NoRandomness)?;
-    Ok(id.map(|byte| byte.max(1)))
-}
-
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
 pub(crate) struct Create<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -471,8 +462,8 @@ impl Operation for Create<'_> {
         trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());
         trx.set(&key, &record);
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
-        crate::index::maintainers::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
-        updates::note_event(trx, &self.inner.keys, self.name, false)?;
+        crate::store::updated::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
+        note_event(trx, &self.inner.keys, self.name, false)?;
         trx.update_metadata_version();
         self.once.mark(trx);
         Ok(())
@@ -536,7 +527,7 @@ impl Operation for Delete<'_> {
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);
-        updates::note_event(trx, &self.inner.keys, self.name, true)?;
+        note_event(trx, &self.inner.keys, self.name, true)?;
         trx.update_metadata_version();
         self.once.mark(trx);
         Ok(())

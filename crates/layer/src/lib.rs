@@ -16,18 +16,18 @@ mod database;
 mod document;
 mod error;
 mod feed;
-#[cfg(test)]
 mod fenced;
 mod forget;
 mod index;
 mod instance;
 mod judge;
 mod layer;
+mod lease;
 mod metrics;
 mod read;
 pub mod renew;
 mod store;
-#[cfg(test)]
+mod sweeper;
 mod unknown_results;
 mod write;
 
@@ -46,11 +46,65 @@ pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
 pub use judge::validate::{Room, Validate, Validator, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
+pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, check_local_id};
-pub use store::lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
 pub use write::compact::{CompactionProgress, SUPERSEDED_PERCENT_MAX};
+
+#[cfg(test)]
+#[path = "../../fdb-embedded/src/layers.rs"]
+mod layers;
+
+/// The table in ARCHITECTURE.md. `layer` has what all share, `instance` what is known of one database; the state of each
+/// stratum lies in them, and all that works in a transaction begins with them: so they know upwards, and so does who is
+/// handed a whole `Database`. What is named here may become less, and never more.
+#[test]
+fn folders_know_only_those_below_them() {
+    let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
+    let table: [(&str, &[&str]); 17] = [
+        ("error", &[]),
+        ("metrics", &[]),
+        ("store", &["error", "metrics"]),
+        ("instance", &["error", "store"]),
+        ("layer", &["error", "metrics", "store", "instance"]),
+        ("forget", &["error", "store", "instance", "layer"]),
+        ("document", &["error", "store", "instance", "layer"]),
+        ("index", &["error", "store", "instance", "document"]),
+        ("read", &["error", "store", "instance", "layer", "document"]),
+        ("judge", &["error", "store", "instance", "document", "read"]),
+        ("feed", &["error", "metrics", "store", "instance", "layer", "document", "read"]),
+        ("write", &["error", "store", "instance", "layer", "document", "index", "read", "judge"]),
+        ("sweeper", &["error", "store", "layer", "document", "feed"]),
+        ("database", &["error", "store", "layer", "document", "read", "feed", "write"]),
+        ("lease", &["error", "store", "layer", "database"]),
+        ("check", &["error", "store", "instance", "layer", "document", "index", "read", "database"]),
+        ("renew", &["error", "metrics", "store", "instance", "layer", "feed"]),
+    ];
+    let upwards = [
+        "document/attachments knows database",
+        "document/release knows read/get",
+        "feed/changes knows database",
+        "instance knows document/fields",
+        "instance knows feed/hub",
+        "instance knows judge/validate",
+        "instance knows layer",
+        "judge/validate knows database",
+        "layer knows database",
+        "layer knows document/staging",
+        "layer knows feed/hub",
+        "layer knows feed/updates",
+        "layer knows feed/watches",
+        "layer knows forget",
+        "layer knows judge/validate",
+        "layer knows sweeper",
+        "layer knows write/compact",
+        "read/all_docs knows database",
+        "write/batch knows database",
+        "write/purge knows database",
+    ];
+    assert_eq!(layers.beyond(&table), upwards);
+}

@@ -21,14 +21,15 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::feed::updates::{sweep_root, touch_newest};
-use crate::layer::random_id;
+use crate::feed::updates::sweep_root;
 use crate::metrics::Metrics;
-use crate::read::get::page_of;
 use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
+use crate::store::once::random_id;
 use crate::store::proto;
 use crate::store::records::check_format;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::updated::touch_newest;
 
 pub use roots::roots;
 

@@ -1,4 +1,5 @@
 //! Operations whose commit took place and seemed not to, with somebody else's work in between.
+#![cfg(test)]
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -154,10 +155,10 @@ async fn a_local_document_is_written_once() {
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":1")));
     // Marks go in their time, and not before.
-    assert!(!crate::store::once::sweep(&db.inner, std::time::Duration::from_secs(3_600)).await.unwrap());
+    assert!(!crate::sweeper::sweep_marks(&db.inner, std::time::Duration::from_secs(3_600)).await.unwrap());
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    assert!(crate::store::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
-    assert!(!crate::store::once::sweep(&db.inner, std::time::Duration::ZERO).await.unwrap());
+    assert!(crate::sweeper::sweep_marks(&db.inner, std::time::Duration::ZERO).await.unwrap());
+    assert!(!crate::sweeper::sweep_marks(&db.inner, std::time::Duration::ZERO).await.unwrap());
 }
 
 #[tokio::test]
@@ -166,7 +167,7 @@ async fn a_lease_that_another_took_stays() {
     let db = store.db();
     let (ours, theirs) = ([1; 16], [2; 16]);
     db.take_lease("l", &ours, None).await.unwrap();
-    let mut remove = crate::store::lease::Remove::new(&db.inner, "db", "l").unwrap();
+    let mut remove = crate::lease::Remove::new(&db.inner, "db", "l").unwrap();
     store.attempt(&mut remove, FIRST, true).await.unwrap();
     db.take_lease("l", &theirs, None).await.unwrap();
     store.attempt(&mut remove, AFTER_UNKNOWN, true).await.unwrap();
@@ -232,7 +233,7 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
         inner: &db.inner,
         name: "db",
         change: move |record: &mut crate::store::proto::DatabaseRecord| record.revs_limit = limit,
-        once: Once::new(&db.inner).unwrap(),
+        once: Once::new(&db.inner.keys).unwrap(),
     };
     let mut five = set(5);
     store.attempt(&mut five, FIRST, true).await.unwrap();
@@ -267,14 +268,14 @@ async fn a_database_is_created_and_deleted_once() {
         field_ids_max: 10,
         leaves_only: false,
         created_at_ms: 1,
-        once: Once::new(inner).unwrap(),
+        once: Once::new(&inner.keys).unwrap(),
     };
     store.attempt(&mut create, FIRST, true).await.unwrap();
     store.attempt(&mut create, AFTER_UNKNOWN, true).await.unwrap();
     layer.delete_database("new").await.unwrap();
     store.attempt(&mut create, LATER, true).await.unwrap();
     assert!(matches!(layer.database("new").exists().await, Err(Error::DatabaseNotFound)));
-    let mut delete = Delete { inner, name: "db", once: Once::new(inner).unwrap() };
+    let mut delete = Delete { inner, name: "db", once: Once::new(&inner.keys).unwrap() };
     store.attempt(&mut delete, FIRST, true).await.unwrap();
     store.attempt(&mut delete, AFTER_UNKNOWN, true).await.unwrap();
     layer.create_database("db", &CreateOptions::default()).await.unwrap();

@@ -11,9 +11,9 @@ use crate::document::attachments::decode_list;
 use crate::error::Result;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::read::get::page_of;
 use crate::store::keys::KeyRange;
 use crate::store::proto;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Rows of a blob that are read at once: chunks of up to 90 kB.

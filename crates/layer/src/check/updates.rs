@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use prost::Message;
 
-use super::{PAGE_KEYS, Report, hex, run};
+use crate::check::{PAGE_KEYS, Report, hex, run};
 use crate::error::Result;
-use crate::feed::updates::stamp_of;
 use crate::layer::Inner;
-use crate::read::get::page_of;
 use crate::store::keys::KeyRange;
 use crate::store::proto;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::store::updated::stamp_of;
 
 /// Databases looked at in one transaction, each with two reads.
 const PAGE_DATABASES: usize = 100;

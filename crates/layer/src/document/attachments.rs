@@ -19,11 +19,11 @@ use crate::document::upload::Uploaded;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::read::get::page_of;
 use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::room::Room;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// The list of a revision's attachments takes at most this many bytes: it is the value of one key.
@@ -432,14 +432,14 @@ impl Operation for ReadChunks<'_> {
 
 /// An attachment's stored bytes, read chunk by chunk.
 pub struct AttachmentReader {
-    database: crate::Database,
+    database: crate::database::Database,
     place: AttachmentPlace,
     next: u32,
     left: u64,
 }
 
 impl AttachmentReader {
-    pub(crate) fn new(database: crate::Database, place: AttachmentPlace) -> AttachmentReader {
+    pub(crate) fn new(database: crate::database::Database, place: AttachmentPlace) -> AttachmentReader {
         let left = place.attachment.stored_length;
         AttachmentReader { database, place, next: 0, left }
     }

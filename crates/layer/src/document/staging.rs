@@ -4,7 +4,7 @@
 //! transaction that commits the document clears that record, reading it with conflict, so that a sweep and a commit
 //! cannot both take place.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
@@ -12,8 +12,9 @@ use prost::Message;
 use crate::document::body::{BODY_BYTES_MAX, Prepared, begin_read, row_bytes};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
-use crate::layer::{Inner, NameRange, now_ms, random_id};
+use crate::layer::{Inner, NameRange};
 use crate::store::keys::Keys;
+use crate::store::once::{now_ms, random_id};
 use crate::store::proto;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
@@ -26,9 +27,6 @@ pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
 /// Blobs that are renewed in one transaction.
 const RENEWED_AT_ONCE: usize = 200;
-
-/// Between two sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// Writes a body ahead; afterwards it is a pointer. Returns false if the database has become another instance.
 pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepared) -> Result<bool> {
@@ -203,7 +201,7 @@ impl Operation for ListStaged<'_> {
 /// Removes what was staged longer ago and never taken, in every database. Returns how many blobs.
 pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<u64> {
     let older_than_ms = now_ms().saturating_sub(broken_after.as_millis() as u64);
-    let layer = crate::Layer { inner: inner.clone() };
+    let layer = crate::layer::Layer { inner: inner.clone() };
     let mut swept = 0;
     for name in layer.all_databases(&NameRange::default()).await? {
         let listed = transaction::read(&inner.db, &inner.metrics, &mut ListStaged { inner, name: &name }).await;
@@ -232,27 +230,4 @@ pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<
     inner.metrics.blobs_swept.add(swept);
     inner.metrics.sweeps.add(1);
     Ok(swept)
-}
-
-/// Sweeps from time to time for as long as the layer lives.
-pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
-    let weak: Weak<Inner> = Arc::downgrade(inner);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(SWEEP_EVERY).await;
-            let Some(inner) = weak.upgrade() else { return };
-            if inner.is_closing() {
-                return;
-            }
-            if let Err(error) = sweep(&inner, inner.options.uploads_broken_after).await {
-                tracing::warn!(%error, "broken uploads could not be swept");
-            }
-            if let Err(error) = crate::store::once::sweep(&inner, BROKEN_AFTER).await {
-                tracing::warn!(%error, "marks of operations could not be swept");
-            }
-            if let Err(error) = crate::feed::updates::sweep(&inner, BROKEN_AFTER).await {
-                tracing::warn!(%error, "creations and deletions of databases could not be swept");
-            }
-        }
-    });
 }

@@ -12,7 +12,8 @@ use sha2::Sha256;
 use crate::document::staging::{self, Stage};
 use crate::error::{Error, Result};
 use crate::instance::{Instance, InstanceId};
-use crate::layer::{Inner, now_ms, random_id};
+use crate::layer::Inner;
+use crate::store::once::{now_ms, random_id};
 use crate::store::transaction;
 
 /// Bytes of one chunk, the value of one key.

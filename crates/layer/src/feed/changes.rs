@@ -9,7 +9,7 @@ use flatbed_revtree::{RevId, rank};
 use prost::Message;
 use tokio::sync::watch;
 
-use crate::database::{Database, decode_counter};
+use crate::database::Database;
 use crate::document::edit::Document;
 use crate::document::tree::Leaves;
 use crate::error::{Error, Result};
@@ -18,11 +18,13 @@ use crate::feed::tail::{Part, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::count_keys;
-use crate::read::get::{ShowsDocument, last_seq, page_of, show_documents};
+use crate::read::get::{ShowsDocument, last_seq, show_documents};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto;
+use crate::store::records::decode_counter;
 use crate::store::records::revision;
 use crate::store::seq::Seq;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
 
 /// Rows of a page without documents.

@@ -14,16 +14,17 @@ use foundationdb::{FdbError, FdbResult};
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
-use crate::database::decode_counter;
 use crate::error::{Error, Result};
 use crate::feed::changes::{ChangeRow, ChangesQuery, change_row};
 use crate::feed::tail::{Part, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
-use crate::read::get::{READ_AHEAD, begin_latest, page_of};
+use crate::read::get::{READ_AHEAD, begin_latest};
 use crate::store::keys::{Counter, Keys};
+use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{Transaction, bounded, note};
 
 /// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.

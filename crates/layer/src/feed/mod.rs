@@ -4,3 +4,4 @@ pub(crate) mod changes;
 pub(crate) mod hub;
 pub(crate) mod tail;
 pub(crate) mod updates;
+pub(crate) mod watches;

@@ -13,19 +13,19 @@ mod sweep;
 
 use std::sync::Arc;
 
-use foundationdb::options::MutationType;
 use prost::Message;
 use tokio::sync::broadcast;
 
 use crate::error::Result;
 use crate::feed::changes::{Since, Wait};
-use crate::layer::{Inner, now_ms};
-use crate::read::get::page_of;
+use crate::layer::Inner;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
 use crate::store::root::in_use;
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use crate::store::transaction::page_of;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::updated::{Stamp, stamp_of};
 
 use follow::Batch;
 pub(crate) use follow::UpdatesHub;
@@ -39,54 +39,6 @@ const LATER_ROWS_MAX: usize = 10_000;
 
 /// Keys read in one transaction, of either kind.
 const KEYS_AT_ONCE: usize = 5_000;
-
-type Stamp = [u8; STAMP_BYTES];
-
-/// The place of a transaction's stamp at the beginning of a value, two bytes of user version, and where the place is.
-const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
-    [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
-
-/// Sets the newest stamp of all to the transaction's.
-pub(crate) fn touch_newest(trx: &Transaction, keys: &RootKeys) -> Result<()> {
-    Quiet(trx).atomic(&keys.newest_update(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
-}
-
-/// What every write of documents to one database overwrites.
-#[derive(Debug)]
-pub(crate) struct UpdatedKeys {
-    database: Vec<u8>,
-    newest: Vec<u8>,
-}
-
-impl UpdatedKeys {
-    pub(crate) fn new(keys: &RootKeys, name: &str) -> Self {
-        UpdatedKeys { database: keys.database_updated(name), newest: keys.newest_update() }
-    }
-
-    /// Whether anything was ever told of the database's documents.
-    pub(crate) async fn is_there(&self, trx: &Transaction) -> Result<bool> {
-        Ok(trx.get(&self.database, true).await?.is_some())
-    }
-
-    /// In a transaction that changes documents.
-    pub(crate) fn touch(&self, trx: &Transaction) -> Result<()> {
-        let quiet = Quiet(trx);
-        quiet.atomic(&self.database, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
-        quiet.atomic(&self.newest, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
-    }
-}
-
-/// In the transaction that creates or deletes a database.
-pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: bool) -> Result<()> {
-    let quiet = Quiet(trx);
-    let event = proto::DatabaseEvent { name: name.to_owned(), deleted, at_ms: now_ms(), renewed: 0 };
-    let key = keys.database_event_stamped(0);
-    quiet.atomic(&key, &event.encode_to_vec(), MutationType::SetVersionstampedKey)?;
-    if deleted {
-        quiet.clear(&keys.database_updated(name))?;
-    }
-    touch_newest(trx, keys)
-}
 
 /// What has happened to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -280,11 +232,6 @@ impl Operation for Newest<'_> {
         let newest = newest.await?;
         Ok(Begin { incarnation, newest: stamp_of(newest.as_deref().unwrap_or_default())? })
     }
-}
-
-/// An empty value: before all stamps.
-pub(crate) fn stamp_of(value: &[u8]) -> Result<Stamp> {
-    if value.is_empty() { Ok([0; STAMP_BYTES]) } else { Ok(*Seq::from_slice(0, value)?.stamp()) }
 }
 
 struct Found {

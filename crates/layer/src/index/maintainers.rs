@@ -10,11 +10,12 @@ use prost::Message;
 use crate::document::body::Rows;
 use crate::error::Result;
 use crate::instance::Instance;
-use crate::store::keys::{Counter, Keys};
+use crate::store::keys::Counter;
 use crate::store::proto;
 use crate::store::records::{Info, revision_message};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Quiet, Transaction};
+use crate::store::updated::touch_last_seq;
 
 /// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
 pub(crate) const LEAVES_IN_ENTRY_MAX: usize = 8;
@@ -113,14 +114,6 @@ impl IndexMaintainer for BySeq {
         touch_last_seq(trx, &instance.keys, last)?;
         instance.updated.touch(trx)
     }
-}
-
-/// Sets `last_seq` to the transaction's versionstamp and the greatest user version in it: blindly, and quietly.
-pub(crate) fn touch_last_seq(trx: &Transaction, keys: &Keys, user_version: u16) -> Result<()> {
-    let mut value = vec![0xff; 10];
-    value.extend_from_slice(&user_version.to_be_bytes());
-    value.extend_from_slice(&0_u32.to_le_bytes());
-    Quiet(trx).atomic(&keys.last_seq(), &value, MutationType::SetVersionstampedValue)
 }
 
 /// The ids of documents that are not deleted.

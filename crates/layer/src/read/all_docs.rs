@@ -5,15 +5,17 @@ use foundationdb::RangeOption;
 use foundationdb::options::StreamingMode;
 use prost::Message;
 
-use crate::database::{Database, decode_counter};
+use crate::database::Database;
 use crate::document::edit::Document;
 use crate::error::{Error, Result};
 use crate::instance::InstanceId;
 use crate::layer::Inner;
-use crate::read::get::{READ_AHEAD, READ_BYTES_MAX, ShowsDocument, begin_latest, page_of, show_documents};
+use crate::read::get::{READ_AHEAD, READ_BYTES_MAX, ShowsDocument, begin_latest, show_documents};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto;
+use crate::store::records::decode_counter;
 use crate::store::records::{Info, revision};
+use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Rows of a page without documents.

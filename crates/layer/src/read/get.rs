@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use flatbed_revtree::{RevId, Tree};
-use foundationdb::RangeOption;
 
 use crate::document::attachments;
 use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
@@ -441,16 +440,6 @@ pub(crate) async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<S
     match trx.get(&instance.keys.last_seq(), true).await? {
         None => Ok(Seq::zero(instance.incarnation())),
         Some(stamp) => Seq::from_slice(instance.incarnation(), &stamp),
-    }
-}
-
-/// A range option for one page of rows.
-pub(crate) fn page_of(range: &crate::store::keys::KeyRange, limit: usize, reverse: bool) -> RangeOption<'_> {
-    RangeOption {
-        mode: foundationdb::options::StreamingMode::WantAll,
-        limit: Some(limit),
-        reverse,
-        ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
     }
 }
 

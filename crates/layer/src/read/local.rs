@@ -9,10 +9,10 @@ use crate::document::edit::{DOCUMENT_ID_BYTES_MAX, invalid};
 use crate::error::{Error, Result};
 use crate::instance::RUN_BYTES_MAX;
 use crate::layer::Inner;
-use crate::read::get::page_of;
 use crate::store::keys::KeyRange;
 use crate::store::once::Once;
 use crate::store::proto;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The largest local document, in bytes of JSON text: it is written in one transaction.
@@ -145,7 +145,7 @@ pub(crate) struct EditLocals<'a> {
 
 impl<'a> EditLocals<'a> {
     pub(crate) fn new(inner: &'a Inner, name: &'a str, edits: &'a [LocalEdit]) -> Result<EditLocals<'a>> {
-        Ok(EditLocals { inner, name, edits, once: Once::new(inner)?, found: Vec::new() })
+        Ok(EditLocals { inner, name, edits, once: Once::new(&inner.keys)?, found: Vec::new() })
     }
 }
 

@@ -3,16 +3,16 @@
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use super::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::error::{Error, Result};
-use crate::feed::updates::UpdatedKeys;
-use crate::index::maintainers::touch_last_seq;
 use crate::instance::next_incarnation;
-use crate::read::get::page_of;
+use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::store::keys::{KeyRange, Keys};
 use crate::store::proto;
 use crate::store::records::stamped_anew;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use crate::store::updated::UpdatedKeys;
+use crate::store::updated::touch_last_seq;
 
 impl Renewal<'_> {
     /// Moves what is not in the new incarnation yet, and gives the record that incarnation at the end. `entries` counts.

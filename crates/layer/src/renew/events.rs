@@ -3,11 +3,11 @@
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use super::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::error::Result;
-use crate::read::get::page_of;
+use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::store::keys::KeyRange;
 use crate::store::proto;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Renewal<'_> {

@@ -7,10 +7,10 @@ use prost::Message;
 
 use crate::error::Result;
 use crate::metrics::Metrics;
-use crate::read::get::page_of;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
 use crate::store::records::check_format;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The roots of all layers in a store, in bytewise order.

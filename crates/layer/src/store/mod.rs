@@ -2,7 +2,6 @@
 
 pub(crate) mod counted;
 pub(crate) mod keys;
-pub(crate) mod lease;
 pub(crate) mod once;
 #[rustfmt::skip]
 #[allow(unreachable_pub, reason = "generated")]
@@ -12,5 +11,5 @@ pub(crate) mod room;
 pub(crate) mod root;
 pub(crate) mod seq;
 pub(crate) mod transaction;
+pub(crate) mod updated;
 pub mod waits;
-pub(crate) mod watches;

@@ -4,14 +4,11 @@
 //! since, each attempt leaves a mark beside what it does. A later attempt that finds the mark changes nothing. All attempts
 //! of one operation conflict on the mark, so that not even a commit that lands late takes place a second time.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
-use crate::layer::{Inner, now_ms, random_id};
-use crate::read::get::page_of;
-use crate::store::root::epoch_for_write;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, conflict_with};
+use crate::store::keys::RootKeys;
+use crate::store::transaction::{Attempt, Transaction, conflict_with};
 
 /// The mark of one operation; made before its first attempt.
 #[derive(Debug)]
@@ -21,8 +18,8 @@ pub(crate) struct Once {
 }
 
 impl Once {
-    pub(crate) fn new(inner: &Inner) -> Result<Once> {
-        Ok(Once { key: inner.keys.mark(now_ms(), &random_id()?), attempts: 0 })
+    pub(crate) fn new(keys: &RootKeys) -> Result<Once> {
+        Ok(Once { key: keys.mark(now_ms(), &random_id()?), attempts: 0 })
     }
 
     /// Before an attempt does anything: which earlier one has taken place, by the number that [`Once::mark`] gave, if one
@@ -46,21 +43,14 @@ impl Once {
     }
 }
 
-/// Removes marks that are older than any operation is tried for. Returns whether there were any.
-pub(crate) async fn sweep(inner: &Arc<Inner>, kept_for: Duration) -> Result<bool> {
-    struct Sweep<'a>(&'a Inner, u64);
-    impl Operation for Sweep<'_> {
-        type Output = bool;
-        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
-            let range = self.0.keys.marks_until(self.1);
-            if trx.get_range(&page_of(&range, 1, false), 1, true).await?.is_empty() {
-                return Ok(false);
-            }
-            epoch_for_write(trx, &self.0.keys).await?;
-            trx.clear_range(&range.begin, &range.end);
-            Ok(true)
-        }
-    }
-    let until_ms = now_ms().saturating_sub(kept_for.as_millis() as u64);
-    transaction::write(&inner.db, &inner.metrics, &mut Sweep(inner, until_ms)).await
+/// An id that nobody else has. Keys write a zero byte as two, so it has none: what an operation writes is always as long.
+pub(crate) fn random_id() -> Result<[u8; 16]> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|_| Error::NoRandomness)?;
+    Ok(id.map(|byte| byte.max(1)))
+}
+
+/// Milliseconds since 1970, by this machine's clock.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

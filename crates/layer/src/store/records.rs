@@ -226,6 +226,13 @@ fn bad(what: &str) -> Error {
     Error::Corrupt(format!("{what} cannot be read"))
 }
 
+/// A counter's value; absent is 0.
+pub(crate) fn decode_counter(bytes: Option<&[u8]>) -> Result<i64> {
+    let Some(bytes) = bytes else { return Ok(0) };
+    let bytes = bytes.try_into().map_err(|_| Error::Corrupt("a counter is not 8 bytes".into()))?;
+    Ok(i64::from_le_bytes(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

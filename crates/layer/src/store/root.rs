@@ -6,12 +6,12 @@
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::feed::updates::stamp_of;
 use crate::store::keys::{FORMAT_VERSION, RootKeys};
 use crate::store::proto;
 use crate::store::records::check_format;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::updated::stamp_of;
 
 /// The root's record, as far as the store may be used: an error while it is being renewed. Where there is none the store is
 /// new, or about to be restored.

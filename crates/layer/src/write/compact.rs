@@ -19,12 +19,13 @@ use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_rev
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::{Inner, NameRange};
-use crate::read::get::{info, page_of};
+use crate::read::get::info;
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto;
 use crate::store::records::revision;
 use crate::store::room::Room;
 use crate::store::seq::STAMP_BYTES;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::store::waits;
 
@@ -149,7 +150,7 @@ async fn total(inner: &Inner, instance: &Instance) -> Result<u64> {
             let mut sum = 0;
             for counter in [Counter::Documents, Counter::DeletedDocuments] {
                 let count = trx.get(&self.0.keys.counter(counter), true).await?;
-                sum += crate::database::decode_counter(count.as_deref())?.max(0) as u64;
+                sum += crate::store::records::decode_counter(count.as_deref())?.max(0) as u64;
             }
             Ok(sum)
         }
@@ -406,7 +407,7 @@ pub(crate) fn start_watching(inner: &Arc<Inner>) {
 
 /// Begins the compactions that are due.
 pub(crate) async fn look(inner: &Arc<Inner>) -> Result<()> {
-    let layer = crate::Layer { inner: Arc::clone(inner) };
+    let layer = crate::layer::Layer { inner: Arc::clone(inner) };
     for name in layer.all_databases(&NameRange::default()).await? {
         let info = match layer.database(&name).info().await {
             Ok(info) => info,

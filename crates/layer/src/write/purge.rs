@@ -124,7 +124,7 @@ impl<'a> Purge<'a> {
         revs: &'a [RevId],
         from: Option<From>,
     ) -> Result<Purge<'a>> {
-        Ok(Purge { inner, name, id, revs, from, once: Once::new(inner)?, attempted: Vec::new() })
+        Ok(Purge { inner, name, id, revs, from, once: Once::new(&inner.keys)?, attempted: Vec::new() })
     }
 }
 

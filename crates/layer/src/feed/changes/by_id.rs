@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::{ChangeRow, Changes, ChangesPage, PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX, Page, Since};
 use crate::document::edit::check_document_id;
 use crate::error::Result;
+use crate::feed::changes::{ChangeRow, Changes, ChangesPage, PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX, Page, Since};
 use crate::instance::Instance;
 use crate::read::get::last_seq;
 use crate::store::records::Info;

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
 
-use super::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_ROWS_MAX, Stamp, stamp_of};
 use crate::error::Result;
 use crate::feed::hub::SAFETY_REREAD;
+use crate::feed::updates::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_ROWS_MAX};
+use crate::feed::watches::arm;
 use crate::layer::Inner;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, bounded};
-use crate::store::watches::arm;
+use crate::store::updated::{Stamp, stamp_of};
 
 /// Batches that wait for a slow follower; beyond these it reads for itself.
 const BATCHES_WAITING_MAX: usize = 64;

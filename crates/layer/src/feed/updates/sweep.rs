@@ -8,12 +8,13 @@ use foundationdb::Database;
 use prost::Message;
 
 use crate::error::Result;
-use crate::layer::{Inner, now_ms};
+use crate::layer::Inner;
 use crate::metrics::Metrics;
-use crate::read::get::page_of;
 use crate::store::keys::{KeyRange, RootKeys};
+use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::root::in_use;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
 
 /// Entries read in one transaction, and removed in one.

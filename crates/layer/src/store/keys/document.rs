@@ -2,8 +2,8 @@
 
 use flatbed_revtree::RevId;
 
-use super::KeyRange;
-use super::tuple::{put_int, put_rev, under, with_int};
+use crate::store::keys::KeyRange;
+use crate::store::keys::tuple::{put_int, put_rev, under, with_int};
 
 // Under {NS}/DOC/{docid}.
 pub(super) const INFO: u64 = 0;

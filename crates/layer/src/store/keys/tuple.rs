@@ -2,8 +2,8 @@
 
 use flatbed_revtree::RevId;
 
-use super::KeyRange;
 use crate::error::{Error, Result};
+use crate::store::keys::KeyRange;
 
 pub(super) const TUPLE_BYTES: u8 = 0x01;
 pub(super) const TUPLE_STRING: u8 = 0x02;

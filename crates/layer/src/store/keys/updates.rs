@@ -1,8 +1,8 @@
 //! Keys of what `_db_updates` tells: directly under the root, since it is of all databases.
 
-use super::tuple::{TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_text, take_text, with_int};
-use super::{KeyRange, RootKeys};
 use crate::error::Result;
+use crate::store::keys::tuple::{TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_text, take_text, with_int};
+use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::seq::STAMP_BYTES;
 
 // Under the root.

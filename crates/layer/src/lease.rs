@@ -11,10 +11,10 @@ use prost::Message;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::layer::Inner;
-use crate::read::get::page_of;
 use crate::store::keys::KeyRange;
 use crate::store::once::Once;
 use crate::store::proto;
+use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Identifies one process, made anew whenever it starts.
@@ -203,7 +203,7 @@ pub(crate) struct Remove<'a> {
 
 impl<'a> Remove<'a> {
     pub(crate) fn new(inner: &'a Inner, name: &'a str, id: &'a str) -> Result<Remove<'a>> {
-        Ok(Remove { inner, name, id, once: Once::new(inner)? })
+        Ok(Remove { inner, name, id, once: Once::new(&inner.keys)? })
     }
 }
 
