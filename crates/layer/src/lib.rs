@@ -36,8 +36,10 @@ pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, ch
 pub use document::edit::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
 pub use error::{Error, NotFound, Result};
-pub use feed::changes::{ChangeRow, Changes, ChangesPage, ChangesQuery, Followed, Since, Wait};
+pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
+pub use feed::query::{ChangesQuery, Since};
+pub use feed::row::{ChangeRow, ChangesPage};
 pub use feed::tail::{TEXTS, TailDocument, TailRow};
 pub use feed::updates::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,

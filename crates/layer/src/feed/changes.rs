@@ -1,170 +1,20 @@
 //! Following a database's changes in the order of commits.
 
-mod by_id;
-
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use flatbed_revtree::{RevId, rank};
-use prost::Message;
 use tokio::sync::watch;
 
 use crate::database::Database;
-use crate::document::edit::Document;
-use crate::document::tree::Leaves;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::feed::hub::{Following, Taken};
-use crate::feed::tail::{Part, TailDocument, TailRow};
+use crate::feed::query::{ChangesQuery, Since};
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::by_id;
+use crate::feed::source::by_seq::{Page, Pending};
+use crate::feed::tail::{Part, TailRow};
 use crate::instance::Instance;
-use crate::layer::Inner;
-use crate::read::all_docs::count_keys;
-use crate::read::get::{ShowsDocument, last_seq, show_documents};
-use crate::store::keys::{Counter, KeyRange};
-use crate::store::proto;
-use crate::store::records::decode_counter;
-use crate::store::records::revision;
 use crate::store::seq::Seq;
-use crate::store::transaction::page_of;
-use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
-
-/// Rows of a page without documents.
-const PAGE_ROWS_MAX: usize = 2_000;
-
-/// Rows of a page with documents; it ends early at [`crate::read::get::READ_BYTES_MAX`].
-const PAGE_DOCUMENTS_MAX: usize = 200;
-
-/// Up to here `pending` is counted.
-const PENDING_EXACT_MAX: usize = 10_000;
-
-/// About what a by-seq row takes, for the estimate of `pending` beyond that.
-const ROW_BYTES: u64 = 100;
-
-/// Where a feed begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Since {
-    /// With the oldest change.
-    #[default]
-    Beginning,
-    /// After the newest one that is there at the first read.
-    Now,
-    /// After this one. A sequence of another incarnation means the beginning.
-    After(Seq),
-}
-
-/// What a feed shows.
-#[derive(Debug, Clone, Default)]
-pub struct ChangesQuery {
-    /// Where to begin.
-    pub since: Since,
-    /// Newest first, down to `since`. Such a feed cannot wait.
-    pub descending: bool,
-    /// With each changed document as it stands.
-    pub include_docs: bool,
-    /// The documents with their other leaves that are not deleted.
-    pub conflicts: bool,
-    /// All leaves of each document, not only the winner.
-    pub all_leaves: bool,
-    /// How many rows at most.
-    pub limit: Option<u64>,
-    /// These documents only.
-    pub doc_ids: Option<Arc<HashSet<String>>>,
-    /// Design documents only.
-    pub design_only: bool,
-}
-
-impl ChangesQuery {
-    fn passes(&self, id: &str) -> bool {
-        let is_wanted = self.doc_ids.as_ref().is_none_or(|ids| ids.contains(id));
-        is_wanted && (!self.design_only || id.starts_with("_design/"))
-    }
-
-    fn is_filtered(&self) -> bool {
-        self.doc_ids.is_some() || self.design_only
-    }
-
-    pub(crate) fn reads_documents(&self) -> bool {
-        self.include_docs
-    }
-}
-
-impl ChangesQuery {
-    /// Whether a feed shows a shared row; `None`: what it needs for that is not in it.
-    fn takes(&self, row: &TailRow) -> Option<bool> {
-        if !self.passes(&row.row.id) {
-            return Some(false);
-        }
-        if self.all_leaves && row.row.lacks_leaves() {
-            return None;
-        }
-        if !self.reads_documents() {
-            return Some(true);
-        }
-        let TailDocument::Read { with_conflicts, .. } = &row.document else { return None };
-        if self.include_docs && self.conflicts && !with_conflicts {
-            return None;
-        }
-        Some(true)
-    }
-
-    /// The row as this feed shows it.
-    fn shown(&self, row: &TailRow) -> ChangeRow {
-        let mut shown = row.row.clone();
-        if !self.all_leaves {
-            shown.leaves.truncate(1);
-        }
-        if let (true, TailDocument::Read { document, .. }) = (self.include_docs, &row.document) {
-            let mut document = document.clone();
-            document.conflicts = document.conflicts.filter(|_| self.conflicts);
-            shown.doc = Some(*document);
-        }
-        shown
-    }
-}
-
-/// A document's newest change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChangeRow {
-    /// Where it stands.
-    pub seq: Seq,
-    /// The document's id.
-    pub id: String,
-    /// The winner.
-    pub rev: RevId,
-    /// The winner; where asked for all leaves, each better than the next.
-    pub leaves: Vec<RevId>,
-    /// How many leaves there are.
-    pub leaf_count: usize,
-    /// Whether the winner is a tombstone.
-    pub deleted: bool,
-    /// When asked for.
-    pub doc: Option<Document>,
-}
-
-impl ChangeRow {
-    /// Whether there are more leaves than the by-seq entry names.
-    pub(crate) fn lacks_leaves(&self) -> bool {
-        self.leaf_count > self.leaves.len()
-    }
-
-    pub(crate) async fn read_leaves(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
-        let leaves = Leaves::read(trx, &instance.keys.document(&self.id)).await?.0;
-        let mut leaves: Vec<_> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
-        leaves.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
-        self.leaves = leaves.into_iter().map(|(_, rev)| rev).collect();
-        Ok(())
-    }
-}
-
-/// Part of a feed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChangesPage {
-    /// In the feed's order; may be empty where a filter passes nothing.
-    pub rows: Vec<ChangeRow>,
-    /// All is read that was there, or the limit is reached.
-    pub at_end: bool,
-    /// Where the feed stands after this page.
-    pub last_seq: Seq,
-}
+use crate::store::transaction::{Transaction, bounded};
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,17 +39,17 @@ pub enum Followed {
 
 /// A feed under way.
 pub struct Changes {
-    database: Database,
-    query: ChangesQuery,
+    pub(super) database: Database,
+    pub(super) query: ChangesQuery,
     /// Read up to here; `None` at first.
-    cursor: Option<Seq>,
-    limit: u64,
+    pub(super) cursor: Option<Seq>,
+    pub(super) limit: u64,
     following: Option<Following>,
-    instance: Option<Arc<Instance>>,
+    pub(super) instance: Option<Arc<Instance>>,
     /// The last page was not the last one.
-    is_behind: bool,
+    pub(super) is_behind: bool,
     /// Of a list of documents that is being answered.
-    left: Option<by_id::Left>,
+    pub(super) left: Option<by_id::Left>,
 }
 
 impl Changes {
@@ -227,7 +77,7 @@ impl Changes {
         Ok(page)
     }
 
-    fn page(&self) -> Page<'_> {
+    pub(super) fn page(&self) -> Page<'_> {
         Page {
             inner: &self.database.inner,
             name: &self.database.name,
@@ -402,155 +252,4 @@ enum Step {
     NotRead,
     /// What is needed is not shared.
     ReadOn,
-}
-
-struct Page<'a> {
-    inner: &'a Inner,
-    name: &'a str,
-    query: &'a ChangesQuery,
-    cursor: Option<Seq>,
-    limit: u64,
-}
-
-impl Operation for Page<'_> {
-    type Output = (Arc<Instance>, ChangesPage);
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        let newest = last_seq(trx, &instance).await?;
-        if self.query.descending && self.cursor.is_some_and(|cursor| cursor.incarnation() != instance.incarnation()) {
-            // What is left of the old one is gone: this must not end as if all had been read.
-            return Err(Error::DatabaseNotFound);
-        }
-        let (range, at) = self.range(&instance, newest);
-        let done = |rows, at_end, last_seq| Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }));
-        if self.limit == 0 || range.begin >= range.end {
-            return done(Vec::new(), true, at);
-        }
-        let most = if self.query.reads_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
-        let limit = if self.query.is_filtered() { most } else { most.min(usize::try_from(self.limit).unwrap_or(most)) };
-        self.inner.metrics.by_seq_reads.add(1);
-        let page = trx.get_range(&page_of(&range, limit, self.query.descending), 1, true).await?;
-        self.inner.metrics.by_seq_rows.add(page.len() as u64);
-        let read_all = !page.more() && page.len() < limit;
-        let mut last_read = at;
-        let mut full = false;
-        let mut rows = Vec::with_capacity(page.len());
-        for entry in &page {
-            last_read = instance.keys.by_seq_parse(entry.key())?;
-            let row = change_row(last_read, entry.value())?;
-            if self.query.passes(&row.id) {
-                rows.push(row);
-                if rows.len() as u64 == self.limit {
-                    full = true;
-                    break;
-                }
-            }
-        }
-        drop(page);
-        // At the end the feed stands at the newest sequence, whatever a filter passed.
-        let last_seq = if read_all && !full && !self.query.descending { newest.max(last_read) } else { last_read };
-        self.with_documents(trx, &instance, rows, read_all || full, last_seq).await
-    }
-}
-
-impl Page<'_> {
-    /// What is to be read, and where the feed stands before it.
-    fn range(&self, instance: &Instance, newest: Seq) -> (KeyRange, Seq) {
-        let incarnation = instance.incarnation();
-        let zero = Seq::zero(incarnation);
-        let of_this = |seq: Seq| if seq.incarnation() == incarnation { seq } else { zero };
-        let since = match self.query.since {
-            Since::Beginning => zero,
-            Since::Now => newest,
-            Since::After(seq) => of_this(seq),
-        };
-        let mut range = instance.keys.by_seq_after(&since);
-        if self.query.descending {
-            if let Some(cursor) = self.cursor {
-                range.end = instance.keys.by_seq(&of_this(cursor));
-            }
-            return (range, self.cursor.unwrap_or(newest));
-        }
-        let at = self.cursor.map_or(since, of_this);
-        (instance.keys.by_seq_after(&at), at)
-    }
-
-    async fn with_documents(
-        &self,
-        trx: &Transaction,
-        instance: &Arc<Instance>,
-        mut rows: Vec<ChangeRow>,
-        mut at_end: bool,
-        mut last_seq: Seq,
-    ) -> Result<(Arc<Instance>, ChangesPage)> {
-        if self.query.all_leaves {
-            for row in rows.iter_mut().filter(|row| row.lacks_leaves()) {
-                row.read_leaves(trx, instance).await?;
-            }
-        } else {
-            rows.iter_mut().for_each(|row| row.leaves.truncate(1));
-        }
-        if self.query.reads_documents()
-            && show_documents(trx, self.inner, instance, &mut rows, self.query.conflicts).await?
-        {
-            at_end = false;
-            last_seq = rows.last().map_or(last_seq, |row| row.seq);
-        }
-        Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }))
-    }
-}
-
-impl ShowsDocument for ChangeRow {
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn show(&mut self, document: Option<Document>) {
-        self.doc = document;
-    }
-}
-
-pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
-    let entry = proto::SequenceEntry::decode(value)?;
-    let rev = revision(entry.winner.as_ref())?;
-    let mut leaves = vec![rev.clone()];
-    for leaf in &entry.leaves {
-        let leaf = revision(Some(leaf))?;
-        if leaf != rev {
-            leaves.push(leaf);
-        }
-    }
-    let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
-    Ok(ChangeRow { seq, id: entry.document_id, rev, leaves, leaf_count, deleted: entry.deleted, doc: None })
-}
-
-struct Pending<'a> {
-    inner: &'a Inner,
-    name: &'a str,
-    cursor: Seq,
-}
-
-impl Operation for Pending<'_> {
-    type Output = u64;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        if self.cursor.incarnation() != instance.incarnation() {
-            return Ok(0);
-        }
-        let range = instance.keys.by_seq_after(&self.cursor);
-        let counted = count_keys(trx, &range, PENDING_EXACT_MAX + 1).await?;
-        if counted <= PENDING_EXACT_MAX {
-            return Ok(counted as u64);
-        }
-        let bytes = trx.get_estimated_range_size_bytes(&range.begin, &range.end);
-        let mut all = 0;
-        for counter in [Counter::Documents, Counter::DeletedDocuments] {
-            let count = trx.get(&instance.keys.counter(counter), true).await?;
-            all += decode_counter(count.as_deref())?.max(0) as u64;
-        }
-        let estimate = bytes.await?.max(0) as u64 / ROW_BYTES;
-        Ok(estimate.clamp(counted as u64, all.max(counted as u64)))
-    }
 }

@@ -15,7 +15,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
 use crate::error::{Error, Result};
-use crate::feed::changes::{ChangeRow, ChangesQuery, change_row};
+use crate::feed::query::ChangesQuery;
+use crate::feed::row::{ChangeRow, change_row};
 use crate::feed::tail::{Part, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;

@@ -2,6 +2,9 @@
 
 pub(crate) mod changes;
 pub(crate) mod hub;
+pub(crate) mod query;
+pub(crate) mod row;
+mod source;
 pub(crate) mod tail;
 pub(crate) mod updates;
 pub(crate) mod watches;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::document::edit::Document;
-use crate::feed::changes::ChangeRow;
+use crate::feed::row::ChangeRow;
 use crate::store::seq::Seq;
 
 /// A follower is given about this much at once (one row may pass it).

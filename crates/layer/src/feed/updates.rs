@@ -17,7 +17,8 @@ use prost::Message;
 use tokio::sync::broadcast;
 
 use crate::error::Result;
-use crate::feed::changes::{Since, Wait};
+use crate::feed::changes::Wait;
+use crate::feed::query::Since;
 use crate::layer::Inner;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use crate::document::edit::check_document_id;
 use crate::error::Result;
-use crate::feed::changes::{ChangeRow, Changes, ChangesPage, PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX, Page, Since};
+use crate::feed::changes::Changes;
+use crate::feed::query::Since;
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::by_seq::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX, Page};
 use crate::instance::Instance;
 use crate::read::get::last_seq;
 use crate::store::records::Info;
@@ -27,7 +30,7 @@ const READS_AT_ONCE: usize = 256;
 
 /// What is left of the documents that were found.
 #[derive(Clone)]
-pub(super) struct Left {
+pub(in crate::feed) struct Left {
     incarnation: u64,
     /// The newest sequence when they were.
     until: Seq,
@@ -43,7 +46,7 @@ impl Left {
 
 impl Changes {
     /// The next page, if the list of documents is short and far back; else `None`.
-    pub(super) async fn next_by_ids(&mut self) -> Result<Option<(Arc<Instance>, ChangesPage)>> {
+    pub(in crate::feed) async fn next_by_ids(&mut self) -> Result<Option<(Arc<Instance>, ChangesPage)>> {
         let Some(ids) = self.query.doc_ids.clone() else { return Ok(None) };
         let is_far_back = ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
         let is_now = self.cursor.is_none() && self.query.since == Since::Now;

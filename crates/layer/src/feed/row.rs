@@ -1,0 +1,83 @@
+//! What a feed gives: of each document that it is about a row, where it stands.
+
+use flatbed_revtree::{RevId, rank};
+use prost::Message;
+
+use crate::document::edit::Document;
+use crate::document::tree::Leaves;
+use crate::error::Result;
+use crate::instance::Instance;
+use crate::read::get::ShowsDocument;
+use crate::store::proto;
+use crate::store::records::revision;
+use crate::store::seq::Seq;
+use crate::store::transaction::Transaction;
+
+/// A document's newest change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeRow {
+    /// Where it stands.
+    pub seq: Seq,
+    /// The document's id.
+    pub id: String,
+    /// The winner.
+    pub rev: RevId,
+    /// The winner; where asked for all leaves, each better than the next.
+    pub leaves: Vec<RevId>,
+    /// How many leaves there are.
+    pub leaf_count: usize,
+    /// Whether the winner is a tombstone.
+    pub deleted: bool,
+    /// When asked for.
+    pub doc: Option<Document>,
+}
+
+impl ChangeRow {
+    /// Whether there are more leaves than the by-seq entry names.
+    pub(crate) fn lacks_leaves(&self) -> bool {
+        self.leaf_count > self.leaves.len()
+    }
+
+    pub(crate) async fn read_leaves(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
+        let leaves = Leaves::read(trx, &instance.keys.document(&self.id)).await?.0;
+        let mut leaves: Vec<_> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
+        leaves.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
+        self.leaves = leaves.into_iter().map(|(_, rev)| rev).collect();
+        Ok(())
+    }
+}
+
+/// Part of a feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangesPage {
+    /// In the feed's order; may be empty where a filter passes nothing.
+    pub rows: Vec<ChangeRow>,
+    /// All is read that was there, or the limit is reached.
+    pub at_end: bool,
+    /// Where the feed stands after this page.
+    pub last_seq: Seq,
+}
+
+impl ShowsDocument for ChangeRow {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn show(&mut self, document: Option<Document>) {
+        self.doc = document;
+    }
+}
+
+pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
+    let entry = proto::SequenceEntry::decode(value)?;
+    let rev = revision(entry.winner.as_ref())?;
+    let mut leaves = vec![rev.clone()];
+    for leaf in &entry.leaves {
+        let leaf = revision(Some(leaf))?;
+        if leaf != rev {
+            leaves.push(leaf);
+        }
+    }
+    let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
+    Ok(ChangeRow { seq, id: entry.document_id, rev, leaves, leaf_count, deleted: entry.deleted, doc: None })
+}
