@@ -7,15 +7,15 @@ use std::borrow::Cow;
 
 use crate::flatten::FieldIds;
 
-/// Marks array positions: an index follows (seed 002).
+/// Marks array positions: an index follows (design/data-model.md).
 pub const ARRAY: u64 = 0;
-/// Marks a part of a large string: the part's number follows (seed 002).
+/// Marks a part of a large string: the part's number follows (design/data-model.md).
 pub const PART: u64 = 1;
 /// Marks a part of an object's permutation: the part's number follows.
 pub const PERMUTATION: u64 = 2;
 /// Marks a part of a subtree stored packed: the part's number follows.
 pub const PACKED: u64 = 3;
-/// The first field id; 4 to 9 are reserved (seed 002).
+/// The first field id; 4 to 9 are reserved (design/data-model.md).
 pub const FIRST_FIELD_ID: u64 = 10;
 
 /// Never the first byte of an element; behind a literal's end it says that the end is none, but an escaped NUL.

@@ -28,7 +28,7 @@ const PAIR_OVERHEAD_BYTES: u64 = 64;
 /// How rows are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackOptions {
-    /// A run takes rows until it has this many bytes, before it is compressed. 0: each row is a pair (seed 002).
+    /// A run takes rows until it has this many bytes, before it is compressed. 0: each row is a pair (design/data-model.md).
     pub run_bytes: usize,
     /// Runs of this many bytes and more are compressed if that saves an eighth. `None`: never.
     pub compressed_from_bytes: Option<usize>,

@@ -47,7 +47,7 @@ fn the_seeds_own_document() {
         r#"{{"foo":{{"bar":{{"baz":[1,2,3]}},"langs":{{"en_US":"English","en_UK":"English (UK)"}},"translations":{{"en_US":{{"license":"{license}"}}}}}}}}"#
     );
     let body = parse(&text);
-    // The ids that the seed gives, and those between them.
+    // The ids that the proposal gives (design/data-model.md), and those between them.
     let given = ["foo", "baz", "bar", "en_US", "en_UK", "en_CA", "zh_CN", "translations", "langs", "license"];
     let names = Names::new(given);
     let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), 0);

@@ -178,7 +178,7 @@ fn whole(range: &KeyRange) -> RangeOption<'_> {
     RangeOption { mode: StreamingMode::WantAll, ..RangeOption::from((range.begin.as_slice(), range.end.as_slice())) }
 }
 
-/// Most bytes of rows that one body can have: a document of the largest size in the seed's layout.
+/// Most bytes of rows that one body can have: a document of the largest size with a key for each leaf.
 pub(crate) const BODY_BYTES_MAX: u64 = 64_000_000;
 
 /// Splits what [`crate::store::keys::DocumentKeys::latest`] holds into the info record and the body's rows.

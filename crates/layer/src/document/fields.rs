@@ -18,7 +18,7 @@ use crate::store::keys::Keys;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// The first id: those below mark kinds of rows (seed 002).
+/// The first id: those below mark kinds of rows (design/data-model.md).
 pub(crate) const FIRST_ID: u64 = 10;
 
 /// Longer names stand literally in paths: a mapping key would be too large for what it saves.
