@@ -3,6 +3,7 @@
 //! It is what `flatbed load` and `flatbed dump`, the load generator and the black-box tests share: one keep-alive
 //! [`Connection`], a parsed [`Url`], bodies read line by line ([`Lines`]) and JSON cut into documents without being
 //! parsed ([`split::Splitter`]). It knows nothing of Flatbed's inside.
+#![warn(clippy::indexing_slicing)]
 
 pub mod connection;
 pub mod lines;

@@ -36,7 +36,8 @@ impl Lines {
     /// [`Error::Http`] if the connection broke in the middle, [`Error::TooLarge`] for a line of more than 64 MB.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+            let fresh = self.buffer.get(self.searched..).unwrap_or_default();
+            if let Some(at) = memchr::memchr(b'\n', fresh) {
                 let mut line = self.buffer.split_to(self.searched + at + 1);
                 self.searched = 0;
                 line.truncate(line.len() - 1);

@@ -137,7 +137,7 @@ impl Splitter {
                 self.between()?;
             } else if self.inside()? {
                 self.taken = self.scanned;
-                let text = &self.buffer[self.object_start..self.scanned];
+                let text = self.buffer.get(self.object_start..self.scanned).unwrap_or_default();
                 return Ok(Some(Object { line: self.object_line, text }));
             }
         }
@@ -161,7 +161,7 @@ impl Splitter {
 
     /// One byte outside any object.
     fn between(&mut self) -> Result<(), SplitError> {
-        let byte = self.buffer[self.scanned];
+        let Some(&byte) = self.buffer.get(self.scanned) else { return Ok(()) };
         match byte {
             b'{' => {
                 self.object_start = self.scanned;
@@ -255,7 +255,7 @@ pub fn member(object: &[u8], name: &str) -> Option<Member> {
         let value_end = skip_value(object, value_start)?;
         let after = skip_space(object, value_end);
         let key = object.get(key_start + 1..key_end.checked_sub(1)?)?;
-        if object[key_start] == b'"' && key == name.as_bytes() {
+        if object.get(key_start) == Some(&b'"') && key == name.as_bytes() {
             let cut = match (comma, object.get(after)) {
                 (Some(comma), _) => comma..value_end,
                 (None, Some(b',')) => key_start..after + 1,
@@ -274,7 +274,11 @@ pub fn member(object: &[u8], name: &str) -> Option<Member> {
 /// The object without its member `name`, if it has one.
 pub fn without<'a>(object: &'a [u8], name: &str) -> Cow<'a, [u8]> {
     match member(object, name) {
-        Some(Member { cut, .. }) => Cow::Owned([&object[..cut.start], &object[cut.end..]].concat()),
+        Some(Member { cut, .. }) => {
+            let (before, after) =
+                (object.get(..cut.start).unwrap_or_default(), object.get(cut.end..).unwrap_or_default());
+            Cow::Owned([before, after].concat())
+        }
         None => Cow::Borrowed(object),
     }
 }
@@ -313,7 +317,7 @@ fn skip_string(text: &[u8], from: usize) -> Option<usize> {
     let mut at = from + 1;
     loop {
         at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
-        if text[at] == b'"' {
+        if text.get(at) == Some(&b'"') {
             return Some(at + 1);
         }
         at += 2;

@@ -6,6 +6,7 @@
 //!
 //! This crate knows neither keys nor FoundationDB, nor who runs a replication: that is `flatbed-http`'s supervisor.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
 
 mod asked;
 mod attachments;
