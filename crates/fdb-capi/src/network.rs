@@ -4,7 +4,7 @@
 //! The C API says in which order it is set up, run and stopped. That order, and the state that it needs, is global to
 //! the process as it is in FoundationDB's library.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
 
 use fdb_embedded::{ClientBuggify, EnvironmentError, Error, OpenOptions, Result};
@@ -113,9 +113,12 @@ pub extern "C" fn fdb_get_max_api_version() -> c_int {
     API_VERSION_MAX
 }
 
+/// What [`fdb_get_client_version`] answers; an installed library of FoundationDB's says otherwise.
+pub const CLIENT_VERSION: &CStr = c"7.3.0,flatbed-embedded,fdb00b073000000";
+
 /// The version of this library: release, source and protocol, separated by commas.
 pub extern "C" fn fdb_get_client_version() -> *const c_char {
-    c"7.3.0,flatbed-embedded,fdb00b073000000".as_ptr()
+    CLIENT_VERSION.as_ptr()
 }
 
 fn set_network_option(code: c_int, value: Option<&[u8]>) -> Result<()> {

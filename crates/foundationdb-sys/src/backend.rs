@@ -1,6 +1,6 @@
 //! Which implementation of the C API answers in this process.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ const LIBRARY_NAME: &str = "libfdb_c.so";
 pub enum Backend {
     /// The embedded engine.
     Embedded,
-    /// An installed library: at this path, or where libraries are found.
+    /// An installed library: at this path, whatever it is, or where libraries are found, but never the embedded engine's
+    /// own.
     Library(Option<PathBuf>),
 }
 
@@ -172,29 +173,49 @@ fn load(path: Option<&Path>) -> Result<Table, LoadError> {
         }
     };
     let mut tried = String::new();
+    let mut note = |text: &dyn std::fmt::Display| {
+        let separator = if tried.is_empty() { "" } else { "; " };
+        // Writing to a String does not fail.
+        let _ = write!(tried, "{separator}{text}");
+    };
     for place in places {
         // SAFETY: loading runs the library's initialisers; it is the operator who names or installs it.
         match unsafe { libloading::Library::new(AsRef::<OsStr>::as_ref(&place)) } {
-            Ok(library) => return check(library, &place.display().to_string()),
-            Err(error) => {
-                let separator = if tried.is_empty() { "" } else { "; " };
-                // Writing to a String does not fail. The loader's text begins with the path.
-                let _ = write!(tried, "{separator}{error}");
+            // What is named is taken as it is.
+            Ok(library) if path.is_none() && is_ours(&library) => {
+                note(&format_args!("{}: Flatbed's embedded engine, which reaches no cluster", place.display()));
             }
+            Ok(library) => return check(library, &place.display().to_string()),
+            // The loader's text begins with the path.
+            Err(error) => note(&error),
         }
     }
     Err(LoadError::Missing { tried })
 }
 
+/// The library is made of the embedded engine (crate `fdb-c`), which may lie where the loader looks first: beside programs
+/// that cargo runs, or in `LD_LIBRARY_PATH` for programs of other languages.
+fn is_ours(library: &libloading::Library) -> bool {
+    // SAFETY: the type of the function in every version of fdb_c.h.
+    match unsafe { library.get::<unsafe extern "C" fn() -> *const c_char>(b"fdb_get_client_version\0") } {
+        Ok(function) => {
+            // SAFETY: may be called at any time.
+            let version = unsafe { function() };
+            // SAFETY: a text that ends with a zero byte and lives as long as the library.
+            !version.is_null() && unsafe { CStr::from_ptr(version) } == fdb_capi::CLIENT_VERSION
+        }
+        Err(_) => false,
+    }
+}
+
 fn check(library: libloading::Library, path: &str) -> Result<Table, LoadError> {
     let path = path.to_owned();
     // SAFETY: the type of the function in every version of fdb_c.h.
-    let max_version =
-        match unsafe { library.get::<unsafe extern "C" fn() -> std::ffi::c_int>(b"fdb_get_max_api_version\0") } {
-            // SAFETY: may be called at any time.
-            Ok(function) => unsafe { function() },
-            Err(_) => return Err(LoadError::Foreign { path, function: "fdb_get_max_api_version" }),
-        };
+    let max_version = match unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"fdb_get_max_api_version\0") } {
+        // SAFETY: may be called at any time.
+        Ok(function) => unsafe { function() },
+        Err(_) => return Err(LoadError::Foreign { path, function: "fdb_get_max_api_version" }),
+    };
     if max_version < FDB_API_VERSION as i32 {
         return Err(LoadError::TooOld { path, found: max_version });
     }

@@ -10,20 +10,11 @@ use std::{
     path::Path,
 };
 
-use crate::support::{Server, call, counters, flatbed};
+use crate::support::{Server, call, counters, flatbed, has_engine};
 use faults::Faults;
 use flatbed_client::Connection;
 use hyper::Method;
 use serde_json::Value;
-
-/// The tests are about the embedded engine.
-fn is_on_a_cluster() -> bool {
-    let is_set = std::env::var_os("FLATBED_CLUSTER_FILE").is_some();
-    if is_set {
-        eprintln!("skipped: FLATBED_CLUSTER_FILE names a cluster");
-    }
-    is_set
-}
 
 /// Writes documents until one is refused, and then more in every way; the ids of those acknowledged.
 async fn write_until_refused(connection: &mut Connection, body: &str) -> Vec<String> {
@@ -103,7 +94,7 @@ async fn mended(data: &Path, acknowledged: &[String]) {
 
 #[tokio::test]
 async fn a_write_or_sync_fails() {
-    if is_on_a_cluster() {
+    if !has_engine() {
         return;
     }
     let cases = [
@@ -137,7 +128,7 @@ async fn a_write_or_sync_fails() {
 
 #[tokio::test]
 async fn the_limit_on_the_size_of_files_is_reached() {
-    if is_on_a_cluster() {
+    if !has_engine() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

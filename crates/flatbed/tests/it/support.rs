@@ -27,14 +27,29 @@ pub fn run(arguments: &[&str]) -> Output {
 }
 
 /// The arguments for a storage of the test's own: the embedded engine in `data`, or the cluster that
-/// `FLATBED_CLUSTER_FILE` names, under a root that stands for `data`.
+/// `FLATBED_CLUSTER_FILE` names, with the library of `FLATBED_FDB_LIBRARY` and under a root that stands for `data`.
 pub fn storage(data: &Path) -> Vec<String> {
     let Ok(cluster_file) = std::env::var("FLATBED_CLUSTER_FILE") else {
         return vec!["--data-dir".into(), data.to_str().expect("UTF-8").into()];
     };
     let mut name = DefaultHasher::new();
     data.hash(&mut name);
-    vec!["--cluster-file".into(), cluster_file, "--root".into(), format!("test-{:016x}", name.finish())]
+    let mut arguments =
+        vec!["--cluster-file".into(), cluster_file, "--root".into(), format!("test-{:016x}", name.finish())];
+    if let Ok(library) = std::env::var("FLATBED_FDB_LIBRARY") {
+        arguments.extend(["--fdb-library".into(), library]);
+    }
+    arguments
+}
+
+/// Whether [`storage`] is the embedded engine. Tests that need it (its faults, its files) are skipped elsewhere, and a line
+/// says so.
+pub fn has_engine() -> bool {
+    let has_engine = std::env::var_os("FLATBED_CLUSTER_FILE").is_none();
+    if !has_engine {
+        println!("skipped: needs the embedded engine");
+    }
+    has_engine
 }
 
 /// What `FLATBED_FDB_BUGGIFY` is to be: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment, or another seed each

@@ -1,0 +1,5 @@
+//! The tests of the library, one program.
+#![allow(clippy::unwrap_used, reason = "tests and their helpers")]
+
+mod exports;
+mod loaded;
