@@ -16,8 +16,8 @@ use crate::{CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
-/// A layer with a database, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
-pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
+/// A layer with a database `db`, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
+pub(crate) async fn layer() -> (Layer, Option<tempfile::TempDir>) {
     // SAFETY: the network is stopped by nobody before the process ends.
     NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
@@ -34,6 +34,12 @@ pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
     let fdb = foundationdb::Database::from_path(&path).unwrap();
     let layer = Layer::open(Arc::new(fdb), LayerOptions { root, ..LayerOptions::default() }).await.unwrap();
     layer.create_database("db", &CreateOptions::default()).await.unwrap();
+    (layer, directory)
+}
+
+/// The database of such a layer.
+pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
+    let (layer, directory) = layer().await;
     (layer.database("db"), directory)
 }
 

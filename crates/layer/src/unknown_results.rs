@@ -1,11 +1,7 @@
 //! Operations whose commit took place and seemed not to, with somebody else's work in between.
 #![cfg(test)]
 
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
-
 use flatbed_flatten::json::{Limits, parse};
-use foundationdb::api::NetworkAutoStop;
 
 use crate::layer::{ChangeRecord, Create, Delete};
 use crate::read::local::{EditLocals, LocalEdit};
@@ -14,9 +10,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
 use crate::write::purge::Purge;
-use crate::{CreateOptions, Database, Edit, Error, Layer, LayerOptions, LocalDocument, RevId};
-
-static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+use crate::{CreateOptions, Database, Edit, Error, Layer, LocalDocument, RevId};
 
 const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
 const AFTER_UNKNOWN: Attempt = Attempt { maybe_committed: true, after_unknown: true };
@@ -25,26 +19,14 @@ const LATER: Attempt = Attempt { maybe_committed: true, after_unknown: false };
 
 struct Store {
     layer: Layer,
-    directory: PathBuf,
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+    /// Removed with the store.
+    _directory: Option<tempfile::TempDir>,
 }
 
 impl Store {
-    async fn new(name: &str) -> Store {
-        // SAFETY: the network is stopped by nobody before the process ends.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = std::env::temp_dir().join(format!("flatbed-unknown-{name}-{}", std::process::id()));
-        let database = fdb_capi::open_embedded(&directory, fdb_embedded::OpenOptions::default()).unwrap();
-        // SAFETY: the pointer is a database that nobody else destroys.
-        let fdb = unsafe { foundationdb::Database::new_from_pointer(std::ptr::NonNull::new(database).unwrap()) };
-        let layer = Layer::open(Arc::new(fdb), LayerOptions::default()).await.unwrap();
-        layer.create_database("db", &CreateOptions::default()).await.unwrap();
-        Store { layer, directory }
+    async fn new() -> Store {
+        let (layer, _directory) = crate::fenced::layer().await;
+        Store { layer, _directory }
     }
 
     fn db(&self) -> Database {
@@ -85,7 +67,7 @@ async fn assert_clean(db: &Database) {
 
 #[tokio::test]
 async fn a_purge_answers_all_that_it_took_away() {
-    let store = Store::new("purge").await;
+    let store = Store::new().await;
     let db = store.db();
     let wanted = path("2-a 2-b 2-c");
     for leaf in ["2-a 1-r", "2-b 1-r", "2-x 1-r"] {
@@ -124,7 +106,7 @@ async fn a_purge_answers_all_that_it_took_away() {
 /// Two attempts of one operation, the first of which is committed late, when the second has been committed already.
 #[tokio::test]
 async fn a_commit_that_lands_late_does_not_take_place_again() {
-    let store = Store::new("late").await;
+    let store = Store::new().await;
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let ours = [LocalEdit::Put(document(b"\"a\":1"))];
@@ -139,7 +121,7 @@ async fn a_commit_that_lands_late_does_not_take_place_again() {
 
 #[tokio::test]
 async fn a_local_document_is_written_once() {
-    let store = Store::new("write-local").await;
+    let store = Store::new().await;
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let ours = [LocalEdit::Put(document(b"\"a\":1"))];
@@ -163,7 +145,7 @@ async fn a_local_document_is_written_once() {
 
 #[tokio::test]
 async fn a_lease_that_another_took_stays() {
-    let store = Store::new("lease").await;
+    let store = Store::new().await;
     let db = store.db();
     let (ours, theirs) = ([1; 16], [2; 16]);
     db.take_lease("l", &ours, None).await.unwrap();
@@ -176,7 +158,7 @@ async fn a_lease_that_another_took_stays() {
 
 #[tokio::test]
 async fn as_many_purges_are_remembered_as_the_limit_says() {
-    let store = Store::new("purges").await;
+    let store = Store::new().await;
     let db = store.db();
     db.set_purged_infos_limit(3).await.unwrap();
     let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
@@ -201,7 +183,7 @@ async fn as_many_purges_are_remembered_as_the_limit_says() {
 
 #[tokio::test]
 async fn a_local_document_is_deleted_once() {
-    let store = Store::new("local").await;
+    let store = Store::new().await;
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let edits = [LocalEdit::Delete("l".into())];
@@ -227,7 +209,7 @@ async fn a_local_document_is_deleted_once() {
 
 #[tokio::test]
 async fn a_setting_goes_to_the_database_that_was_meant() {
-    let store = Store::new("setting").await;
+    let store = Store::new().await;
     let db = store.db();
     let set = |limit| ChangeRecord {
         inner: &db.inner,
@@ -259,7 +241,7 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
 
 #[tokio::test]
 async fn a_database_is_created_and_deleted_once() {
-    let store = Store::new("databases").await;
+    let store = Store::new().await;
     let (layer, inner) = (&store.layer, &*store.layer.inner);
     let mut create = Create {
         inner,
@@ -286,7 +268,7 @@ async fn a_database_is_created_and_deleted_once() {
 /// A compaction and an edit that trims the same bodies, each begun before the other's commit.
 #[tokio::test]
 async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
-    let store = Store::new("compact").await;
+    let store = Store::new().await;
     let db = store.db();
     db.set_revs_limit(3).await.unwrap();
     for branches in [&["a"][..], &["a", "b"][..]] {
@@ -319,7 +301,7 @@ async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
 /// Settings change and others write on it, before the second attempt finds out that the first was committed.
 #[tokio::test]
 async fn an_edit_is_made_once_whatever_was_written_since() {
-    let store = Store::new("edit").await;
+    let store = Store::new().await;
     let db = store.db();
     for (id, revs_limit) in [("long", 1_000), ("short", 1)] {
         db.set_revs_limit(1_000).await.unwrap();
@@ -357,7 +339,7 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
 /// A revision that others were built on already is in the tree before its body is.
 #[tokio::test]
 async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
-    let store = Store::new("old-body").await;
+    let store = Store::new().await;
     let db = store.db();
     for (id, child_comes_first) in [("late", true), ("overtaken", false)] {
         if child_comes_first {
@@ -397,7 +379,7 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
 /// Documents that others write all the time: the more attempts fail, the fewer are tried at once.
 #[tokio::test]
 async fn a_batch_that_fails_again_and_again_becomes_smaller() {
-    let store = Store::new("smaller").await;
+    let store = Store::new().await;
     let db = store.db();
     let ids: Vec<String> = (0..40).map(|number| format!("d{number}")).collect();
     let edit = |id: &String| {

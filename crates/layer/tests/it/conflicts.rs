@@ -218,7 +218,7 @@ async fn replicas_agree_leaf_for_leaf() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
-    let store = Store::with_faults(0.02, seed);
+    let Some(store) = Store::with_faults(0.02, seed) else { return };
     let layer = store.layer().await;
     let (one, two) = (create(&layer, "one", None).await, create(&layer, "two", Some(0)).await);
     for number in 0..12 {

@@ -169,7 +169,7 @@ async fn never_two_holders_at_once_under_faults() {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() % 100_000
     });
     println!("FLATBED_TEST_SEED={seed}");
-    let store = Store::with_faults(0.1, seed);
+    let Some(store) = Store::with_faults(0.1, seed) else { return };
     let layer = store.layer().await;
     create(&layer, "db", None).await;
     let clock = Clock { milliseconds: Arc::default(), base: Instant::now() };

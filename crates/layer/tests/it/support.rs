@@ -1,6 +1,7 @@
 //! What the layer's tests share: a layer on the embedded engine in a temporary directory, or on the cluster named by
 //! `FLATBED_CLUSTER_FILE` under a root of its own.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use flatbed_layer::{
     Since, Updated, check,
 };
 use foundationdb::api::NetworkAutoStop;
+use foundationdb_sys::backend::Embedded;
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
@@ -41,12 +43,12 @@ impl Store {
         // SAFETY: the network is stopped by nobody before the process ends.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
         if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
-            let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
-            let unique: String = unique.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
             let fdb = foundationdb::Database::from_path(&path).expect("the cluster file opens");
-            // A test may have several stores.
-            let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos();
-            let root = format!("test{unique}{now}").into_bytes();
+            // A process has several stores. The name is short, as it is in every key.
+            static STORES: AtomicU32 = AtomicU32::new(0);
+            let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_micros();
+            let number = STORES.fetch_add(1, Ordering::Relaxed);
+            let root = format!("test{now:x}{:x}-{number:x}", std::process::id()).into_bytes();
             return Store { fdb: Arc::new(fdb), root, _directory: None };
         }
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -56,36 +58,34 @@ impl Store {
         Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
     }
 
-    /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late.
-    pub fn with_faults(probability: f64, seed: u64) -> Store {
-        // SAFETY: as in `new`.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = tempfile::tempdir().expect("a temporary directory");
+    /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None`, and
+    /// a line that says so, where a library answers: what needs the faults is skipped there.
+    pub fn with_faults(probability: f64, seed: u64) -> Option<Store> {
+        let Some(engine) = engine() else {
+            println!("skipped: needs the embedded engine");
+            return None;
+        };
         let mut options = fdb_embedded::OpenOptions::default();
         options.buggify = Some(fdb_embedded::Buggify { probability, seed });
-        let database = fdb_capi::open_embedded(directory.path(), options).expect("the engine opens");
-        let database = std::ptr::NonNull::new(database).expect("not null");
-        // SAFETY: the pointer is a database that nobody else destroys.
-        let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
+        Some(Store::on(engine, options))
     }
 
     /// On the embedded engine with a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit) by a clock
-    /// that stands still until it is moved; on a cluster where one is named, without a clock.
-    pub fn simulated(clock: &Arc<fdb_embedded::VirtualClock>) -> Store {
-        if std::env::var_os("FLATBED_CLUSTER_FILE").is_some() {
-            return Store::new();
-        }
-        // SAFETY: as in `new`.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = tempfile::tempdir().expect("a temporary directory");
+    /// that stands still until it is moved.
+    pub fn simulated(engine: Embedded, clock: &Arc<fdb_embedded::VirtualClock>) -> Store {
         let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
         cluster.clock = Some(Arc::clone(clock));
         let mut options = fdb_embedded::OpenOptions::default();
         options.simulated = Some(cluster);
-        let database = fdb_capi::open_embedded(directory.path(), options).expect("the engine opens");
-        let database = std::ptr::NonNull::new(database).expect("not null");
-        // SAFETY: the pointer is a database that nobody else destroys.
+        Store::on(engine, options)
+    }
+
+    fn on(engine: Embedded, options: fdb_embedded::OpenOptions) -> Store {
+        // SAFETY: as in `new`.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let database = engine.open(directory.path(), options).expect("the engine opens");
+        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
         let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
         Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
     }
@@ -100,6 +100,11 @@ impl Store {
         let options = LayerOptions { root: self.root.clone(), ..options };
         Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
     }
+}
+
+/// What only the embedded engine can do; `None` where a library answers.
+pub fn engine() -> Option<Embedded> {
+    foundationdb_sys::backend::embedded()
 }
 
 /// Changes keys beside the layer, until it is committed.
