@@ -138,7 +138,7 @@ impl RootKeys {
         take_text(behind(key, &with_int(&self.prefix, DBS)))
     }
 
-    /// The mark of an operation that began at a time: see [`crate::once`].
+    /// The mark of an operation that began at a time: see [`crate::store::once`].
     pub(crate) fn mark(&self, at_ms: u64, token: &[u8; 16]) -> Vec<u8> {
         let mut key = with_int(&self.prefix, MARKS);
         put_int(&mut key, at_ms);
@@ -386,7 +386,7 @@ impl Keys {
         Ok((digest, take_text(rest)?))
     }
 
-    /// An entry of the queue of lists that left a document: see [`crate::release`].
+    /// An entry of the queue of lists that left a document: see [`crate::document::release`].
     pub(crate) fn released(&self, id: &str, token: &[u8; 16]) -> Vec<u8> {
         let mut key = self.one(RELEASED);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
