@@ -5,12 +5,14 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
-use flatbed_http::{BindError, ReplicatorOptions, Server, ServerOptions, Tls};
+use flatbed_http::{BindError, Server, ServerOptions, inside};
 use flatbed_layer::Layer;
+use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -106,36 +108,31 @@ pub(crate) async fn serve(
     };
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let (health, figures) = (storage.health(), storage.figures().and(process::figures));
-    let options = ServerOptions {
-        listen,
-        admins,
-        cors,
-        version,
-        drain: DRAIN,
-        health,
-        figures,
-        replicator,
-        ..ServerOptions::default()
-    };
+    let options =
+        ServerOptions { listen, admins, cors, version, drain: DRAIN, health, figures, ..ServerOptions::default() };
     #[cfg(feature = "otel")]
     let options = ServerOptions { continue_trace: Some(crate::otel::continue_trace), ..options };
-    let server = Server::bind(options, layer.clone()).await?;
+    // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
+    let (connect, inside) = inside();
+    let replicator = Replicator::new(layer.clone(), replicator, Arc::new(connect));
+    let server = Server::bind(options, layer.clone(), replicator.clone(), inside).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.
         println!("Flatbed {} serves http://{address} from {storage}", env!("CARGO_PKG_VERSION"));
         tracing::info!(%address, %storage, "serving");
     }
 
-    server
-        .serve(async move {
+    let shutdown = async move {
+        signals.next().await;
+        tracing::info!("stopping: running requests may end; a second signal stops at once");
+        tokio::spawn(async move {
             signals.next().await;
-            tracing::info!("stopping: running requests may end; a second signal stops at once");
-            tokio::spawn(async move {
-                signals.next().await;
-                exit_at_once();
-            });
-        })
-        .await;
+            exit_at_once();
+        });
+    };
+    let supervisor = replicator.start();
+    server.serve(shutdown, replicator.stop(supervisor)).await;
+    drop(replicator);
     layer.shutdown();
     drop(layer);
     storage.close();

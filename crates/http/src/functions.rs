@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use flatbed_auth::Principal;
 use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::{
     Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Room, Validate, Validator,
@@ -16,7 +17,6 @@ use crate::json_out;
 use crate::query::decode;
 use crate::request::Request;
 use crate::server::State;
-use flatbed_auth::Principal;
 
 /// What `_security` is where nobody has set it: administrators only.
 pub(crate) const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;

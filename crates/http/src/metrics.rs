@@ -119,7 +119,7 @@ pub(crate) fn exposition(state: &State) -> String {
 fn memory(state: &State) -> [Family; 2] {
     let ([texts, trees, uploads], pages, unsent) =
         (state.memory.usage(), state.outlets.page_usage(), state.outlets.piece_usage());
-    let of_peers = state.replicator.ways.memory.usage().map(|usage| Usage { used: usage.used, limit: usage.limit });
+    let of_peers = state.replicator.memory_usage().map(|usage| Usage { used: usage.used, limit: usage.limit });
     let [replica_texts, replica_trees, replica_pages] = of_peers;
     let parts = [
         ("request_text", texts),

@@ -1,12 +1,11 @@
 //! What a path names. It is parsed once: the label in metrics and traces, the right that it needs and the handler follow
 //! from its [`Target`].
 
+use flatbed_replicator::{NODE, REPLICATOR};
 use hyper::Method;
 
 use crate::error::Result;
-use crate::handlers::replicate::NODE;
 use crate::query::decode;
-use crate::replicator::REPLICATOR;
 use crate::route::Route;
 
 /// Names that begin with an underscore and are databases all the same.

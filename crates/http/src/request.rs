@@ -4,6 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_auth::Principal;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode, Version, header};
 
@@ -12,7 +13,6 @@ pub(crate) use crate::body_memory::{Body, Memory};
 use crate::body_memory::{BodyMemory, Client, STEP_BYTES, too_large};
 use crate::error::{Failure, Result};
 use crate::query::Query;
-use flatbed_auth::Principal;
 
 /// For what is left of a body that nobody needs.
 const SKIP_MAX: Duration = Duration::from_secs(30);

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use flatbed_auth::Principal;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName};
 use hyper::upgrade::OnUpgrade;
@@ -24,7 +25,6 @@ use crate::request::Request;
 use crate::route::{Route, Verb};
 use crate::server::State;
 use crate::tracked::{Tracked, Tracking, spawn};
-use flatbed_auth::Principal;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use flatbed_auth::PasswordHash;
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::Layer;
+use flatbed_replicator::Replicator;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::server::conn::{http1, http2};
@@ -24,10 +25,10 @@ use crate::cors::Cors;
 use crate::functions::Functions;
 use crate::health::StorageHealth;
 use crate::ids::{RequestIds, Uuids};
+use crate::inside::{self, Inside};
 use crate::metrics::{FiguresElsewhere, Metrics};
 use crate::outlet::{ANSWERS_MAX, Outlets};
 use crate::preface::{self, Beginning};
-use crate::replicator::{Replicator, ReplicatorOptions};
 use crate::reply::STALL_MAX;
 use crate::router;
 use crate::selecting::Selectors;
@@ -95,8 +96,6 @@ pub struct ServerOptions {
     pub continue_trace: Option<ContinueTrace>,
     /// How functions of design documents are run.
     pub functions: RunnerOptions,
-    /// How replications that this server runs are tried again and shared with others.
-    pub replicator: ReplicatorOptions,
 }
 
 impl Default for ServerOptions {
@@ -115,7 +114,6 @@ impl Default for ServerOptions {
             figures: FiguresElsewhere::default(),
             continue_trace: None,
             functions: RunnerOptions::default(),
-            replicator: ReplicatorOptions::default(),
         }
     }
 }
@@ -165,6 +163,7 @@ pub(crate) struct State {
 /// A server that listens already.
 pub struct Server {
     listeners: Vec<TcpListener>,
+    inside: Inside,
     state: Arc<State>,
     connections: Arc<Semaphore>,
     connections_max: u32,
@@ -172,11 +171,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the addresses.
+    /// Takes the addresses. Whoever made `replicator` starts it; the server only asks it. It reaches this server by what
+    /// arrives `inside`.
     ///
     /// # Errors
     /// [`BindError`].
-    pub async fn bind(options: ServerOptions, layer: Layer) -> Result<Server, BindError> {
+    pub async fn bind(
+        options: ServerOptions,
+        layer: Layer,
+        replicator: Arc<Replicator>,
+        inside: Inside,
+    ) -> Result<Server, BindError> {
         if options.admins.is_empty()
             && let Some(exposed) = options.listen.iter().find(|address| !address.ip().is_loopback())
         {
@@ -191,9 +196,7 @@ impl Server {
         layer.validate_with(Arc::new(Functions(functions.clone())));
         let server_header = HeaderValue::from_str(&format!("Flatbed/{}", options.version));
         let document_bytes_max = usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX);
-        // Replications reach this server's own databases through its handlers.
-        let state = Arc::new_cyclic(|state| State {
-            replicator: Replicator::new(layer.clone(), options.replicator, crate::replicator::local::connect(state)),
+        let state = Arc::new(State {
             layer,
             admins: Admins::new(options.admins),
             cors: options.cors,
@@ -210,10 +213,11 @@ impl Server {
             stall_max: options.stall_max,
             functions,
             selectors: Selectors::new(),
+            replicator,
         });
         let connections_max = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
         let connections = Arc::new(Semaphore::new(connections_max as usize));
-        Ok(Server { listeners, state, connections, connections_max, drain: options.drain })
+        Ok(Server { listeners, inside, state, connections, connections_max, drain: options.drain })
     }
 
     /// The addresses taken.
@@ -221,8 +225,10 @@ impl Server {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Serves until `shutdown` resolves; then takes no further connection, ends feeds, and lets requests under way end.
-    pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+    /// Serves until `shutdown` resolves; then takes no further connection, waits for `beside`, ends feeds, and lets requests
+    /// under way end. `beside` ends what works with this server on its own account and needs it for that, such as
+    /// replications; it is not polled before.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>, beside: impl Future<Output = ()>) {
         let (accepting, _) = tokio::sync::watch::channel(true);
         let graceful = Arc::new(GracefulShutdown::new());
         let mut tasks = Vec::new();
@@ -231,7 +237,7 @@ impl Server {
                 accept(listener, self.state.clone(), self.connections.clone(), graceful.clone(), accepting.subscribe());
             tasks.push(tokio::spawn(accept));
         }
-        let replicator = self.state.replicator.start();
+        tokio::spawn(inside::serve(self.inside, Arc::downgrade(&self.state)));
         let outlets = self.state.outlets.clone();
         tokio::select! {
             () = shutdown => {}
@@ -241,7 +247,7 @@ impl Server {
         for task in tasks {
             let _ = task.await;
         }
-        self.state.replicator.stop(replicator).await;
+        beside.await;
         self.state.layer.shutdown();
         let ended = async {
             if let Some(graceful) = Arc::into_inner(graceful) {

@@ -13,15 +13,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use flatbed_auth::PasswordHash;
-use flatbed_http::{ReplicatorOptions, ServerOptions};
+use flatbed_http::ServerOptions;
+use flatbed_replicator::ReplicatorOptions;
 use serde_json::{Value, json};
-use support::{Running, Store};
+use support::{Options, Running, Store};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-fn options() -> ServerOptions {
-    let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() };
-    ServerOptions { replicator, ..ServerOptions::default() }
+fn options() -> ReplicatorOptions {
+    ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
 }
 
 /// The ids of a database's documents, deleted ones too.
@@ -173,7 +173,8 @@ async fn secrets_open_doors_and_are_shown_nowhere() {
     let server = store.serve(options()).await;
     // RFC 6070's vector: few iterations, so that the test is quick. The password is `password`.
     let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
-    let with_admin = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..options() };
+    let with_admin = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
+    let with_admin = Options { server: with_admin, replicator: options() };
     let guarded = guarded_store.serve(with_admin).await;
     for database in ["a", "_replicator"] {
         server.ok("PUT", &format!("/{database}"), Value::Null).await;

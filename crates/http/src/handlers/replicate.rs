@@ -1,19 +1,15 @@
 //! `POST /_replicate`.
 
 use flatbed_layer::json::{Limits, Value, parse};
-use flatbed_replicate::{Error, Spec};
+use flatbed_replicator::{Error, SPEC_BYTES_MAX, Spec};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::json_body;
 use crate::json_out;
-use crate::replicator::SPEC_BYTES_MAX;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
-
-/// Where CouchDB names a node of its cluster.
-pub(crate) const NODE: &str = "flatbed@localhost";
 
 fn failure(error: &Error) -> Failure {
     let reason = error.to_string();

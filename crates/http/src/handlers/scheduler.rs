@@ -4,15 +4,12 @@ use std::collections::HashMap;
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AllDocsQuery, Error as LayerError};
+use flatbed_replicator::{Description, Extent, NODE, REPLICATOR, Spec};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::handlers::replicate::NODE;
 use crate::json_out::{comma, member, string, string_or_null};
 use crate::path::Scheduler;
-use crate::replicator::REPLICATOR;
-use crate::replicator::description::Description;
-use crate::replicator::job::Extent;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::State;
@@ -168,7 +165,7 @@ fn ended(description: &mut Description, out: &mut Vec<u8>) {
     out.extend_from_slice(&noted("id"));
     out.push(b',');
     member("node", NODE, out);
-    let shown = |endpoint: fn(&flatbed_replicate::Spec) -> String| spec.as_ref().ok().map(endpoint);
+    let shown = |endpoint: fn(&Spec) -> String| spec.as_ref().ok().map(endpoint);
     for (name, shown) in
         [("source", shown(|spec| spec.source.to_string())), ("target", shown(|spec| spec.target.to_string()))]
     {

@@ -1,10 +1,10 @@
 //! Paths of the server as a whole.
 
 use flatbed_layer::NameRange;
+use flatbed_replicator::NODE;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::handlers::replicate::NODE;
 use crate::ids;
 use crate::json_out;
 use crate::json_out::{comma, member, string, string_or_null};

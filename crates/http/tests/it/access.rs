@@ -1,8 +1,8 @@
 //! Who may do what: administrators, and browsers of other origins.
 
-use crate::support::{Client, Running, Store, soon};
+use crate::support::{Client, Running, Store, bind, soon};
 use flatbed_auth::PasswordHash;
-use flatbed_http::{BindError, Cors, Server, ServerOptions};
+use flatbed_http::{BindError, Cors, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -65,9 +65,9 @@ async fn without_one_only_this_machine_may_connect() {
     server.stop().await;
     let fdb = store.layer().await;
     let options = ServerOptions { listen: vec!["0.0.0.0:0".parse().unwrap()], ..ServerOptions::default() };
-    assert!(matches!(Server::bind(options.clone(), fdb.clone()).await, Err(BindError::Exposed(_))));
+    assert!(matches!(bind(options.clone(), fdb.clone()).await, Err(BindError::Exposed(_))));
     let options = ServerOptions { listen: options.listen, ..with_admin() };
-    assert!(Server::bind(options, fdb).await.is_ok());
+    assert!(bind(options, fdb).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

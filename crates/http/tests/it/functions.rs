@@ -2,6 +2,7 @@
 
 use super::store;
 use crate::support::Running;
+use flatbed_http::ServerOptions;
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -22,7 +23,7 @@ async fn numbered(server: &Running, count: u64) {
 #[tokio::test]
 async fn filters() {
     let Some(store) = store() else { return };
-    let server = store.serve(Default::default()).await;
+    let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let filters = json!({
         "filters": {
@@ -86,7 +87,7 @@ async fn filters() {
 #[tokio::test]
 async fn leaves_are_filtered() {
     let Some(store) = store() else { return };
-    let server = store.serve(Default::default()).await;
+    let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     design(&server, json!({"filters": {"a": "function (doc) { return doc.branch === 'a'; }"}})).await;
     for branch in ["a", "b"] {
@@ -104,7 +105,7 @@ async fn leaves_are_filtered() {
 #[tokio::test]
 async fn feeds_that_wait_are_filtered() {
     let Some(store) = store() else { return };
-    let server = store.serve(Default::default()).await;
+    let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     design(&server, json!({"filters": {"even": "function (doc) { return doc.n % 2 === 0; }"}})).await;
     let since = server.ok("GET", "/db/_changes", NULL).await["last_seq"].as_str().unwrap().to_owned();
@@ -129,7 +130,7 @@ async fn feeds_that_wait_are_filtered() {
 #[tokio::test]
 async fn replications_are_filtered() {
     let Some(store) = store() else { return };
-    let server = store.serve(Default::default()).await;
+    let server = store.serve(ServerOptions::default()).await;
     for name in ["/db", "/copy"] {
         server.ok("PUT", name, NULL).await;
     }
@@ -146,7 +147,7 @@ async fn replications_are_filtered() {
 #[tokio::test]
 async fn functions_keep_nothing_from_request_to_request() {
     let Some(store) = store() else { return };
-    let server = store.serve(Default::default()).await;
+    let server = store.serve(ServerOptions::default()).await;
     let keeps = "var kept = require('lib').kept; kept.push(doc._id); if (typeof seen === 'undefined') seen = []; seen.push(doc._id);
         Array.prototype.before = (Array.prototype.before || 0) + 1;
         var all = kept.concat(seen, [].before > BATCH ? ['before'] : []);";
@@ -180,7 +181,7 @@ async fn functions_keep_nothing_from_request_to_request() {
 #[tokio::test]
 async fn endless_functions_keep_no_other_database_waiting() {
     let Some(store) = store() else { return };
-    let mut options = flatbed_http::ServerOptions::default();
+    let mut options = ServerOptions::default();
     options.functions.threads = 2;
     let server = store.serve(options).await;
     let endless = json!({"validate_doc_update": "function (doc) { if (doc.n) while (true) {} }"});

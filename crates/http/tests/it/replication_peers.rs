@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::support::{Running, Store};
-use flatbed_http::{ReplicatorOptions, ServerOptions};
+use flatbed_http::ServerOptions;
 use flatbed_layer::LayerOptions;
+use flatbed_replicator::ReplicatorOptions;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-fn options() -> ServerOptions {
-    let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() };
-    ServerOptions { replicator, ..ServerOptions::default() }
+fn options() -> ReplicatorOptions {
+    ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
 }
 
 /// What a made-up peer answers.
@@ -408,7 +408,7 @@ async fn sequences_and_addresses_have_a_bound() {
 async fn jobs_that_are_asked_for_at_once_have_a_bound() {
     let store = Store::new();
     let replicator = ReplicatorOptions { jobs_max: 2, ..ReplicatorOptions::default() };
-    let server = store.serve(ServerOptions { replicator, ..ServerOptions::default() }).await;
+    let server = store.serve(replicator).await;
     let spec = |n: u32| json!({"source": format!("http://127.0.0.1:1/{n}"), "target": "t", "continuous": true});
     let mut begun = Vec::new();
     for n in [1, 2, 1] {

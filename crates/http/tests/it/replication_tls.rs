@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::support::Store;
-use flatbed_http::{ReplicatorOptions, ServerOptions, Tls};
+use flatbed_http::ServerOptions;
+use flatbed_replicator::{ReplicatorOptions, Tls};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -46,7 +47,7 @@ async fn over_tls_with_who_is_trusted() {
     let (store, other_store) = (Store::new(), Store::new());
     let tls = Tls::with_authorities(CERTIFICATE).unwrap();
     let replicator = ReplicatorOptions { tls, ..ReplicatorOptions::default() };
-    let server = store.serve(ServerOptions { replicator, ..ServerOptions::default() }).await;
+    let server = store.serve(replicator).await;
     let other = other_store.serve(ServerOptions::default()).await;
     let port = with_tls(other.address).await;
     server.ok("PUT", "/a", Value::Null).await;

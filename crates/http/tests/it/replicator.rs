@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use super::store;
 use crate::support::soon;
-use flatbed_http::{ReplicatorOptions, ServerOptions};
+use flatbed_replicator::ReplicatorOptions;
 use serde_json::{Value, json};
 
-fn options() -> ServerOptions {
-    let replicator = ReplicatorOptions {
+fn options() -> ReplicatorOptions {
+    ReplicatorOptions {
         first_pause: Duration::from_millis(100),
         lease: Duration::from_millis(1_500),
         ..ReplicatorOptions::default()
-    };
-    ServerOptions { replicator, ..ServerOptions::default() }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

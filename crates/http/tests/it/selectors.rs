@@ -1,6 +1,7 @@
 //! `_changes?filter=_selector`: what it selects, and what hostile selectors do not do.
 
 use crate::support::Store;
+use flatbed_http::ServerOptions;
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -12,7 +13,7 @@ fn ids(changes: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn feeds_are_selected() {
     let store = Store::new();
-    let server = store.serve(Default::default()).await;
+    let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let docs: Vec<Value> = (0..10).map(|n| json!({"_id": format!("doc{n}"), "n": n})).collect();
     server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
@@ -54,7 +55,7 @@ async fn feeds_are_selected() {
 #[tokio::test]
 async fn selectors_beyond_their_bounds_are_refused() {
     let store = Store::new();
-    let server = store.serve(Default::default()).await;
+    let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let regexes: Vec<Value> = (0..600).map(|n| json!({"a": {"$regex": format!("^(\\w{n}a){{1,30}}$")}})).collect();
     let large: Vec<u32> = (0..50_000).collect();
@@ -79,7 +80,7 @@ async fn selectors_beyond_their_bounds_are_refused() {
 #[tokio::test]
 async fn a_selector_that_takes_long_holds_up_nobody() {
     let store = Store::new();
-    let server = std::sync::Arc::new(store.serve(Default::default()).await);
+    let server = std::sync::Arc::new(store.serve(ServerOptions::default()).await);
     server.ok("PUT", "/db", NULL).await;
     let docs: Vec<Value> = (0..4).map(|n| json!({"_id": format!("doc{n}"), "a": "ab".repeat(50_000)})).collect();
     server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use flatbed_http::{Server, ServerOptions};
+use flatbed_http::{BindError, Server, ServerOptions, inside};
 use flatbed_layer::{Layer, LayerOptions};
+use flatbed_replicator::{Replicator, ReplicatorOptions};
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
 use serde_json::Value;
@@ -72,21 +73,55 @@ impl Store {
     }
 
     /// Starts a server with a layer of its own; call it twice for two servers on one store.
-    pub async fn serve(&self, options: ServerOptions) -> Running {
+    pub async fn serve(&self, options: impl Into<Options>) -> Running {
         self.serve_on(self.layer().await, options).await
     }
 
     /// The same on a layer that is there.
-    pub async fn serve_on(&self, layer: Layer, options: ServerOptions) -> Running {
-        let options = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..options };
-        let server = Server::bind(options, layer).await.expect("a free port");
+    pub async fn serve_on(&self, layer: Layer, options: impl Into<Options>) -> Running {
+        let Options { server, replicator } = options.into();
+        let server = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..server };
+        let (server, replicator) = bind(Options { server, replicator }, layer).await.expect("a free port");
         let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(server.serve(async move {
-            let _ = stopped.await;
-        }));
-        Running { address, stop, task }
+        Running { address, stop, task: serve(server, replicator, stopped) }
     }
+}
+
+/// How a server is set up, and the replicator beside it.
+#[derive(Default)]
+pub struct Options {
+    pub server: ServerOptions,
+    pub replicator: ReplicatorOptions,
+}
+
+impl From<ServerOptions> for Options {
+    fn from(server: ServerOptions) -> Options {
+        Options { server, ..Options::default() }
+    }
+}
+
+impl From<ReplicatorOptions> for Options {
+    fn from(replicator: ReplicatorOptions) -> Options {
+        Options { replicator, ..Options::default() }
+    }
+}
+
+/// Puts a server together, as the program does.
+pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<(Server, Arc<Replicator>), BindError> {
+    let options = options.into();
+    let (connect, inside) = inside();
+    let replicator = Replicator::new(layer.clone(), options.replicator, Arc::new(connect));
+    Ok((Server::bind(options.server, layer, replicator.clone(), inside).await?, replicator))
+}
+
+/// Runs what [`bind`] has put together until it is stopped.
+pub fn serve(server: Server, replicator: Arc<Replicator>, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let stopped = async { drop(stopped.await) };
+        let supervisor = replicator.start();
+        server.serve(stopped, replicator.stop(supervisor)).await;
+    })
 }
 
 /// What only the embedded engine can do. `None`, and a line that says so, where a library answers: what needs the engine

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::store;
-use crate::support::Store;
+use crate::support::{Store, bind, serve};
 use flatbed_client::{Connection, Lines, Url};
-use flatbed_http::{Server, ServerOptions};
+use flatbed_http::ServerOptions;
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -20,12 +20,10 @@ struct Running {
 async fn start(store: &Store) -> Running {
     let layer = store.layer().await;
     let options = ServerOptions { listen: vec!["127.0.0.1:0".parse().unwrap()], ..ServerOptions::default() };
-    let server = Server::bind(options, layer).await.unwrap();
+    let (server, replicator) = bind(options, layer).await.unwrap();
     let url = Url::parse(&format!("http://{}", server.addresses()[0])).unwrap();
     let (stop, stopped) = oneshot::channel();
-    let served = tokio::spawn(server.serve(async {
-        let _ = stopped.await;
-    }));
+    let served = serve(server, replicator, stopped);
     Running { url, stop, served }
 }
 

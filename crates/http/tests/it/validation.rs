@@ -2,6 +2,7 @@
 
 use super::store;
 use crate::support::{Running, Store};
+use flatbed_http::ServerOptions;
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -16,7 +17,7 @@ const VALIDATOR: &str = "function (doc, old, user, security) {
 
 async fn pair() -> Option<(Store, Running, Running)> {
     let store = store()?;
-    let (one, two) = (store.serve(Default::default()).await, store.serve(Default::default()).await);
+    let (one, two) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
     one.ok("PUT", "/db", NULL).await;
     Some((store, one, two))
 }

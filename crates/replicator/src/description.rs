@@ -6,15 +6,17 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Database, Document, Edit, Error as LayerError, RevId};
 use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
 
-use crate::replicator::SPEC_BYTES_MAX;
+use crate::SPEC_BYTES_MAX;
 
 /// Names that replicators write.
 const OURS: &str = "_replication_";
 
 /// A document of `_replicator`, parsed. It is read again when it is needed again, since its tree may be large.
 #[derive(Debug)]
-pub(crate) struct Description {
+pub struct Description {
+    /// The document's id.
     pub id: String,
+    /// Its revision.
     pub rev: RevId,
     /// The members of its body. None where it is too long, which it is taken for as failed.
     members: Vec<(Cow<'static, str>, Value<'static>)>,
@@ -23,7 +25,7 @@ pub(crate) struct Description {
 
 impl Description {
     /// `None`: a document that asks for nothing, such as a design document.
-    pub(crate) fn read(document: &Document) -> Option<Description> {
+    pub fn read(document: &Document) -> Option<Description> {
         if document.deleted || document.id.starts_with('_') {
             return None;
         }
@@ -43,14 +45,18 @@ impl Description {
     }
 
     /// `completed` or `failed`, if it has come to an end.
-    pub(crate) fn end(&self) -> Option<&str> {
+    pub fn end(&self) -> Option<&str> {
         if self.is_too_long {
             return Some("failed");
         }
         self.text("_replication_state").filter(|state| matches!(*state, "completed" | "failed"))
     }
 
-    pub(crate) fn spec(&mut self) -> Result<Spec, Error> {
+    /// What it asks for.
+    ///
+    /// # Errors
+    /// It asks for nothing that can be done.
+    pub fn spec(&mut self) -> Result<Spec, Error> {
         let members = Value::Object(std::mem::take(&mut self.members));
         let spec = Spec::parse(&members);
         if let Value::Object(members) = members {
@@ -60,7 +66,7 @@ impl Description {
     }
 
     /// What was written into it: `_replication_id`, `..._state_time`, `..._state_reason`, and the statistics as JSON.
-    pub(crate) fn noted(&self, name: &str) -> Option<Vec<u8>> {
+    pub fn noted(&self, name: &str) -> Option<Vec<u8>> {
         if self.is_too_long {
             // All servers see it by its length: nothing has to be written into it.
             return (name == "state_reason").then(|| b"\"the document is longer than 1 MB\"".to_vec());

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Wait};
 use flatbed_replicate::Progress;
 
-use crate::replicator::description::Description;
-use crate::replicator::follow::Followed;
-use crate::replicator::job::{Job, Origin};
-use crate::replicator::{REPLICATOR, Replicator};
+use crate::description::Description;
+use crate::follow::Followed;
+use crate::job::{Job, Origin};
+use crate::{REPLICATOR, Replicator};
 
 /// After an error, and before a database is read that was deleted and made again.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -10,17 +10,18 @@ use flatbed_layer::{
 use flatbed_replicate::{Error, Fence, Outcome, Spec};
 use tokio::sync::{Notify, watch};
 
-use crate::handlers::replicate::NODE;
-use crate::replicator::Replicator;
-use crate::replicator::description::Description;
-use crate::replicator::job::{Extent, Job};
+use crate::description::Description;
+use crate::job::{Extent, Job};
+use crate::{NODE, Replicator};
 
 /// A document that asks for a replication, and its job.
-pub(crate) struct Followed {
+pub struct Followed {
     /// The document's id and revision. The document itself is read again when it is its turn: it may be long.
     pub id: String,
+    /// Of the document as the job was made of it.
     pub rev: RevId,
     filter_bytes: usize,
+    /// What was made of it.
     pub job: Arc<Job>,
     /// Whether this server has the lease.
     pub is_ours: watch::Sender<bool>,
@@ -285,7 +286,7 @@ fn error_count(state: &[u8], rev: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replicator::job::Origin;
+    use crate::job::Origin;
 
     #[test]
     fn a_state_fits_into_its_record() {

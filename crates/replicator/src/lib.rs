@@ -1,28 +1,37 @@
-//! The replications that this server runs.
+//! The replications that a server runs: those that documents of `_replicator` ask for, shared with the other servers of the
+//! same storage by leases, and those of `POST /_replicate`, which are this server's alone.
+//!
+//! It knows the layer and the protocol, and no server: how a connection to the server itself is made is passed in.
+#![forbid(unsafe_code)]
 
-pub(crate) mod description;
-pub(crate) mod follow;
-pub(crate) mod job;
-pub(crate) mod local;
+mod description;
+mod follow;
+mod job;
 mod supervisor;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_layer::{Database, Layer, Owner};
-use flatbed_replicate::{LocalConnect, Memory, Spec, Tls, Ways};
+use flatbed_replicate::{Memory, MemoryUsage, Ways};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::replicator::follow::Followed;
-use crate::replicator::job::Job;
+pub use crate::description::Description;
+pub use crate::follow::Followed;
+pub use crate::job::{Event, Extent, Job, Origin, Standing};
+pub use flatbed_replicate::{Error, LocalConnect, Outcome, Progress, Spec, Tls, TlsError};
 
 /// The database whose documents ask for replications.
-pub(crate) const REPLICATOR: &str = "_replicator";
+pub const REPLICATOR: &str = "_replicator";
+
+/// Where CouchDB names a node of its cluster.
+pub const NODE: &str = "flatbed@localhost";
 
 /// The longest specification, a body or a document: what is kept and read again of each is bounded by it.
-pub(crate) const SPEC_BYTES_MAX: usize = 1 << 20;
+pub const SPEC_BYTES_MAX: usize = 1 << 20;
 
 /// Filters of this server's jobs together, each counted twice: it is sent with each request for changes.
 const FILTER_BYTES_MAX: usize = 64 << 20;
@@ -70,7 +79,7 @@ pub(crate) struct Room {
 }
 
 /// All replications of one server.
-pub(crate) struct Replicator {
+pub struct Replicator {
     pub(crate) layer: Layer,
     pub(crate) options: ReplicatorOptions,
     pub(crate) ways: Ways,
@@ -90,7 +99,8 @@ pub(crate) struct Replicator {
 }
 
 impl Replicator {
-    pub(crate) fn new(layer: Layer, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
+    /// Runs nothing yet. `local` makes connections to the server itself.
+    pub fn new(layer: Layer, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
         let closing = watch::Sender::new(false);
         let mut owner = [0; 16];
         if getrandom::fill(&mut owner).is_err() {
@@ -105,12 +115,13 @@ impl Replicator {
         Arc::new(Replicator { layer, options, ways, jobs, followed, owner, running, filters, trees, closing })
     }
 
-    /// Begins to work off the `_replicator` database.
-    pub(crate) fn start(self: &Arc<Self>) -> JoinHandle<()> {
+    /// Begins to work off the `_replicator` database. The task is for [`Replicator::stop`].
+    pub fn start(self: &Arc<Self>) -> JoinHandle<()> {
         tokio::spawn(supervisor::run(self.clone()))
     }
 
-    pub(crate) fn database(&self) -> Database {
+    /// `_replicator`.
+    pub fn database(&self) -> Database {
         self.layer.database(REPLICATOR)
     }
 
@@ -122,7 +133,8 @@ impl Replicator {
         self.followed_map().values().cloned().collect()
     }
 
-    pub(crate) fn followed_by(&self, id: &str) -> Option<Arc<Followed>> {
+    /// What is made of a document that asks for a replication, whichever server runs it.
+    pub fn followed_by(&self, id: &str) -> Option<Arc<Followed>> {
         self.followed_map().get(id).cloned()
     }
 
@@ -151,7 +163,7 @@ impl Replicator {
     }
 
     /// All jobs that run here or are tried again here.
-    pub(crate) fn here(&self) -> Vec<Arc<Job>> {
+    pub fn here(&self) -> Vec<Arc<Job>> {
         let of_documents = self.followed().into_iter().filter(|followed| *followed.is_ours.borrow());
         let mut jobs: Vec<_> = of_documents.map(|followed| followed.job.clone()).chain(self.all()).collect();
         jobs.sort_by(|a, b| a.id.cmp(&b.id));
@@ -159,7 +171,7 @@ impl Replicator {
     }
 
     /// Ends all replications, each after a checkpoint.
-    pub(crate) async fn stop(&self, supervisor: JoinHandle<()>) {
+    pub async fn stop(&self, supervisor: JoinHandle<()>) {
         self.closing.send_replace(true);
         let jobs = self.all();
         for job in &jobs {
@@ -174,6 +186,11 @@ impl Replicator {
         if tokio::time::timeout(STOP_MAX, ended).await.is_err() {
             tracing::warn!("replications did not end in time; they go on from their last checkpoints");
         }
+    }
+
+    /// Memory for what peers answer: texts, trees, and pages of changes.
+    pub fn memory_usage(&self) -> [MemoryUsage; 3] {
+        self.ways.memory.usage()
     }
 
     fn jobs(&self) -> MutexGuard<'_, HashMap<String, Arc<Job>>> {
@@ -196,7 +213,7 @@ impl Replicator {
     }
 
     /// The job for a replication: the one that runs already, or a new one. `None`: there is no room for one more.
-    pub(crate) fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Option<Arc<Job>> {
+    pub fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Option<Arc<Job>> {
         let id = spec.job_id(self.layer.uuid());
         let mut jobs = self.jobs();
         if let Some(job) = jobs.get(&id).filter(|job| !job.has_ended()) {
@@ -219,8 +236,8 @@ impl Replicator {
         Some(job)
     }
 
-    /// Ends a job and tells its id; `None`: there is none. An id may be given without what CouchDB puts behind it.
-    pub(crate) async fn cancel(&self, id: &str) -> Option<String> {
+    /// Ends a job of `POST /_replicate` and returns its id; `None`: there is no such job. An id may be given without what CouchDB puts behind it.
+    pub async fn cancel(&self, id: &str) -> Option<String> {
         let found = self.jobs().values().find(|job| job.id == id || job.id.split('+').next() == Some(id)).cloned();
         let job = found?;
         job.stop();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use flatbed_replicate::{Control, Error, Fence, Outcome, Progress, Spec, replicate, time};
 use tokio::sync::watch;
 
-use crate::json_out::{member, string_or_null};
-use crate::replicator::Replicator;
+use crate::Replicator;
+use crate::words::{member, string_or_null};
 
 /// Events that a job remembers, as in CouchDB.
 const HISTORY_MAX: usize = 20;
@@ -25,7 +25,7 @@ const HEALTHY: Duration = Duration::from_secs(120);
 
 /// Something that happened to a job.
 #[derive(Debug, Clone)]
-pub(crate) struct Event {
+pub struct Event {
     at: u64,
     kind: &'static str,
     reason: Option<String>,
@@ -33,19 +33,22 @@ pub(crate) struct Event {
 
 /// How a job stands.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Standing {
+pub struct Standing {
     /// Newest first.
     pub history: VecDeque<Event>,
+    /// Failures since it last went well.
     pub error_count: u32,
     /// The last error, since when nothing went well.
     pub error: Option<String>,
+    /// Whether it works at this moment.
     pub is_running: bool,
+    /// When an event was last noted, in seconds of Unix time.
     pub updated_at: u64,
 }
 
 impl Standing {
     /// CouchDB's word for it.
-    pub(crate) fn state(&self) -> &'static str {
+    pub fn state(&self) -> &'static str {
         match (&self.error, self.is_running) {
             (_, true) => "running",
             (Some(_), false) => "crashing",
@@ -62,15 +65,18 @@ impl Standing {
 
 /// How much is written of a job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// Characters of an address.
     pub address_max: usize,
+    /// Events of its history.
     pub events_max: usize,
 }
 
 impl Extent {
-    pub(crate) const WHOLE: Extent = Extent { address_max: usize::MAX, events_max: HISTORY_MAX };
-    pub(crate) const SHORT: Extent = Extent { address_max: 500, events_max: 3 };
+    /// All of it.
+    pub const WHOLE: Extent = Extent { address_max: usize::MAX, events_max: HISTORY_MAX };
+    /// Where there is no room for all of it.
+    pub const SHORT: Extent = Extent { address_max: 500, events_max: 3 };
 
     fn address<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match text.char_indices().nth(self.address_max) {
@@ -82,23 +88,29 @@ impl Extent {
 
 /// A document that asks for a replication.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin {
+pub struct Origin {
+    /// Its database.
     pub database: &'static str,
+    /// Its id.
     pub doc_id: String,
 }
 
 type Ended = Option<Result<Outcome, Error>>;
 
 /// A replication.
-pub(crate) struct Job {
+pub struct Job {
+    /// As CouchDB makes it of what is replicated.
     pub id: String,
     /// Without credentials, as it is shown.
     source: String,
     target: String,
     continuous: bool,
     checkpoint_interval: Duration,
+    /// Who asked for it.
     pub user: Option<String>,
+    /// The document that asks for it.
     pub origin: Option<Origin>,
+    /// In seconds of Unix time.
     pub started_at: u64,
     standing: Mutex<Standing>,
     progress: Mutex<Arc<Progress>>,
@@ -127,11 +139,13 @@ impl Job {
         })
     }
 
-    pub(crate) fn standing(&self) -> MutexGuard<'_, Standing> {
+    /// How it stands.
+    pub fn standing(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is_running(&self) -> bool {
+    /// Whether it works at this moment.
+    pub fn is_running(&self) -> bool {
         self.standing().is_running
     }
 
@@ -176,7 +190,7 @@ impl Job {
     }
 
     /// Waits for the end: what came of it. A job that was dropped in the middle counts as superseded.
-    pub(crate) async fn ended(&self) -> Result<Outcome, Error> {
+    pub async fn ended(&self) -> Result<Outcome, Error> {
         let mut ended = self.ended.subscribe();
         match ended.wait_for(Option::is_some).await {
             Ok(ended) => ended.clone().unwrap_or(Err(Error::Superseded)),
@@ -256,7 +270,7 @@ impl Job {
     }
 
     /// The job as `_scheduler/jobs` shows it.
-    pub(crate) fn write(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
+    pub fn write(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"database\":");
         string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
         out.push(b',');
@@ -291,7 +305,7 @@ impl Job {
     }
 
     /// The job as `_active_tasks` shows it.
-    pub(crate) fn write_task(&self, node: &str, out: &mut Vec<u8>) {
+    pub fn write_task(&self, node: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"type\":\"replication\",");
         member("node", node, out);
         out.extend_from_slice(b",\"pid\":null,");
@@ -318,7 +332,7 @@ impl Job {
     }
 
     /// The job as `_scheduler/docs` shows it.
-    pub(crate) fn write_doc(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
+    pub fn write_doc(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         let standing = self.standing().clone();
         let state = standing.state();
         out.extend_from_slice(b"{\"database\":");

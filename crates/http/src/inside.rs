@@ -1,0 +1,76 @@
+//! Connections from within this process, such as those of replications from and to this server's own databases: its
+//! handlers, behind pipes in memory.
+//!
+//! What makes such connections is there before the server is, so that whoever needs it can be handed to the server.
+
+use std::sync::{OnceLock, Weak};
+
+use flatbed_auth::Principal;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+
+use crate::router;
+use crate::server::State;
+
+/// Bytes in a pipe, each way.
+const PIPE_BYTES: usize = 256 * 1024;
+
+/// Connections that the server has not taken yet; each is taken at once while it serves.
+const WAITING_MAX: usize = 1_024;
+
+/// The server has ended: so does the connection.
+#[derive(Debug, thiserror::Error)]
+#[error("the server is gone")]
+struct ServerGone;
+
+/// Where connections from within this process arrive.
+#[derive(Debug)]
+pub struct Inside(mpsc::Receiver<DuplexStream>);
+
+/// What makes connections to a server, and where they arrive, which is for [`Server::bind`](crate::Server::bind). What speaks
+/// on such a connection is an administrator: it must act for one. A connection to a server that does not serve any more ends
+/// at once.
+pub fn inside() -> (impl Fn() -> DuplexStream + Send + Sync + 'static, Inside) {
+    let (arrive, arriving) = mpsc::channel(WAITING_MAX);
+    let connect = move || {
+        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        // Where it is not taken, their end is gone, and the connection with it.
+        let _ = arrive.try_send(theirs);
+        ours
+    };
+    (connect, Inside(arriving))
+}
+
+/// Serves connections until nobody can make another.
+pub(crate) async fn serve(mut inside: Inside, state: Weak<State>) {
+    while let Some(stream) = inside.0.recv().await {
+        serve_one(stream, state.clone());
+    }
+}
+
+fn serve_one(stream: DuplexStream, state: Weak<State>) {
+    let connection = OnceLock::new();
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        let state = state.upgrade();
+        request.extensions_mut().insert(Principal { name: None, is_admin: true });
+        // One request follows the other here: there are never too many.
+        let outlet = state.as_ref().and_then(|state| connection.get_or_init(|| state.outlets.connect(true)).begin());
+        async move {
+            match (state, outlet) {
+                (Some(state), Some(outlet)) => Ok(router::answer(state, request, None, outlet).await),
+                _ => Err(ServerGone),
+            }
+        }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new());
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a replication's connection to this server ended with an error");
+        }
+    });
+}
