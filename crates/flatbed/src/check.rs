@@ -16,9 +16,9 @@ use crate::{
 /// If the storage cannot be opened or read, or there is no such database.
 pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
-    let layer = Layer::open(storage.database(), settings.layer_options()).await?;
+    let (layer, _) = Layer::open(storage.database(), settings.layer_options()).await?;
     let mut progress = Progress::new(format!("check {database}"), Unit::Documents, None);
-    let handle = layer.database(database);
+    let handle = layer.reader(database);
     if let Ok(info) = handle.info().await {
         progress.set_total(info.doc_count + info.doc_del_count);
     }

@@ -100,7 +100,7 @@ pub(crate) async fn serve(
         storage = Storage::open(settings) => storage?,
         () = signals.next() => return Ok(()),
     };
-    let layer = match Layer::open(storage.database(), settings.layer_options()).await {
+    let (layer, authority) = match Layer::open(storage.database(), settings.layer_options()).await {
         Err(reason @ (flatbed_layer::Error::Renewing | flatbed_layer::Error::StampsAhead { .. })) => {
             return Err(ServeError::Renew { reason, command: renew::command(settings) });
         }
@@ -114,7 +114,7 @@ pub(crate) async fn serve(
     let options = ServerOptions { continue_trace: Some(crate::otel::continue_trace), ..options };
     // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
     let (connect, inside) = inside();
-    let replicator = Replicator::new(layer.clone(), replicator, Arc::new(connect));
+    let replicator = Replicator::new(layer.clone(), authority.for_job("replicator"), replicator, Arc::new(connect));
     let server = Server::bind(options, layer.clone(), replicator.clone(), inside).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_layer::json::Value;
-use flatbed_layer::{Attachment, AttachmentEdit, Database, Document, RevId, Upload, Uploaded};
+use flatbed_layer::{Attachment, AttachmentEdit, Database, Document, Reader, RevId, Upload, Uploaded};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result, parse_rev};
@@ -327,7 +327,7 @@ pub(crate) fn length(document: &Document, parts: &[Part]) -> u64 {
 /// Sends a document's text; what it takes in memory beside the document does not depend on its size, nor on that of its
 /// attachments.
 pub(crate) async fn send(
-    database: &Database,
+    database: &Reader,
     document: &Document,
     parts: Vec<Part>,
     sender: &mut Sender,
@@ -354,7 +354,7 @@ pub(crate) async fn send(
 
 /// Sends a row's document; `null` where there is none.
 pub(crate) async fn send_or_null(
-    database: &Database,
+    database: &Reader,
     document: Option<&Document>,
     show: &Show,
     sender: &mut Sender,
@@ -373,7 +373,7 @@ pub(crate) async fn send_or_null(
 
 /// An attachment's bytes as they are stored.
 async fn stored(
-    database: &Database,
+    database: &Reader,
     document: &Document,
     attachment: &Attachment,
     sender: &mut Sender,
@@ -387,7 +387,7 @@ async fn stored(
 
 /// An attachment's bytes, without an encoding, as base64.
 async fn data(
-    database: &Database,
+    database: &Reader,
     document: &Document,
     attachment: &Attachment,
     sender: &mut Sender,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_auth::Principal;
 use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::{
-    Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Room, Validate, Validator,
+    Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Room, User, Validate, Validator,
     Writing, json,
 };
 use hyper::StatusCode;
@@ -21,19 +21,30 @@ use crate::server::State;
 /// What `_security` is where nobody has set it: administrators only.
 pub(crate) const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
 
+/// Who asks.
+fn user(principal: &Principal) -> User {
+    let roles = if principal.is_admin { vec!["_admin".to_owned()] } else { Vec::new() };
+    User { name: principal.name.clone(), roles }
+}
+
 /// Who asks, as JSON text: `userCtx`.
-pub(crate) fn user(principal: &Principal, database: &str) -> String {
+fn user_context(user: &User, database: &str) -> String {
     let mut out = b"{\"db\":".to_vec();
     json_out::string(database, &mut out);
     out.extend_from_slice(b",\"name\":");
-    json_out::string_or_null(principal.name.as_deref(), &mut out);
-    out.extend_from_slice(if principal.is_admin { b",\"roles\":[\"_admin\"]}" } else { b",\"roles\":[]}" });
-    String::from_utf8_lossy(&out).into_owned()
+    json_out::string_or_null(user.name.as_deref(), &mut out);
+    out.extend_from_slice(b",\"roles\":[");
+    for (at, role) in user.roles.iter().enumerate() {
+        json_out::comma(at, &mut out);
+        json_out::string(role, &mut out);
+    }
+    out.extend_from_slice(b"]}");
+    text(out)
 }
 
 /// A database that is written to for a request.
 pub(crate) fn written_by(state: &State, request: &Request, name: &str) -> Database {
-    state.layer.database(name).written_by(user(&request.principal, name))
+    state.layer.database(name, user(&request.principal))
 }
 
 /// The request as JSON text: what of CouchDB's request object is known here. Credentials are nobody's business.
@@ -62,7 +73,7 @@ pub(crate) fn request(request: &Request, database: &str, security: &[u8]) -> Str
     let told = request.headers.iter().filter(|(name, _)| !secret.contains(name));
     members(told.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))), &mut out);
     out.extend_from_slice(b",\"form\":{},\"cookie\":{},\"userCtx\":");
-    out.extend_from_slice(user(&request.principal, database).as_bytes());
+    out.extend_from_slice(user_context(&user(&request.principal), database).as_bytes());
     out.extend_from_slice(b",\"secObj\":");
     out.extend_from_slice(security);
     out.push(b'}');
@@ -130,8 +141,8 @@ impl Validator for Loaded {
                 },
             );
             let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
-            let caller = Caller(write.caller);
-            let write = Validation { document: &document, old: &old, user: write.user, security: &security };
+            let (caller, user) = (Caller(write.caller), user_context(write.user, write.database));
+            let write = Validation { document: &document, old: &old, user: &user, security: &security };
             self.runner.validate(&self.design, caller, &write).await.map_err(failed)
         })
     }

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use flatbed_flatten::FieldNames;
 use prost::Message;
 
-use crate::database::Database;
+use crate::database::Reader;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer, NameRange};
@@ -67,7 +67,7 @@ impl Report {
 ///
 /// # Errors
 /// [`Error::DatabaseNotFound`], [`Error::FormatTooNew`], [`Error::Storage`]; what is wrong in the data is in the report.
-pub async fn check_database(database: &Database, mut progress: impl FnMut(u64) + Send) -> Result<Report> {
+pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + Send) -> Result<Report> {
     let inner = &database.inner;
     let name = &*database.name;
     let mut report = Report::default();

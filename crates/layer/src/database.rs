@@ -1,5 +1,6 @@
 //! A database, for those above the layer.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,24 +12,40 @@ use crate::document::upload::{Upload, Uploaded};
 use crate::error::{Error, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
-use crate::layer::{ChangeRecord, Inner};
+use crate::instance::RUN_BYTES_MAX;
+use crate::judge::actor::Actor;
+use crate::layer::{ChangeRecord, Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner, check_name};
+
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, check_local_id};
 use crate::read::missing::MissingRevs;
 use crate::store::keys::Counter;
-use crate::store::once::Once;
+use crate::store::once::{Once, now_ms};
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// A database by its name. Cheap to clone; it may not exist.
+/// A database by its name, to read from. Cheap to clone; it may not exist.
 #[derive(Clone)]
-pub struct Database {
+pub struct Reader {
     pub(crate) inner: Arc<Inner>,
     pub(crate) name: Arc<str>,
-    /// Who writes.
-    pub(crate) user: Option<Arc<str>>,
+}
+
+/// A database by its name, to read from and to write to on somebody's behalf. Cheap to clone; it may not exist.
+#[derive(Clone)]
+pub struct Database {
+    reader: Reader,
+    pub(crate) actor: Actor,
+}
+
+impl Deref for Database {
+    type Target = Reader;
+
+    fn deref(&self) -> &Reader {
+        &self.reader
+    }
 }
 
 /// What is told of a database as a whole.
@@ -60,15 +77,9 @@ pub struct DatabaseInfo {
     pub run_bytes: u32,
 }
 
-impl Database {
+impl Reader {
     pub(crate) fn new(inner: Arc<Inner>, name: &str) -> Self {
-        Database { inner, name: name.into(), user: None }
-    }
-
-    /// Writes through this handle are validated as this user's: text that the functions of design documents understand.
-    /// Without it they are the server's own, and not validated.
-    pub fn written_by(self, user: String) -> Self {
-        Database { user: Some(user.into()), ..self }
+        Reader { inner, name: name.into() }
     }
 
     /// The name that was asked for.
@@ -105,25 +116,6 @@ impl Database {
             }
         }
         self.read(&mut LastSeq(&self.inner, &self.name)).await
-    }
-
-    /// Writes one document.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`] when the parent is not the current leaf, [`Error::InvalidDocument`],
-    /// [`Error::DocumentTooLarge`].
-    pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
-        let mut results = self.bulk_update(std::slice::from_ref(edit)).await?;
-        results.pop().unwrap_or_else(|| Err(Error::Corrupt("an edit has no result".into())))
-    }
-
-    /// Writes documents, each with its own result, in order. Edits of one document are made one after the other; those
-    /// of different ones have no order among them, and one that fails stops no other.
-    ///
-    /// # Errors
-    /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
-    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
-        crate::write::batch::write_documents(self, edits).await
     }
 
     /// Reads one document.
@@ -200,6 +192,136 @@ impl Database {
         self.read(&mut Limit(&self.inner, &self.name)).await
     }
 
+    /// After this time uploaded data is renewed: it is removed after four times as long.
+    pub fn renew_uploads_every(&self) -> Duration {
+        self.inner.options.uploads_broken_after / 4
+    }
+
+    /// Finds an attachment of a revision (`None`: the winner), to read its data.
+    ///
+    /// # Errors
+    /// [`Error::DocumentNotFound`], [`Error::AttachmentNotFound`].
+    pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
+        let mut open = OpenAttachment { inner: &self.inner, name: &self.name, id, rev, attachment };
+        Ok(AttachmentReader::new(self.clone(), self.read(&mut open).await?))
+    }
+
+    /// How many purges are remembered.
+    pub async fn purged_infos_limit(&self) -> Result<u64> {
+        let record = self.record().await?;
+        Ok(if record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { record.purged_infos_limit })
+    }
+
+    /// `_security` as JSON text; `None`: it was never set.
+    pub async fn security(&self) -> Result<Option<Vec<u8>>> {
+        Ok(Some(self.record().await?.security).filter(|security| !security.is_empty()))
+    }
+
+    async fn record(&self) -> Result<crate::store::proto::DatabaseRecord> {
+        struct Record<'a>(&'a Inner, &'a str);
+        impl Operation for Record<'_> {
+            type Output = crate::store::proto::DatabaseRecord;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+                Ok(self.0.resolve(trx, self.1).await?.record.clone())
+            }
+        }
+        self.read(&mut Record(&self.inner, &self.name)).await
+    }
+
+    /// Reads a local document; `None`: there is none. `id` is without `_local/`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidDocument`] for an id that none can have, as with all that follow.
+    pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
+        check_local_id(id)?;
+        self.read(&mut GetLocal { inner: &self.inner, name: &self.name, id }).await
+    }
+
+    /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.
+    pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
+        self.read(&mut ListLocal { inner: &self.inner, name: &self.name, from, descending }).await
+    }
+
+    /// As [`Database::compact`]: what it drops nobody reads, and the layer begins it of its own accord, too.
+    pub(crate) async fn begin_compaction(&self) -> Result<()> {
+        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        self.exists().await?;
+        crate::write::compact::start(&self.inner, instance);
+        Ok(())
+    }
+
+    pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
+        transaction::read(&self.inner.db, &self.inner.metrics, operation).await
+    }
+}
+
+impl Database {
+    pub(crate) fn new(inner: Arc<Inner>, name: &str, actor: Actor) -> Self {
+        Database { reader: Reader::new(inner, name), actor }
+    }
+
+    /// The same database, to read from alone.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// On whose behalf it writes.
+    pub fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
+    /// Creates it.
+    ///
+    /// # Errors
+    /// [`Error::IllegalDatabaseName`], [`Error::InvalidSetting`], [`Error::DatabaseExists`].
+    pub async fn create(&self, options: &CreateOptions) -> Result<()> {
+        check_name(&self.name)?;
+        let run_bytes = options.run_bytes.unwrap_or(self.inner.options.default_run_bytes);
+        if run_bytes > RUN_BYTES_MAX {
+            return Err(Error::InvalidSetting(format!("run_bytes is at most {RUN_BYTES_MAX}")));
+        }
+        let field_ids_max = options.field_ids_max.unwrap_or(DEFAULT_FIELD_IDS_MAX);
+        if field_ids_max > 1_000_000 {
+            return Err(Error::InvalidSetting("field_ids_max is at most 1000000".into()));
+        }
+        let created_at_ms = now_ms();
+        let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner.keys)?);
+        let mut create =
+            Create { inner: &self.inner, name: &self.name, run_bytes, field_ids_max, leaves_only, created_at_ms, once };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
+    }
+
+    /// Deletes it with all that is in it.
+    ///
+    /// # Errors
+    /// [`Error::DatabaseNotFound`].
+    pub async fn delete(&self) -> Result<()> {
+        check_name(&self.name).map_err(|_| Error::DatabaseNotFound)?;
+        let mut delete = Delete { inner: &self.inner, name: &self.name, once: Once::new(&self.inner.keys)? };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
+        self.inner.databases.remove(&*self.name);
+        Ok(())
+    }
+
+    /// Writes one document.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] when the parent is not the current leaf, [`Error::InvalidDocument`],
+    /// [`Error::DocumentTooLarge`].
+    pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
+        let mut results = self.bulk_update(std::slice::from_ref(edit)).await?;
+        results.pop().unwrap_or_else(|| Err(Error::Corrupt("an edit has no result".into())))
+    }
+
+    /// Writes documents, each with its own result, in order. Edits of one document are made one after the other; those
+    /// of different ones have no order among them, and one that fails stops no other.
+    ///
+    /// # Errors
+    /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
+    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+        crate::write::batch::write_documents(self, edits).await
+    }
+
     /// Sets how many revisions of each branch are kept: 1 to [`REVS_LIMIT_MAX`]. Branches are shortened as they are
     /// edited.
     ///
@@ -228,11 +350,6 @@ impl Database {
         crate::document::staging::renew(&self.inner, &instance, &blob_ids).await
     }
 
-    /// After this time uploaded data is renewed: it is removed after four times as long.
-    pub fn renew_uploads_every(&self) -> Duration {
-        self.inner.options.uploads_broken_after / 4
-    }
-
     /// Takes away uploaded data that no document has taken; data that one has stays. What cannot be taken away now is swept
     /// after a while.
     pub async fn discard(&self, data: &Uploaded) {
@@ -246,25 +363,10 @@ impl Database {
         }
     }
 
-    /// Finds an attachment of a revision (`None`: the winner), to read its data.
-    ///
-    /// # Errors
-    /// [`Error::DocumentNotFound`], [`Error::AttachmentNotFound`].
-    pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
-        let mut open = OpenAttachment { inner: &self.inner, name: &self.name, id, rev, attachment };
-        Ok(AttachmentReader::new(self.clone(), self.read(&mut open).await?))
-    }
-
     /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
     /// that were leaves. A large document goes in steps: see the module.
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
         crate::write::purge::purge(&self.inner, &self.name, id, revs).await
-    }
-
-    /// How many purges are remembered.
-    pub async fn purged_infos_limit(&self) -> Result<u64> {
-        let record = self.record().await?;
-        Ok(if record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { record.purged_infos_limit })
     }
 
     /// Sets how many purges are remembered, at least one.
@@ -276,11 +378,6 @@ impl Database {
             return Err(Error::InvalidSetting("`purged_infos_limit` must be a positive integer.".into()));
         }
         self.change_record(|record| record.purged_infos_limit = limit).await
-    }
-
-    /// `_security` as JSON text; `None`: it was never set.
-    pub async fn security(&self) -> Result<Option<Vec<u8>>> {
-        Ok(Some(self.record().await?.security).filter(|security| !security.is_empty()))
     }
 
     /// Sets `_security`, JSON text of at most [`SECURITY_BYTES_MAX`] bytes. No write is committed afterwards that functions of
@@ -297,36 +394,13 @@ impl Database {
 
     /// Begins to drop the bodies of revisions that are no leaves, in the background; nothing where it is under way.
     pub async fn compact(&self) -> Result<()> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
-        self.exists().await?;
-        crate::write::compact::start(&self.inner, instance);
-        Ok(())
-    }
-
-    async fn record(&self) -> Result<crate::store::proto::DatabaseRecord> {
-        struct Record<'a>(&'a Inner, &'a str);
-        impl Operation for Record<'_> {
-            type Output = crate::store::proto::DatabaseRecord;
-            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-                Ok(self.0.resolve(trx, self.1).await?.record.clone())
-            }
-        }
-        self.read(&mut Record(&self.inner, &self.name)).await
+        self.begin_compaction().await
     }
 
     async fn change_record(&self, change: impl Fn(&mut crate::store::proto::DatabaseRecord) + Send) -> Result<()> {
         let once = Once::new(&self.inner.keys)?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
-    }
-
-    /// Reads a local document; `None`: there is none. `id` is without `_local/`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidDocument`] for an id that none can have, as with all that follow.
-    pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
-        check_local_id(id)?;
-        self.read(&mut GetLocal { inner: &self.inner, name: &self.name, id }).await
     }
 
     /// Writes a local document, whatever was there.
@@ -354,15 +428,6 @@ impl Database {
     /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<Result<bool>>> {
         crate::read::local::edit_locals(&self.inner, &self.name, edits).await
-    }
-
-    /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.
-    pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
-        self.read(&mut ListLocal { inner: &self.inner, name: &self.name, from, descending }).await
-    }
-
-    pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        transaction::read(&self.inner.db, &self.inner.metrics, operation).await
     }
 }
 

@@ -12,12 +12,12 @@ use crate::renew::renew;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
-use crate::{CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
+use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
 /// A layer with a database `db`, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
-pub(crate) async fn layer() -> (Layer, Option<tempfile::TempDir>) {
+pub(crate) async fn layer() -> (Layer, Authority, Option<tempfile::TempDir>) {
     // SAFETY: the network is stopped by nobody before the process ends.
     NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
@@ -32,15 +32,16 @@ pub(crate) async fn layer() -> (Layer, Option<tempfile::TempDir>) {
         }
     };
     let fdb = foundationdb::Database::from_path(&path).unwrap();
-    let layer = Layer::open(Arc::new(fdb), LayerOptions { root, ..LayerOptions::default() }).await.unwrap();
-    layer.create_database("db", &CreateOptions::default()).await.unwrap();
-    (layer, directory)
+    let (layer, authority) =
+        Layer::open(Arc::new(fdb), LayerOptions { root, ..LayerOptions::default() }).await.unwrap();
+    layer.database("db", authority.for_job("test")).create(&CreateOptions::default()).await.unwrap();
+    (layer, authority, directory)
 }
 
 /// The database of such a layer.
 pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
-    let (layer, directory) = layer().await;
-    (layer.database("db"), directory)
+    let (layer, authority, directory) = layer().await;
+    (layer.database("db", authority.for_job("test")), directory)
 }
 
 async fn current(db: &Database) -> Arc<Instance> {
@@ -147,6 +148,7 @@ async fn nothing_is_written_while_a_renewal_goes_on() {
     let (db, _directory) = database().await;
     let inner = &db.inner;
     let layer = Layer { inner: Arc::clone(inner) };
+    let server = &crate::Authority::new().for_job("test");
     db.update(&edit("a")).await.unwrap();
     begin_renewal(&db).await;
     let before = everything(&db).await;
@@ -162,15 +164,15 @@ async fn nothing_is_written_while_a_renewal_goes_on() {
         db.set_security(b"{}").await,
         db.set_purged_infos_limit(9).await,
         db.purge("a", &[]).await.map(|_| ()),
-        layer.create_database("new", &CreateOptions::default()).await,
-        layer.delete_database("db").await,
-        layer.sweep_database_updates(std::time::Duration::ZERO).await.map(|_| ()),
+        layer.database("new", db.actor.clone()).create(&CreateOptions::default()).await,
+        db.delete().await,
+        layer.sweep_database_updates(server, std::time::Duration::ZERO).await.map(|_| ()),
     ];
     for (at, refused) in refused.into_iter().enumerate() {
         assert!(matches!(refused, Err(Error::Renewing)), "{at}: {refused:?}");
     }
     // One database that cannot be listed does not keep others from being swept.
-    assert_eq!(layer.sweep_broken_uploads(std::time::Duration::ZERO).await.unwrap(), 0);
+    assert_eq!(layer.sweep_broken_uploads(server, std::time::Duration::ZERO).await.unwrap(), 0);
     assert_eq!(everything(&db).await, before);
     renew(&inner.db, &inner.options.root, false, |_| {}).await.unwrap();
     db.update(&edit("b")).await.unwrap();

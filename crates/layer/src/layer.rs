@@ -11,17 +11,18 @@ use foundationdb::{Database as Fdb, RangeOption};
 use prost::Message;
 use tokio::sync::{Semaphore, watch};
 
-use crate::database::Database;
+use crate::database::{Database, Reader};
 use crate::error::{Error, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatesHub};
 use crate::feed::watches::Watches;
 use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
+use crate::judge::actor::{Actor, Authority, ServerActor};
 use crate::judge::validate::Validate;
 use crate::metrics::Metrics;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
-use crate::store::once::{Once, now_ms, random_id};
+use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::records::check_format;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
@@ -151,11 +152,12 @@ pub(crate) struct Inner {
 }
 
 impl Layer {
-    /// Opens the layer on a FoundationDB database; creates the root's record the first time.
+    /// Opens the layer on a FoundationDB database; creates the root's record the first time. The authority is what writes
+    /// as the server are made with: whoever puts the program together hands it out, to jobs by name.
     ///
     /// # Errors
     /// [`Error::FormatTooNew`], [`Error::Renewing`], [`Error::StampsAhead`], [`Error::Storage`].
-    pub async fn open(db: Arc<Fdb>, options: LayerOptions) -> Result<Layer> {
+    pub async fn open(db: Arc<Fdb>, options: LayerOptions) -> Result<(Layer, Authority)> {
         if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
             return Err(Error::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()));
         }
@@ -185,7 +187,7 @@ impl Layer {
         crate::sweeper::start_sweeper(&inner);
         crate::write::compact::start_watching(&inner);
         crate::forget::start(&inner);
-        Ok(Layer { inner })
+        Ok((Layer { inner }, Authority::new()))
     }
 
     /// The root's own id, 32 hexadecimal digits; the same for every server on it.
@@ -229,39 +231,6 @@ impl Layer {
         all
     }
 
-    /// Creates a database.
-    ///
-    /// # Errors
-    /// [`Error::IllegalDatabaseName`], [`Error::InvalidSetting`], [`Error::DatabaseExists`].
-    pub async fn create_database(&self, name: &str, options: &CreateOptions) -> Result<()> {
-        check_name(name)?;
-        let run_bytes = options.run_bytes.unwrap_or(self.inner.options.default_run_bytes);
-        if run_bytes > RUN_BYTES_MAX {
-            return Err(Error::InvalidSetting(format!("run_bytes is at most {RUN_BYTES_MAX}")));
-        }
-        let field_ids_max = options.field_ids_max.unwrap_or(DEFAULT_FIELD_IDS_MAX);
-        if field_ids_max > 1_000_000 {
-            return Err(Error::InvalidSetting("field_ids_max is at most 1000000".into()));
-        }
-        let created_at_ms = now_ms();
-        let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner.keys)?);
-        let mut create =
-            Create { inner: &self.inner, name, run_bytes, field_ids_max, leaves_only, created_at_ms, once };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
-    }
-
-    /// Deletes a database with all that is in it.
-    ///
-    /// # Errors
-    /// [`Error::DatabaseNotFound`].
-    pub async fn delete_database(&self, name: &str) -> Result<()> {
-        check_name(name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name, once: Once::new(&self.inner.keys)? };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
-        self.inner.databases.remove(name);
-        Ok(())
-    }
-
     /// Databases that are held in memory.
     pub fn databases_cached(&self) -> usize {
         self.inner.databases.len()
@@ -281,14 +250,19 @@ impl Layer {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await
     }
 
-    /// A database by its name. Nothing is read here: its operations answer [`Error::DatabaseNotFound`].
-    pub fn database(&self, name: &str) -> Database {
-        Database::new(self.inner.clone(), name)
+    /// A database by its name, to read from. Nothing is read here: its operations answer [`Error::DatabaseNotFound`].
+    pub fn reader(&self, name: &str) -> Reader {
+        Reader::new(self.inner.clone(), name)
+    }
+
+    /// A database by its name, to write to on somebody's behalf. Nothing is read here, either.
+    pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
+        Database::new(self.inner.clone(), name, actor.into())
     }
 
     /// Removes large bodies that were begun longer ago than `broken_after` and that no document took. The layer does so
     /// itself from time to time; returns how many there were.
-    pub async fn sweep_broken_uploads(&self, broken_after: Duration) -> Result<u64> {
+    pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
         crate::document::staging::sweep(&self.inner, broken_after).await
     }
 
@@ -311,7 +285,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::Corrupt`].
-    pub async fn sweep_database_updates(&self, kept_for: Duration) -> Result<u64> {
+    pub async fn sweep_database_updates(&self, _: &ServerActor, kept_for: Duration) -> Result<u64> {
         updates::sweep(&self.inner, kept_for).await
     }
 
@@ -408,7 +382,7 @@ impl Inner {
 }
 
 /// Whether CouchDB would take the name: `^[a-z][a-z0-9_$()+/-]*$`, and its own `_replicator`, `_users`, `_global_changes`.
-fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_$()+-/".contains(&b);
     let system = ["_replicator", "_users", "_global_changes"].contains(&name);
     let first = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use crate::database::Database;
+use crate::database::{Database, Reader};
 use crate::error::{Error, Result};
 use crate::layer::Inner;
 use crate::store::keys::KeyRange;
@@ -125,7 +125,9 @@ impl Database {
         let mut drop = Remove::new(&self.inner, &self.name, id)?;
         transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await
     }
+}
 
+impl Reader {
     /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end.
     pub async fn leases(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>> {
         self.read(&mut List { inner: &self.inner, name: &self.name, after }).await

@@ -10,7 +10,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
 use crate::write::purge::Purge;
-use crate::{CreateOptions, Database, Edit, Error, Layer, LocalDocument, RevId};
+use crate::{Authority, CreateOptions, Database, Edit, Error, Layer, LocalDocument, RevId};
 
 const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
 const AFTER_UNKNOWN: Attempt = Attempt { maybe_committed: true, after_unknown: true };
@@ -19,18 +19,23 @@ const LATER: Attempt = Attempt { maybe_committed: true, after_unknown: false };
 
 struct Store {
     layer: Layer,
+    authority: Authority,
     /// Removed with the store.
     _directory: Option<tempfile::TempDir>,
 }
 
 impl Store {
     async fn new() -> Store {
-        let (layer, _directory) = crate::fenced::layer().await;
-        Store { layer, _directory }
+        let (layer, authority, _directory) = crate::fenced::layer().await;
+        Store { layer, authority, _directory }
+    }
+
+    fn named(&self, name: &str) -> Database {
+        self.layer.database(name, self.authority.for_job("test"))
     }
 
     fn db(&self) -> Database {
-        self.layer.database("db")
+        self.named("db")
     }
 
     /// One attempt, committed if `commits`.
@@ -231,10 +236,10 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
     store.attempt(&mut six, FIRST, false).await.unwrap();
     store.attempt(&mut six, LATER, true).await.unwrap();
     assert_eq!(db.revs_limit().await.unwrap(), 6);
-    store.layer.delete_database("db").await.unwrap();
+    store.db().delete().await.unwrap();
     let mut other = set(8);
     assert!(matches!(store.attempt(&mut other, FIRST, false).await, Err(Error::DatabaseNotFound)));
-    store.layer.create_database("db", &CreateOptions::default()).await.unwrap();
+    store.db().create(&CreateOptions::default()).await.unwrap();
     store.attempt(&mut five, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.revs_limit().await.unwrap(), crate::REVS_LIMIT);
 }
@@ -254,15 +259,15 @@ async fn a_database_is_created_and_deleted_once() {
     };
     store.attempt(&mut create, FIRST, true).await.unwrap();
     store.attempt(&mut create, AFTER_UNKNOWN, true).await.unwrap();
-    layer.delete_database("new").await.unwrap();
+    store.named("new").delete().await.unwrap();
     store.attempt(&mut create, LATER, true).await.unwrap();
-    assert!(matches!(layer.database("new").exists().await, Err(Error::DatabaseNotFound)));
+    assert!(matches!(layer.reader("new").exists().await, Err(Error::DatabaseNotFound)));
     let mut delete = Delete { inner, name: "db", once: Once::new(&inner.keys).unwrap() };
     store.attempt(&mut delete, FIRST, true).await.unwrap();
     store.attempt(&mut delete, AFTER_UNKNOWN, true).await.unwrap();
-    layer.create_database("db", &CreateOptions::default()).await.unwrap();
+    store.db().create(&CreateOptions::default()).await.unwrap();
     store.attempt(&mut delete, LATER, true).await.unwrap();
-    layer.database("db").exists().await.unwrap();
+    layer.reader("db").exists().await.unwrap();
 }
 
 /// A compaction and an edit that trims the same bodies, each begun before the other's commit.

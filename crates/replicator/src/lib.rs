@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flatbed_layer::{Database, Layer, Owner};
+use flatbed_layer::{Database, Layer, Owner, Reader, ServerActor};
 use flatbed_replicate::{Memory, MemoryUsage, Ways};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -81,6 +81,8 @@ pub(crate) struct Room {
 /// All replications of one server.
 pub struct Replicator {
     pub(crate) layer: Layer,
+    /// Writes what becomes of documents that ask for replications.
+    actor: ServerActor,
     pub(crate) options: ReplicatorOptions,
     pub(crate) ways: Ways,
     /// By their ids, those asked for by `POST /_replicate`.
@@ -99,8 +101,8 @@ pub struct Replicator {
 }
 
 impl Replicator {
-    /// Runs nothing yet. `local` makes connections to the server itself.
-    pub fn new(layer: Layer, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
+    /// Runs nothing yet. `actor`: on whose behalf what becomes of documents that ask for replications is written. `local` makes connections to the server itself.
+    pub fn new(layer: Layer, actor: ServerActor, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
         let closing = watch::Sender::new(false);
         let mut owner = [0; 16];
         if getrandom::fill(&mut owner).is_err() {
@@ -112,7 +114,7 @@ impl Replicator {
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
         let ways = Ways { local, tls: options.tls.clone(), memory: Memory::new(options.memory_bytes) };
-        Arc::new(Replicator { layer, options, ways, jobs, followed, owner, running, filters, trees, closing })
+        Arc::new(Replicator { layer, actor, options, ways, jobs, followed, owner, running, filters, trees, closing })
     }
 
     /// Begins to work off the `_replicator` database. The task is for [`Replicator::stop`].
@@ -120,9 +122,14 @@ impl Replicator {
         tokio::spawn(supervisor::run(self.clone()))
     }
 
-    /// `_replicator`.
-    pub fn database(&self) -> Database {
-        self.layer.database(REPLICATOR)
+    /// The database whose documents ask for replications.
+    pub fn reader(&self) -> Reader {
+        self.layer.reader(REPLICATOR)
+    }
+
+    /// The same, to write to.
+    fn database(&self) -> Database {
+        self.layer.database(REPLICATOR, self.actor.clone())
     }
 
     fn followed_map(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {

@@ -55,7 +55,7 @@ async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<(
     }
     let mut after: Option<String> = None;
     loop {
-        let page = replicator.database().leases(after.as_deref()).await?;
+        let page = replicator.reader().leases(after.as_deref()).await?;
         let now = Instant::now();
         let Some((last, _)) = page.last() else { break };
         after = Some(last.clone());
@@ -73,12 +73,12 @@ async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<(
 
 /// Follows the database until it is gone or cannot be read.
 async fn follow(replicator: &Arc<Replicator>) {
-    if let Err(error) = replicator.database().wait_until_there().await {
+    if let Err(error) = replicator.reader().wait_until_there().await {
         tracing::debug!(%error, "whether there is a _replicator could not be read");
         return;
     }
     let query = ChangesQuery { include_docs: true, ..ChangesQuery::default() };
-    let mut changes = replicator.database().changes(query);
+    let mut changes = replicator.reader().changes(query);
     let mut seen = Some(HashSet::new());
     loop {
         let page = match changes.next_page().await {

@@ -1,7 +1,7 @@
 //! `_all_docs` and what is like it, streamed page by page.
 
 use flatbed_layer::json::{self, Value};
-use flatbed_layer::{AllDocsQuery, AllDocsRow, Database, Seq};
+use flatbed_layer::{AllDocsQuery, AllDocsRow, Reader, Seq};
 use hyper::Method;
 
 use crate::attached::{self, Show};
@@ -53,7 +53,7 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
     };
     let selection = Selection::new(&request.query, &members, documents)?;
     let keys = keys_of(&request.query, members)?;
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     let pages = Pages::new(selection.walk.include_docs);
@@ -86,7 +86,7 @@ pub(crate) async fn queries(state: &State, mut request: Request, name: &str, doc
         // The parameters may be long, and are read for each.
         tokio::task::yield_now().await;
     }
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     let pages = Pages::new(include_docs);
@@ -222,7 +222,7 @@ fn only_design(walk: &mut AllDocsQuery) {
 
 /// `design_documents`: how many there are, once they are counted for the request.
 async fn write(
-    database: &Database,
+    database: &Reader,
     selection: Selection,
     keys: Option<Vec<Value<'static>>>,
     design_documents: &mut Option<u64>,
@@ -303,7 +303,7 @@ async fn write(
 }
 
 /// Design documents are few: they are counted by a walk.
-async fn count_design_documents(database: &Database) -> std::result::Result<u64, flatbed_layer::Error> {
+async fn count_design_documents(database: &Reader) -> std::result::Result<u64, flatbed_layer::Error> {
     let mut all = AllDocsQuery::default();
     only_design(&mut all);
     let mut walk = database.all_docs(all);
@@ -338,7 +338,7 @@ fn separator(rows: &mut u64, out: &mut Vec<u8>) {
 }
 
 async fn write_row(
-    database: &Database,
+    database: &Reader,
     row: &AllDocsRow,
     include_docs: bool,
     show: &Show,

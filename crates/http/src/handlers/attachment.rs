@@ -1,7 +1,7 @@
 //! `/{db}/{doc}/{attachment}`
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{AttachmentEdit, AttachmentReader, Database, Edit, Error as LayerError, GetOptions, RevId};
+use flatbed_layer::{AttachmentEdit, AttachmentReader, Database, Edit, Error as LayerError, GetOptions, Reader, RevId};
 use hyper::{Method, StatusCode, header};
 
 use crate::arriving::Uploading;
@@ -20,7 +20,7 @@ use crate::tracked::spawn;
 pub(crate) async fn attachment(state: &State, request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     let database = written_by(state, &request, db);
     match request.method.as_str() {
-        "GET" | "HEAD" => get(database, request, id, name).await,
+        "GET" | "HEAD" => get(database.reader().clone(), request, id, name).await,
         "PUT" => put(database, request, db, id, name).await,
         "DELETE" => delete(database, request, id, name).await,
         _ => {
@@ -62,7 +62,7 @@ fn range(header: Option<&str>, length: u64) -> Result<Option<(u64, u64)>> {
     Ok(Some((first, last)))
 }
 
-async fn get(database: Database, request: Request, id: &str, name: &str) -> Result<Reply> {
+async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result<Reply> {
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
     let reader = database.attachment(id, rev.as_ref(), name).await?;
     let attachment = reader.attachment().clone();
@@ -150,7 +150,7 @@ struct Base {
     names: Vec<String>,
 }
 
-async fn base(database: &Database, id: &str, rev: Option<RevId>) -> Result<Base> {
+async fn base(database: &Reader, id: &str, rev: Option<RevId>) -> Result<Base> {
     let options = GetOptions { rev: rev.clone(), tombstone: true, ..GetOptions::default() };
     match (database.get(id, &options).await, rev) {
         (Ok(document), Some(rev)) => Ok(Base {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_layer::json::Value;
-use flatbed_layer::{Database, Document, GetOptions, Got, NotFound, OpenRevs, RevId};
+use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, RevId};
 use hyper::{StatusCode, header};
 
 use crate::attached::{self, ATTS_SINCE_MAX, Part, Show};
@@ -98,7 +98,7 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     let docs = docs.into_iter().map(Value::into_owned).collect();
     drop(bytes);
     let form = Form::of(&request)?;
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     let mut walk = BulkGet { database, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
     walk.database.exists().await?;
     let pages = Pages::new(true);
@@ -366,7 +366,7 @@ impl Texts {
 
 /// A `_bulk_get` under way.
 struct BulkGet {
-    database: Database,
+    database: Reader,
     docs: Vec<Value<'static>>,
     at: usize,
     /// Of an entry that means several leaves, how many are written.

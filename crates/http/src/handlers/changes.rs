@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::json::Value;
-use flatbed_layer::{ChangeRow, ChangesPage, ChangesQuery, Database, RevId, Seq, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, ChangesPage, ChangesQuery, Reader, RevId, Seq, TailDocument, TailRow};
 use hyper::{Method, header};
 use tokio::time::Instant;
 
@@ -70,7 +70,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     if let Some(ids) = &filter.doc_ids {
         memory = memory.keep(&state.memory, bytes_of_ids(ids))?;
     }
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
     let documents = match (include_docs, conflicts) {
         (false, _) => Documents::No,
@@ -214,7 +214,7 @@ impl Follow {
 }
 
 struct Writer {
-    database: Database,
+    database: Reader,
     changes: Filtered,
     follow: Follow,
     seqs: SeqInterval,
@@ -466,7 +466,7 @@ impl Writer {
 }
 
 async fn write_row(
-    database: &Database,
+    database: &Reader,
     row: &ChangeRow,
     seq: Option<&Seq>,
     show: Option<&Show>,

@@ -24,12 +24,12 @@ pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Res
                               Did you mean to DELETE a document instead?";
                 return Err(Failure::bad_request(reason));
             }
-            state.layer.delete_database(name).await?;
+            written_by(state, &request, name).delete().await?;
             Ok(Reply::ok(StatusCode::OK))
         }
-        Method::GET => Ok(Reply::json(StatusCode::OK, info_text(name, &state.layer.database(name).info().await?))),
+        Method::GET => Ok(Reply::json(StatusCode::OK, info_text(name, &state.layer.reader(name).info().await?))),
         Method::HEAD => {
-            state.layer.database(name).exists().await?;
+            state.layer.reader(name).exists().await?;
             Ok(Reply::json(StatusCode::OK, Vec::new()))
         }
         Method::POST => post(state, request, name).await,
@@ -66,7 +66,7 @@ async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply
     };
     let options =
         CreateOptions { run_bytes: setting("run_bytes")?, field_ids_max: setting("field_ids_max")?, leaves_only };
-    state.layer.create_database(name, &options).await?;
+    written_by(state, &request, name).create(&options).await?;
     let mut reply = Reply::ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
     Ok(reply)
@@ -118,20 +118,21 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     let batch = request.query.get("batch") == Some("ok");
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
-    let mut uploads = Uploads::new(&state.layer.database(name));
+    let database = written_by(state, &request, name);
+    let mut uploads = Uploads::new(&database);
     edit.attachments = uploads.edits(written, |_| None).await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
     }
     if edit.id.starts_with(LOCAL) {
-        let mut results = crate::handlers::local::edit(&state.layer.database(name), &[&edit]).await?;
+        let mut results = crate::handlers::local::edit(&database, &[&edit]).await?;
         let missing = || Err(flatbed_layer::Error::Corrupt("an edit has no result".into()));
         let updated = results.pop().unwrap_or_else(missing)?;
         let mut out = Vec::new();
         crate::json_out::written(&edit.id, &updated.rev, &mut out);
         return Ok(Reply::json(StatusCode::CREATED, out));
     }
-    let mut reply = write_one(&written_by(state, &request, name), &edit, batch).await?;
+    let mut reply = write_one(&database, &edit, batch).await?;
     if edit.history.is_none() {
         uploads.taken();
     }
@@ -149,7 +150,7 @@ pub(crate) async fn ensure_full_commit(state: &State, mut request: Request, name
     if request.method != Method::POST {
         return Err(Failure::method("POST"));
     }
-    let info = state.layer.database(name).info().await?;
+    let info = state.layer.reader(name).info().await?;
     let mut out = b"{\"ok\":true,".to_vec();
     member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
     out.push(b'}');

@@ -56,7 +56,7 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
 
 async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     let show = Show::new(query)?;
     let mut options = options_of(query)?;
     let with_revisions = options.revs;
@@ -254,7 +254,7 @@ async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Resul
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
     name_parent(&request, &mut edit)?;
-    let mut uploads = Uploads::new(&state.layer.database(name));
+    let mut uploads = Uploads::new(&written_by(state, &request, name));
     edit.attachments = uploads.edits(written, |_| None).await?;
     let reply = write_put(state, &request, name, &edit).await?;
     if edit.history.is_none() {
@@ -319,7 +319,7 @@ async fn copy(state: &State, request: &Request, name: &str, id: &str) -> Result<
     let target = crate::query::decode(target)?;
     flatbed_layer::check_document_id(&target)?;
     let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
     let source = database.get(id, &GetOptions { rev, ..GetOptions::default() }).await?;
     let text = [b"{", source.body.as_slice(), b"}"].concat();
@@ -338,7 +338,7 @@ async fn delete(state: &State, mut request: Request, name: &str, id: &str) -> Re
     let parent = named_rev(&request)?;
     // 404 comes before 409, as in CouchDB.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
-    state.layer.database(name).get(id, &look).await?;
+    state.layer.reader(name).get(id, &look).await?;
     let edit = Edit {
         id: id.into(),
         parent,

@@ -2,11 +2,12 @@
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    Database, Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Updated, check_local_id,
+    Database, Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Reader, Updated, check_local_id,
 };
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
 use crate::handlers::bulk::object;
 use crate::handlers::bulk::take;
 use crate::json_out;
@@ -31,7 +32,7 @@ pub(crate) async fn document(state: &State, mut request: Request, name: &str, id
         request.skip_body().await;
         return Err(error.into());
     }
-    let database = state.layer.database(name);
+    let database = written_by(state, &request, name);
     match request.method.as_str() {
         "GET" | "HEAD" => {
             let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
@@ -224,7 +225,7 @@ pub(crate) async fn list(state: &State, mut request: Request, name: &str) -> Res
         }
     };
     let selection = Selection::new(&request.query)?;
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     database.exists().await?;
     let pages = crate::reply::Pages::new(false);
     let (reply, mut sender) = Reply::stream();
@@ -245,7 +246,7 @@ pub(crate) async fn list(state: &State, mut request: Request, name: &str) -> Res
 
 type Written = std::result::Result<(), crate::reply::Interrupted>;
 
-async fn walk(database: &Database, selection: &Selection, sender: &mut crate::reply::Sender) -> Written {
+async fn walk(database: &Reader, selection: &Selection, sender: &mut crate::reply::Sender) -> Written {
     let mut from = selection.start.clone().map(|start| (start, true));
     let (mut skip, mut written) = (selection.skip, 0);
     loop {
@@ -272,7 +273,7 @@ async fn walk(database: &Database, selection: &Selection, sender: &mut crate::re
 }
 
 async fn by_keys(
-    database: &Database,
+    database: &Reader,
     keys: &[Value<'_>],
     selection: &Selection,
     sender: &mut crate::reply::Sender,

@@ -5,7 +5,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::functions::SECURITY_DEFAULT;
+use crate::functions::{SECURITY_DEFAULT, written_by};
 use crate::handlers::bulk::{json_body, object};
 use crate::json_out;
 use crate::reply::Reply;
@@ -34,7 +34,7 @@ pub(crate) async fn purge(state: &State, mut request: Request, name: &str) -> Re
     if wanted.iter().map(|(_, revs)| revs.len()).sum::<usize>() > PURGED_REVISIONS_MAX {
         return Err(Failure::bad_request(format!("Exceeded maximum number of revisions: {PURGED_REVISIONS_MAX}")));
     }
-    let database = state.layer.database(name);
+    let database = written_by(state, &request, name);
     database.exists().await?;
     let mut out = b"{\"purge_seq\":null,\"purged\":{".to_vec();
     for (at, (id, revs)) in wanted.iter().enumerate() {
@@ -48,7 +48,7 @@ pub(crate) async fn purge(state: &State, mut request: Request, name: &str) -> Re
 }
 
 pub(crate) async fn purged_infos_limit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let database = state.layer.database(name);
+    let database = written_by(state, &request, name);
     match request.method {
         Method::GET | Method::HEAD => {
             let limit = database.purged_infos_limit().await?;
@@ -70,12 +70,12 @@ pub(crate) async fn purged_infos_limit(state: &State, mut request: Request, name
 
 pub(crate) async fn compact(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     json_body(&mut request).await?;
-    state.layer.database(name).compact().await?;
+    written_by(state, &request, name).compact().await?;
     Ok(Reply::ok(StatusCode::ACCEPTED))
 }
 
 pub(crate) async fn security(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let database = state.layer.database(name);
+    let database = written_by(state, &request, name);
     match request.method {
         Method::GET | Method::HEAD => {
             let security = database.security().await?;

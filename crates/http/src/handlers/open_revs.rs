@@ -1,7 +1,7 @@
 //! `GET /{db}/{doc}?open_revs=...`: several revisions of a document, as JSON or as `multipart/mixed`.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Database, Document, Error as LayerError, GetOptions, NotFound, OpenRevs, RevId};
+use flatbed_layer::{Document, Error as LayerError, GetOptions, NotFound, OpenRevs, Reader, RevId};
 use hyper::header;
 
 use crate::attached::{self, Show};
@@ -76,7 +76,7 @@ fn revs_of(wanted: &str) -> Result<OpenRevs> {
     Ok(OpenRevs::Some(list.iter().map(rev).collect::<Result<_>>()?))
 }
 
-pub(crate) async fn open_revs(database: Database, wanted: Wanted<'_>, shown: Shown) -> Result<Reply> {
+pub(crate) async fn open_revs(database: Reader, wanted: Wanted<'_>, shown: Shown) -> Result<Reply> {
     let Wanted { id, revs, options } = wanted;
     let options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, rev: None, ..options };
     let revs = revs_of(revs)?;
@@ -134,7 +134,7 @@ fn bytes_of(found: &[std::result::Result<Document, RevId>]) -> usize {
 
 /// The revision at this place of the list.
 async fn one(
-    database: &Database,
+    database: &Reader,
     at: usize,
     revision: &std::result::Result<Document, RevId>,
     shown: &Shown,

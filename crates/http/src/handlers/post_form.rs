@@ -3,7 +3,7 @@
 //! that is there. Fields of other names are passed over. Files are uploaded as they come, whatever the order.
 
 use flatbed_layer::json::{self, Limits};
-use flatbed_layer::{AttachmentEdit, Database, Edit, GetOptions, Uploaded};
+use flatbed_layer::{AttachmentEdit, Edit, GetOptions, Reader, Uploaded};
 use hyper::{StatusCode, header};
 
 use crate::attached::{DEFAULT_TYPE, Uploads, check_name};
@@ -40,7 +40,7 @@ async fn post_form(state: &State, request: &mut Request, name: &str, id: &str) -
         let reason = "Content-Type must be multipart/form-data";
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
     }
-    let database = state.layer.database(name);
+    let database = written_by(state, request, name);
     let mut uploads = Uploads::new(&database);
     let mut parts = Parts::new(request, KIND)?;
     let form = Form::read(&mut parts, &mut uploads).await?;
@@ -67,7 +67,7 @@ async fn post_form(state: &State, request: &mut Request, name: &str, id: &str) -
     };
     // New ones come first, as in CouchDB: the revision's hash depends on it.
     edit.attachments.splice(0..0, form.files);
-    let reply = write_one(&written_by(state, parts.request(), name), &edit, false).await?;
+    let reply = write_one(&database, &edit, false).await?;
     uploads.taken();
     Ok(reply)
 }
@@ -161,7 +161,7 @@ struct There {
     names: Vec<String>,
 }
 
-async fn of_revision(database: &Database, id: &str, rev: flatbed_layer::RevId) -> Result<There> {
+async fn of_revision(database: &Reader, id: &str, rev: flatbed_layer::RevId) -> Result<There> {
     let options = GetOptions { rev: Some(rev), tombstone: true, ..GetOptions::default() };
     let document = database.get(id, &options).await?;
     Ok(There {

@@ -6,6 +6,7 @@ use hyper::StatusCode;
 
 use crate::attached::{Source, Uploads, Written};
 use crate::error::{Failure, Result};
+use crate::functions::written_by;
 use crate::handlers::document::{edit_of, name_parent, write_put};
 use crate::multipart::is_kind;
 use crate::multipart::parts::Parts;
@@ -33,7 +34,7 @@ async fn put_parts(state: &State, request: &mut Request, name: &str, id: &str) -
     let body = parts.text().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &parts.request().query)?;
     name_parent(parts.request(), &mut edit)?;
-    let mut uploads = Uploads::new(&state.layer.database(name));
+    let mut uploads = Uploads::new(&written_by(state, parts.request(), name));
     let mut followed = Followed::new(&written);
     while let Some(headers) = parts.part().await? {
         let at = followed.place(&headers)?;

@@ -7,6 +7,7 @@ use flatbed_layer::json::Value;
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
 use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, too_many};
 use crate::json_out;
 use crate::reply::Reply;
@@ -38,7 +39,7 @@ async fn look_up(
     if members.iter().map(|(_, list)| count(list)).sum::<usize>() > ENTRIES_MAX {
         return Err(too_many("revisions"));
     }
-    let database = state.layer.database(name);
+    let database = state.layer.reader(name);
     if members.is_empty() {
         database.exists().await?;
     }
@@ -91,7 +92,7 @@ pub(crate) async fn missing_revs(state: &State, mut request: Request, name: &str
 }
 
 pub(crate) async fn revs_limit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let database = state.layer.database(name);
+    let database = written_by(state, &request, name);
     match request.method {
         Method::GET | Method::HEAD => {
             request.skip_body().await;

@@ -73,14 +73,14 @@ async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     only_get(request)?;
     let told = told_by_others(state).await?;
     if let Some(id) = id {
-        let document = state.replicator.database().get(id, &Default::default()).await?;
+        let document = state.replicator.reader().get(id, &Default::default()).await?;
         let mut description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
         return Ok(Reply::json(StatusCode::OK, doc(state, &mut description, &told)));
     }
     let (skip, limit) = window(request)?;
     let mut rows = Vec::new();
     let mut total = 0;
-    let mut walk = state.replicator.database().all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
+    let mut walk = state.replicator.reader().all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
     loop {
         let page = match walk.next_page().await {
             Err(LayerError::DatabaseNotFound) => break,
@@ -108,7 +108,7 @@ async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
 type Told = HashMap<String, Value<'static>>;
 
 async fn told_by_others(state: &State) -> Result<Told> {
-    let database = state.replicator.database();
+    let database = state.replicator.reader();
     let mut told = HashMap::new();
     let mut after: Option<String> = None;
     loop {

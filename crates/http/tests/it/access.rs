@@ -63,11 +63,11 @@ async fn without_one_only_this_machine_may_connect() {
     let session = server.call("GET", "/_session", "").await.json();
     assert_eq!(session["userCtx"]["roles"][0], "_admin");
     server.stop().await;
-    let fdb = store.layer().await;
+    let layer = store.layer().await;
     let options = ServerOptions { listen: vec!["0.0.0.0:0".parse().unwrap()], ..ServerOptions::default() };
-    assert!(matches!(bind(options.clone(), fdb.clone()).await, Err(BindError::Exposed(_))));
+    assert!(matches!(bind(options.clone(), layer.clone()).await, Err(BindError::Exposed(_))));
     let options = ServerOptions { listen: options.listen, ..with_admin() };
-    assert!(bind(options, fdb).await.is_ok());
+    assert!(bind(options, layer).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -186,7 +186,7 @@ async fn what_came_early_in_a_slow_body_is_kept() {
     for piece in late.chunks(late.len() / 60 + 1) {
         tokio::time::sleep(Duration::from_millis(100)).await;
         client.stream.write_all(piece).await.unwrap();
-        layer.sweep_broken_uploads(broken_after).await.unwrap();
+        layer.sweep_broken_uploads(&layer.actor, broken_after).await.unwrap();
     }
     let answer = soon(client.answer(false)).await;
     assert_eq!(answer.status, 201, "{answer:?}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_http::{BindError, Server, ServerOptions, inside};
-use flatbed_layer::{Layer, LayerOptions};
+use flatbed_layer::{Database, LayerOptions, ServerActor};
 use flatbed_replicator::{Replicator, ReplicatorOptions};
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -69,7 +69,8 @@ impl Store {
     /// The same, set up otherwise.
     pub async fn layer_with(&self, options: LayerOptions) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..options };
-        Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
+        let (layer, authority) = flatbed_layer::Layer::open(self.fdb.clone(), options).await.expect("the layer opens");
+        Layer { layer, actor: authority.for_job("test") }
     }
 
     /// Starts a server with a layer of its own; call it twice for two servers on one store.
@@ -111,8 +112,8 @@ impl From<ReplicatorOptions> for Options {
 pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<(Server, Arc<Replicator>), BindError> {
     let options = options.into();
     let (connect, inside) = inside();
-    let replicator = Replicator::new(layer.clone(), options.replicator, Arc::new(connect));
-    Ok((Server::bind(options.server, layer, replicator.clone(), inside).await?, replicator))
+    let replicator = Replicator::new(layer.layer.clone(), layer.actor, options.replicator, Arc::new(connect));
+    Ok((Server::bind(options.server, layer.layer, replicator.clone(), inside).await?, replicator))
 }
 
 /// Runs what [`bind`] has put together until it is stopped.
@@ -122,6 +123,28 @@ pub fn serve(server: Server, replicator: Arc<Replicator>, stopped: oneshot::Rece
         let supervisor = replicator.start();
         server.serve(stopped, replicator.stop(supervisor)).await;
     })
+}
+
+/// A server's layer, with the right to write as the server. Cheap to clone.
+#[derive(Clone)]
+pub struct Layer {
+    layer: flatbed_layer::Layer,
+    pub actor: ServerActor,
+}
+
+impl std::ops::Deref for Layer {
+    type Target = flatbed_layer::Layer;
+
+    fn deref(&self) -> &flatbed_layer::Layer {
+        &self.layer
+    }
+}
+
+impl Layer {
+    /// Written to as the server.
+    pub fn database(&self, name: &str) -> Database {
+        self.layer.database(name, self.actor.clone())
+    }
 }
 
 /// What only the embedded engine can do. `None`, and a line that says so, where a library answers: what needs the engine

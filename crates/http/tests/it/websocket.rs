@@ -228,7 +228,7 @@ async fn whoever_ends_it_the_other_knows() {
     });
     let beside = store.layer().await;
     for name in (0..20).map(|n| format!("meanwhile{n}")) {
-        beside.create_database(&name, &flatbed_layer::CreateOptions::default()).await.unwrap();
+        beside.database(&name).create(&flatbed_layer::CreateOptions::default()).await.unwrap();
         assert_eq!(two.message().await.0["db_name"], name.as_str());
     }
     // The client closes, and its place is free.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::database::Database;
+use crate::database::Reader;
 use crate::error::Result;
 use crate::feed::hub::{Following, Taken};
 use crate::feed::query::{ChangesQuery, Since};
@@ -39,7 +39,7 @@ pub enum Followed {
 
 /// A feed under way.
 pub struct Changes {
-    pub(super) database: Database,
+    pub(super) database: Reader,
     pub(super) query: ChangesQuery,
     /// Read up to here; `None` at first.
     pub(super) cursor: Option<Seq>,
@@ -53,7 +53,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn new(database: Database, query: ChangesQuery) -> Self {
+    pub(crate) fn new(database: Reader, query: ChangesQuery) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
         Changes { database, query, cursor: None, limit, following: None, instance: None, is_behind: false, left: None }
     }

@@ -15,10 +15,11 @@ use futures_util::stream::{StreamExt, TryStreamExt};
 use prost::Message;
 use tokio::sync::Semaphore;
 
-use crate::database::Database;
+use crate::database::{Database, Reader};
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
+use crate::judge::actor::{Actor, User};
 use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::Transaction;
@@ -86,8 +87,10 @@ pub struct Writing<'a> {
     pub edit: &'a Edit<'a>,
     /// The revision that it replaces, if it does.
     pub old: Option<&'a Document>,
-    /// Who writes, as given to [`Database::written_by`].
-    pub user: &'a str,
+    /// Who writes.
+    pub user: &'a User,
+    /// The database's name.
+    pub database: &'a str,
     /// Of [`Validate::caller`]: what a function leaves behind is seen by calls of the same caller alone.
     pub caller: u64,
     /// The database's `_security`, if it was set.
@@ -106,7 +109,7 @@ impl fmt::Debug for Validators {
 
 impl Instance {
     /// The functions, read once for each version of the record: where they have changed since, the record's version has too.
-    async fn validators(&self, database: &Database) -> Result<Validators> {
+    async fn validators(&self, database: &Reader) -> Result<Validators> {
         self.validators.get_or_try_init(|| load(database, self)).await.cloned()
     }
 
@@ -140,7 +143,7 @@ fn named(instance: &Instance) -> String {
     format!("{}/{}", instance.name, instance.incarnation())
 }
 
-async fn load(database: &Database, instance: &Instance) -> Result<Validators> {
+async fn load(database: &Reader, instance: &Instance) -> Result<Validators> {
     let failed = |reason: &str| Error::ValidationFailed { error: "internal_server_error", reason: reason.to_owned() };
     let (start, end) = (Some("_design/".to_owned()), Some("_design0".to_owned()));
     let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
@@ -185,7 +188,7 @@ pub(crate) async fn refusals(
 ) -> Result<Vec<Option<Error>>> {
     let none = || vec![None; edits.len()];
     // What the server writes of its own accord is not validated.
-    let (true, Some(user)) = (instance.record.rules > 0, &database.user) else { return Ok(none()) };
+    let (true, Actor::User(user)) = (instance.record.rules > 0, &database.actor) else { return Ok(none()) };
     let validators = instance.validators(database).await?;
     if validators.0.is_empty() {
         return Ok(none());
@@ -207,7 +210,8 @@ pub(crate) async fn refusals(
                 Err(error) => return Err(error),
             };
             for validator in validators.0.iter() {
-                let write = Writing { edit, old: old.as_ref(), user, caller, security };
+                let database = &*instance.name;
+                let write = Writing { edit, old: old.as_ref(), user, database, caller, security };
                 if let Err(error) = validator.validate(write).await {
                     return Ok(Some(cut(error, of)));
                 }
@@ -222,7 +226,7 @@ pub(crate) async fn refusals(
 /// The revision that an edit replaces, with room for the edit's texts and its own: many edits wait for their functions at
 /// once, small ones of large documents among them. What finds no room is not held while it waits for some.
 async fn with_room(
-    database: &Database,
+    database: &Reader,
     edit: &Edit<'_>,
     validate: &dyn Validate,
     named: &str,
@@ -274,7 +278,7 @@ fn text_bytes(value: &Value<'_>) -> usize {
 
 /// The revision that an edit replaces: its parent, of a replicated one the nearest ancestor whose body is there. `None`:
 /// the revision is there already.
-async fn old(database: &Database, edit: &Edit<'_>) -> Result<Option<Option<Document>>> {
+async fn old(database: &Reader, edit: &Edit<'_>) -> Result<Option<Option<Document>>> {
     let candidates = match &edit.history {
         None => edit.parent.iter().cloned().collect(),
         Some(path) => {

@@ -5,7 +5,7 @@ use foundationdb::RangeOption;
 use foundationdb::options::StreamingMode;
 use prost::Message;
 
-use crate::database::Database;
+use crate::database::Reader;
 use crate::document::edit::Document;
 use crate::error::{Error, Result};
 use crate::instance::InstanceId;
@@ -61,7 +61,7 @@ pub struct AllDocsRow {
 /// A walk under way. Each page is a transaction of its own: consistent in itself, and the walk may take longer than
 /// FoundationDB's 5 s.
 pub struct AllDocs {
-    database: Database,
+    database: Reader,
     query: AllDocsQuery,
     /// What is left; `None` at first.
     rest: Option<KeyRange>,
@@ -73,7 +73,7 @@ pub struct AllDocs {
 }
 
 impl AllDocs {
-    pub(crate) fn new(database: Database, query: AllDocsQuery) -> Self {
+    pub(crate) fn new(database: Reader, query: AllDocsQuery) -> Self {
         let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
         AllDocs { database, query, rest: None, skip, limit, done: false, instance: None }
     }

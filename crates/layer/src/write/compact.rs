@@ -409,14 +409,14 @@ pub(crate) fn start_watching(inner: &Arc<Inner>) {
 pub(crate) async fn look(inner: &Arc<Inner>) -> Result<()> {
     let layer = crate::layer::Layer { inner: Arc::clone(inner) };
     for name in layer.all_databases(&NameRange::default()).await? {
-        let info = match layer.database(&name).info().await {
+        let info = match layer.reader(&name).info().await {
             Ok(info) => info,
             Err(Error::DatabaseNotFound) => continue,
             Err(error) => return Err(error),
         };
         let is_much = info.superseded_size_bytes >= SUPERSEDED_BYTES_MIN;
         if is_much && info.superseded_size_bytes * 100 > info.active_size_bytes * SUPERSEDED_PERCENT_MAX {
-            match layer.database(&name).compact().await {
+            match layer.reader(&name).begin_compaction().await {
                 Ok(()) | Err(Error::DatabaseNotFound) => {}
                 Err(error) => return Err(error),
             }

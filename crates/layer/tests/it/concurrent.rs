@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use crate::support::{Random, Store, all_changes, assert_clean, create, get, put, soon};
+use crate::support::{Layer, Random, Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{
-    ChangesQuery, Database, Edit, EditParts, Error, GetOptions, Layer, RevId, Seq, Since, Updated, Wait,
-};
+use flatbed_layer::{ChangesQuery, Database, Edit, EditParts, Error, GetOptions, RevId, Seq, Since, Updated, Wait};
 
 trait Bodies {
     fn body(&mut self) -> String;
@@ -192,7 +190,7 @@ async fn random_work_under_faults() {
         let Some(store) = Store::with_faults(probability, seed) else { return };
         let layers = [store.layer().await, store.layer().await];
         work(&layers, if seed % 2 == 0 { None } else { Some(0) }, 8, 30, 10).await;
-        let metrics = layers.each_ref().map(Layer::metrics).concat();
+        let metrics = layers.each_ref().map(|layer| layer.metrics()).concat();
         let count = |name| flatbed_metrics::total(&metrics, name);
         assert!(count("flatbed_retries") > 0, "no faults were injected");
         assert!(count("flatbed_unknown_results") > 0 || probability < 0.1, "no faults were injected into commits");

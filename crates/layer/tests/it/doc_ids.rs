@@ -3,10 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::support::{Store, all_changes, create, delete, put};
-use flatbed_layer::{
-    ChangeRow, Changes, ChangesQuery, CreateOptions, Database, Edit, GetOptions, Layer, RevId, Since, json,
-};
+use crate::support::{Layer, Store, all_changes, create, delete, put};
+use flatbed_layer::{ChangeRow, Changes, ChangesQuery, CreateOptions, Database, Edit, GetOptions, RevId, Since, json};
 
 fn name(n: usize) -> String {
     format!("d{n:05}")

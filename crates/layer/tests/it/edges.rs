@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::{Store, assert_clean, change, create, delete, get, put, soon};
-use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, Layer, LayerOptions};
+use crate::support::{Layer, Store, assert_clean, change, create, delete, get, put, soon};
+use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, LayerOptions};
 use foundationdb::tuple::{Bytes, pack};
 
 fn names(range: std::ops::Range<usize>) -> String {

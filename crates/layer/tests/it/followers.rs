@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Store, all_changes, create, delete, put, soon};
-use flatbed_layer::{ChangeRow, Changes, ChangesQuery, Database, Followed, Layer, LayerOptions, RevId, Seq, Since};
+use crate::support::{Layer, Store, all_changes, create, delete, put, soon};
+use flatbed_layer::{ChangeRow, Changes, ChangesQuery, Database, Followed, LayerOptions, RevId, Seq, Since};
 use tokio::sync::watch;
 
 fn metric(layer: &Layer, name: &str) -> u64 {

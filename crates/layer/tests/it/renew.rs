@@ -154,7 +154,7 @@ async fn all_roots_are_found() {
     for suffix in [&b""[..], b"\0", b"\0\0a", b"\xff", b"b"] {
         let root = [store.root.as_slice(), suffix].concat();
         let options = flatbed_layer::LayerOptions { root: root.clone(), ..Default::default() };
-        let layer = flatbed_layer::Layer::open(store.fdb.clone(), options).await.unwrap();
+        let layer = crate::support::Layer::open(store.fdb.clone(), options).await.unwrap();
         create(&layer, "db", None).await;
         put(&layer.database("db"), "d", None, "{}").await.unwrap();
         expected.push(root);

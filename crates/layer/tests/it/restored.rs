@@ -4,12 +4,13 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
-use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon};
+use crate::support::{
+    Layer, Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon,
+};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::{Renewed, renew};
 use flatbed_layer::{
-    Changes, ChangesQuery, Database, DatabaseUpdatesQuery, Edit, EditParts, Error, Followed, Layer, LayerOptions, Seq,
-    Since,
+    Changes, ChangesQuery, Database, DatabaseUpdatesQuery, Edit, EditParts, Error, Followed, LayerOptions, Seq, Since,
 };
 use foundationdb::tuple::{Bytes, Element, pack, unpack};
 use futures_util::FutureExt;

@@ -81,7 +81,7 @@ async fn small_edits_of_a_large_document_wait_for_room() {
         let first = put(&own, "large", None, &pad).await.unwrap();
         let writers: Vec<_> = (0..20)
             .map(|n| {
-                let (db, parent) = (layer.database("db").written_by("anna".to_owned()), first.clone());
+                let (db, parent) = (layer.written_by("db", "anna"), first.clone());
                 tokio::spawn(async move { put(&db, "large", Some(&parent), &format!("{{\"n\":{n}}}")).await })
             })
             .collect();

@@ -37,7 +37,7 @@ impl Validate for Gate {
 impl Validator for Gate {
     fn validate<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Result<()>> {
         let is_closed = write.security.is_some_and(|security| security == CLOSED);
-        let user = write.user.to_owned();
+        let user = write.user.name.clone().unwrap_or_default();
         Box::pin(async move {
             self.asked.add_permits(1);
             self.may_answer.acquire().await.expect("open").forget();
@@ -63,7 +63,7 @@ async fn a_write_is_judged_by_the_security_that_it_is_committed_under() {
     // Judged by the old rule at either server, and not committed yet.
     let writers: Vec<_> = [&one, &two]
         .map(|layer| {
-            let db = layer.database("db").written_by("anna".to_owned());
+            let db = layer.written_by("db", "anna");
             tokio::spawn(async move { put(&db, "held", None, "{}").await })
         })
         .into();
@@ -88,7 +88,7 @@ async fn a_changed_security_holds_for_the_next_write_everywhere() {
     two.validate_with(Arc::new(gate.clone()));
     let own = create(&one, "db", None).await;
     put(&own, "_design/v", None, DESIGN).await.unwrap();
-    let users = [&one, &two].map(|layer| layer.database("db").written_by("anna".to_owned()));
+    let users = [&one, &two].map(|layer| layer.written_by("db", "anna"));
     for round in 0..3 {
         for (security, is_open) in [(OPEN, true), (CLOSED, false)] {
             own.set_security(security).await.unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions, Layer, LayerOptions, Result, RevId,
-    Since, Updated, check,
+    ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions, LayerOptions, Result, RevId,
+    ServerActor, Since, Updated, User, check,
 };
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -105,6 +105,54 @@ impl Store {
 /// What only the embedded engine can do; `None` where a library answers.
 pub fn engine() -> Option<Embedded> {
     foundationdb_sys::backend::embedded()
+}
+
+/// A server's layer, with the right to write as the server. Cheap to clone.
+#[derive(Clone)]
+pub struct Layer {
+    layer: flatbed_layer::Layer,
+    actor: ServerActor,
+}
+
+impl std::ops::Deref for Layer {
+    type Target = flatbed_layer::Layer;
+
+    fn deref(&self) -> &flatbed_layer::Layer {
+        &self.layer
+    }
+}
+
+impl Layer {
+    pub async fn open(fdb: Arc<foundationdb::Database>, options: LayerOptions) -> Result<Layer> {
+        let (layer, authority) = flatbed_layer::Layer::open(fdb, options).await?;
+        Ok(Layer { layer, actor: authority.for_job("test") })
+    }
+
+    /// Written to as the server.
+    pub fn database(&self, name: &str) -> Database {
+        self.layer.database(name, self.actor.clone())
+    }
+
+    /// Written to by a user of this name.
+    pub fn written_by(&self, name: &str, user: &str) -> Database {
+        self.layer.database(name, User { name: Some(user.to_owned()), roles: Vec::new() })
+    }
+
+    pub async fn create_database(&self, name: &str, options: &CreateOptions) -> Result<()> {
+        self.database(name).create(options).await
+    }
+
+    pub async fn delete_database(&self, name: &str) -> Result<()> {
+        self.database(name).delete().await
+    }
+
+    pub async fn sweep_broken_uploads(&self, broken_after: Duration) -> Result<u64> {
+        self.layer.sweep_broken_uploads(&self.actor, broken_after).await
+    }
+
+    pub async fn sweep_database_updates(&self, kept_for: Duration) -> Result<u64> {
+        self.layer.sweep_database_updates(&self.actor, kept_for).await
+    }
 }
 
 /// Changes keys beside the layer, until it is committed.

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::{Store, assert_clean, create, put, soon};
+use crate::support::{Layer, Store, assert_clean, create, put, soon};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
-    CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Layer, Seq, Since, Wait,
+    CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Seq, Since, Wait,
 };
 use futures_util::future::join_all;
 

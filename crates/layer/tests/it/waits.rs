@@ -8,11 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Random, Store, create, delete, engine, get, put};
+use crate::support::{Layer, Random, Store, create, delete, engine, get, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
-    AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, GetOptions, Layer,
+    AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, GetOptions,
     LocalDocument, NameRange, OpenRevs, RevId, Updated,
 };
 use foundationdb_sys::backend::Embedded;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use flatbed_javascript::{Caller, Design, Runner};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, Database, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Seq,
+    ChangeRow, Changes, ChangesPage, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Reader, Seq,
     TailRow,
 };
 use tokio::task::JoinHandle;
@@ -36,7 +36,7 @@ pub(super) struct Function {
     kind: Kind,
     /// The request as JSON text.
     request: Arc<str>,
-    database: Database,
+    database: Reader,
     all_leaves: bool,
 }
 
@@ -54,7 +54,7 @@ impl Function {
     pub(super) async fn of(
         state: &State,
         request: &Request,
-        database: &Database,
+        database: &Reader,
         all_leaves: bool,
     ) -> Result<Option<Function>> {
         let query = &request.query;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use self::model::Model;
 use self::replica::{assert_equal, copy, everything};
 use self::work::Worker;
-use crate::support::{Random, Store, assert_clean, engine};
+use crate::support::{Layer, Random, Store, assert_clean, engine};
 use flatbed_layer::renew::renew;
-use flatbed_layer::{CreateOptions, Database, Layer};
+use flatbed_layer::{CreateOptions, Database};
 
 /// Clients at once.
 const WORKERS: u64 = 64;

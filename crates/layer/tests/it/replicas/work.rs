@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flatbed_layer::{AttachmentEdit, Database, Error, GetOptions, Layer, OpenRevs, RevId};
+use flatbed_layer::{AttachmentEdit, Database, Error, GetOptions, OpenRevs, RevId};
 
 use super::model::{Content, Kind, Model, kind};
 use super::replica::{Write, leaves};
-use crate::support::Random;
+use crate::support::{Layer, Random};
 
 /// One of many tasks.
 pub struct Worker {
