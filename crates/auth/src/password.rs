@@ -148,6 +148,15 @@ mod tests {
     }
 
     #[test]
+    fn no_two_wrong_bytes_make_a_right_one() {
+        let mut hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
+        hash.key[3] ^= 1;
+        assert!(!hash.verify("password"));
+        hash.key[9] ^= 1;
+        assert!(!hash.verify("password"));
+    }
+
+    #[test]
     fn what_is_no_hash() {
         let key = "00112233445566778899aabbccddeeff";
         for text in ["", "secret", "-pbkdf2", "-pbkdf2-", "-pbkdf2-xx,salt,1", "-pbkdf2-4b,salt,1", "-pbkdf2:sha512-"] {
