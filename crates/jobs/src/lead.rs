@@ -1,0 +1,422 @@
+//! Jobs of which several processes have one in common: a lease says which of them works.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::job::{Fence, Job};
+use crate::lease::{Lease, LeaseError, Leases, Owner, Sighting, TakenLease, valid_until};
+use crate::supervise::{End, supervise};
+
+/// What one process has to do with one job's lease.
+#[derive(Debug)]
+pub struct Claim {
+    owner: Owner,
+    silence_max: Duration,
+    is_ours: watch::Sender<bool>,
+    /// The lease as it was last seen with another process.
+    seen: Mutex<Option<Sighting>>,
+    /// Notified when the lease may be taken.
+    turn: Notify,
+}
+
+impl Claim {
+    /// Of a process that is `owner`. Others that heard nothing of a lease's owner for `silence_max` take it over.
+    pub fn new(owner: Owner, silence_max: Duration) -> Claim {
+        let (seen, turn) = Default::default();
+        Claim { owner, silence_max, is_ours: watch::Sender::new(false), seen, turn }
+    }
+
+    /// Whether this process has the lease.
+    pub fn is_ours(&self) -> bool {
+        *self.is_ours.borrow()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Option<Sighting>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how the lease stands, as a read that ended at `now` found it. Whoever waits for it wakes up if it may be taken:
+    /// nobody has it, or nothing was heard of its owner for too long.
+    pub fn note(&self, lease: Option<Lease>, now: Instant) {
+        let mut seen = self.seen();
+        match (lease.filter(|lease| lease.is_of_another(&self.owner)), &mut *seen) {
+            (None, seen) => *seen = None,
+            (Some(lease), Some(seen)) => seen.update(lease, now),
+            (Some(lease), seen) => *seen = Some(Sighting::new(lease, now)),
+        }
+        if seen.as_ref().is_none_or(|seen| seen.stale(now, self.silence_max).is_some()) {
+            self.turn.notify_one();
+        }
+    }
+}
+
+/// Runs a job whenever it is this process's turn, until it is done or told to end; then its status has ended.
+///
+/// It tries once to take the lease at the beginning, and then whenever [`Claim::note`] finds that it may be taken: somebody
+/// reads the leases of all jobs from time to time, so that what a process that waits costs does not grow with how often it
+/// looks at each. While the lease is held it is renewed; once it is lost, or might be, the run is dropped where it stands.
+pub async fn lead<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L>, backoff: &Backoff) {
+    let status = job.status();
+    while !status.is_stopped() {
+        // In a box: what waits for its turn is small.
+        if let Some(End::Done) = Box::pin(turn(job, claim, leases, backoff)).await {
+            break;
+        }
+        tokio::select! {
+            () = claim.turn.notified() => {}
+            () = status.stopped() => {}
+        }
+    }
+    status.end();
+}
+
+/// Takes the lease, if it is to be had and this process has room for the job, and works while it is ours.
+async fn turn<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L>, backoff: &Backoff) -> Option<End> {
+    let _room = job.room()?;
+    let begun = Instant::now();
+    let stale = claim.seen().as_ref().and_then(|seen| seen.stale(begun, claim.silence_max)).cloned();
+    match leases.take(job.id(), &claim.owner, stale.as_ref()).await {
+        Ok(TakenLease::Ours(before)) => {
+            job.restore(&before.state);
+            claim.is_ours.send_replace(true);
+            let end = hold(job, claim, leases, backoff, begun).await;
+            claim.is_ours.send_replace(false);
+            Some(end)
+        }
+        Ok(TakenLease::Others(lease)) => {
+            claim.note(Some(lease), Instant::now());
+            None
+        }
+        Err(LeaseError::Gone) => Some(End::Done),
+        Err(error) => {
+            tracing::debug!(kind = job.kind(), job = job.id(), %error, "a job's lease could not be asked for");
+            None
+        }
+    }
+}
+
+/// Works while the lease is ours.
+async fn hold<J: Job, L: Leases>(
+    job: &Arc<J>,
+    claim: &Claim,
+    leases: &Arc<L>,
+    backoff: &Backoff,
+    begun: Instant,
+) -> End {
+    let fence = fence(job, claim.owner, leases);
+    let end = tokio::select! {
+        end = supervise(&**job, backoff, Some(fence)) => end,
+        // The run is dropped where it stands: nothing of it is recorded any more.
+        () = renew(&**job, claim, &**leases, begun) => End::Superseded,
+    };
+    job.status().rest();
+    if let End::Done = end {
+        // A lease that is gone already need not be released.
+        let _ = leases.hold(job.id(), &claim.owner, &job.state(), true).await;
+    }
+    end
+}
+
+/// Returns once the lease is lost, or might be.
+async fn renew<J: Job, L: Leases>(job: &J, claim: &Claim, leases: &L, begun: Instant) {
+    let silence_max = claim.silence_max;
+    let mut valid = valid_until(begun, silence_max);
+    loop {
+        tokio::time::sleep((silence_max / 5).min(valid.saturating_duration_since(Instant::now()))).await;
+        let begun = Instant::now();
+        if begun >= valid {
+            return;
+        }
+        let state = job.state();
+        let hold = leases.hold(job.id(), &claim.owner, &state, false);
+        let left = valid.saturating_duration_since(begun);
+        match tokio::time::timeout(left, hold).await {
+            Ok(Ok(true)) => valid = valid_until(begun, silence_max),
+            Ok(Ok(false) | Err(LeaseError::Gone)) | Err(_) => return,
+            Ok(Err(error)) => {
+                tracing::debug!(kind = job.kind(), job = job.id(), %error, "a job's lease could not be renewed");
+                tokio::time::sleep((silence_max / 20).min(valid.saturating_duration_since(Instant::now()))).await;
+            }
+        }
+    }
+}
+
+/// Says whether the lease is still ours, in a transaction.
+fn fence<J: Job, L: Leases>(job: &Arc<J>, owner: Owner, leases: &Arc<L>) -> Fence {
+    let (job, leases) = (job.clone(), leases.clone());
+    Arc::new(move || {
+        let (job, leases) = (job.clone(), leases.clone());
+        Box::pin(async move {
+            match leases.hold(job.id(), &owner, &job.state(), false).await {
+                Ok(is_ours) => Ok(is_ours),
+                Err(LeaseError::Gone) => Ok(false),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use super::*;
+    use crate::job::{Failure, Next, Run};
+    use crate::status::Status;
+
+    const SILENCE_MAX: Duration = Duration::from_secs(15);
+    const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
+
+    /// One lease in memory.
+    #[derive(Default)]
+    struct Memory {
+        lease: Mutex<Lease>,
+        /// The storage answers nothing but errors.
+        fails: AtomicBool,
+        /// What it belongs to is gone.
+        gone: AtomicBool,
+    }
+
+    impl Memory {
+        fn check(&self) -> Result<(), LeaseError> {
+            if self.gone.load(Ordering::Relaxed) {
+                return Err(LeaseError::Gone);
+            }
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(LeaseError::Storage("the storage is away".into()));
+            }
+            Ok(())
+        }
+    }
+
+    impl Leases for Memory {
+        async fn take(&self, _: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease, LeaseError> {
+            self.check()?;
+            let mut lease = self.lease.lock().unwrap();
+            if lease.is_of_another(owner) && !stale.is_some_and(|stale| stale.is_still(&lease)) {
+                return Ok(TakenLease::Others(lease.clone()));
+            }
+            let before = lease.clone();
+            (lease.owner, lease.beats) = (owner.to_vec(), lease.beats + 1);
+            Ok(TakenLease::Ours(before))
+        }
+
+        async fn hold(&self, _: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool, LeaseError> {
+            self.check()?;
+            let mut lease = self.lease.lock().unwrap();
+            if lease.owner != owner {
+                return Ok(false);
+            }
+            let owner = if release { Vec::new() } else { owner.to_vec() };
+            *lease = Lease { owner, beats: lease.beats + 1, state: state.to_vec() };
+            Ok(true)
+        }
+    }
+
+    /// A job that counts the seconds it has worked, in its state; it is done at a number.
+    struct Counts {
+        status: Status,
+        seconds: AtomicU32,
+        done_at: u32,
+        has_room: AtomicBool,
+        claim: Claim,
+    }
+
+    impl Counts {
+        fn new(owner: u8, done_at: u32) -> Arc<Counts> {
+            let claim = Claim::new([owner; 16], SILENCE_MAX);
+            let (status, seconds, has_room) = (Status::new(), AtomicU32::new(0), AtomicBool::new(true));
+            Arc::new(Counts { status, seconds, done_at, has_room, claim })
+        }
+
+        fn seconds(&self) -> u32 {
+            self.seconds.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Job for Counts {
+        fn kind(&self) -> &'static str {
+            "test"
+        }
+
+        fn id(&self) -> &str {
+            "counts"
+        }
+
+        fn status(&self) -> &Status {
+            &self.status
+        }
+
+        async fn run(&self, run: Run) -> Result<Next, Failure> {
+            self.status.begin();
+            while self.seconds() < self.done_at {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let fence = run.fence.as_ref().unwrap();
+                if !fence().await.map_err(Failure::Failed)? {
+                    return Err(Failure::Superseded);
+                }
+                if run.is_stopped() {
+                    return Ok(Next::Done);
+                }
+                self.seconds.fetch_add(1, Ordering::Relaxed);
+            }
+            self.status.succeed();
+            Ok(Next::Done)
+        }
+
+        fn state(&self) -> Vec<u8> {
+            self.seconds().to_le_bytes().to_vec()
+        }
+
+        fn restore(&self, state: &[u8]) {
+            let seconds = state.try_into().map(u32::from_le_bytes).unwrap_or(0);
+            self.seconds.store(seconds, Ordering::Relaxed);
+        }
+
+        fn room(&self) -> Option<crate::Room> {
+            self.has_room.load(Ordering::Relaxed).then(|| Box::new(()) as crate::Room)
+        }
+    }
+
+    /// Leads the job, and looks at its lease every 4 seconds.
+    fn spawn(job: &Arc<Counts>, leases: &Arc<Memory>) -> tokio::task::JoinHandle<()> {
+        let (job, leases) = (job.clone(), leases.clone());
+        tokio::spawn(async move {
+            let looks = async {
+                loop {
+                    tokio::time::sleep(Duration::from_secs(4)).await;
+                    let found = leases.lease.lock().unwrap().clone();
+                    job.claim.note(Some(found), Instant::now());
+                }
+            };
+            tokio::select! {
+                () = lead(&job, &job.claim, &leases, &BACKOFF) => {}
+                () = looks => {}
+            }
+        })
+    }
+
+    async fn seconds(count: u64) {
+        // Between the whole ones, at which jobs work.
+        tokio::time::sleep(Duration::from_secs(count) + Duration::from_millis(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_works_and_gives_the_lease_up_at_the_end() {
+        let leases = Arc::<Memory>::default();
+        let (one, two) = (Counts::new(1, 100), Counts::new(2, 100));
+        let first = spawn(&one, &leases);
+        seconds(0).await;
+        let second = spawn(&two, &leases);
+        seconds(50).await;
+        assert!(one.claim.is_ours() && !two.claim.is_ours());
+        assert_eq!((one.seconds(), two.seconds()), (50, 0));
+        first.await.unwrap();
+        assert!(one.status.has_ended() && !one.claim.is_ours());
+        // The other finds it done, by its state.
+        second.await.unwrap();
+        assert_eq!((one.seconds(), two.seconds()), (100, 100));
+        assert_eq!(leases.lease.lock().unwrap().owner, b"");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_takes_over_what_a_silent_process_left() {
+        let leases = Arc::<Memory>::default();
+        let (one, two) = (Counts::new(1, 100), Counts::new(2, 100));
+        let first = spawn(&one, &leases);
+        seconds(0).await;
+        let second = spawn(&two, &leases);
+        seconds(10).await;
+        // It vanishes without a word.
+        first.abort();
+        seconds(12).await;
+        assert!(!two.claim.is_ours());
+        seconds(8).await;
+        assert!(two.claim.is_ours() && two.seconds() > 10);
+        second.await.unwrap();
+        assert_eq!(two.seconds(), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_is_dropped_once_the_lease_is_lost_or_might_be() {
+        let leases = Arc::<Memory>::default();
+        // It never asks its fence.
+        struct Deaf(Status);
+        impl Job for Deaf {
+            fn kind(&self) -> &'static str {
+                "test"
+            }
+            fn id(&self) -> &str {
+                "deaf"
+            }
+            fn status(&self) -> &Status {
+                &self.0
+            }
+            async fn run(&self, _: Run) -> Result<Next, Failure> {
+                self.0.begin();
+                std::future::pending().await
+            }
+        }
+        let (job, claim) = (Arc::new(Deaf(Status::new())), Arc::new(Claim::new([1; 16], SILENCE_MAX)));
+        let led = tokio::spawn({
+            let (job, claim, leases) = (job.clone(), claim.clone(), leases.clone());
+            async move { lead(&job, &claim, &leases, &BACKOFF).await }
+        });
+        seconds(100).await;
+        assert!(claim.is_ours() && job.0.standing().is_running);
+        // Another has taken it.
+        leases.lease.lock().unwrap().owner = vec![2; 16];
+        seconds(3).await;
+        assert!(!claim.is_ours() && !job.0.standing().is_running);
+        // Nobody has it: it is taken again.
+        leases.lease.lock().unwrap().owner = Vec::new();
+        claim.note(None, Instant::now());
+        seconds(0).await;
+        assert!(claim.is_ours());
+        // It cannot be renewed: it stops before others may take it.
+        leases.fails.store(true, Ordering::Relaxed);
+        seconds(6).await;
+        assert!(claim.is_ours());
+        seconds(4).await;
+        assert!(!claim.is_ours());
+        // What it belongs to is gone.
+        leases.fails.store(false, Ordering::Relaxed);
+        leases.gone.store(true, Ordering::Relaxed);
+        claim.note(None, Instant::now());
+        seconds(0).await;
+        assert!(led.is_finished() && job.0.has_ended());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_waits_for_room_and_ends_when_told_to() {
+        let leases = Arc::<Memory>::default();
+        let job = Counts::new(1, 100);
+        job.has_room.store(false, Ordering::Relaxed);
+        let led = spawn(&job, &leases);
+        seconds(20).await;
+        assert!(!job.claim.is_ours() && leases.lease.lock().unwrap().beats == 0);
+        job.has_room.store(true, Ordering::Relaxed);
+        seconds(4).await;
+        assert!(job.claim.is_ours());
+        job.status.stop();
+        led.await.unwrap();
+        assert_eq!(leases.lease.lock().unwrap().owner, b"");
+        assert!(job.status.has_ended() && job.seconds() < 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_waits_for_its_turn_ends_when_told_to() {
+        let leases = Arc::<Memory>::default();
+        leases.lease.lock().unwrap().owner = vec![9; 16];
+        let job = Counts::new(1, 100);
+        let led = spawn(&job, &leases);
+        seconds(2).await;
+        job.status.stop();
+        led.await.unwrap();
+        assert!(job.status.has_ended() && job.seconds() == 0);
+    }
+}

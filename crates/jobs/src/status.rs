@@ -1,0 +1,199 @@
+//! How a job stands, for whoever watches it, and the way to end it.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+
+/// Events that a job remembers.
+pub const HISTORY_MAX: usize = 20;
+
+/// Characters of an error that are kept: they stand in a lease's state.
+const REASON_CHARACTERS_MAX: usize = 500;
+
+/// Something that happened to a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// In seconds of Unix time.
+    pub at: u64,
+    /// `added`, `started`, `stopped` or `crashed`.
+    pub kind: &'static str,
+    /// With `crashed`.
+    pub reason: Option<String>,
+}
+
+/// How a job stands.
+#[derive(Debug, Clone, Default)]
+pub struct Standing {
+    /// Newest first, at most [`HISTORY_MAX`].
+    pub history: VecDeque<Event>,
+    /// Failures since it last went well.
+    pub error_count: u32,
+    /// The last error, since when nothing went well.
+    pub error: Option<String>,
+    /// Whether it works at this moment.
+    pub is_running: bool,
+    /// When an event was last noted, in seconds of Unix time.
+    pub updated_at: u64,
+}
+
+impl Standing {
+    /// CouchDB's word for it.
+    pub fn state(&self) -> &'static str {
+        match (&self.error, self.is_running) {
+            (_, true) => "running",
+            (Some(_), false) => "crashing",
+            (None, false) => "pending",
+        }
+    }
+
+    fn note(&mut self, kind: &'static str, reason: Option<String>) {
+        self.updated_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.history.push_front(Event { at: self.updated_at, kind, reason });
+        self.history.truncate(HISTORY_MAX);
+    }
+}
+
+/// What a job shares with whoever watches it and may end it.
+#[derive(Debug)]
+pub struct Status {
+    standing: Mutex<Standing>,
+    stop: watch::Sender<bool>,
+    ended: watch::Sender<bool>,
+}
+
+impl Default for Status {
+    fn default() -> Status {
+        Status::new()
+    }
+}
+
+impl Status {
+    /// Of a job that was just added.
+    pub fn new() -> Status {
+        let mut standing = Standing::default();
+        standing.note("added", None);
+        Status { standing: Mutex::new(standing), stop: watch::Sender::new(false), ended: watch::Sender::new(false) }
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the work proper begins.
+    pub fn begin(&self) {
+        let mut standing = self.standing();
+        standing.is_running = true;
+        standing.note("started", None);
+    }
+
+    /// Notes that it went well.
+    pub fn succeed(&self) {
+        let mut standing = self.standing();
+        standing.is_running = false;
+        standing.error_count = 0;
+        standing.error = None;
+        standing.note("stopped", None);
+    }
+
+    /// Notes that it went wrong, and how it is shown: the next pause is longer.
+    pub fn fail(&self, reason: &str) -> String {
+        let reason: String = reason.chars().take(REASON_CHARACTERS_MAX).collect();
+        let mut standing = self.standing();
+        standing.is_running = false;
+        standing.error_count = standing.error_count.saturating_add(1);
+        standing.error = Some(reason.clone());
+        standing.note("crashed", Some(reason.clone()));
+        reason
+    }
+
+    /// Failures that were counted elsewhere.
+    pub fn restore(&self, error_count: u32) {
+        let mut standing = self.standing();
+        standing.error_count = standing.error_count.max(error_count);
+    }
+
+    /// It has run for long: what failed before is of the past.
+    pub(crate) fn forgive(&self) {
+        self.standing().error_count = 0;
+    }
+
+    /// Nothing of it runs at this moment, whatever it was at.
+    pub(crate) fn rest(&self) {
+        self.standing().is_running = false;
+    }
+
+    /// Tells the job to end.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Whether it was told to end.
+    pub fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Becomes true when the job is to end.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// Waits until the job is told to end.
+    pub async fn stopped(&self) {
+        let mut stop = self.stop.subscribe();
+        // The sender is in `self`.
+        let _ = stop.wait_for(|stop| *stop).await;
+    }
+
+    /// Notes that nothing more comes of the job in this process.
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Whether nothing more comes of it in this process.
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Waits until nothing more comes of it in this process.
+    pub async fn ended(&self) {
+        let mut ended = self.ended.subscribe();
+        // The sender is in `self`.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_is_remembered() {
+        let status = Status::new();
+        assert_eq!(status.standing().state(), "pending");
+        status.begin();
+        assert_eq!(status.standing().state(), "running");
+        assert_eq!(status.fail(&"\u{e4}".repeat(600)), "\u{e4}".repeat(500));
+        assert_eq!(status.standing().state(), "crashing");
+        assert_eq!(status.standing().error_count, 1);
+        status.restore(7);
+        status.restore(3);
+        assert_eq!(status.standing().error_count, 7);
+        status.begin();
+        status.succeed();
+        {
+            let standing = status.standing();
+            let kinds: Vec<_> = standing.history.iter().map(|event| event.kind).collect();
+            assert_eq!(kinds, ["stopped", "started", "crashed", "started", "added"]);
+            assert_eq!((standing.state(), standing.error_count, &standing.error), ("pending", 0, &None));
+        }
+        for _ in 0..HISTORY_MAX {
+            status.fail("no");
+        }
+        let standing = status.standing();
+        assert_eq!(standing.history.len(), HISTORY_MAX);
+        assert!(standing.history.iter().all(|event| event.kind == "crashed" && event.at == standing.updated_at));
+    }
+}

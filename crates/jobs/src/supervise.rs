@@ -1,0 +1,236 @@
+//! That a job goes on: again after failures and panics, and not beyond its end.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::job::{Failure, Fence, Job, Next, Run};
+
+/// A run that goes on for this long is well: what failed before it is of the past.
+const HEALTHY: Duration = Duration::from_secs(120);
+
+/// Why a job is not run any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It is done, or was told to end.
+    Done,
+    /// Another process has it now.
+    Superseded,
+}
+
+/// Runs a job, again and again where that is wanted or it fails, until it is done or told to end.
+pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>) -> End {
+    let status = job.status();
+    loop {
+        if status.is_stopped() {
+            return End::Done;
+        }
+        let begun = Instant::now();
+        let run = Run { stop: status.stopping(), fence: fence.clone() };
+        let done = tokio::select! {
+            biased;
+            done = caught(job.run(run)) => done,
+            () = async { status.stopped().await; tokio::time::sleep(job.grace()).await } => {
+                tracing::warn!(kind = job.kind(), job = job.id(), "a job did not end in time; its run is dropped");
+                Ok(Next::Done)
+            }
+        };
+        status.rest();
+        if begun.elapsed() >= HEALTHY {
+            status.forgive();
+        }
+        let pause = match done {
+            Ok(Next::Done) => return End::Done,
+            Ok(Next::Again(after)) => after,
+            Err(Failure::Superseded) => return End::Superseded,
+            Err(Failure::Failed(reason)) => {
+                job.log_failure(&status.fail(&reason));
+                let failures = status.standing().error_count;
+                backoff.pause(failures)
+            }
+        };
+        // Whether it is told to end meanwhile is found out above.
+        let _ = tokio::time::timeout(pause, status.stopped()).await;
+    }
+}
+
+/// What a run ends with; a panic is a failure.
+async fn caught(run: impl Future<Output = Result<Next, Failure>>) -> Result<Next, Failure> {
+    let mut run = pin!(run);
+    std::future::poll_fn(|context| {
+        // A run that has panicked is not polled again, and what it shares with others is behind locks that say so.
+        match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(context))) {
+            Ok(polled) => polled,
+            Err(panic) => Poll::Ready(Err(Failure::Failed(format!("it panicked: {}", message(&*panic))))),
+        }
+    })
+    .await
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text,
+        (None, None) => "no message",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::status::Status;
+
+    const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5) };
+
+    /// A job that does what it is told with each run; the times at which they began.
+    struct Told<F> {
+        status: Status,
+        begun: Mutex<Vec<u64>>,
+        born: Instant,
+        run: F,
+    }
+
+    impl<F> Told<F> {
+        fn new(run: F) -> Arc<Told<F>> {
+            Arc::new(Told { status: Status::new(), begun: Mutex::default(), born: Instant::now(), run })
+        }
+    }
+
+    impl<F, R> Job for Told<F>
+    where
+        F: Fn(usize, Run) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Next, Failure>> + Send,
+    {
+        fn kind(&self) -> &'static str {
+            "test"
+        }
+
+        fn id(&self) -> &str {
+            "it"
+        }
+
+        fn status(&self) -> &Status {
+            &self.status
+        }
+
+        async fn run(&self, run: Run) -> Result<Next, Failure> {
+            let number = {
+                let mut begun = self.begun.lock().unwrap();
+                begun.push(self.born.elapsed().as_secs());
+                begun.len()
+            };
+            (self.run)(number, run).await
+        }
+    }
+
+    fn failed(reason: &str) -> Result<Next, Failure> {
+        Err(Failure::Failed(reason.to_owned()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_tried_again_after_longer_and_longer_pauses() {
+        let job = Told::new(|number, _| async move { if number < 6 { failed("no") } else { Ok(Next::Done) } });
+        assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
+        assert_eq!(*job.begun.lock().unwrap(), [0, 1, 3, 7, 12, 17]);
+        let standing = job.status.standing();
+        assert_eq!((standing.error_count, standing.error.as_deref()), (5, Some("no")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_run_makes_up_for_failures_before_it() {
+        let job = Told::new(|number, _| async move {
+            if number == 3 {
+                tokio::time::sleep(HEALTHY).await;
+            }
+            if number < 5 { failed("no") } else { Ok(Next::Done) }
+        });
+        supervise(&*job, &BACKOFF, None).await;
+        assert_eq!(*job.begun.lock().unwrap(), [0, 1, 3, 124, 126]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panics_are_failures() {
+        let job = Told::new(|number, _| async move {
+            match number {
+                1 => panic!("at {number}"),
+                2 => {
+                    tokio::task::yield_now().await;
+                    panic!("later")
+                }
+                _ => Ok(Next::Done),
+            }
+        });
+        job.status.begin();
+        assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
+        let standing = job.status.standing();
+        assert!(!standing.is_running);
+        let reasons: Vec<_> = standing.history.iter().filter_map(|event| event.reason.as_deref()).collect();
+        assert_eq!(reasons, ["it panicked: later", "it panicked: at 1"]);
+        assert_eq!(*job.begun.lock().unwrap(), [0, 1, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_wanted_again_is_run_again() {
+        let again = Next::Again(Duration::from_secs(60));
+        let job = Told::new(move |number, _| async move { Ok(if number < 4 { again } else { Next::Done }) });
+        supervise(&*job, &BACKOFF, None).await;
+        assert_eq!(*job.begun.lock().unwrap(), [0, 60, 120, 180]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_told_to_end_does_not_wait_and_is_not_run_again() {
+        for pause in [Ok(Next::Again(Duration::from_secs(3_600))), failed("no")] {
+            let job = Told::new(move |_, _| {
+                let pause = pause.clone();
+                async move { pause }
+            });
+            let supervised = tokio::spawn({
+                let job = job.clone();
+                async move { supervise(&*job, &Backoff { first: Duration::from_secs(3_600), ..BACKOFF }, None).await }
+            });
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            job.status.stop();
+            assert_eq!(supervised.await.unwrap(), End::Done);
+            assert_eq!(job.born.elapsed().as_secs(), 2);
+            assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
+            assert_eq!(job.begun.lock().unwrap().len(), 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_has_its_grace_to_end_and_no_longer() {
+        // One listens, and takes a while for its last words.
+        let polite = Told::new(|_, mut run: Run| async move {
+            let _ = run.stop.wait_for(|stop| *stop).await;
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            assert!(run.is_stopped());
+            failed("last words")
+        });
+        // One never ends.
+        let deaf = Told::new(|_, _| std::future::pending());
+        let both = async { tokio::join!(supervise(&*polite, &BACKOFF, None), supervise(&*deaf, &BACKOFF, None)) };
+        let stop = async {
+            tokio::time::sleep(Duration::from_secs(1_000)).await;
+            polite.status.stop();
+            deaf.status.stop();
+        };
+        let (ends, ()) = tokio::join!(both, stop);
+        assert_eq!(ends, (End::Done, End::Done));
+        assert_eq!(polite.status.standing().error.as_deref(), Some("last words"));
+        assert_eq!(deaf.born.elapsed().as_secs(), 1_030);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_another_process_has_is_left_to_it() {
+        let job = Told::new(|_, _| async { Err(Failure::Superseded) });
+        assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Superseded);
+        assert_eq!(job.status.standing().error_count, 0);
+    }
+}
