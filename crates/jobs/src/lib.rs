@@ -1,7 +1,7 @@
 //! Work in the background: that it goes on after failures and panics, that it ends when it must, that of several processes
 //! one does it, and what came of it so far.
 //!
-//! What is to be done is a [`Job`]. [`supervise`] runs one in this process; [`lead`] runs one under a lease, so that whichever
+//! What is to be done is a [`Job`]. [`supervise()`] runs one in this process; [`lead()`] runs one under a lease, so that whichever
 //! process has it works, and another takes over when that one is gone. Where leases lie is behind the trait [`Leases`]: this
 //! crate knows no storage and no server. Time is tokio's, so that tests can move it on.
 #![forbid(unsafe_code)]

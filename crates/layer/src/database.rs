@@ -342,7 +342,7 @@ impl Database {
     }
 
     /// Lets uploaded data that no document has taken count as uploaded from now on: who waits for more before it writes the
-    /// document does so each [`Database::renew_uploads_every`]. What has been removed stays so: the write says it.
+    /// document does so each [`Reader::renew_uploads_every`]. What has been removed stays so: the write says it.
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());

@@ -179,7 +179,7 @@ pub enum Got {
     Document(Box<Document>),
     /// There is none.
     Missing(NotFound),
-    /// More than one leaf is meant: they are to be read with [`crate::Database::open_revs`].
+    /// More than one leaf is meant: they are to be read with [`crate::Reader::open_revs`].
     Several,
 }
 
