@@ -10,8 +10,10 @@ use std::{
 };
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
-use flatbed_http::{BindError, Server, ServerOptions, inside};
-use flatbed_layer::Layer;
+use flatbed_couch::{Couch, CouchOptions, Functions};
+use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
+use flatbed_javascript::{Runner, RunnerOptions};
+use flatbed_layer::{Authority, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -72,6 +74,9 @@ pub(crate) enum ServeError {
     /// The address is taken, or would be open to everyone.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The system has no threads for functions of design documents.
+    #[error("threads cannot be started: {0}")]
+    Threads(io::Error),
     /// Signals or randomness are not to be had.
     #[error("the operating system refuses: {0}")]
     System(#[from] io::Error),
@@ -106,16 +111,13 @@ pub(crate) async fn serve(
         }
         layer => layer?,
     };
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let (health, figures) = (storage.health(), storage.figures().and(process::figures));
-    let options =
-        ServerOptions { listen, admins, cors, version, drain: DRAIN, health, figures, ..ServerOptions::default() };
-    #[cfg(feature = "otel")]
-    let options = ServerOptions { continue_trace: Some(crate::otel::continue_trace), ..options };
-    // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
-    let (connect, inside) = inside();
-    let replicator = Replicator::new(layer.clone(), authority.for_job("replicator"), replicator, Arc::new(connect));
-    let server = Server::bind(options, layer.clone(), replicator.clone(), inside).await?;
+    let couch = CouchOptions {
+        admins,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        health: storage.health(),
+        figures: storage.figures().and(process::figures),
+    };
+    let (server, replicator) = put_together(&listen, cors, couch, replicator, &layer, &authority).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.
         println!("Flatbed {} serves http://{address} from {storage}", env!("CARGO_PKG_VERSION"));
@@ -131,13 +133,45 @@ pub(crate) async fn serve(
         });
     };
     let supervisor = replicator.start();
-    server.serve(shutdown, replicator.stop(supervisor)).await;
+    let beside = async {
+        replicator.stop(supervisor).await;
+        layer.shutdown();
+    };
+    server.serve(shutdown, beside).await;
     drop(replicator);
     layer.shutdown();
     drop(layer);
     storage.close();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The one place where the parts of a server meet.
+async fn put_together(
+    listen: &[SocketAddr],
+    cors: Cors,
+    couch: CouchOptions,
+    replicator: ReplicatorOptions,
+    layer: &Layer,
+    authority: &Authority,
+) -> Result<(Server<Couch>, Arc<Replicator>), ServeError> {
+    let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
+    layer.validate_with(Arc::new(Functions(functions.clone())));
+    // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
+    let (connect, inside) = inside();
+    let replicator = Replicator::new(layer.clone(), authority.for_job("replicator"), replicator, Arc::new(connect));
+    let shell = Shell::new(ShellOptions {
+        cors,
+        server: format!("Flatbed/{}", couch.version),
+        document_bytes_max: usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX),
+        drain: DRAIN,
+        #[cfg(feature = "otel")]
+        continue_trace: Some(crate::otel::continue_trace),
+        ..ShellOptions::default()
+    });
+    let couch = Couch::new(couch, layer.clone(), shell.clone(), functions, replicator.clone());
+    let server = Server::bind(listen, shell, couch, inside).await?;
+    Ok((server, replicator))
 }
 
 fn trusted(path: &Path) -> Result<Tls, ServeError> {

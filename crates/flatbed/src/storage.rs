@@ -10,7 +10,7 @@ use std::{
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
 use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions, SimulatedCluster, Stats};
-use flatbed_http::{FiguresElsewhere, StorageHealth};
+use flatbed_couch::{FiguresElsewhere, StorageHealth};
 use flatbed_metrics::{Family, Kind, Value};
 use foundationdb::{
     Database, FdbError,

@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use flatbed_layer::{Upload, Uploaded, is_compressible};
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::{Frame, Incoming};
 use tokio::time::Instant;
 
-use crate::attached::Uploads;
 use crate::body_memory::{Body, BodyMemory, Client, Coming, FREE_BYTES, Memory, STEP_BYTES, UploadRoom, too_large};
-use crate::error::{Failure, Result};
+use crate::refused::{Refused, Result};
 
 /// Between two pieces of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -24,7 +22,8 @@ const TOTAL_MAX: Duration = Duration::from_secs(600);
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
 /// A request's body.
-pub(crate) struct Arriving {
+#[derive(Debug)]
+pub struct Arriving {
     body: Incoming,
     bytes: u64,
     began: Instant,
@@ -54,7 +53,7 @@ impl Arriving {
                 Some(Ok(None)) => return Ok(None),
                 Some(Ok(Some(frame))) => frame,
             };
-            let broken = |_| Failure::bad_request("The request's body broke off");
+            let broken = |_| Refused::bad_request("The request's body broke off");
             if let Ok(data) = frame.map(Frame::into_data).map_err(broken)? {
                 self.bytes += data.len() as u64;
                 return Ok(Some(data));
@@ -62,9 +61,13 @@ impl Arriving {
         }
     }
 
-    /// Room for an upload of what comes here.
-    async fn upload_room(&self, content_type: &str, is_gzip: bool) -> Result<UploadRoom> {
-        self.memory.upload(is_gzip || is_compressible(content_type), &self.coming).await
+    /// Waits for room for an upload of what comes here, for which slow ones are ended. `has_gzip`: it is compressed, or
+    /// becomes so.
+    ///
+    /// # Errors
+    /// 503 where there is none for long.
+    pub async fn upload_room(&self, has_gzip: bool) -> Result<UploadRoom> {
+        self.memory.upload(has_gzip, &self.coming).await
     }
 }
 
@@ -73,51 +76,8 @@ fn time_for(bytes: u64) -> Duration {
     TOTAL_MAX + Duration::from_secs(bytes / LEAST_BYTES_A_SECOND)
 }
 
-fn slow() -> Failure {
-    Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request's body did not come in time")
-}
-
-/// An upload of what arrives. What is no longer than every body may be is kept until it is complete, and takes no room.
-pub(crate) struct Uploading {
-    content_type: String,
-    is_gzip: bool,
-    beginning: Vec<u8>,
-    under_way: Option<(Upload, UploadRoom)>,
-}
-
-impl Uploading {
-    pub(crate) fn new(content_type: &str, is_gzip: bool) -> Uploading {
-        Uploading { content_type: content_type.to_owned(), is_gzip, beginning: Vec::new(), under_way: None }
-    }
-
-    /// Takes more of it, waiting for room where it becomes long.
-    pub(crate) async fn add(&mut self, piece: Bytes, arriving: &Arriving, uploads: &Uploads) -> Result<()> {
-        if let Some((upload, _)) = &mut self.under_way {
-            return Ok(upload.write(&piece).await?);
-        }
-        self.beginning.extend_from_slice(&piece);
-        drop(piece);
-        if self.beginning.len() > FREE_BYTES {
-            let room = arriving.upload_room(&self.content_type, self.is_gzip).await?;
-            let mut upload = uploads.begin(&self.content_type, self.is_gzip).await?;
-            upload.write(&std::mem::take(&mut self.beginning)).await?;
-            self.under_way = Some((upload, room));
-        }
-        Ok(())
-    }
-
-    /// It is complete.
-    pub(crate) async fn finish(self, uploads: &mut Uploads) -> Result<Uploaded> {
-        let (upload, _room) = match self.under_way {
-            Some((upload, room)) => (upload, Some(room)),
-            None => {
-                let mut upload = uploads.begin(&self.content_type, self.is_gzip).await?;
-                upload.write(&self.beginning).await?;
-                (upload, None)
-            }
-        };
-        uploads.finish(upload).await
-    }
+fn slow() -> Refused {
+    Refused::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request's body did not come in time")
 }
 
 /// A text on its way in, with the memory that it takes.

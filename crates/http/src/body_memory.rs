@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_layer::json::tree_bytes;
+use flatbed_flatten::json::tree_bytes;
 use hyper::StatusCode;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use crate::error::{Failure, Result};
 use crate::metrics::Usage;
 use crate::pace::Pace;
+use crate::refused::{Refused, Result};
 
 /// Every body may be this long without asking for memory; connections are counted.
-pub(crate) const FREE_BYTES: usize = 16 * 1024;
+pub const FREE_BYTES: usize = 16 * 1024;
 
 /// Trees below this are not reckoned, for the same reason.
 const FREE_TREE_BYTES: usize = 128 * 1024;
@@ -58,7 +58,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// ended; where none is slow the text is refused. A tree's memory is waited for, all at once: who holds it waits for no
 /// other memory.
 #[derive(Debug, Clone)]
-pub(crate) struct BodyMemory(Arc<Inner>);
+pub struct BodyMemory(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -272,7 +272,7 @@ impl Drop for Coming {
 
 /// What an upload holds until this is dropped.
 #[derive(Debug)]
-pub(crate) struct UploadRoom {
+pub struct UploadRoom {
     _taken: OwnedSemaphorePermit,
     coming: Arc<Coming>,
 }
@@ -285,11 +285,11 @@ impl Drop for UploadRoom {
 
 /// Knows when the client of a request that goes on without it has hung up.
 #[derive(Debug)]
-pub(crate) struct Client(mpsc::Sender<()>);
+pub struct Client(mpsc::Sender<()>);
 
 impl Client {
     /// Whoever waits for the answer keeps the other one.
-    pub(crate) fn new() -> (Client, mpsc::Receiver<()>) {
+    pub fn new() -> (Client, mpsc::Receiver<()>) {
         let (client, there) = mpsc::channel(1);
         (Client(client), there)
     }
@@ -302,17 +302,17 @@ impl Client {
     }
 }
 
-pub(crate) fn busy() -> Failure {
-    Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "Too many large requests at once")
+pub(crate) fn busy() -> Refused {
+    Refused::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "Too many large requests at once")
 }
 
-pub(crate) fn too_large() -> Failure {
-    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large")
+pub(crate) fn too_large() -> Refused {
+    Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large")
 }
 
 /// Memory that a request holds until this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub struct Memory {
     text: Option<OwnedSemaphorePermit>,
     small_text: Option<OwnedSemaphorePermit>,
     tree: Option<OwnedSemaphorePermit>,
@@ -352,7 +352,7 @@ impl Memory {
     }
 
     /// What stays of it for as long as an answer lasts that may have no end: `bytes` for what was made of the tree.
-    pub(crate) fn keep(self, of: &BodyMemory, bytes: usize) -> Result<Memory> {
+    pub fn keep(self, of: &BodyMemory, bytes: usize) -> Result<Memory> {
         if bytes <= FREE_TREE_BYTES {
             return Ok(Memory::default());
         }
@@ -365,7 +365,8 @@ impl Memory {
 
 /// A body with the memory that it was given.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub struct Body {
+    /// The text.
     pub bytes: Bytes,
     /// Kept for as long as the text, or anything parsed from it, is in use.
     pub memory: Memory,
@@ -373,7 +374,7 @@ pub(crate) struct Body {
 
 #[cfg(test)]
 mod tests {
-    use flatbed_layer::json::Value;
+    use flatbed_flatten::json::Value;
 
     use super::*;
 
@@ -404,7 +405,7 @@ mod tests {
             format!("{{{}}}", (0..1_000).map(|n| format!("\"{n}\":{n}")).collect::<Vec<_>>().join(",")),
             format!("{}1{}", "[".repeat(400), "]".repeat(400)),
         ] {
-            let value = flatbed_layer::json::parse(text.as_bytes(), &Default::default()).unwrap();
+            let value = flatbed_flatten::json::parse(text.as_bytes(), &Default::default()).unwrap();
             assert!(room(&value) <= tree_bytes(text.as_bytes()), "{} {}", room(&value), text.len());
         }
     }

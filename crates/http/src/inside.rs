@@ -3,17 +3,17 @@
 //!
 //! What makes such connections is there before the server is, so that whoever needs it can be handed to the server.
 
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-use flatbed_auth::Principal;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-use crate::router;
-use crate::server::State;
+use crate::answer::answer;
+use crate::server::Served;
+use crate::surface::Surface;
 
 /// Bytes in a pipe, each way.
 const PIPE_BYTES: usize = 256 * 1024;
@@ -45,22 +45,22 @@ pub fn inside() -> (impl Fn() -> DuplexStream + Send + Sync + 'static, Inside) {
 }
 
 /// Serves connections until nobody can make another.
-pub(crate) async fn serve(mut inside: Inside, state: Weak<State>) {
+pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<Served<S>>) {
     while let Some(stream) = inside.0.recv().await {
-        serve_one(stream, state.clone());
+        serve_one(stream, served.clone());
     }
 }
 
-fn serve_one(stream: DuplexStream, state: Weak<State>) {
+fn serve_one<S: Surface>(stream: DuplexStream, served: Weak<Served<S>>) {
     let connection = OnceLock::new();
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        let state = state.upgrade();
-        request.extensions_mut().insert(Principal { name: None, is_admin: true });
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let served = served.upgrade();
         // One request follows the other here: there are never too many.
-        let outlet = state.as_ref().and_then(|state| connection.get_or_init(|| state.outlets.connect(true)).begin());
+        let connect = |served: &Arc<Served<S>>| served.shell.outlets.connect(true);
+        let outlet = served.as_ref().and_then(|served| connection.get_or_init(|| connect(served)).begin());
         async move {
-            match (state, outlet) {
-                (Some(state), Some(outlet)) => Ok(router::answer(state, request, None, outlet).await),
+            match (served, outlet) {
+                (Some(served), Some(outlet)) => Ok(answer(served, request, None, outlet).await),
                 _ => Err(ServerGone),
             }
         }

@@ -1,46 +1,44 @@
-//! CouchDB's HTTP API on the document layer.
+//! A server's shell: listening, limits, bodies, replies, multipart, WebSocket, CORS, tracking and counting. What it serves
+//! is a [`Surface`].
 //!
-//! Requests are taken apart here and handed to [`flatbed_layer`] in its own terms; what it answers is written in
-//! CouchDB's words. Nothing below this crate knows HTTP, and nothing here knows keys. A [`Server`] holds all its state:
-//! several may run in one process.
+//! Requests are taken from their connections within bounds of time, number and memory, and handed to the surface; what it
+//! answers goes out as its client takes it. Nothing here knows what is asked for, nor what stores it. A [`Server`] holds
+//! all its state: several may run in one process.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+mod answer;
 mod arriving;
-mod attached;
-mod auth;
 mod body_memory;
 mod cors;
-mod error;
-mod functions;
-mod handlers;
-mod health;
 mod host;
-mod ids;
 mod inside;
-mod json_out;
 mod metrics;
-mod multipart;
+pub mod multipart;
 mod outlet;
 mod pace;
-mod path;
 mod preface;
-mod query;
+mod refused;
 mod reply;
 mod request;
-mod route;
-mod router;
-mod selecting;
 mod server;
-mod shared_row;
 mod stall;
+mod surface;
 mod tracked;
 mod websocket;
 
+pub use arriving::Arriving;
+pub use body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, UploadRoom};
 pub use cors::Cors;
-pub use error::Failure;
-pub use health::StorageHealth;
 pub use inside::{Inside, inside};
-pub use metrics::FiguresElsewhere;
-pub use server::{BindError, Server, ServerOptions};
-pub use tracked::{ContinueTrace, REQUEST_TARGET};
+pub use metrics::{Counts, Usage};
+pub use outlet::{Outgoing, Room};
+pub use refused::{Refused, Result};
+pub use reply::{
+    BrokenOff, CHUNK_BYTES, Gone, PagePermit, Pages, Piece, Reply, ReplyBody, Sender, Watch, Whole, first_room, shrink,
+};
+pub use request::Request;
+pub use server::{BindError, Server, Shell, ShellOptions};
+pub use surface::{Answer, Origin, Surface};
+pub use tracked::{ContinueTrace, REQUEST_TARGET, TRACE_TARGET, spawn};
+pub use websocket::Handshake;

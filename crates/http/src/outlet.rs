@@ -399,7 +399,7 @@ impl Drop for Outlet {
 
 /// Room that is held until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub struct Room {
     of_connection: Option<OwnedSemaphorePermit>,
     of_all: Option<OwnedSemaphorePermit>,
     /// Where it is a page's.
@@ -437,7 +437,7 @@ impl Room {
 
 /// Text on its way to a connection.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     bytes: Bytes,
     outlet: Option<Arc<Outlet>>,
     _room: Option<Arc<Room>>,

@@ -6,19 +6,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_layer::Document;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 
-use crate::error::Failure;
-use crate::metrics::Follower;
+use crate::metrics::Counts;
 use crate::outlet::{Outgoing, Outlet, PageKind, Room};
+use crate::refused::Refused;
 use crate::tracked;
 
 /// Pieces of a streamed answer are about this large.
-pub(crate) const CHUNK_BYTES: usize = 48 * 1024;
+pub const CHUNK_BYTES: usize = 48 * 1024;
 
 /// Beyond [`CHUNK_BYTES`], for the row that fills a piece.
 const ROW_BYTES: usize = 4 * 1024;
@@ -34,23 +33,23 @@ const ROOM_MAX: Duration = Duration::from_secs(30);
 
 /// Where streams wait before they read a page.
 #[derive(Debug, Clone)]
-pub(crate) struct Pages {
+pub struct Pages {
     outlet: Option<Arc<Outlet>>,
     kind: PageKind,
 }
 
 /// Room for a page until this is dropped.
-pub(crate) type PagePermit = Option<Room>;
+pub type PagePermit = Option<Room>;
 
 impl Pages {
     /// For the answer at hand; `has_documents`: its pages may have documents of any size.
-    pub(crate) fn new(has_documents: bool) -> Pages {
+    pub fn new(has_documents: bool) -> Pages {
         let kind = if has_documents { PageKind::Documents } else { PageKind::Rows };
         Pages { outlet: tracked::outlet(), kind }
     }
 
     /// What is read at once of an attachment.
-    pub(crate) fn of_attachment() -> Pages {
+    pub fn of_attachment() -> Pages {
         Pages { outlet: tracked::outlet(), kind: PageKind::Attachment }
     }
 
@@ -65,31 +64,28 @@ impl Pages {
 
 /// Room for what is read before the answer begins: who waits for long gets an error, and does not wait for ever where what
 /// is to be read first, in the client's order, waits behind what is to be read later.
-pub(crate) async fn first_room(pages: &Pages) -> Result<PagePermit, Failure> {
+///
+/// # Errors
+/// 503.
+pub async fn first_room(pages: &Pages) -> Result<PagePermit, Refused> {
     tokio::time::timeout(ROOM_MAX, pages.room()).await.map_err(|_| busy())
 }
 
-fn busy() -> Failure {
+fn busy() -> Refused {
     let reason = "Too many answers wait for their clients";
-    Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+    Refused::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
 }
 
 /// Gives back what a page does not take.
-pub(crate) fn shrink(room: &mut PagePermit, bytes: usize) {
+pub fn shrink(room: &mut PagePermit, bytes: usize) {
     if let Some(room) = room {
         room.shrink(bytes);
     }
 }
 
-/// What a page takes once it is read, beside its documents' bodies: ids and revisions of so many rows.
-pub(crate) fn page_bytes<'d>(rows: usize, documents: impl Iterator<Item = &'d Document>) -> usize {
-    const ROW_BYTES: usize = 1_024;
-    CHUNK_BYTES + rows * ROW_BYTES + documents.map(|document| document.body.len()).sum::<usize>()
-}
-
 /// The body of an answer.
 #[derive(Debug)]
-pub(crate) enum ReplyBody {
+pub enum ReplyBody {
     /// All of it.
     Full(Option<Bytes>),
     /// All of it, with the room that it takes.
@@ -102,7 +98,7 @@ pub(crate) enum ReplyBody {
 
 /// See [`ReplyBody::Whole`].
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub struct Whole {
     rest: Bytes,
     outlet: Arc<Outlet>,
     room: Arc<Room>,
@@ -110,7 +106,7 @@ pub(crate) struct Whole {
 
 /// What the task of a streamed answer sends.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub enum Piece {
     /// More of the text.
     Data(Outgoing),
     /// The text is complete. A task that ends without this has failed, and the connection is cut.
@@ -120,7 +116,7 @@ pub(crate) enum Piece {
 /// A streamed answer that broke off.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
-pub(crate) struct BrokenOff;
+pub struct BrokenOff;
 
 impl Body for ReplyBody {
     type Data = Outgoing;
@@ -171,52 +167,26 @@ impl Body for ReplyBody {
 }
 
 /// The end of a stream that its task holds.
-pub(crate) struct Sender {
+pub struct Sender {
     pieces: mpsc::Sender<Piece>,
     /// What is not sent yet.
     pub buffer: Vec<u8>,
     /// Where a feed's bytes are counted.
-    follower: Option<Follower>,
+    follower: Option<Box<dyn Counts>>,
     /// Where its pieces have room.
     outlet: Option<Arc<Outlet>>,
 }
 
 /// The client is gone or does not read: the task ends.
-pub(crate) struct Gone;
-
-/// A stream cannot go on after its headers were sent: its task ends without [`Piece::End`], so that what came never looks
-/// complete.
-pub(crate) struct Interrupted;
-
-impl From<Gone> for Interrupted {
-    fn from(_: Gone) -> Self {
-        Interrupted
-    }
-}
-
-impl From<Failure> for Interrupted {
-    fn from(failure: Failure) -> Self {
-        // What a stranger's function fails with is no fault of the server's.
-        tracing::debug!(error = %failure, "a stream broke off");
-        Interrupted
-    }
-}
-
-impl From<flatbed_layer::Error> for Interrupted {
-    fn from(error: flatbed_layer::Error) -> Self {
-        // That a database is deleted under its readers is nothing to be warned of.
-        if matches!(error, flatbed_layer::Error::DatabaseNotFound) {
-            tracing::debug!(%error, "a stream broke off");
-        } else {
-            tracing::warn!(%error, "a stream broke off");
-        }
-        Interrupted
-    }
-}
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone;
 
 impl Sender {
     /// Sends what is in the buffer if there is enough of it.
-    pub(crate) async fn send_if_full(&mut self) -> Result<(), Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn send_if_full(&mut self) -> Result<(), Gone> {
         if self.buffer.len() < CHUNK_BYTES {
             return Ok(());
         }
@@ -226,7 +196,10 @@ impl Sender {
     }
 
     /// Sends a text behind what is in the buffer, however long it is, without ever having it in memory twice.
-    pub(crate) async fn write(&mut self, text: &[u8]) -> Result<(), Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn write(&mut self, text: &[u8]) -> Result<(), Gone> {
         for part in text.chunks(CHUNK_BYTES) {
             self.buffer.extend_from_slice(part);
             self.send_if_full().await?;
@@ -235,7 +208,10 @@ impl Sender {
     }
 
     /// Sends what is in the buffer, which takes no memory then: a feed may wait long for its next row.
-    pub(crate) async fn flush(&mut self) -> Result<(), Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn flush(&mut self) -> Result<(), Gone> {
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -244,38 +220,51 @@ impl Sender {
     }
 
     /// Sends what is in many answers, after what is in the buffer.
-    pub(crate) async fn send_shared(&mut self, bytes: Bytes) -> Result<(), Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn send_shared(&mut self, bytes: Bytes) -> Result<(), Gone> {
         self.flush().await?;
         self.send_data(bytes).await
     }
 
     /// Waits until a piece can be sent without waiting.
-    pub(crate) async fn ready(&self) -> Result<(), Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn ready(&self) -> Result<(), Gone> {
         self.reserve().await.map(drop)
     }
 
     /// Sends the rest and the end.
-    pub(crate) async fn finish(mut self) -> Result<(), Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn finish(mut self) -> Result<(), Gone> {
         self.flush().await?;
         self.reserve().await?.send(Piece::End);
         Ok(())
     }
 
     /// Counts what is sent as `follower`'s, for as long as there is this sender.
-    pub(crate) fn counted_as(mut self, follower: Follower) -> Sender {
+    #[must_use]
+    pub fn counted_as(mut self, follower: Box<dyn Counts>) -> Sender {
         self.follower = Some(follower);
         self
     }
 
     /// A row of a feed is in the buffer.
-    pub(crate) fn count_row(&self) {
+    pub fn count_row(&self) {
         if let Some(follower) = &self.follower {
             follower.rows(1);
         }
     }
 
     /// Does some work for the client, as long as it is there.
-    pub(crate) async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Gone> {
         tokio::select! {
             biased;
             () = self.closed() => Err(Gone),
@@ -284,7 +273,7 @@ impl Sender {
     }
 
     /// Resolves when the client is gone.
-    pub(crate) async fn closed(&self) {
+    pub async fn closed(&self) {
         self.pieces.closed().await;
     }
 
@@ -314,22 +303,25 @@ impl Sender {
     }
 
     /// Waits for room for a page, as long as the client is there.
-    pub(crate) async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
         self.watch().page_room(pages).await
     }
 
     /// What knows of the client while something else is sent.
-    pub(crate) fn watch(&self) -> Watch {
+    pub fn watch(&self) -> Watch {
         Watch(self.pieces.clone())
     }
 }
 
 /// See [`Sender::watch`].
-pub(crate) struct Watch(mpsc::Sender<Piece>);
+pub struct Watch(mpsc::Sender<Piece>);
 
 impl Watch {
     /// As [`Sender::page_room`].
-    pub(crate) async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
+    pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
         // Nothing is read for who has not taken what there is.
         drop(tokio::time::timeout(STALL_MAX, self.0.reserve()).await.map_err(|_| Gone)?.map_err(|_| Gone)?);
         tokio::select! {
@@ -343,7 +335,7 @@ impl Watch {
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub struct Reply {
     /// Its status.
     pub status: StatusCode,
     /// Its headers, those that all answers have left out.
@@ -351,12 +343,12 @@ pub(crate) struct Reply {
     /// Its body.
     pub body: ReplyBody,
     /// The room that a whole body was read in.
-    pub(crate) held: PagePermit,
+    pub held: PagePermit,
 }
 
 impl Reply {
-    /// A JSON text; a newline is added as CouchDB does.
-    pub(crate) fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
+    /// A JSON text, and a newline.
+    pub fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
         text.push(b'\n');
         let mut reply =
             Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(Some(text.into())), held: None };
@@ -364,13 +356,8 @@ impl Reply {
         reply
     }
 
-    /// `{"ok":true}`
-    pub(crate) fn ok(status: StatusCode) -> Self {
-        Reply::json(status, b"{\"ok\":true}".to_vec())
-    }
-
     /// 304 with its tag.
-    pub(crate) fn not_modified(etag: &str) -> Self {
+    pub fn not_modified(etag: &str) -> Self {
         let mut reply = Reply {
             status: StatusCode::NOT_MODIFIED,
             headers: HeaderMap::new(),
@@ -382,7 +369,7 @@ impl Reply {
     }
 
     /// JSON in pieces.
-    pub(crate) fn stream() -> (Self, Sender) {
+    pub fn stream() -> (Self, Sender) {
         let (sender, pieces) = mpsc::channel(CHUNKS_WAITING_MAX);
         let mut reply =
             Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces), held: None };
@@ -390,10 +377,13 @@ impl Reply {
         (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None, outlet: tracked::outlet() })
     }
 
-    /// Finds room for a whole body; after a long wait without any, an error takes its place.
-    pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) {
+    /// Finds room for a whole body.
+    ///
+    /// # Errors
+    /// 503 after a long wait without any.
+    pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) -> Result<(), Refused> {
         let held = self.held.take();
-        let ReplyBody::Full(Some(bytes)) = &self.body else { return };
+        let ReplyBody::Full(Some(bytes)) = &self.body else { return Ok(()) };
         let room = match held {
             Some(mut room) => {
                 room.shrink(bytes.len() + CHUNK_BYTES);
@@ -404,11 +394,9 @@ impl Reply {
                 None => tokio::time::timeout(ROOM_MAX, outlet.room(bytes.len())).await,
             },
         };
-        let Ok(room) = room else {
-            *self = Reply::failure(&busy());
-            return;
-        };
+        let room = room.map_err(|_| busy())?;
         self.body = ReplyBody::Whole(Whole { rest: bytes.clone(), outlet: outlet.clone(), room: Arc::new(room) });
+        Ok(())
     }
 
     fn json_headers(&mut self) {
@@ -417,29 +405,10 @@ impl Reply {
     }
 
     /// Sets a header; a value that no header can have is left out.
-    pub(crate) fn header(&mut self, name: HeaderName, value: &str) {
+    pub fn header(&mut self, name: HeaderName, value: &str) {
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.insert(name, value);
         }
-    }
-
-    /// The answer to a failure.
-    pub(crate) fn failure(failure: &Failure) -> Self {
-        let mut text = b"{\"error\":".to_vec();
-        crate::json_out::string(failure.error, &mut text);
-        text.extend_from_slice(b",\"reason\":");
-        crate::json_out::string(&failure.reason, &mut text);
-        text.push(b'}');
-        let mut reply = Reply::json(failure.status, text);
-        if let Some(allow) = failure.allow {
-            reply.header(header::ALLOW, allow);
-        }
-        if failure.status == StatusCode::UPGRADE_REQUIRED {
-            reply.header(header::CONNECTION, "upgrade");
-            reply.header(header::UPGRADE, "websocket");
-            reply.header(header::SEC_WEBSOCKET_VERSION, "13");
-        }
-        reply
     }
 }
 

@@ -1,52 +1,54 @@
-//! What a handler is given: the request taken apart, and its body read within bounds.
+//! What a surface is given: the request taken apart, and its body read within bounds.
 
 use std::io::Read;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_auth::Principal;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode, Version, header};
 
 use crate::arriving::{Arriving, Gathering};
-pub(crate) use crate::body_memory::{Body, Memory};
-use crate::body_memory::{BodyMemory, Client, STEP_BYTES, too_large};
-use crate::error::{Failure, Result};
-use crate::query::Query;
+use crate::body_memory::{Body, BodyMemory, Client, STEP_BYTES, too_large};
+use crate::refused::{Refused, Result};
 
 /// For what is left of a body that nobody needs.
 const SKIP_MAX: Duration = Duration::from_secs(30);
 
 /// A request.
-pub(crate) struct Request {
+#[derive(Debug)]
+pub struct Request {
+    /// Its method.
     pub method: Method,
+    /// Its target.
     pub uri: hyper::Uri,
+    /// Of HTTP.
     pub version: Version,
-    pub query: Query,
+    /// Its headers.
     pub headers: HeaderMap,
+    /// What is still to come.
     pub body: Arriving,
     /// The connection, if the client wants another protocol on it.
     pub upgrade: Option<OnUpgrade>,
+    /// Where its body has room.
     pub memory: BodyMemory,
     /// Where the request goes on when its client hangs up.
     pub client: Option<Client>,
-    /// Who asks. All are administrators for now; users and per-database security look here.
-    pub principal: Principal,
 }
 
 impl Request {
-    pub(crate) fn header(&self, name: header::HeaderName) -> Option<&str> {
+    /// A header's value; `None` too for one that is no text.
+    pub fn header(&self, name: header::HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
     /// Whether the client has what the tag stands for.
-    pub(crate) fn accepts_cached(&self, etag: &str) -> bool {
+    pub fn accepts_cached(&self, etag: &str) -> bool {
         self.header(header::IF_NONE_MATCH)
             .is_some_and(|tags| tags.split(',').map(str::trim).any(|tag| tag.strip_prefix("W/").unwrap_or(tag) == etag))
     }
 
     /// `http://HOST`, as the client sees it.
-    pub(crate) fn base(&self) -> String {
+    pub fn base(&self) -> String {
         let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
         let of_uri = self.uri.authority().map(|authority| authority.as_str());
         let host = text("x-forwarded-host").or(text("host")).or(of_uri).unwrap_or("localhost");
@@ -54,8 +56,11 @@ impl Request {
         format!("{}://{host}", if secure { "https" } else { "http" })
     }
 
-    /// 415 unless the body is said to be JSON.
-    pub(crate) fn require_json(&self) -> Result<()> {
+    /// Nothing if the body is said to be JSON.
+    ///
+    /// # Errors
+    /// 415.
+    pub fn require_json(&self) -> Result<()> {
         let json = self.header(header::CONTENT_TYPE).is_some_and(|kind| {
             let kind = kind.split(';').next().unwrap_or_default().trim();
             kind.eq_ignore_ascii_case("application/json")
@@ -64,11 +69,14 @@ impl Request {
             return Ok(());
         }
         let reason = "Content-Type must be application/json";
-        Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
+        Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
     }
 
     /// The whole body, inflated if it is compressed.
-    pub(crate) async fn read_body(&mut self) -> Result<Body> {
+    ///
+    /// # Errors
+    /// 408, 413, 415, 503, and 400 where it breaks off or is no gzip.
+    pub async fn read_body(&mut self) -> Result<Body> {
         let read = self.read_within_bounds().await;
         let refused = [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::SERVICE_UNAVAILABLE];
         if read.as_ref().is_err_and(|failure| refused.contains(&failure.status)) {
@@ -96,7 +104,7 @@ impl Request {
             }
             Some(other) => {
                 let reason = format!("{other} is not a supported content encoding.");
-                return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
+                return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
             }
         }
         memory.reserve_tree(&self.memory, &bytes, self.client.as_ref()).await?;
@@ -104,12 +112,15 @@ impl Request {
     }
 
     /// The next piece of the body; `None` at its end. Each piece must come in time, and all of it at a least rate.
-    pub(crate) async fn next_piece(&mut self) -> Result<Option<Bytes>> {
+    ///
+    /// # Errors
+    /// 408, and 400 where it breaks off.
+    pub async fn next_piece(&mut self) -> Result<Option<Bytes>> {
         self.body.next().await
     }
 
     /// Reads what is left of a body that nobody needs, so that the connection can go on.
-    pub(crate) async fn skip_body(&mut self) {
+    pub async fn skip_body(&mut self) {
         self.skip(STEP_BYTES).await;
     }
 
@@ -140,7 +151,7 @@ async fn inflate(bytes: &[u8], bytes_max: usize, mut grow: impl FnMut(usize) -> 
         }
         let before = out.len();
         let read = (&mut decoder).take(STEP_BYTES as u64).read_to_end(&mut out);
-        read.map_err(|_| Failure::bad_request("The request's body is no gzip"))?;
+        read.map_err(|_| Refused::bad_request("The request's body is no gzip"))?;
         if out.len() > bytes_max {
             return Err(too_large());
         }

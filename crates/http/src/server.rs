@@ -1,14 +1,10 @@
 //! Listening, connections and their limits, and the end of it all.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_auth::PasswordHash;
-use flatbed_javascript::{Runner, RunnerOptions};
-use flatbed_layer::Layer;
-use flatbed_replicator::Replicator;
+use flatbed_metrics::{Family, Label};
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::server::conn::{http1, http2};
@@ -19,20 +15,16 @@ use socket2::TcpKeepalive;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::auth::Admins;
+use crate::answer::{self, RequestIds};
 use crate::body_memory::BodyMemory;
 use crate::cors::Cors;
-use crate::functions::Functions;
-use crate::health::StorageHealth;
-use crate::ids::{RequestIds, Uuids};
 use crate::inside::{self, Inside};
-use crate::metrics::{FiguresElsewhere, Metrics};
+use crate::metrics::{Requests, Traffic, Usage};
 use crate::outlet::{ANSWERS_MAX, Outlets};
 use crate::preface::{self, Beginning};
 use crate::reply::STALL_MAX;
-use crate::router;
-use crate::selecting::Selectors;
 use crate::stall::StallGuard;
+use crate::surface::Surface;
 use crate::tracked::ContinueTrace;
 
 /// For the head of a request.
@@ -65,55 +57,43 @@ const HEADERS_MAX: usize = 100;
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How the server is set up.
+/// How a server is set up, whatever it serves.
 #[derive(Debug, Clone)]
-pub struct ServerOptions {
-    /// Where to listen; port 0 takes a free one.
-    pub listen: Vec<SocketAddr>,
-    /// Administrators and their passwords' hashes; none: everyone is one.
-    pub admins: HashMap<String, PasswordHash>,
+pub struct ShellOptions {
     /// For browsers.
     pub cors: Cors,
-    /// This program's version, told in `GET /` and the header `server`.
-    pub version: String,
+    /// The header `server` of all answers, such as `Flatbed/1.0`.
+    pub server: String,
     /// The largest body of a request, inflated, in bytes.
     pub body_bytes_max: usize,
     /// Memory for all requests' bodies that are being read and worked on, in bytes; answers may take three quarters as much
     /// again.
     pub body_memory_bytes: usize,
+    /// The largest document that a page of an answer may have, in bytes.
+    pub document_bytes_max: usize,
     /// Connections at once; further ones wait to be accepted.
     pub connections_max: usize,
     /// How long requests under way may take to end when the server stops.
     pub drain: Duration,
     /// A connection whose client takes nothing of what is sent for this long is closed.
     pub stall_max: Duration,
-    /// Where a failure of the storage is told.
-    pub health: StorageHealth,
-    /// What `/metrics` tells besides this server's and its layer's figures.
-    pub figures: FiguresElsewhere,
     /// How a request's trace is made part of one that began elsewhere, by whoever takes the spans with the target
-    /// [`TRACE_TARGET`](flatbed_layer::TRACE_TARGET).
+    /// [`TRACE_TARGET`](crate::TRACE_TARGET).
     pub continue_trace: Option<ContinueTrace>,
-    /// How functions of design documents are run.
-    pub functions: RunnerOptions,
 }
 
-impl Default for ServerOptions {
+impl Default for ShellOptions {
     fn default() -> Self {
-        ServerOptions {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 5984))],
-            admins: HashMap::new(),
+        ShellOptions {
             cors: Cors::default(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            server: "Flatbed".to_owned(),
             body_bytes_max: 64 * 1024 * 1024,
             body_memory_bytes: 512 * 1024 * 1024,
+            document_bytes_max: 8_000_000,
             connections_max: 20_000,
             drain: Duration::from_secs(10),
             stall_max: STALL_MAX,
-            health: StorageHealth::default(),
-            figures: FiguresElsewhere::default(),
             continue_trace: None,
-            functions: RunnerOptions::default(),
         }
     }
 }
@@ -134,90 +114,107 @@ pub enum BindError {
         /// Why.
         source: std::io::Error,
     },
-    /// The system has no threads for functions of design documents.
-    #[error("threads cannot be started: {0}")]
-    Threads(std::io::Error),
 }
 
-/// What the handlers of one server share.
-pub(crate) struct State {
-    pub layer: Layer,
-    pub admins: Admins,
-    pub cors: Cors,
-    pub version: String,
-    pub server_header: HeaderValue,
-    pub memory: BodyMemory,
-    pub outlets: Arc<Outlets>,
-    pub metrics: Arc<Metrics>,
-    pub request_ids: RequestIds,
-    pub uuids: Uuids,
-    pub health: StorageHealth,
-    pub figures: FiguresElsewhere,
-    pub stall_max: Duration,
-    pub continue_trace: Option<ContinueTrace>,
-    pub functions: Runner,
-    pub selectors: Selectors,
-    pub replicator: Arc<Replicator>,
-}
-
-/// A server that listens already.
-pub struct Server {
-    listeners: Vec<TcpListener>,
-    inside: Inside,
-    state: Arc<State>,
-    connections: Arc<Semaphore>,
-    connections_max: u32,
+/// What the requests of one server share, whatever it serves: bounds, and what is counted by the labels `L`.
+#[derive(Debug)]
+pub struct Shell<L> {
+    pub(crate) cors: Cors,
+    pub(crate) server_header: HeaderValue,
+    pub(crate) memory: BodyMemory,
+    pub(crate) outlets: Arc<Outlets>,
+    pub(crate) requests: Requests<L>,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) request_ids: RequestIds,
+    pub(crate) stall_max: Duration,
+    pub(crate) continue_trace: Option<ContinueTrace>,
+    connections_max: usize,
     drain: Duration,
 }
 
-impl Server {
-    /// Takes the addresses. Whoever made `replicator` starts it; the server only asks it. It reaches this server by what
-    /// arrives `inside`.
+impl<L: Label> Shell<L> {
+    /// One that nothing is served in yet.
+    pub fn new(options: ShellOptions) -> Arc<Shell<L>> {
+        Arc::new(Shell {
+            cors: options.cors,
+            server_header: HeaderValue::from_str(&options.server).unwrap_or(HeaderValue::from_static("Flatbed")),
+            memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
+            outlets: Outlets::new(options.body_memory_bytes / 4 * 3, options.document_bytes_max),
+            requests: Requests::new(),
+            traffic: Arc::default(),
+            request_ids: RequestIds::default(),
+            stall_max: options.stall_max,
+            continue_trace: options.continue_trace,
+            connections_max: options.connections_max,
+            drain: options.drain,
+        })
+    }
+
+    /// Which pages of other origins may call.
+    pub fn cors(&self) -> &Cors {
+        &self.cors
+    }
+
+    /// What it has counted.
+    pub fn families(&self) -> Vec<Family> {
+        let mut families = Vec::from(self.requests.families());
+        families.extend(self.traffic.families());
+        families
+    }
+
+    /// The memory that requests' bodies and answers hold, by its parts' names in metrics.
+    pub fn memory(&self) -> [(&'static str, Usage); 5] {
+        let [texts, trees, uploads] = self.memory.usage();
+        [
+            ("request_text", texts),
+            ("request_tree", trees),
+            ("request_upload", uploads),
+            ("answer_page", self.outlets.page_usage()),
+            ("answer_unsent", self.outlets.piece_usage()),
+        ]
+    }
+}
+
+/// A surface in its shell.
+pub(crate) struct Served<S: Surface> {
+    pub(crate) shell: Arc<Shell<S::Label>>,
+    pub(crate) surface: Arc<S>,
+}
+
+/// A server that listens already.
+pub struct Server<S: Surface> {
+    listeners: Vec<TcpListener>,
+    inside: Inside,
+    served: Arc<Served<S>>,
+    connections: Arc<Semaphore>,
+    connections_max: u32,
+}
+
+impl<S: Surface> Server<S> {
+    /// Takes the addresses, port 0 for a free one. What connects from within this process arrives `inside`.
     ///
     /// # Errors
     /// [`BindError`].
     pub async fn bind(
-        options: ServerOptions,
-        layer: Layer,
-        replicator: Arc<Replicator>,
+        listen: &[SocketAddr],
+        shell: Arc<Shell<S::Label>>,
+        surface: S,
         inside: Inside,
-    ) -> Result<Server, BindError> {
-        if options.admins.is_empty()
-            && let Some(exposed) = options.listen.iter().find(|address| !address.ip().is_loopback())
+    ) -> Result<Self, BindError> {
+        let served = Arc::new(Served { shell, surface: Arc::new(surface) });
+        if served.surface.is_open()
+            && let Some(exposed) = listen.iter().find(|address| !address.ip().is_loopback())
         {
             return Err(BindError::Exposed(*exposed));
         }
         let mut listeners = Vec::new();
-        for address in options.listen {
+        for address in listen {
             let bound = TcpListener::bind(address).await;
-            listeners.push(bound.map_err(|source| BindError::Listen { address, source })?);
+            listeners.push(bound.map_err(|source| BindError::Listen { address: *address, source })?);
         }
-        let functions = Runner::new(options.functions).map_err(BindError::Threads)?;
-        layer.validate_with(Arc::new(Functions(functions.clone())));
-        let server_header = HeaderValue::from_str(&format!("Flatbed/{}", options.version));
-        let document_bytes_max = usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX);
-        let state = Arc::new(State {
-            layer,
-            admins: Admins::new(options.admins),
-            cors: options.cors,
-            version: options.version,
-            server_header: server_header.unwrap_or(HeaderValue::from_static("Flatbed")),
-            memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
-            outlets: Outlets::new(options.body_memory_bytes / 4 * 3, document_bytes_max),
-            metrics: Arc::default(),
-            request_ids: RequestIds::default(),
-            uuids: Uuids::default(),
-            health: options.health,
-            figures: options.figures,
-            continue_trace: options.continue_trace,
-            stall_max: options.stall_max,
-            functions,
-            selectors: Selectors::new(),
-            replicator,
-        });
-        let connections_max = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
+        let connections_max = u32::try_from(served.shell.connections_max).unwrap_or(u32::MAX);
         let connections = Arc::new(Semaphore::new(connections_max as usize));
-        Ok(Server { listeners, inside, state, connections, connections_max, drain: options.drain })
+        Ok(Server { listeners, inside, served, connections, connections_max })
     }
 
     /// The addresses taken.
@@ -225,30 +222,34 @@ impl Server {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Serves until `shutdown` resolves; then takes no further connection, waits for `beside`, ends feeds, and lets requests
-    /// under way end. `beside` ends what works with this server on its own account and needs it for that, such as
-    /// replications; it is not polled before.
+    /// Serves until `shutdown` resolves; then takes no further connection, waits for `beside`, and lets requests under way
+    /// end. `beside` ends what works with this server on its own account and needs it for that, such as replications, and
+    /// what answers wait for without an end, such as feeds; it is not polled before.
     pub async fn serve(self, shutdown: impl Future<Output = ()>, beside: impl Future<Output = ()>) {
+        let shell = self.served.shell.clone();
+        tokio::spawn(inside::serve(self.inside, Arc::downgrade(&self.served)));
         let (accepting, _) = tokio::sync::watch::channel(true);
         let graceful = Arc::new(GracefulShutdown::new());
         let mut tasks = Vec::new();
         for listener in self.listeners {
-            let accept =
-                accept(listener, self.state.clone(), self.connections.clone(), graceful.clone(), accepting.subscribe());
+            let accept = accept(
+                listener,
+                self.served.clone(),
+                self.connections.clone(),
+                graceful.clone(),
+                accepting.subscribe(),
+            );
             tasks.push(tokio::spawn(accept));
         }
-        tokio::spawn(inside::serve(self.inside, Arc::downgrade(&self.state)));
-        let outlets = self.state.outlets.clone();
         tokio::select! {
             () = shutdown => {}
-            () = outlets.watch(self.state.stall_max) => {}
+            () = shell.outlets.watch(shell.stall_max) => {}
         }
         accepting.send_replace(false);
         for task in tasks {
             let _ = task.await;
         }
         beside.await;
-        self.state.layer.shutdown();
         let ended = async {
             if let Some(graceful) = Arc::into_inner(graceful) {
                 graceful.shutdown().await;
@@ -256,10 +257,10 @@ impl Server {
             // Connections that speak another protocol by now are no longer waited for above.
             let _ = self.connections.acquire_many(self.connections_max).await;
         };
-        let ended = tokio::time::timeout(self.drain, async {
+        let ended = tokio::time::timeout(shell.drain, async {
             tokio::select! {
                 () = ended => {}
-                () = outlets.watch(self.state.stall_max) => {}
+                () = shell.outlets.watch(shell.stall_max) => {}
             }
         });
         if ended.await.is_err() {
@@ -268,9 +269,9 @@ impl Server {
     }
 }
 
-async fn accept(
+async fn accept<S: Surface>(
     listener: TcpListener,
-    state: Arc<State>,
+    served: Arc<Served<S>>,
     connections: Arc<Semaphore>,
     graceful: Arc<GracefulShutdown>,
     mut accepting: tokio::sync::watch::Receiver<bool>,
@@ -299,15 +300,15 @@ async fn accept(
         let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
-        let (stall_max, metrics) = (state.stall_max, state.metrics.clone());
-        let state = state.clone();
-        let answers = state.outlets.connect(state.admins.is_empty());
+        let (stall_max, metrics) = (served.shell.stall_max, served.shell.traffic.clone());
+        let served = served.clone();
+        let answers = served.shell.outlets.connect(served.surface.is_open());
         let connection = answers.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let outlet = connection.begin();
             // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
             // and the handlers' is many times larger than what a feed that waits needs.
-            let answer = outlet.map(|outlet| Box::pin(router::answer(state.clone(), request, Some(peer), outlet)));
+            let answer = outlet.map(|outlet| Box::pin(answer::answer(served.clone(), request, Some(peer), outlet)));
             async move {
                 match answer {
                     Some(answer) => Ok(answer.await),

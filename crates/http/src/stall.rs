@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::metrics::Metrics;
+use crate::metrics::Traffic;
 use crate::outlet::Connection;
 
 /// A TCP stream whose writes fail once none has got through for a while: else a client that stops reading would
@@ -25,7 +25,7 @@ pub(crate) struct StallGuard {
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
     stall_max: Duration,
-    metrics: Arc<Metrics>,
+    metrics: Arc<Traffic>,
     answers: Arc<Connection>,
     _open: Held,
     /// Whatever is spoken on it, it is one connection as long as it is open.
@@ -39,7 +39,7 @@ impl StallGuard {
         stream: TcpStream,
         before: Bytes,
         stall_max: Duration,
-        metrics: Arc<Metrics>,
+        metrics: Arc<Traffic>,
         answers: Arc<Connection>,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {

@@ -7,17 +7,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Buf;
-use flatbed_layer::TRACE_TARGET;
 use flatbed_metrics::{Held, Label};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::{HeaderMap, Method, Response, Uri, header};
 use tokio::task::JoinHandle;
 use tracing::{Instrument, Span, field};
 
-use crate::metrics::Metrics;
+use crate::metrics::{Traffic, Verb};
 use crate::outlet::{Outgoing, Outlet};
 use crate::reply::{BrokenOff, Reply, ReplyBody};
-use crate::route::{Route, Verb};
 
 /// Where the log's line of each request goes: `--log-level info,access=debug` shows them.
 const ACCESS_TARGET: &str = "access";
@@ -25,6 +23,9 @@ const ACCESS_TARGET: &str = "access";
 /// The target of the span that gives the log's lines their request's id: to be enabled, at the level of errors, where any
 /// line is.
 pub const REQUEST_TARGET: &str = "flatbed::request";
+
+/// The target of spans for traces, those of requests and, beneath them, of what stores: whoever takes traces takes these.
+pub const TRACE_TARGET: &str = "flatbed::trace";
 
 /// A request's spans: see [`Tracking`].
 #[derive(Debug, Clone)]
@@ -47,7 +48,7 @@ impl Spans {
 }
 
 /// Begins a task of the request at hand: its lines in the log carry the request's id, and its spans are of its trace.
-pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     // What wraps it would have room for its state several times.
     let task = Box::pin(task);
     match SPANS.try_with(Spans::clone) {
@@ -78,7 +79,7 @@ struct Access {
 /// it, is for traces, and disabled unless somebody takes them.
 #[derive(Debug)]
 pub(crate) struct Tracking {
-    metrics: Arc<Metrics>,
+    traffic: Arc<Traffic>,
     started: Instant,
     spans: Spans,
     access: Option<Box<Access>>,
@@ -88,11 +89,11 @@ pub(crate) struct Tracking {
 impl Tracking {
     /// A request came in; `peer` is `None` for one of this server's own.
     pub(crate) fn begin(
-        metrics: &Arc<Metrics>,
+        traffic: &Arc<Traffic>,
         id: &str,
         method: &Method,
         uri: &Uri,
-        route: Route,
+        label: impl Label,
         peer: Option<SocketAddr>,
         outlet: Arc<Outlet>,
     ) -> Tracking {
@@ -102,11 +103,11 @@ impl Tracking {
             parent: &log,
             "request",
             // A span's name stands once it has begun.
-            otel.name = %format_args!("{} {}", Verb::from(method).value(), route.value()),
+            otel.name = %format_args!("{} {}", Verb::from(method).value(), label.value()),
             otel.kind = "server",
             otel.status_code = field::Empty,
             http.request.method = Verb::from(method).value(),
-            http.route = route.value(),
+            http.route = label.value(),
             url.path = uri.path(),
             http.response.status_code = field::Empty,
             http.response.body.size = field::Empty,
@@ -116,12 +117,12 @@ impl Tracking {
         let access = is_shown
             .then(|| Box::new(Access { method: method.clone(), uri: uri.clone(), peer, user: None, head_ms: 0.0 }));
         Tracking {
-            metrics: metrics.clone(),
+            traffic: traffic.clone(),
             started: Instant::now(),
             spans: Spans { log, trace, outlet: Some(outlet) },
             access,
             // What replications ask this server itself is no client's request.
-            in_flight: peer.map(|_| metrics.requests_in_flight.hold()),
+            in_flight: peer.map(|_| traffic.requests_in_flight.hold()),
         }
     }
 
@@ -212,7 +213,7 @@ impl Drop for Tracked {
     fn drop(&mut self) {
         let is_complete = self.is_complete();
         if !is_complete && self.of.in_flight.is_some() {
-            self.of.metrics.answers_broken_off.add(1);
+            self.of.traffic.answers_broken_off.add(1);
         }
         self.of.spans.trace.record("http.response.body.size", i64::try_from(self.sent).unwrap_or(i64::MAX));
         let Some(access) = &self.of.access else { return };

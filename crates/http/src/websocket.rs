@@ -22,10 +22,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::error::{Failure, Result};
+use crate::cors::Cors;
+use crate::refused::{Refused, Result};
 use crate::reply::{Piece, Reply, ReplyBody};
 use crate::request::Request;
-use crate::server::State;
 
 /// What every handshake's key is followed by (RFC 6455, 1.3).
 const HANDSHAKE: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -48,15 +48,18 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// A request that asks for a WebSocket as it should.
-pub(crate) struct Handshake {
+#[derive(Debug)]
+pub struct Handshake {
     accept: String,
     upgraded: OnUpgrade,
 }
 
 impl Handshake {
+    /// Takes the handshake out of a request; `cors`: which pages may open one.
+    ///
     /// # Errors
     /// 426 where the request is no upgrade, 400 for one without a key, 403 for a page of a foreign origin.
-    pub(crate) fn of(state: &State, request: &mut Request) -> Result<Handshake> {
+    pub fn of(cors: &Cors, request: &mut Request) -> Result<Handshake> {
         let has = |name: HeaderName, token: &str| {
             let listed = request.header(name).unwrap_or_default();
             listed.split(',').any(|listed| listed.trim().eq_ignore_ascii_case(token))
@@ -65,24 +68,24 @@ impl Handshake {
         let is_upgrade = asks && has(header::UPGRADE, "websocket") && has(header::CONNECTION, "upgrade");
         if !is_upgrade || request.header(header::SEC_WEBSOCKET_VERSION) != Some("13") {
             let reason = "feed=websocket is answered to a WebSocket's handshake, GET in HTTP/1.1, version 13";
-            return Err(Failure::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
+            return Err(Refused::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
         }
         // Browsers let any page open a WebSocket, with the user's credentials, and to this machine.
-        if !state.cors.is_own_or_allowed(&request.headers) {
-            return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
+        if !cors.is_own_or_allowed(&request.headers) {
+            return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
         }
         let key = request.header(header::SEC_WEBSOCKET_KEY).unwrap_or_default();
         if STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
-            return Err(Failure::bad_request("Sec-WebSocket-Key must be 16 bytes in base64"));
+            return Err(Refused::bad_request("Sec-WebSocket-Key must be 16 bytes in base64"));
         }
         let accept = STANDARD.encode(Sha1::new().chain_update(key).chain_update(HANDSHAKE).finalize());
-        let no_upgrade = || Failure::bad_request("The connection cannot be upgraded");
+        let no_upgrade = || Refused::bad_request("The connection cannot be upgraded");
         let upgraded = request.upgrade.take().ok_or_else(no_upgrade)?;
         Ok(Handshake { accept, upgraded })
     }
 
     /// 101 in the place of a stream of lines, which go over the socket then.
-    pub(crate) fn answer(self, mut reply: Reply) -> Reply {
+    pub fn answer(self, mut reply: Reply) -> Reply {
         let body = std::mem::replace(&mut reply.body, ReplyBody::Full(None));
         let ReplyBody::Stream(pieces) = body else { return reply };
         crate::tracked::spawn(async move {

@@ -1,7 +1,7 @@
 //! The built server under 32 writers and 200 followers, killed and started again in the middle: see `torture`.
 //! `FLATBED_TEST_SECONDS` says for how long.
 
-#[path = "../../../http/tests/torture/mod.rs"]
+#[path = "../../../couch/tests/torture/mod.rs"]
 mod torture;
 
 use std::net::SocketAddr;

@@ -1,19 +1,19 @@
 //! Multipart bodies (RFC 2046), both ways: which form a client is answered in, and the boundaries.
 
-pub(crate) mod parts;
-pub(crate) mod read;
-pub(crate) mod write;
+mod parts;
+mod read;
+
+pub use parts::Parts;
+pub use read::{Event, MultipartError, PartHeaders};
 
 use hyper::{HeaderMap, header};
-
-use crate::error::Result;
 
 /// The longest boundary of RFC 2046, 5.1.1.
 const BOUNDARY_BYTES_MAX: usize = 70;
 
 /// Whether the `Accept` header takes a media type such as `multipart/mixed`, by CouchDB's rule: any entry of it that
 /// means the type is enough, `*/*` and no header mean all, and only the type's or its family's own `q=0` takes it away.
-pub(crate) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let Some(accept) = headers.get(header::ACCEPT) else { return true };
     let Ok(accept) = accept.to_str() else { return false };
     let family = format!("{}/*", kind.split('/').next().unwrap_or_default());
@@ -32,13 +32,8 @@ pub(crate) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     is_taken
 }
 
-/// A boundary that nobody can have put into a document.
-pub(crate) fn new_boundary() -> Result<String> {
-    crate::ids::random()
-}
-
 /// The boundary that a `Content-Type` names, if it is of this media type and names one that can be.
-pub(crate) fn boundary_of<'h>(content_type: &'h str, kind: &str) -> Option<&'h str> {
+pub fn boundary_of<'h>(content_type: &'h str, kind: &str) -> Option<&'h str> {
     let (of, parameters) = content_type.split_once(';')?;
     if !of.trim().eq_ignore_ascii_case(kind) {
         return None;
@@ -49,12 +44,12 @@ pub(crate) fn boundary_of<'h>(content_type: &'h str, kind: &str) -> Option<&'h s
 }
 
 /// Whether a `Content-Type` is of this media type, whatever its parameters.
-pub(crate) fn is_kind(content_type: &str, kind: &str) -> bool {
+pub fn is_kind(content_type: &str, kind: &str) -> bool {
     content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind)
 }
 
 /// A parameter of a header's value, without its quotes. What is escaped in them stays escaped.
-pub(crate) fn parameter<'h>(parameters: &'h str, name: &str) -> Option<&'h str> {
+pub fn parameter<'h>(parameters: &'h str, name: &str) -> Option<&'h str> {
     let mut rest = parameters;
     loop {
         let (found, value) = rest.split_once('=')?;

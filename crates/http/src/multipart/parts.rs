@@ -1,47 +1,55 @@
 //! A request's multipart body, part by part, with a place for the data of each.
 
-use flatbed_layer::Uploaded;
+use std::ops::DerefMut;
+
 use hyper::{StatusCode, header};
 
-use crate::arriving::{Gathering, Uploading};
-use crate::attached::Uploads;
-use crate::error::{Failure, Result};
+use crate::arriving::Gathering;
+use crate::body_memory::Body;
 use crate::multipart::boundary_of;
 use crate::multipart::read::{Event, MultipartError, Parser, PartHeaders};
-use crate::request::{Body, Request};
+use crate::refused::{Refused, Result};
+use crate::request::Request;
 
-impl From<MultipartError> for Failure {
+impl From<MultipartError> for Refused {
     fn from(error: MultipartError) -> Self {
-        Failure::bad_request(error.to_string())
+        Refused::bad_request(error.to_string())
     }
 }
 
-/// A request's multipart body.
-pub(crate) struct Parts<'r> {
-    request: &'r mut Request,
+/// A request's multipart body; `R` is what the surface keeps the request in.
+#[derive(Debug)]
+pub struct Parts<'r, R> {
+    request: &'r mut R,
     parser: Parser,
 }
 
-impl<'r> Parts<'r> {
+impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
+    /// Begins to read `request`'s body, said to be of the media type `kind`.
+    ///
+    /// # Errors
     /// 400 without a boundary, 415 for a body that is compressed as a whole.
-    pub(crate) fn new(request: &'r mut Request, kind: &str) -> Result<Parts<'r>> {
+    pub fn new(request: &'r mut R, kind: &str) -> Result<Parts<'r, R>> {
         if !matches!(request.header(header::CONTENT_ENCODING).map(str::trim), None | Some("" | "identity")) {
             let reason = "A multipart body is not compressed as a whole";
-            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
+            return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
         }
         let boundary = boundary_of(request.header(header::CONTENT_TYPE).unwrap_or_default(), kind);
-        let missing = || Failure::bad_request(format!("Content-Type {kind} needs a boundary"));
+        let missing = || Refused::bad_request(format!("Content-Type {kind} needs a boundary"));
         let parser = Parser::new(boundary.ok_or_else(missing)?);
         Ok(Parts { request, parser })
     }
 
     /// The request whose body this is.
-    pub(crate) fn request(&self) -> &Request {
+    pub fn request(&self) -> &R {
         self.request
     }
 
     /// What comes next; nothing is asked for behind [`Event::End`].
-    pub(crate) async fn next(&mut self) -> Result<Event> {
+    ///
+    /// # Errors
+    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    pub async fn next(&mut self) -> Result<Event> {
         loop {
             if let Some(event) = self.parser.next()? {
                 return Ok(event);
@@ -52,7 +60,10 @@ impl<'r> Parts<'r> {
     }
 
     /// The next part's headers; `None` at the end.
-    pub(crate) async fn part(&mut self) -> Result<Option<PartHeaders>> {
+    ///
+    /// # Errors
+    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    pub async fn part(&mut self) -> Result<Option<PartHeaders>> {
         match self.next().await? {
             Event::Part(headers) => Ok(Some(headers)),
             _ => Ok(None),
@@ -60,7 +71,10 @@ impl<'r> Parts<'r> {
     }
 
     /// More of the part's data; `None` at its end.
-    pub(crate) async fn data(&mut self) -> Result<Option<bytes::Bytes>> {
+    ///
+    /// # Errors
+    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    pub async fn data(&mut self) -> Result<Option<bytes::Bytes>> {
         match self.next().await? {
             Event::Data(bytes) => Ok(Some(bytes)),
             _ => Ok(None),
@@ -68,13 +82,19 @@ impl<'r> Parts<'r> {
     }
 
     /// Passes over the part's data.
-    pub(crate) async fn skip(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    pub async fn skip(&mut self) -> Result<()> {
         while self.data().await?.is_some() {}
         Ok(())
     }
 
     /// All of the part's data, within the bounds of a body.
-    pub(crate) async fn text(&mut self) -> Result<Body> {
+    ///
+    /// # Errors
+    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    pub async fn text(&mut self) -> Result<Body> {
         let mut text = Gathering::new(&self.request.body, None);
         while let Some(bytes) = self.data().await? {
             text.push(&bytes).await?;
@@ -83,7 +103,10 @@ impl<'r> Parts<'r> {
     }
 
     /// All of the part's data; `None` where it is longer than this, which is not read to its end then.
-    pub(crate) async fn short_text(&mut self, bytes_max: usize) -> Result<Option<Vec<u8>>> {
+    ///
+    /// # Errors
+    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    pub async fn short_text(&mut self, bytes_max: usize) -> Result<Option<Vec<u8>>> {
         let mut text = Vec::new();
         while let Some(bytes) = self.data().await? {
             if text.len() + bytes.len() > bytes_max {
@@ -92,15 +115,5 @@ impl<'r> Parts<'r> {
             text.extend_from_slice(&bytes);
         }
         Ok(Some(text))
-    }
-
-    /// Uploads the part's data.
-    pub(crate) async fn upload(&mut self, uploads: &mut Uploads, kind: &str, is_gzip: bool) -> Result<Uploaded> {
-        let mut uploading = Uploading::new(kind, is_gzip);
-        while let Some(bytes) = self.data().await? {
-            uploading.add(bytes, &self.request.body, uploads).await?;
-            uploads.renew().await?;
-        }
-        uploading.finish(uploads).await
     }
 }

@@ -20,18 +20,21 @@ const PADDING_BYTES_MAX: usize = 128;
 
 /// What is wrong with a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MultipartError {
+pub enum MultipartError {
+    /// There is none at the beginning.
     #[error("The multipart body has no boundary where one must be")]
     NoBoundary,
+    /// A part's headers.
     #[error("The headers of a part of the multipart body are too long or cannot be read")]
     Headers,
+    /// There is no end.
     #[error("The multipart body ends before its last boundary")]
     BrokenOff,
 }
 
 /// What a body has next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// A part begins.
     Part(PartHeaders),
     /// More of its data; never empty.
@@ -44,15 +47,16 @@ pub(crate) enum Event {
 
 /// The headers of a part, names in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct PartHeaders(Vec<(String, String)>);
+pub struct PartHeaders(Vec<(String, String)>);
 
 impl PartHeaders {
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    /// A header's value, by its name in lower case.
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     /// A parameter of `Content-Disposition`, such as `filename`.
-    pub(crate) fn disposition(&self, name: &str) -> Option<&str> {
+    pub fn disposition(&self, name: &str) -> Option<&str> {
         let (_, parameters) = self.get("content-disposition")?.split_once(';')?;
         parameter(parameters, name)
     }

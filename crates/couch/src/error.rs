@@ -1,0 +1,154 @@
+//! The one place where what went wrong becomes a status and CouchDB's `{"error","reason"}`.
+
+use flatbed_http::Refused;
+use flatbed_http::multipart::MultipartError;
+use flatbed_layer::{Error as LayerError, RevId};
+use hyper::StatusCode;
+
+/// FoundationDB's `transaction_too_large`.
+const TRANSACTION_TOO_LARGE: i32 = 2101;
+
+/// What a handler answers instead of a reply.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{status} {error}: {reason}")]
+pub(crate) struct Failure {
+    /// 4xx or 5xx.
+    pub(crate) status: StatusCode,
+    /// CouchDB's word.
+    pub(crate) error: &'static str,
+    /// For people.
+    pub(crate) reason: String,
+    /// The methods of an `allow` header, with 405.
+    pub(crate) allow: Option<&'static str>,
+}
+
+/// Result of a handler.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// Any failure.
+    pub(crate) fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
+        Failure { status, error, reason: reason.into(), allow: None }
+    }
+
+    /// 400 `bad_request`.
+    pub(crate) fn bad_request(reason: impl Into<String>) -> Self {
+        Failure::new(StatusCode::BAD_REQUEST, "bad_request", reason)
+    }
+
+    /// 400 `query_parse_error`.
+    pub(crate) fn query(reason: impl Into<String>) -> Self {
+        Failure::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
+    }
+
+    /// 404 `not_found`.
+    pub(crate) fn not_found(reason: impl Into<String>) -> Self {
+        Failure::new(StatusCode::NOT_FOUND, "not_found", reason)
+    }
+
+    /// 405 with the methods that there are, such as `GET,HEAD`.
+    pub(crate) fn method(allow: &'static str) -> Self {
+        let reason = format!("Only {allow} allowed");
+        Failure { allow: Some(allow), ..Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason) }
+    }
+
+    /// 501: CouchDB has it, this version does not.
+    pub(crate) fn not_implemented(what: &str) -> Self {
+        let reason = format!("{what}: not in this version of Flatbed.");
+        Failure::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
+    }
+
+    /// 401 `unauthorized`.
+    pub(crate) fn unauthorized(reason: &str) -> Self {
+        Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", reason)
+    }
+
+    /// CouchDB's answer to any text that is not JSON.
+    pub(crate) fn invalid_json() -> Self {
+        Failure::bad_request("invalid UTF-8 JSON")
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        let Refused { status, error, reason } = refused;
+        Failure { status, error, reason, allow: None }
+    }
+}
+
+impl From<MultipartError> for Failure {
+    fn from(error: MultipartError) -> Self {
+        Failure::bad_request(error.to_string())
+    }
+}
+
+impl From<LayerError> for Failure {
+    fn from(error: LayerError) -> Self {
+        let reason = error.to_string();
+        match error {
+            LayerError::DatabaseNotFound | LayerError::DocumentNotFound(_) | LayerError::AttachmentNotFound => {
+                Failure::not_found(reason)
+            }
+            LayerError::MissingStub { .. } => Failure::new(StatusCode::PRECONDITION_FAILED, "missing_stub", reason),
+            LayerError::AttachmentTooLarge { bytes_max } => {
+                let reason = format!("attachments are larger than {bytes_max} bytes");
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
+            }
+            LayerError::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            LayerError::Unauthorized(_) => Failure::unauthorized(&reason),
+            LayerError::ValidationFailed { error: error @ "service_unavailable", .. } => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, error, reason)
+            }
+            LayerError::ValidationFailed { error, .. } => {
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error, reason)
+            }
+            // A replicator takes it as the refusal of this one document, and goes on.
+            LayerError::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            // Replicators send half of it then.
+            LayerError::TooManyEdits => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason),
+            LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
+            LayerError::IllegalDatabaseName(_) => {
+                Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason)
+            }
+            LayerError::Conflict => Failure::new(StatusCode::CONFLICT, "conflict", reason),
+            LayerError::InvalidDocument { error, .. } => Failure::new(StatusCode::BAD_REQUEST, error, reason),
+            LayerError::InvalidSetting(_)
+            | LayerError::InvalidRevision
+            | LayerError::InvalidSequence
+            | LayerError::InvalidAttachment => Failure::bad_request(reason),
+            LayerError::DocumentTooLarge { .. } => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "document_too_large", reason)
+            }
+            LayerError::ShuttingDown | LayerError::UploadSwept => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
+            }
+            // No retry makes it smaller.
+            LayerError::Storage(code) if code.code() == TRANSACTION_TOO_LARGE => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+            }
+            LayerError::FormatTooNew { .. } => {
+                tracing::error!(error = reason, "data of a newer version");
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "format_too_new", reason)
+            }
+            LayerError::FormatTooOld { .. } => {
+                tracing::error!(error = reason, "data of an older version");
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "format_too_old", reason)
+            }
+            LayerError::Renewing => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
+            LayerError::Storage(_) => {
+                tracing::warn!(error = reason, "the storage did not answer");
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
+            // What is wrong inside is told to the log, not to the client.
+            other => {
+                tracing::error!(error = %other, "internal error");
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
+            }
+        }
+    }
+}
+
+/// A revision id from a client.
+pub(crate) fn parse_rev(text: &str) -> Result<RevId> {
+    text.parse().map_err(|_| Failure::bad_request("Invalid rev format"))
+}

@@ -1,0 +1,246 @@
+//! What functions of design documents are told of requests, and how their failures are answered.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flatbed_auth::Principal;
+use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
+use flatbed_layer::{
+    Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Room, User, Validate, Validator,
+    Writing, json,
+};
+use hyper::StatusCode;
+use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
+
+use crate::error::Failure;
+use crate::json_out;
+use crate::query::decode;
+use crate::request::Request;
+use crate::state::State;
+
+/// What `_security` is where nobody has set it: administrators only.
+pub(crate) const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
+
+/// Who asks.
+fn user(principal: &Principal) -> User {
+    let roles = if principal.is_admin { vec!["_admin".to_owned()] } else { Vec::new() };
+    User { name: principal.name.clone(), roles }
+}
+
+/// Who asks, as JSON text: `userCtx`.
+fn user_context(user: &User, database: &str) -> String {
+    let mut out = b"{\"db\":".to_vec();
+    json_out::string(database, &mut out);
+    out.extend_from_slice(b",\"name\":");
+    json_out::string_or_null(user.name.as_deref(), &mut out);
+    out.extend_from_slice(b",\"roles\":[");
+    for (at, role) in user.roles.iter().enumerate() {
+        json_out::comma(at, &mut out);
+        json_out::string(role, &mut out);
+    }
+    out.extend_from_slice(b"]}");
+    text(out)
+}
+
+/// A database that is written to for a request.
+pub(crate) fn written_by(state: &State, request: &Request, name: &str) -> Database {
+    state.layer.database(name, user(&request.principal))
+}
+
+/// The request as JSON text: what of CouchDB's request object is known here. Credentials are nobody's business.
+pub(crate) fn request(request: &Request, database: &str, security: &[u8]) -> String {
+    let mut out = b"{\"id\":null,".to_vec();
+    json_out::member("method", request.method.as_str(), &mut out);
+    let raw = request.uri.path_and_query().map_or("/", |path| path.as_str());
+    out.push(b',');
+    json_out::member("raw_path", raw, &mut out);
+    let parts = request.uri.path().split('/').filter(|part| !part.is_empty());
+    let parts: Vec<String> = parts.filter_map(|part| decode(part).ok()).collect();
+    for name in ["requested_path", "path"] {
+        out.push(b',');
+        json_out::string(name, &mut out);
+        out.extend_from_slice(b":[");
+        for (at, part) in parts.iter().enumerate() {
+            json_out::comma(at, &mut out);
+            json_out::string(part, &mut out);
+        }
+        out.push(b']');
+    }
+    out.extend_from_slice(b",\"query\":");
+    members(request.query.pairs(), &mut out);
+    out.extend_from_slice(b",\"headers\":");
+    let secret = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE];
+    let told = request.headers.iter().filter(|(name, _)| !secret.contains(name));
+    members(told.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))), &mut out);
+    out.extend_from_slice(b",\"form\":{},\"cookie\":{},\"userCtx\":");
+    out.extend_from_slice(user_context(&user(&request.principal), database).as_bytes());
+    out.extend_from_slice(b",\"secObj\":");
+    out.extend_from_slice(security);
+    out.push(b'}');
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn members<'t>(pairs: impl Iterator<Item = (&'t str, &'t str)>, out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (at, (name, text)) in pairs.enumerate() {
+        json_out::comma(at, out);
+        json_out::member(name, text, out);
+    }
+    out.push(b'}');
+}
+
+/// Validates writes with the functions of design documents.
+pub struct Functions(pub Runner);
+
+impl Validate for Functions {
+    fn caller(&self) -> u64 {
+        self.0.caller().0
+    }
+
+    fn try_room(&self, database: &str, bytes: usize) -> Option<Room> {
+        self.0.try_room(database, bytes).map(|room| Box::new(room) as Room)
+    }
+
+    fn room<'a>(
+        &'a self,
+        database: &'a str,
+        bytes: usize,
+    ) -> Pin<Box<dyn Future<Output = flatbed_layer::Result<Room>> + Send + 'a>> {
+        Box::pin(async move {
+            let room = self.0.room(database, bytes, false).await.map_err(failed)?;
+            Ok(Box::new(room) as Room)
+        })
+    }
+
+    fn load(&self, design: &Document, database: &str) -> Arc<dyn Validator> {
+        let mut text = Vec::new();
+        json_out::document(design, &mut text);
+        let design = Design::new(database, String::from_utf8_lossy(&text).into_owned());
+        Arc::new(Loaded { runner: self.0.clone(), design })
+    }
+}
+
+struct Loaded {
+    runner: Runner,
+    design: Design,
+}
+
+impl Validator for Loaded {
+    fn validate<'a>(
+        &'a self,
+        write: Writing<'a>,
+    ) -> Pin<Box<dyn Future<Output = flatbed_layer::Result<()>> + Send + 'a>> {
+        Box::pin(async move {
+            let document = edited(write.edit, write.old);
+            let old = write.old.map_or_else(
+                || "null".to_owned(),
+                |old| {
+                    let mut out = Vec::new();
+                    json_out::document(old, &mut out);
+                    text(out)
+                },
+            );
+            let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
+            let (caller, user) = (Caller(write.caller), user_context(write.user, write.database));
+            let write = Validation { document: &document, old: &old, user: &user, security: &security };
+            self.runner.validate(&self.design, caller, &write).await.map_err(failed)
+        })
+    }
+}
+
+fn failed(error: Error) -> LayerError {
+    match error {
+        Error::Forbidden(reason) => LayerError::Forbidden(reason),
+        Error::Unauthorized(reason) => LayerError::Unauthorized(reason),
+        Error::Missing => {
+            let reason = "validate_doc_update is no function".to_owned();
+            LayerError::ValidationFailed { error: "compilation_error", reason }
+        }
+        error => {
+            let Failure { error, reason, .. } = error.into();
+            LayerError::ValidationFailed { error, reason }
+        }
+    }
+}
+
+/// Written as JSON, without a copy.
+fn text(out: Vec<u8>) -> String {
+    String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// An edit as the document that it would make, in JSON text. As in CouchDB `_rev` is that of the revision below it where the
+/// new one is yet to be named.
+fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
+    let mut out = b"{\"_id\":".to_vec();
+    json_out::string(&edit.id, &mut out);
+    let line: &[RevId] = match (&edit.history, &edit.parent) {
+        (Some(history), _) => history,
+        (None, parent) => parent.as_slice(),
+    };
+    if let Some(first) = line.first() {
+        out.extend_from_slice(b",\"_rev\":");
+        json_out::rev(first, &mut out);
+    }
+    if edit.deleted {
+        out.extend_from_slice(b",\"_deleted\":true");
+    }
+    let mut body = Vec::new();
+    json::write(&edit.body, &mut body);
+    if let Some(members) = body.get(1..body.len().saturating_sub(1)).filter(|members| !members.is_empty()) {
+        out.push(b',');
+        out.extend_from_slice(members);
+    }
+    out.extend_from_slice(b",\"_revisions\":{\"start\":");
+    json_out::number(line.first().map_or(0, RevId::generation), &mut out);
+    out.extend_from_slice(b",\"ids\":[");
+    for (at, rev) in line.iter().enumerate() {
+        json_out::comma(at, &mut out);
+        json_out::string(&rev.hash_text(), &mut out);
+    }
+    out.extend_from_slice(b"]}");
+    if !edit.attachments.is_empty() {
+        out.extend_from_slice(b",\"_attachments\":{");
+        for (at, (name, attachment)) in edit.attachments.iter().enumerate() {
+            json_out::comma(at, &mut out);
+            let there = |found: &&Attachment| found.name == *name;
+            match attachment {
+                AttachmentEdit::Copy(attachment) => json_out::attachment(attachment, "stub", false, &mut out),
+                AttachmentEdit::Data { content_type, .. } => {
+                    json_out::string(name, &mut out);
+                    out.extend_from_slice(b":{");
+                    json_out::member("content_type", content_type, &mut out);
+                    out.extend_from_slice(b",\"stub\":true}");
+                }
+                AttachmentEdit::Stub { .. } => match old.and_then(|old| old.attachments.iter().find(there)) {
+                    Some(attachment) => json_out::attachment(attachment, "stub", false, &mut out),
+                    None => {
+                        json_out::string(name, &mut out);
+                        out.extend_from_slice(b":{\"stub\":true}");
+                    }
+                },
+            }
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+    text(out)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let reason = error.to_string();
+        let internal = |word| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, word, reason.clone());
+        match error {
+            Error::Forbidden(reason) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            Error::Unauthorized(reason) => Failure::unauthorized(&reason),
+            Error::Missing => Failure::not_found(reason),
+            Error::Compilation(_) => internal("compilation_error"),
+            Error::Thrown { .. } => internal("unknown_error"),
+            Error::TimedOut(_) => internal("timeout"),
+            Error::OutOfResources => internal("os_process_error"),
+            Error::Busy | Error::Refused => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
+        }
+    }
+}

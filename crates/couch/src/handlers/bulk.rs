@@ -1,0 +1,141 @@
+//! Many documents in one request.
+
+use flatbed_http::Reply;
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{Database, Edit, Error as LayerError, Updated};
+use hyper::{Method, StatusCode};
+
+use crate::attached::Uploads;
+use crate::error::{Failure, Result};
+use crate::functions::written_by;
+use crate::handlers::document::edit_from;
+use crate::handlers::local::{self, LOCAL};
+use crate::json_out;
+use crate::request::{Body, Request};
+use crate::state::State;
+
+pub(crate) async fn json_body(request: &mut Request) -> Result<Body> {
+    if request.method != Method::POST {
+        request.skip_body().await;
+        return Err(Failure::method("POST"));
+    }
+    if let Err(failure) = request.require_json() {
+        request.skip_body().await;
+        return Err(failure.into());
+    }
+    Ok(request.read_body().await?)
+}
+
+/// A JSON object's members.
+pub(crate) fn object<'b>(bytes: &'b [u8]) -> Result<Value<'b>> {
+    match json::parse(bytes, &Limits::default()) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err(Failure::bad_request("Request body must be a JSON object")),
+        Err(_) => Err(Failure::invalid_json()),
+    }
+}
+
+/// Takes a member out of an object.
+pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
+    match value {
+        Value::Object(members) => members.into_iter().find(|(found, _)| found == name).map(|(_, value)| value),
+        _ => None,
+    }
+}
+
+/// Entries of a list that a request may have, where each is worked on by itself.
+pub(crate) const ENTRIES_MAX: usize = 100_000;
+
+/// 413 for a list of more than [`ENTRIES_MAX`].
+pub(crate) fn too_many(what: &str) -> Failure {
+    let reason = format!("at most {ENTRIES_MAX} {what} in a request");
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+}
+
+/// An edit and what became of it.
+type Written<'e> = (Edit<'e>, flatbed_layer::Result<Updated>);
+
+/// Writes documents, local ones among them: these come last, and many of them go together, wherever they stand.
+async fn write<'e>(database: &Database, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
+    if !edits.iter().any(|edit| edit.id.starts_with(LOCAL)) {
+        let results = database.bulk_update(&edits).await?;
+        return Ok(edits.into_iter().zip(results).collect());
+    }
+    let is_local = |(_, edit): &(usize, Edit<'e>)| edit.id.starts_with(LOCAL);
+    let (locals, others): (Vec<_>, Vec<_>) = edits.into_iter().enumerate().partition(is_local);
+    let (places, others): (Vec<usize>, Vec<Edit<'e>>) = others.into_iter().unzip();
+    let results = database.bulk_update(&others).await?;
+    let mut written: Vec<(usize, Written<'e>)> = places.into_iter().zip(others.into_iter().zip(results)).collect();
+    let results = local::edit(database, &locals.iter().map(|(_, edit)| edit).collect::<Vec<_>>()).await?;
+    written.extend(locals.into_iter().zip(results).map(|((place, edit), result)| (place, (edit, result))));
+    written.sort_unstable_by_key(|(place, _)| *place);
+    Ok(written.into_iter().map(|(_, written)| written).collect())
+}
+
+pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let body = json_body(&mut request).await?;
+    let value = object(&body.bytes)?;
+    let new_edits = match value.get("new_edits") {
+        None | Some(Value::Bool(true)) => true,
+        Some(Value::Bool(false)) => false,
+        Some(_) => return Err(Failure::bad_request("`new_edits` parameter must be a boolean.")),
+    };
+    let docs = match take(value, "docs") {
+        None => return Err(Failure::bad_request("POST body must include `docs` parameter.")),
+        Some(Value::Array(docs)) => docs,
+        Some(_) => return Err(Failure::bad_request("`docs` parameter must be an array.")),
+    };
+    let database = written_by(state, &request, name);
+    let mut uploads = Uploads::new(&database);
+    let mut edits = Vec::with_capacity(docs.len());
+    for doc in docs {
+        let (mut edit, written): (Edit<'_>, _) = edit_from(doc, None, new_edits)?;
+        if !written.is_empty() {
+            edit.attachments = uploads.edits(written, |_| None).await?;
+        }
+        if edit.id.is_empty() {
+            edit.id = state.uuids.next()?.into();
+        }
+        edits.push(edit);
+    }
+    let results = write(&database, edits).await?;
+    // What another replica sends may be known already, and its data with it.
+    if new_edits && results.iter().all(|(_, result)| result.is_ok()) {
+        uploads.taken();
+    }
+    // CouchDB refuses the whole request for a stub that has nothing behind it.
+    let missing_stub = |(_, result): &&Written<'_>| matches!(result, Err(LayerError::MissingStub { .. }));
+    if let Some((_, Err(error))) = results.iter().find(missing_stub) {
+        return Err(error.clone().into());
+    }
+    let mut out = Vec::with_capacity(100 * results.len() + 2);
+    out.push(b'[');
+    let mut written = 0;
+    for (edit, result) in results {
+        // Of what comes from another replica only failures are told.
+        if result.is_ok() && !new_edits {
+            continue;
+        }
+        json_out::comma(written, &mut out);
+        written += 1;
+        match result {
+            Ok(Updated { rev }) => json_out::written(&edit.id, &rev, &mut out),
+            Err(error) => {
+                let failure = Failure::from(error);
+                out.extend_from_slice(b"{\"id\":");
+                json_out::string(&edit.id, &mut out);
+                if let Some(rev) = edit.history.as_ref().and_then(|history| history.first()) {
+                    out.extend_from_slice(b",\"rev\":");
+                    json_out::rev(rev, &mut out);
+                }
+                out.push(b',');
+                json_out::member("error", failure.error, &mut out);
+                out.push(b',');
+                json_out::member("reason", &failure.reason, &mut out);
+                out.push(b'}');
+            }
+        }
+    }
+    out.push(b']');
+    Ok(Reply::json(StatusCode::CREATED, out))
+}

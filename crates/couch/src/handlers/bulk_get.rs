@@ -1,0 +1,468 @@
+//! `_bulk_get`: revisions of many documents.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_layer::json::Value;
+use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, RevId};
+use hyper::{StatusCode, header};
+
+use crate::attached::{self, ATTS_SINCE_MAX, Part, Show};
+use crate::error::{Failure, Result};
+use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, take, too_many};
+use crate::json_out;
+use crate::multipart::{accepts, new_boundary};
+use crate::related::{header_text, related};
+use crate::reply::{Interrupted, page_bytes};
+use crate::request::{Body, Request};
+use crate::state::State;
+
+/// Documents that are asked for at once; the layer gives back as many as fit.
+const READ_AT_ONCE: usize = 100;
+
+/// Answers up to about this long are not streamed.
+const WHOLE_BYTES_MAX: usize = 256 * 1024;
+
+/// What one entry asks for. It may take many times what the entry does, and is made when its turn has come.
+enum Wanted {
+    Document {
+        id: String,
+        options: GetOptions,
+        /// What the entry itself says of attachments.
+        show: Option<Arc<Show>>,
+    },
+    /// The id and revision as far as there are any, and what is wrong.
+    Nonsense { id: Option<String>, rev: Option<String>, reason: &'static str },
+}
+
+impl Wanted {
+    fn new(doc: &Value<'_>, revs: bool, latest: bool, show: &Show) -> Wanted {
+        let Some(id) = doc.get("id").and_then(Value::as_str) else {
+            return Wanted::Nonsense { id: None, rev: None, reason: "document must be a JSON object" };
+        };
+        let id = id.to_owned();
+        let since = match doc.get("atts_since") {
+            None => Some(HashSet::new()),
+            Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
+                let reason = "atts_since has too many revisions";
+                return Wanted::Nonsense { id: Some(id), rev: None, reason };
+            }
+            Some(Value::Array(revs)) => {
+                revs.iter().map(|rev| rev.as_str()?.parse().ok()).collect::<Option<HashSet<RevId>>>()
+            }
+            Some(_) => {
+                let reason = "att_since value must be array of revs.";
+                return Wanted::Nonsense { id: Some(id), rev: None, reason };
+            }
+        };
+        let Some(since) = since else {
+            return Wanted::Nonsense { id: Some(id), rev: None, reason: "Invalid rev format" };
+        };
+        let own = Some(since).filter(|since| !since.is_empty());
+        let own = own.map(|since| Arc::new(Show { data: true, since: Some(since), encoding: show.encoding }));
+        // They tell which of the revisions that the client has is an ancestor.
+        let revs = revs || own.is_some();
+        match doc.get("rev").map(Value::as_str) {
+            // Without a revision the leaves are meant, be they tombstones.
+            None => {
+                let options = GetOptions { revs, tombstone: true, ..GetOptions::default() };
+                Wanted::Document { id, options, show: own }
+            }
+            Some(rev) => match rev.map(str::parse) {
+                Some(Ok(rev)) => {
+                    let options = GetOptions { rev: Some(rev), revs, latest, ..GetOptions::default() };
+                    Wanted::Document { id, options, show: own }
+                }
+                _ => Wanted::Nonsense { id: Some(id), rev: rev.map(str::to_owned), reason: "Invalid rev format" },
+            },
+        }
+    }
+}
+
+pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let Body { bytes, memory } = json_body(&mut request).await?;
+    let Some(Value::Array(docs)) = take(object(&bytes)?, "docs") else {
+        return Err(Failure::bad_request("Missing JSON list of 'docs'."));
+    };
+    for name in ["open_revs", "new_edits", "w", "rev", "atts_since"] {
+        if request.query.get(name).is_some() {
+            return Err(Failure::bad_request(format!("\"{name}\" query parameter is not acceptable")));
+        }
+    }
+    let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
+    let show = Show::new(&request.query)?;
+    if docs.len() > ENTRIES_MAX {
+        return Err(too_many("docs"));
+    }
+    let docs = docs.into_iter().map(Value::into_owned).collect();
+    drop(bytes);
+    let form = Form::of(&request)?;
+    let database = state.layer.reader(name);
+    let mut walk = BulkGet { database, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
+    walk.database.exists().await?;
+    let pages = Pages::new(true);
+    let mut out = if walk.form.is_json() { b"{\"results\":[".to_vec() } else { Vec::new() };
+    let mut room = first_room(&pages).await?;
+    let mut waiting = Vec::new();
+    while waiting.is_empty() && out.len() < WHOLE_BYTES_MAX {
+        let (texts, is_more) = walk.next().await?;
+        // Neither attachments nor large documents are gathered in memory.
+        let bytes = texts.iter().map(Text::bytes).sum::<usize>();
+        let is_whole = walk.form.is_json() && out.len() + bytes <= WHOLE_BYTES_MAX;
+        if !is_whole || texts.iter().any(|text| text.has_data(&walk.show)) {
+            shrink(&mut room, out.len() + bytes);
+            waiting = texts;
+        } else {
+            texts.into_iter().for_each(|text| text.write(&walk, &mut out));
+        }
+        if !is_more {
+            break;
+        }
+    }
+    if walk.is_done() && waiting.is_empty() {
+        out.extend_from_slice(b"]}");
+        return Ok(Reply::json(StatusCode::OK, out));
+    }
+    let (mut reply, mut sender) = Reply::stream();
+    if let Form::Multipart { kind, outer } = &walk.form {
+        reply.header(header::CONTENT_TYPE, &format!("{kind}; boundary=\"{outer}\""));
+        reply.headers.remove(header::CACHE_CONTROL);
+    }
+    sender.buffer = out;
+    spawn(async move {
+        let _memory = memory;
+        let mut room = room;
+        for text in waiting {
+            if text.send(&walk, &mut sender).await.is_err() {
+                return;
+            }
+        }
+        loop {
+            if sender.flush().await.is_err() {
+                return;
+            }
+            // Given up and waited for again, so that others have their turn.
+            drop(room);
+            room = match sender.page_room(&pages).await {
+                Ok(room) => room,
+                Err(Gone) => return,
+            };
+            let (texts, is_more) = match walk.next().await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!(%error, "a _bulk_get broke off");
+                    return;
+                }
+            };
+            shrink(&mut room, texts.iter().map(Text::bytes).sum());
+            for text in texts {
+                if text.send(&walk, &mut sender).await.is_err() {
+                    return;
+                }
+            }
+            if !is_more {
+                break;
+            }
+        }
+        drop(room);
+        match &walk.form {
+            Form::Json => sender.buffer.extend_from_slice(b"]}\n"),
+            // CouchDB closes only what it has opened.
+            Form::Multipart { .. } if walk.docs.is_empty() => {}
+            Form::Multipart { outer, .. } => sender.buffer.extend_from_slice(format!("\r\n--{outer}--\r\n").as_bytes()),
+        }
+        let _ = sender.finish().await;
+    });
+    Ok(reply)
+}
+
+/// The form of the answer.
+enum Form {
+    Json,
+    /// Each revision is a part, `multipart/related` itself if it has attachments.
+    Multipart {
+        kind: &'static str,
+        outer: String,
+    },
+}
+
+impl Form {
+    /// JSON wins over the others, as in CouchDB.
+    fn of(request: &Request) -> Result<Form> {
+        let takes = |kind: &str| accepts(&request.headers, kind);
+        let kinds = ["multipart/mixed", "multipart/related"];
+        match kinds.into_iter().find(|kind| takes(kind)) {
+            Some(kind) if !takes("application/json") => {
+                Ok(Form::Multipart { kind, outer: format!("--{}", new_boundary()?) })
+            }
+            _ => Ok(Form::Json),
+        }
+    }
+
+    fn is_json(&self) -> bool {
+        matches!(self, Form::Json)
+    }
+
+    /// What opens an entry.
+    fn begin(&self, at: usize, id: Option<&str>, out: &mut Vec<u8>) {
+        if self.is_json() {
+            json_out::comma(at, out);
+            out.extend_from_slice(b"{\"id\":");
+            json_out::string_or_null(id, out);
+            out.extend_from_slice(b",\"docs\":[");
+        }
+    }
+
+    /// What closes it.
+    fn end(&self, out: &mut Vec<u8>) {
+        if self.is_json() {
+            out.extend_from_slice(b"]}");
+        }
+    }
+
+    fn failed(&self, id: Option<&str>, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
+        self.begin_failure(out);
+        out.extend_from_slice(b"\"id\":");
+        json_out::string_or_null(id, out);
+        out.push(b',');
+        self.end_failure(rev, error, reason, out);
+    }
+
+    fn begin_failure(&self, out: &mut Vec<u8>) {
+        match self {
+            Form::Json => out.extend_from_slice(b"{\"error\":"),
+            Form::Multipart { outer, .. } => {
+                let head = format!("\r\n--{outer}\r\nContent-Type: application/json; error=\"true\"\r\n\r\n");
+                out.extend_from_slice(head.as_bytes());
+            }
+        }
+        out.push(b'{');
+    }
+
+    fn end_failure(&self, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"\"rev\":");
+        json_out::string_or_null(rev, out);
+        out.push(b',');
+        json_out::member("error", error, out);
+        out.push(b',');
+        json_out::member("reason", reason, out);
+        out.push(b'}');
+        if self.is_json() {
+            out.push(b'}');
+        }
+    }
+
+    fn missing(&self, id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {
+        let failure = Failure::from(flatbed_layer::Error::DocumentNotFound(reason));
+        match (self, rev) {
+            // CouchDB tells no id here.
+            (Form::Multipart { .. }, Some(rev)) => {
+                self.begin_failure(out);
+                self.end_failure(Some(&rev.to_string()), failure.error, &failure.reason, out);
+            }
+            _ => {
+                let rev = rev.map_or("undefined".to_owned(), ToString::to_string);
+                self.failed(Some(id), Some(&rev), failure.error, &failure.reason, out);
+            }
+        }
+    }
+}
+
+/// A piece of the answer.
+enum Text {
+    Bytes(Vec<u8>),
+    Document(Box<Document>, Option<Arc<Show>>),
+}
+
+impl Text {
+    /// Whether data of attachments may go with it, which is not gathered in memory.
+    fn has_data(&self, show: &Show) -> bool {
+        match self {
+            Text::Bytes(_) => false,
+            Text::Document(document, own) => own.as_deref().unwrap_or(show).data && !document.attachments.is_empty(),
+        }
+    }
+
+    /// What it takes in memory.
+    fn bytes(&self) -> usize {
+        match self {
+            Text::Bytes(bytes) => bytes.len(),
+            Text::Document(document, _) => page_bytes(1, std::iter::once(&**document)),
+        }
+    }
+
+    /// Writes what has no data of attachments.
+    fn write(&self, walk: &BulkGet, out: &mut Vec<u8>) {
+        match self {
+            Text::Bytes(bytes) => out.extend_from_slice(bytes),
+            Text::Document(document, own) => {
+                for part in attached::parts(document, own.as_deref().unwrap_or(&walk.show), walk.with_revisions) {
+                    match part {
+                        Part::Text(text) => out.extend_from_slice(&text),
+                        Part::Body => out.extend_from_slice(&document.body),
+                        Part::Data(_) | Part::Stored(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send(self, walk: &BulkGet, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
+        match (self, &walk.form) {
+            (Text::Bytes(bytes), _) => sender.buffer.extend_from_slice(&bytes),
+            (Text::Document(document, own), Form::Json) => {
+                let parts = attached::parts(&document, own.as_deref().unwrap_or(&walk.show), walk.with_revisions);
+                attached::send(&walk.database, &document, parts, sender).await?;
+            }
+            (Text::Document(document, own), Form::Multipart { outer, .. }) => {
+                let inner = format!("--{}", new_boundary().map_err(|_| Interrupted)?);
+                let related = related(&document, own.as_deref().unwrap_or(&walk.show), walk.with_revisions, &inner);
+                let head = match related.has_data {
+                    true => format!(
+                        "\r\n--{outer}\r\nX-Doc-Id: {}\r\nX-Rev-Id: {}\r\nContent-Type: multipart/related; boundary={inner}\r\n\r\n",
+                        header_text(&document.id),
+                        header_text(&document.rev.to_string()),
+                    ),
+                    false => format!("\r\n--{outer}\r\nContent-Type: application/json\r\n\r\n"),
+                };
+                sender.buffer.extend_from_slice(head.as_bytes());
+                attached::send(&walk.database, &document, related.parts, sender).await?;
+            }
+        }
+        Ok(sender.send_if_full().await?)
+    }
+}
+
+/// Gathers pieces.
+#[derive(Default)]
+struct Texts {
+    pieces: Vec<Text>,
+    /// What comes after them.
+    out: Vec<u8>,
+}
+
+impl Texts {
+    fn document(&mut self, document: Box<Document>, show: Option<&Arc<Show>>) {
+        self.pieces.push(Text::Bytes(std::mem::take(&mut self.out)));
+        self.pieces.push(Text::Document(document, show.cloned()));
+    }
+
+    fn finish(mut self) -> Vec<Text> {
+        self.pieces.push(Text::Bytes(self.out));
+        self.pieces
+    }
+
+    fn ok(&mut self, form: &Form, document: Box<Document>, show: Option<&Arc<Show>>) {
+        if form.is_json() {
+            self.out.extend_from_slice(b"{\"ok\":");
+            self.document(document, show);
+            self.out.push(b'}');
+        } else {
+            self.document(document, show);
+        }
+    }
+}
+
+/// A `_bulk_get` under way.
+struct BulkGet {
+    database: Reader,
+    docs: Vec<Value<'static>>,
+    at: usize,
+    /// Of an entry that means several leaves, how many are written.
+    leaves: Option<usize>,
+    show: Show,
+    with_revisions: bool,
+    latest: bool,
+    form: Form,
+}
+
+impl BulkGet {
+    fn is_done(&self) -> bool {
+        self.at == self.docs.len()
+    }
+
+    /// The entries at hand, so many at most.
+    fn wanted(&self, most: usize) -> Vec<Wanted> {
+        let docs = self.docs.iter().skip(self.at).take(most);
+        docs.map(|doc| Wanted::new(doc, self.with_revisions, self.latest, &self.show)).collect()
+    }
+
+    /// Reads some more; whether there is anything left behind it.
+    async fn next(&mut self) -> flatbed_layer::Result<(Vec<Text>, bool)> {
+        let mut texts = Texts::default();
+        match self.leaves {
+            _ if self.is_done() => {}
+            Some(from) => self.next_leaves(from, &mut texts).await?,
+            None => self.next_documents(&mut texts).await?,
+        }
+        Ok((texts.finish(), !self.is_done()))
+    }
+
+    async fn next_documents(&mut self, texts: &mut Texts) -> flatbed_layer::Result<()> {
+        let chunk = self.wanted(READ_AT_ONCE);
+        let requests: Vec<(String, GetOptions)> = chunk
+            .iter()
+            .filter_map(|wanted| match wanted {
+                Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
+                Wanted::Nonsense { .. } => None,
+            })
+            .collect();
+        let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
+        let mut found = found.into_iter();
+        for wanted in &chunk {
+            let out = &mut texts.out;
+            match wanted {
+                Wanted::Nonsense { id, rev, reason } => {
+                    self.form.begin(self.at, id.as_deref(), out);
+                    self.form.failed(id.as_deref(), rev.as_deref(), "bad_request", reason, out);
+                    self.form.end(out);
+                }
+                Wanted::Document { id, options, show } => match found.next() {
+                    // What was too much for one read is asked for again.
+                    None => break,
+                    Some(got) => {
+                        self.form.begin(self.at, Some(id), out);
+                        match got {
+                            Got::Several => {
+                                self.leaves = Some(0);
+                                break;
+                            }
+                            Got::Document(document) => texts.ok(&self.form, document, show.as_ref()),
+                            Got::Missing(reason) => self.form.missing(id, options.rev.as_ref(), reason, out),
+                        }
+                        self.form.end(&mut texts.out);
+                    }
+                },
+            }
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    /// Some leaves of the entry at hand.
+    async fn next_leaves(&mut self, from: usize, texts: &mut Texts) -> flatbed_layer::Result<()> {
+        let Some(Wanted::Document { id, options, show }) = self.wanted(1).pop() else { return Ok(()) };
+        let revs = options.rev.clone().map_or(OpenRevs::All, |rev| OpenRevs::Some(vec![rev]));
+        let (found, count) = self.database.open_revs(&id, &revs, from, true, &options).await?;
+        let is_empty = found.is_empty();
+        let mut written = from;
+        for revision in found {
+            if self.form.is_json() {
+                json_out::comma(written, &mut texts.out);
+            }
+            match revision {
+                Ok(document) => texts.ok(&self.form, Box::new(document), show.as_ref()),
+                Err(rev) => self.form.missing(&id, Some(&rev), NotFound::Missing, &mut texts.out),
+            }
+            written += 1;
+        }
+        let is_done = written >= count || is_empty;
+        self.leaves = Some(written).filter(|_| !is_done);
+        if is_done {
+            self.form.end(&mut texts.out);
+            self.at += 1;
+        }
+        Ok(())
+    }
+}

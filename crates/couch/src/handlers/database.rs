@@ -1,0 +1,159 @@
+//! `/{db}`: its life, what is told of it, and documents posted to it.
+
+use flatbed_http::Reply;
+use flatbed_layer::{CreateOptions, DatabaseInfo};
+use hyper::{Method, StatusCode, header};
+
+use crate::attached::Uploads;
+use crate::error::{Failure, Result};
+use crate::functions::written_by;
+use crate::handlers::document::{edit_of, write_one};
+use crate::handlers::local::LOCAL;
+use crate::json_out::{member, number};
+use crate::path::METRICS;
+use crate::query::encode;
+use crate::reply::ok;
+use crate::request::Request;
+use crate::state::State;
+
+pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    match request.method {
+        Method::PUT => create(state, request, name).await,
+        Method::DELETE => {
+            if request.query.get("rev").is_some() {
+                let reason = "You tried to DELETE a database with a ?=rev parameter. \
+                              Did you mean to DELETE a document instead?";
+                return Err(Failure::bad_request(reason));
+            }
+            written_by(state, &request, name).delete().await?;
+            Ok(ok(StatusCode::OK))
+        }
+        Method::GET => Ok(Reply::json(StatusCode::OK, info_text(name, &state.layer.reader(name).info().await?))),
+        Method::HEAD => {
+            state.layer.reader(name).exists().await?;
+            Ok(Reply::json(StatusCode::OK, Vec::new()))
+        }
+        Method::POST => post(state, request, name).await,
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("DELETE,GET,HEAD,POST"))
+        }
+    }
+}
+
+async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    request.skip_body().await;
+    let query = &request.query;
+    if query.flag("partitioned")? {
+        return Err(Failure::bad_request("Partitioned databases are not supported: use partitioned=false"));
+    }
+    for name in ["q", "n"] {
+        if query.get(name).is_some_and(|text| text.parse::<u16>().is_err_or_zero()) {
+            return Err(Failure::bad_request(format!("The `{name}` value should be a positive integer.")));
+        }
+    }
+    let setting = |name: &str| -> Result<Option<u32>> {
+        let Some(value) = query.number(name)? else { return Ok(None) };
+        u32::try_from(value).map(Some).map_err(|_| Failure::bad_request(format!("`{name}` is too large")))
+    };
+    if name == METRICS {
+        let reason = format!("`{METRICS}` is a path of the server and cannot be a database's name.");
+        return Err(Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason));
+    }
+    let leaves_only = match query.get("revision_bodies") {
+        None | Some("until_compaction") => false,
+        Some("leaves_only") => true,
+        Some(_) => return Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
+    };
+    let options =
+        CreateOptions { run_bytes: setting("run_bytes")?, field_ids_max: setting("field_ids_max")?, leaves_only };
+    written_by(state, &request, name).create(&options).await?;
+    let mut reply = ok(StatusCode::CREATED);
+    reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
+    Ok(reply)
+}
+
+trait Positive {
+    fn is_err_or_zero(&self) -> bool;
+}
+
+impl<E> Positive for std::result::Result<u16, E> {
+    fn is_err_or_zero(&self) -> bool {
+        !matches!(self, Ok(1..))
+    }
+}
+
+fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
+    let mut out = b"{".to_vec();
+    member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
+    out.push(b',');
+    member("db_name", name, &mut out);
+    out.push(b',');
+    member("purge_seq", &info.purge_seq.to_string(), &mut out);
+    out.push(b',');
+    member("update_seq", &info.update_seq.to_string(), &mut out);
+    out.extend_from_slice(b",\"sizes\":{\"file\":");
+    number(info.file_size_bytes, &mut out);
+    out.extend_from_slice(b",\"external\":");
+    number(info.external_size_bytes, &mut out);
+    out.extend_from_slice(b",\"active\":");
+    number(info.active_size_bytes, &mut out);
+    out.extend_from_slice(b"},\"props\":{\"run_bytes\":");
+    number(u64::from(info.run_bytes), &mut out);
+    out.extend_from_slice(b"},\"doc_del_count\":");
+    number(info.doc_del_count, &mut out);
+    out.extend_from_slice(b",\"doc_count\":");
+    number(info.doc_count, &mut out);
+    out.extend_from_slice(b",\"disk_format_version\":8,\"compact_running\":");
+    out.extend_from_slice(if info.is_compacting { b"true," } else { b"false," });
+    out.extend_from_slice(b"\"cluster\":{\"q\":1,\"n\":1,\"w\":1,\"r\":1}}");
+    out
+}
+
+/// A document whose id may be in its body, or is made here.
+async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    if let Err(failure) = request.require_json() {
+        request.skip_body().await;
+        return Err(failure.into());
+    }
+    let batch = request.query.get("batch") == Some("ok");
+    let body = request.read_body().await?;
+    let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
+    let database = written_by(state, &request, name);
+    let mut uploads = Uploads::new(&database);
+    edit.attachments = uploads.edits(written, |_| None).await?;
+    if edit.id.is_empty() {
+        edit.id = state.uuids.next()?.into();
+    }
+    if edit.id.starts_with(LOCAL) {
+        let mut results = crate::handlers::local::edit(&database, &[&edit]).await?;
+        let missing = || Err(flatbed_layer::Error::Corrupt("an edit has no result".into()));
+        let updated = results.pop().unwrap_or_else(missing)?;
+        let mut out = Vec::new();
+        crate::json_out::written(&edit.id, &updated.rev, &mut out);
+        return Ok(Reply::json(StatusCode::CREATED, out));
+    }
+    let mut reply = write_one(&database, &edit, batch).await?;
+    if edit.history.is_none() {
+        uploads.taken();
+    }
+    if !batch {
+        let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
+        reply.header(header::LOCATION, &location);
+    }
+    reply.headers.remove(header::ETAG);
+    Ok(reply)
+}
+
+/// All writes are durable when they are answered: there is nothing left to do.
+pub(crate) async fn ensure_full_commit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    request.skip_body().await;
+    if request.method != Method::POST {
+        return Err(Failure::method("POST"));
+    }
+    let info = state.layer.reader(name).info().await?;
+    let mut out = b"{\"ok\":true,".to_vec();
+    member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
+    out.push(b'}');
+    Ok(Reply::json(StatusCode::CREATED, out))
+}

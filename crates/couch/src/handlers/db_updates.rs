@@ -1,0 +1,204 @@
+//! `_db_updates`: which databases come, go and change.
+
+use flatbed_http::{Handshake, PagePermit, Pages, Reply, Sender, first_room, spawn};
+use flatbed_layer::{
+    DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, Wait,
+};
+use hyper::{Method, header};
+use tokio::time::{Duration, Instant};
+
+use crate::error::{Failure, Result};
+use crate::handlers::feed::{Feed, LAST_EVENT_ID, WAIT_MAX, between_heartbeats, since, waits_for, whole_number};
+use crate::json_out;
+use crate::metrics::FeedKind;
+use crate::query::Query;
+use crate::reply::Interrupted;
+use crate::request::Request;
+use crate::state::State;
+
+/// Administrators only: the router has seen to it.
+pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Reply> {
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        request.skip_body().await;
+        return Err(Failure::method("GET"));
+    }
+    let Some(feed) = Feed::named(request.query.get("feed")) else {
+        return Err(Failure::bad_request("Supported `feed` types: normal, continuous, longpoll, eventsource"));
+    };
+    let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state.shell.cors(), &mut request)?) } else { None };
+    let query = &request.query;
+    let asked = DatabaseUpdatesQuery {
+        since: since(feed, query, request.header(LAST_EVENT_ID))?,
+        descending: query.get("descending") == Some("true"),
+        limit: number(query, "limit")?,
+    };
+    let heartbeat = match query.get("heartbeat") {
+        None | Some("false") => None,
+        Some("true") => Some(WAIT_MAX),
+        Some(_) => number(query, "heartbeat")?.map(between_heartbeats),
+    };
+    let timeout = waits_for(number(query, "timeout")?);
+    let mut etag = None;
+    if feed == Feed::Normal {
+        let tag = format!("\"{}\"", state.layer.newest_database_update().await?);
+        if request.accepts_cached(&tag) {
+            return Ok(Reply::not_modified(&tag));
+        }
+        etag = Some(tag);
+    }
+    let mut updates = state.layer.database_updates(asked);
+    let pages = Pages::new(false);
+    let room = first_room(&pages).await?;
+    let first = updates.next_page().await?;
+    let (mut reply, sender) = Reply::stream();
+    let sender = sender.counted_as(state.feeds.follow(FeedKind::DbUpdates));
+    if let Some(etag) = etag {
+        reply.header(header::ETAG, &etag);
+    }
+    if feed == Feed::EventSource {
+        reply.header(header::CONTENT_TYPE, "text/event-stream");
+        reply.header(header::CACHE_CONTROL, "no-cache");
+    }
+    let mut writer = Writer { updates, feed, asked, heartbeat, timeout, sender, pages, rows: 0 };
+    spawn(async move {
+        let done = match feed {
+            Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
+            Feed::Continuous | Feed::EventSource | Feed::WebSocket => writer.lines(first, room).await,
+        };
+        if done.is_ok() {
+            let _ = writer.sender.finish().await;
+        }
+    });
+    Ok(match handshake {
+        Some(handshake) => handshake.answer(reply),
+        None => reply,
+    })
+}
+
+fn number(query: &Query, name: &str) -> Result<Option<u64>> {
+    whole_number(query, name, 0, |_| "invalid_integer".into())
+}
+
+struct Writer {
+    updates: DatabaseUpdates,
+    feed: Feed,
+    asked: DatabaseUpdatesQuery,
+    heartbeat: Option<Duration>,
+    timeout: Duration,
+    sender: Sender,
+    pages: Pages,
+    rows: u64,
+}
+
+type Written = std::result::Result<(), Interrupted>;
+
+impl Writer {
+    /// One JSON object: what is there, or for longpoll what comes first.
+    async fn list(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> Written {
+        self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
+        let mut page = first;
+        loop {
+            for row in &page.rows {
+                if self.rows > 0 {
+                    self.sender.buffer.extend_from_slice(b",\r\n");
+                }
+                self.rows += 1;
+                self.sender.count_row();
+                write_row(row, &mut self.sender.buffer);
+                self.sender.count_row();
+                self.sender.send_if_full().await?;
+            }
+            if page.at_end {
+                let waits = self.feed == Feed::Longpoll && self.rows == 0 && !self.is_done();
+                // The client is told that it is connected, before it waits.
+                if !waits || !self.wait(&mut room).await? {
+                    break;
+                }
+            }
+            page = self.next_page(&mut room).await?;
+        }
+        self.sender.buffer.extend_from_slice(b"\n],\n");
+        json_out::member("last_seq", &page.last_seq.to_string(), &mut self.sender.buffer);
+        self.sender.buffer.extend_from_slice(b"}\n");
+        Ok(())
+    }
+
+    /// A line a row, for as long as the client reads.
+    async fn lines(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> Written {
+        let events = self.feed == Feed::EventSource;
+        let mut page = first;
+        loop {
+            for row in &page.rows {
+                self.rows += 1;
+                self.sender.count_row();
+                let out = &mut self.sender.buffer;
+                if events {
+                    out.extend_from_slice(b"data: ");
+                }
+                write_row(row, out);
+                out.push(b'\n');
+                if events {
+                    out.extend_from_slice(format!("id: \"{}\"\n\n", row.seq).as_bytes());
+                }
+                self.sender.count_row();
+                self.sender.send_if_full().await?;
+            }
+            if page.at_end && (self.is_done() || !self.wait(&mut room).await?) {
+                break;
+            }
+            page = self.next_page(&mut room).await?;
+        }
+        if !events {
+            self.sender.buffer.push(b'{');
+            json_out::member("last_seq", &page.last_seq.to_string(), &mut self.sender.buffer);
+            self.sender.buffer.extend_from_slice(b"}\n");
+        }
+        Ok(())
+    }
+
+    /// Nothing can come any more.
+    fn is_done(&self) -> bool {
+        self.asked.descending || self.asked.limit.is_some_and(|limit| self.rows >= limit)
+    }
+
+    async fn next_page(&mut self, room: &mut PagePermit) -> std::result::Result<DatabaseUpdatesPage, Interrupted> {
+        if room.is_none() {
+            *room = self.sender.page_room(&self.pages).await?;
+        }
+        Ok(self.updates.next_page().await?)
+    }
+
+    /// Sends what there is and waits for more; false: nothing came in time, or the server stops. With heartbeats there is
+    /// no timeout.
+    async fn wait(&mut self, room: &mut PagePermit) -> std::result::Result<bool, Interrupted> {
+        self.sender.flush().await?;
+        drop(room.take());
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            let until = self.heartbeat.map_or(deadline, |beat| Instant::now() + beat);
+            tokio::select! {
+                waited = self.updates.wait() => return Ok(waited == Wait::MayHaveChanged),
+                () = tokio::time::sleep_until(until) => {
+                    if self.heartbeat.is_none() {
+                        return Ok(false);
+                    }
+                }
+                () = self.sender.closed() => return Err(Interrupted),
+            }
+            self.sender.buffer.extend_from_slice(self.feed.heartbeat());
+            self.sender.flush().await?;
+        }
+    }
+}
+
+fn write_row(row: &DatabaseUpdate, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"db_name\":");
+    json_out::string(&row.name, out);
+    out.extend_from_slice(match row.kind {
+        DatabaseUpdateKind::Created => b",\"type\":\"created\",\"seq\":\"",
+        DatabaseUpdateKind::Updated => b",\"type\":\"updated\",\"seq\":\"",
+        DatabaseUpdateKind::Deleted => b",\"type\":\"deleted\",\"seq\":\"",
+    });
+    row.seq.write(out);
+    out.extend_from_slice(b"\"}");
+}

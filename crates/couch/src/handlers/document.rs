@@ -1,0 +1,363 @@
+//! `/{db}/{doc}`
+
+use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{
+    AttachmentEdit, Database, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
+};
+use hyper::{Method, StatusCode, header};
+
+use crate::attached::{self, Show, Uploads, Written};
+use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
+use crate::handlers::local::LOCAL;
+use crate::handlers::open_revs::{self, Form, Shown};
+use crate::handlers::{post_form, put_related};
+use crate::json_out;
+use crate::multipart::{self, accepts, is_kind};
+use crate::query::{Query, encode};
+use crate::related::{Related, related};
+use crate::reply::page_bytes;
+use crate::request::Request;
+use crate::state::State;
+
+pub(crate) async fn document(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    match request.method.as_str() {
+        "GET" | "HEAD" => get(state, &request, name, id).await,
+        "PUT" => put(state, request, name, id).await,
+        "DELETE" => delete(state, request, name, id).await,
+        "POST" => Box::pin(post_form::post(state, request, name, id)).await,
+        "COPY" => {
+            request.skip_body().await;
+            Box::pin(copy(state, &request, name, id)).await
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("DELETE,GET,HEAD,POST,PUT,COPY"))
+        }
+    }
+}
+
+/// `_design%2Fx` is read as `_design/x`.
+pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
+    const ENCODED: &str = "_design%2f";
+    let path = request.uri.path_and_query()?.as_str();
+    let at = path.to_ascii_lowercase().find(ENCODED)?;
+    let (before, behind) = (path.get(..at)?, path.get(at + ENCODED.len()..)?);
+    let mut reply = Reply {
+        status: StatusCode::MOVED_PERMANENTLY,
+        headers: Default::default(),
+        body: ReplyBody::Full(None),
+        held: None,
+    };
+    reply.header(header::LOCATION, &format!("{}{before}_design/{behind}", request.base()));
+    Some(reply)
+}
+
+async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
+    let query = &request.query;
+    let database = state.layer.reader(name);
+    let show = Show::new(query)?;
+    let mut options = options_of(query)?;
+    let with_revisions = options.revs;
+    options.revs |= show.since.is_some();
+    if let Some(open_revs) = query.get("open_revs") {
+        let form = if accepts(&request.headers, "multipart/mixed") { Form::mixed()? } else { Form::Json };
+        let wanted = open_revs::Wanted { id, revs: open_revs, options };
+        let shown = Shown { show, with_revisions, form };
+        return Box::pin(open_revs::open_revs(database, wanted, shown)).await;
+    }
+    if options.latest
+        && let Some(rev) = options.rev.take()
+    {
+        // CouchDB shows the latest revision of all, if it knows the one that is named.
+        let missing = database.missing_revs(&[(id.to_owned(), vec![rev])]).await?;
+        if missing.iter().any(|(missing, _)| !missing.is_empty()) {
+            return Err(LayerError::DocumentNotFound(NotFound::Missing).into());
+        }
+        options.tombstone = true;
+    }
+    // Most documents are small, and wait for no room.
+    options.small_only = true;
+    let mut room = None;
+    let document = match database.get(id, &options).await {
+        Err(LayerError::LargeDocument) => {
+            room = first_room(&Pages::new(true)).await?;
+            options.small_only = false;
+            let document = database.get(id, &options).await?;
+            // Twice: as it was read, and as text.
+            shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
+            document
+        }
+        document => document?,
+    };
+    let etag = etag(&document.rev);
+    let has_any = |revs: &Option<Vec<RevId>>| revs.as_ref().is_some_and(|revs| !revs.is_empty());
+    let has_conflicts = has_any(&document.conflicts) || has_any(&document.deleted_conflicts);
+    let tagged = !options.revs_info && !options.local_seq && !has_conflicts;
+    if tagged && request.accepts_cached(&etag) {
+        return Ok(Reply::not_modified(&etag));
+    }
+    let mut reply = if document.attachments.is_empty() || !(show.data || show.encoding) {
+        let mut out = Vec::new();
+        json_out::document(&document, &mut out);
+        Reply { held: room, ..Reply::json(StatusCode::OK, out) }
+    } else {
+        let boundary = multipart::new_boundary()?;
+        let as_related = show.data && accepts(&request.headers, "multipart/related");
+        let related = as_related.then(|| related(&document, &show, with_revisions, &boundary));
+        let (mut reply, mut sender) = Reply::stream();
+        let (parts, end) = match related {
+            Some(Related { parts, has_data }) => {
+                if has_data {
+                    let kind = format!("multipart/related; boundary=\"{boundary}\"");
+                    reply.header(header::CONTENT_TYPE, &kind);
+                    reply.headers.remove(header::CACHE_CONTROL);
+                }
+                (parts, None)
+            }
+            None => (attached::parts(&document, &show, with_revisions), Some(b'\n')),
+        };
+        let length = attached::length(&document, &parts) + u64::from(end.is_some());
+        reply.header(header::CONTENT_LENGTH, &length.to_string());
+        if request.method == Method::GET {
+            spawn(async move {
+                let _room = room;
+                if attached::send(&database, &document, parts, &mut sender).await.is_ok() {
+                    sender.buffer.extend(end);
+                    let _ = sender.finish().await;
+                }
+            });
+        }
+        reply
+    };
+    if tagged {
+        reply.header(header::ETAG, &etag);
+    }
+    Ok(reply)
+}
+
+/// What of a document a query asks for.
+pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
+    let meta = query.flag("meta")?;
+    let rev = query.get("rev").map(parse_rev).transpose()?;
+    // Of a revision that is named CouchDB tells no conflicts.
+    let tells_conflicts = rev.is_none();
+    Ok(GetOptions {
+        revs: query.flag("revs")?,
+        revs_info: meta || query.flag("revs_info")?,
+        conflicts: (meta || query.flag("conflicts")?) && tells_conflicts,
+        deleted_conflicts: (meta || query.flag("deleted_conflicts")?) && tells_conflicts,
+        local_seq: query.flag("local_seq")?,
+        latest: query.flag("latest")?,
+        rev,
+        ..GetOptions::default()
+    })
+}
+
+/// Ancestors that are read of a `_revisions` member; older ones are beyond any limit.
+const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
+
+/// An edit from a JSON text; `id`: from the path. Its attachments are still to be uploaded.
+pub(crate) fn edit_of<'b>(bytes: &'b [u8], id: Option<&str>, query: &Query) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    edit_from(value, id, query.get("new_edits") != Some("false"))
+}
+
+/// As [`edit_of`], where the client cannot bring a revision of another replica.
+pub(crate) fn edit_of_client<'b>(bytes: &'b [u8], id: &str) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    edit_of(bytes, Some(id), &Query::default())
+}
+
+/// As [`edit_of`], of a value that is parsed already.
+pub(crate) fn edit_from<'b>(
+    value: Value<'b>,
+    id: Option<&str>,
+    new_edits: bool,
+) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    let mut parts = EditParts::from_json(value)?;
+    let written = attached::written(parts.attachments.take())?;
+    let history = if new_edits { None } else { Some(history_of(&parts)?) };
+    let parent = match (parts.rev, &parts.revisions) {
+        _ if !new_edits => None,
+        // Ancestors that the client names are checked as one revision: the newest.
+        (None, Some(revisions)) => Some(newest_of(revisions)?),
+        (rev, _) => rev,
+    };
+    let id = match (id, parts.id) {
+        (Some(id), _) => id.to_owned().into(),
+        (None, Some(id)) => {
+            match id.strip_prefix(LOCAL).filter(|local| !local.is_empty()) {
+                Some(local) => flatbed_layer::check_local_id(local)?,
+                None => flatbed_layer::check_document_id(&id)?,
+            }
+            id
+        }
+        (None, None) => "".into(),
+    };
+    let attachments = Vec::new();
+    Ok((Edit { id, parent, history, deleted: parts.deleted, attachments, body: parts.body }, written))
+}
+
+/// The revision of a document from another replica, and its ancestors, newest first.
+fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
+    match (&parts.revisions, &parts.rev) {
+        (Some(revisions), _) => line_of(revisions),
+        (None, Some(rev)) => Ok(vec![rev.clone()]),
+        (None, None) => {
+            Err(Failure::bad_request("When `new_edits: false`, the document needs `_rev` or `_revisions` specified"))
+        }
+    }
+}
+
+/// The revisions of a `_revisions` member, newest first.
+fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
+    let invalid = || Failure::new(StatusCode::BAD_REQUEST, "doc_validation", "_revisions is not as CouchDB writes it");
+    let start: u64 = match revisions.get("start") {
+        Some(Value::Number(start)) => start.parse().map_err(|_| invalid())?,
+        _ => return Err(invalid()),
+    };
+    let Some(Value::Array(ids)) = revisions.get("ids") else { return Err(invalid()) };
+    let rev = |(at, id): (u64, &Value<'_>)| {
+        let generation = start.checked_sub(at).ok_or_else(invalid)?;
+        RevId::from_parts(generation, id.as_str().ok_or_else(invalid)?).map_err(|_| invalid())
+    };
+    let line: Vec<RevId> = (0..).zip(ids).take(REVISIONS_MAX).map(rev).collect::<Result<_>>()?;
+    if line.is_empty() { Err(invalid()) } else { Ok(line) }
+}
+
+fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
+    line_of(revisions)?.into_iter().next().ok_or_else(|| Failure::bad_request("Invalid rev format"))
+}
+
+/// The revision that the request's line and headers name.
+pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
+    let query = request.query.get("rev").filter(|rev| !rev.is_empty());
+    let header = request.header(header::IF_MATCH).map(|tag| tag.trim().trim_matches('"')).filter(|tag| !tag.is_empty());
+    match (query, header) {
+        (Some(query), Some(header)) if query != header => {
+            Err(Failure::bad_request("Document rev and etag have different values"))
+        }
+        (Some(rev), _) | (None, Some(rev)) => parse_rev(rev).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    if let Err(error) = flatbed_layer::check_document_id(id) {
+        request.skip_body().await;
+        return Err(error.into());
+    }
+    if is_kind(request.header(header::CONTENT_TYPE).unwrap_or_default(), "multipart/related") {
+        return Box::pin(put_related::put(state, request, name, id)).await;
+    }
+    let body = request.read_body().await?;
+    let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
+    name_parent(&request, &mut edit)?;
+    let mut uploads = Uploads::new(&written_by(state, &request, name));
+    edit.attachments = uploads.edits(written, |_| None).await?;
+    let reply = write_put(state, &request, name, &edit).await?;
+    if edit.history.is_none() {
+        uploads.taken();
+    }
+    Ok(reply)
+}
+
+/// Brings the revision that the request's line and headers name into an edit.
+pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> {
+    match (named_rev(request)?, &edit.parent) {
+        _ if edit.history.is_some() => {}
+        (Some(named), Some(parent)) if named != *parent => {
+            return Err(Failure::bad_request("Document rev from request body and query string have different values"));
+        }
+        (Some(named), _) => edit.parent = Some(named),
+        (None, _) => {}
+    }
+    Ok(())
+}
+
+/// Writes what was put: as [`write_one`], with the document's place; 200 for a tombstone.
+pub(crate) async fn write_put(state: &State, request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
+    let batch = request.query.get("batch") == Some("ok");
+    let mut reply = write_one(&written_by(state, request, name), edit, batch).await?;
+    if !batch {
+        let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
+        reply.header(header::LOCATION, &location);
+        if edit.deleted {
+            reply.status = StatusCode::OK;
+        }
+    }
+    Ok(reply)
+}
+
+/// Writes an edit: 201 with its tag, 202 when the client asked for a batch (it is as durable all the same).
+pub(crate) async fn write_one(database: &Database, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
+    let updated = database.update(edit).await?;
+    if batch {
+        let mut out = b"{\"ok\":true,\"id\":".to_vec();
+        json_out::string(&edit.id, &mut out);
+        out.push(b'}');
+        return Ok(Reply::json(StatusCode::ACCEPTED, out));
+    }
+    let mut out = Vec::with_capacity(100);
+    json_out::written(&edit.id, &updated.rev, &mut out);
+    let mut reply = Reply::json(StatusCode::CREATED, out);
+    reply.header(header::ETAG, &etag(&updated.rev));
+    Ok(reply)
+}
+
+/// Copies a revision to another id, or onto another document's revision: its body and its attachments.
+async fn copy(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
+    let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
+    let destination = destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
+    // A whole address or a path is taken as well as an id.
+    let target = match destination.split_once("://") {
+        Some((_, rest)) => rest.splitn(3, '/').nth(2).unwrap_or_default(),
+        None => destination,
+    };
+    let (target, query) = target.split_once('?').unwrap_or((target, ""));
+    let target = crate::query::decode(target)?;
+    flatbed_layer::check_document_id(&target)?;
+    let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
+    let database = state.layer.reader(name);
+    let rev = request.query.get("rev").map(parse_rev).transpose()?;
+    let source = database.get(id, &GetOptions { rev, ..GetOptions::default() }).await?;
+    let text = [b"{", source.body.as_slice(), b"}"].concat();
+    let body = json::parse(&text, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    let copied = source.attachments.into_iter();
+    let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
+    let edit = Edit { id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
+    let mut reply = write_one(&written_by(state, request, name), &edit, false).await?;
+    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
+    reply.header(header::LOCATION, &location);
+    Ok(reply)
+}
+
+async fn delete(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    request.skip_body().await;
+    let parent = named_rev(&request)?;
+    // 404 comes before 409, as in CouchDB.
+    let look = GetOptions { no_body: true, ..GetOptions::default() };
+    state.layer.reader(name).get(id, &look).await?;
+    let edit = Edit {
+        id: id.into(),
+        parent,
+        history: None,
+        deleted: true,
+        attachments: Vec::new(),
+        body: Value::Object(Vec::new()),
+    };
+    if edit.parent.is_none() {
+        return Err(LayerError::Conflict.into());
+    }
+    let batch = request.query.get("batch") == Some("ok");
+    let mut reply = write_one(&written_by(state, &request, name), &edit, batch).await?;
+    if !batch {
+        reply.status = StatusCode::OK;
+    }
+    Ok(reply)
+}
+
+fn etag(rev: &RevId) -> String {
+    format!("\"{rev}\"")
+}

@@ -1,0 +1,317 @@
+//! `_local/...` and `_local_docs`.
+
+use flatbed_http::{Reply, spawn};
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{
+    Database, Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Reader, Updated, check_local_id,
+};
+use hyper::{Method, StatusCode, header};
+
+use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
+use crate::handlers::bulk::object;
+use crate::handlers::bulk::take;
+use crate::json_out;
+use crate::query::{Query, encode};
+use crate::request::Request;
+use crate::state::State;
+
+/// What ids of local documents begin with.
+pub(crate) const LOCAL: &str = "_local/";
+
+/// Edits of local documents that are made ready before they are written.
+const EDITS_AT_ONCE: usize = 250;
+
+/// And the bytes of their bodies, about.
+const EDITS_BYTES: usize = 1_000_000;
+
+/// `/{db}/_local/{id}`; `id` is what stands behind `_local/`.
+pub(crate) async fn document(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    if let Err(error) = check_local_id(id) {
+        request.skip_body().await;
+        return Err(error.into());
+    }
+    let database = written_by(state, &request, name);
+    match request.method.as_str() {
+        "GET" | "HEAD" => {
+            let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
+            let mut out = Vec::new();
+            write(&document, &mut out);
+            let mut reply = Reply::json(StatusCode::OK, out);
+            reply.header(header::ETAG, &format!("\"0-{}\"", document.revision));
+            Ok(reply)
+        }
+        "PUT" => put(database, request, name, id).await,
+        "DELETE" => {
+            request.skip_body().await;
+            if !database.delete_local(id).await? {
+                return Err(Failure::not_found("missing"));
+            }
+            Ok(written(StatusCode::OK, id, 0))
+        }
+        "COPY" => {
+            request.skip_body().await;
+            let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
+            copy(database, &request, name, document).await
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("DELETE,GET,HEAD,POST,PUT,COPY"))
+        }
+    }
+}
+
+async fn put(database: Database, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    let body = request.read_body().await?;
+    let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    let EditParts { rev, deleted, body, .. } = EditParts::from_json(value)?;
+    let named = request.query.get("rev").map(parse_rev).transpose()?;
+    if deleted {
+        if !database.delete_local(id).await? {
+            return Err(Failure::not_found("missing"));
+        }
+        return Ok(written(StatusCode::CREATED, id, 0));
+    }
+    let document = LocalDocument { id: id.to_owned(), revision: next(rev.or(named).as_ref())?, body: members(&body) };
+    database.put_local(&document).await?;
+    let mut reply = written(StatusCode::CREATED, id, document.revision);
+    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&format!("_local/{id}")));
+    reply.header(header::LOCATION, &location);
+    Ok(reply)
+}
+
+/// Writes or deletes local documents that came among others; one result each, in order.
+pub(crate) async fn edit(
+    database: &Database,
+    edits: &[&Edit<'_>],
+) -> flatbed_layer::Result<Vec<flatbed_layer::Result<Updated>>> {
+    let mut results = Vec::with_capacity(edits.len());
+    let mut rest = edits.iter();
+    while results.len() < edits.len() {
+        let (mut revs, mut ready, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while ready.len() < EDITS_AT_ONCE
+            && bytes < EDITS_BYTES
+            && let Some(edit) = rest.next()
+        {
+            revs.push(ready_edit(edit).map(|(rev, edit)| {
+                bytes += if let LocalEdit::Put(document) = &edit { document.body.len() } else { 0 };
+                ready.push(edit);
+                rev
+            }));
+        }
+        let mut done = database.edit_locals(&ready).await?.into_iter();
+        let missing = || Err(LayerError::Corrupt("an edit has no result".into()));
+        results.extend(revs.into_iter().map(|rev| match (rev?, done.next().unwrap_or_else(missing)?) {
+            (rev, true) => Ok(Updated { rev }),
+            (_, false) => Err(LayerError::DocumentNotFound(NotFound::Missing)),
+        }));
+    }
+    Ok(results)
+}
+
+/// What an edit does to a local document, and the revision that it makes.
+fn ready_edit(edit: &Edit<'_>) -> flatbed_layer::Result<(flatbed_layer::RevId, LocalEdit)> {
+    let id = edit.id.strip_prefix(LOCAL).unwrap_or_default().to_owned();
+    let named = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
+    let (revision, edit) = if edit.deleted {
+        (0, LocalEdit::Delete(id))
+    } else {
+        let revision = next(named).map_err(|_| LayerError::InvalidRevision)?;
+        (revision, LocalEdit::Put(LocalDocument { id, revision, body: members(&edit.body) }))
+    };
+    Ok((flatbed_layer::RevId::from_parts(0, &revision.to_string())?, edit))
+}
+
+/// The number after the one in a revision `0-N`.
+fn next(rev: Option<&flatbed_layer::RevId>) -> Result<u64> {
+    let Some(rev) = rev else { return Ok(1) };
+    let number = rev.hash_text().parse::<u64>().ok().filter(|_| rev.generation() == 0);
+    number.and_then(|number| number.checked_add(1)).ok_or_else(|| Failure::bad_request("Invalid rev format"))
+}
+
+/// An object's members as JSON text without braces.
+fn members(body: &Value<'_>) -> Vec<u8> {
+    let mut text = Vec::new();
+    json::write(body, &mut text);
+    text.get(1..text.len().saturating_sub(1)).unwrap_or_default().to_vec()
+}
+
+async fn copy(database: Database, request: &Request, name: &str, document: LocalDocument) -> Result<Reply> {
+    let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
+    let destination = destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
+    let (target, rev) = match destination.split_once("?rev=") {
+        Some((target, rev)) => (target, Some(parse_rev(rev)?)),
+        None => (destination, None),
+    };
+    let Some(target) = target.strip_prefix(LOCAL).filter(|target| check_local_id(target).is_ok()) else {
+        return Err(Failure::bad_request("A local document can be copied to a local document only."));
+    };
+    let copied = LocalDocument { id: target.to_owned(), revision: next(rev.as_ref())?, ..document };
+    database.put_local(&copied).await?;
+    let mut reply = written(StatusCode::CREATED, target, copied.revision);
+    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&format!("_local/{target}")));
+    reply.header(header::LOCATION, &location);
+    Ok(reply)
+}
+
+fn written(status: StatusCode, id: &str, revision: u64) -> Reply {
+    let mut out = b"{\"ok\":true,\"id\":".to_vec();
+    json_out::string(&format!("_local/{id}"), &mut out);
+    out.extend_from_slice(format!(",\"rev\":\"0-{revision}\"}}").as_bytes());
+    let mut reply = Reply::json(status, out);
+    reply.header(header::ETAG, &format!("\"0-{revision}\""));
+    reply
+}
+
+fn write(document: &LocalDocument, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"_id\":");
+    json_out::string(&format!("_local/{}", document.id), out);
+    out.extend_from_slice(format!(",\"_rev\":\"0-{}\"", document.revision).as_bytes());
+    if !document.body.is_empty() {
+        out.push(b',');
+        out.extend_from_slice(&document.body);
+    }
+    out.push(b'}');
+}
+
+/// What of the list is asked for.
+struct Selection {
+    start: Option<String>,
+    end: Option<String>,
+    is_end_included: bool,
+    descending: bool,
+    skip: u64,
+    limit: u64,
+    include_docs: bool,
+}
+
+impl Selection {
+    fn new(query: &Query) -> Result<Selection> {
+        let id = |names: &[&str]| -> Result<Option<String>> {
+            let value = query.json(names)?;
+            Ok(value.and_then(|value| value.as_str().map(|id| id.strip_prefix("_local/").unwrap_or(id).to_owned())))
+        };
+        let key = id(&["key"])?;
+        Ok(Selection {
+            start: key.clone().map_or_else(|| id(&["startkey", "start_key"]), |key| Ok(Some(key)))?,
+            end: key.map_or_else(|| id(&["endkey", "end_key"]), |key| Ok(Some(key)))?,
+            is_end_included: query.get("inclusive_end") != Some("false"),
+            descending: query.flag("descending")?,
+            skip: query.number("skip")?.unwrap_or(0),
+            limit: query.number("limit")?.unwrap_or(u64::MAX),
+            include_docs: query.flag("include_docs")?,
+        })
+    }
+
+    fn is_past_end(&self, id: &str) -> bool {
+        let Some(end) = self.end.as_deref() else { return false };
+        let is_beyond = if self.descending { id < end } else { id > end };
+        is_beyond || (id == end && !self.is_end_included)
+    }
+}
+
+/// `/{db}/_local_docs`
+pub(crate) async fn list(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let keys = match request.method {
+        Method::GET | Method::HEAD => request.query.json(&["keys"])?,
+        Method::POST => {
+            let body = request.read_body().await?;
+            if body.bytes.is_empty() { None } else { take(object(&body.bytes)?, "keys").map(Value::into_owned) }
+        }
+        _ => {
+            request.skip_body().await;
+            return Err(Failure::method("GET,HEAD,POST"));
+        }
+    };
+    let selection = Selection::new(&request.query)?;
+    let database = state.layer.reader(name);
+    database.exists().await?;
+    let pages = flatbed_http::Pages::new(false);
+    let (reply, mut sender) = Reply::stream();
+    spawn(async move {
+        let Ok(_room) = sender.page_room(&pages).await else { return };
+        sender.buffer.extend_from_slice(b"{\"total_rows\":null,\"offset\":null,\"rows\":[\r\n");
+        let done = match &keys {
+            Some(Value::Array(keys)) => by_keys(&database, keys, &selection, &mut sender).await,
+            _ => walk(&database, &selection, &mut sender).await,
+        };
+        if done.is_ok() {
+            sender.buffer.extend_from_slice(b"\r\n]}");
+            let _ = sender.finish().await;
+        }
+    });
+    Ok(reply)
+}
+
+type Written = std::result::Result<(), crate::reply::Interrupted>;
+
+async fn walk(database: &Reader, selection: &Selection, sender: &mut flatbed_http::Sender) -> Written {
+    let mut from = selection.start.clone().map(|start| (start, true));
+    let (mut skip, mut written) = (selection.skip, 0);
+    loop {
+        let at = from.as_ref().map(|(id, included)| (id.as_str(), *included));
+        let (ids, is_all) = sender.unless_gone(database.list_local(at, selection.descending)).await??;
+        for id in &ids {
+            if selection.is_past_end(id) || written == selection.limit {
+                return Ok(());
+            }
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            let Some(document) = sender.unless_gone(database.get_local(id)).await?? else { continue };
+            row(&document, selection.include_docs, written, &mut sender.buffer);
+            written += 1;
+            sender.send_if_full().await?;
+        }
+        match ids.into_iter().last() {
+            Some(last) if !is_all => from = Some((last, false)),
+            _ => return Ok(()),
+        }
+    }
+}
+
+async fn by_keys(
+    database: &Reader,
+    keys: &[Value<'_>],
+    selection: &Selection,
+    sender: &mut flatbed_http::Sender,
+) -> Written {
+    for (at, key) in (0..).zip(keys) {
+        let id = key.as_str().map(|id| id.strip_prefix("_local/").unwrap_or(id));
+        let found = match id {
+            Some(id) if check_local_id(id).is_ok() => sender.unless_gone(database.get_local(id)).await??,
+            _ => None,
+        };
+        match found {
+            Some(document) => row(&document, selection.include_docs, at, &mut sender.buffer),
+            None => {
+                if at > 0 {
+                    sender.buffer.extend_from_slice(b",\r\n");
+                }
+                sender.buffer.extend_from_slice(b"{\"key\":");
+                json::write(key, &mut sender.buffer);
+                sender.buffer.extend_from_slice(b",\"error\":\"not_found\"}");
+            }
+        }
+        sender.send_if_full().await?;
+    }
+    Ok(())
+}
+
+fn row(document: &LocalDocument, include_docs: bool, at: u64, out: &mut Vec<u8>) {
+    if at > 0 {
+        out.extend_from_slice(b",\r\n");
+    }
+    let id = format!("_local/{}", document.id);
+    out.extend_from_slice(b"{\"id\":");
+    json_out::string(&id, out);
+    out.extend_from_slice(b",\"key\":");
+    json_out::string(&id, out);
+    out.extend_from_slice(format!(",\"value\":{{\"rev\":\"0-{}\"}}", document.revision).as_bytes());
+    if include_docs {
+        out.extend_from_slice(b",\"doc\":");
+        write(document, out);
+    }
+    out.push(b'}');
+}

@@ -1,0 +1,120 @@
+//! What keeps a database in order, and who may use it: `_purge`, `_compact`, `_security`, `_purged_infos_limit`.
+
+use flatbed_http::Reply;
+use flatbed_layer::RevId;
+use flatbed_layer::json::{self, Limits, Value};
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::functions::{SECURITY_DEFAULT, written_by};
+use crate::handlers::bulk::{json_body, object};
+use crate::json_out;
+use crate::reply::ok;
+use crate::request::Request;
+use crate::state::State;
+
+/// Documents that one `_purge` may name, as in CouchDB.
+const PURGES_MAX: usize = 100;
+
+/// Revisions that one `_purge` may name, as in CouchDB.
+const PURGED_REVISIONS_MAX: usize = 1_000;
+
+pub(crate) async fn purge(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let body = json_body(&mut request).await?;
+    let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::invalid_json()) };
+    let invalid = || Failure::bad_request("Invalid list of revisions");
+    let mut wanted: Vec<(String, Vec<RevId>)> = Vec::with_capacity(members.len());
+    for (id, revs) in members {
+        let Value::Array(revs) = revs else { return Err(invalid()) };
+        let rev = |rev: &Value<'_>| rev.as_str().and_then(|rev| rev.parse().ok()).ok_or_else(invalid);
+        wanted.push((id.into_owned(), revs.iter().map(rev).collect::<Result<_>>()?));
+    }
+    if wanted.len() > PURGES_MAX {
+        return Err(Failure::bad_request(format!("Exceeded maximum number of documents: {PURGES_MAX}")));
+    }
+    if wanted.iter().map(|(_, revs)| revs.len()).sum::<usize>() > PURGED_REVISIONS_MAX {
+        return Err(Failure::bad_request(format!("Exceeded maximum number of revisions: {PURGED_REVISIONS_MAX}")));
+    }
+    let database = written_by(state, &request, name);
+    database.exists().await?;
+    let mut out = b"{\"purge_seq\":null,\"purged\":{".to_vec();
+    for (at, (id, revs)) in wanted.iter().enumerate() {
+        json_out::comma(at, &mut out);
+        json_out::string(id, &mut out);
+        out.push(b':');
+        json_out::revs(&database.purge(id, revs).await?, &mut out);
+    }
+    out.extend_from_slice(b"}}");
+    Ok(Reply::json(StatusCode::CREATED, out))
+}
+
+pub(crate) async fn purged_infos_limit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let database = written_by(state, &request, name);
+    match request.method {
+        Method::GET | Method::HEAD => {
+            let limit = database.purged_infos_limit().await?;
+            Ok(Reply::json(StatusCode::OK, limit.to_string().into_bytes()))
+        }
+        Method::PUT => {
+            let body = request.read_body().await?;
+            let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
+            let invalid = || Failure::bad_request("`purged_infos_limit` must be a positive integer.");
+            database.set_purged_infos_limit(text.parse().map_err(|_| invalid())?).await?;
+            Ok(ok(StatusCode::OK))
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("PUT,GET"))
+        }
+    }
+}
+
+pub(crate) async fn compact(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    json_body(&mut request).await?;
+    written_by(state, &request, name).compact().await?;
+    Ok(ok(StatusCode::ACCEPTED))
+}
+
+pub(crate) async fn security(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let database = written_by(state, &request, name);
+    match request.method {
+        Method::GET | Method::HEAD => {
+            let security = database.security().await?;
+            Ok(Reply::json(StatusCode::OK, security.unwrap_or_else(|| SECURITY_DEFAULT.to_vec())))
+        }
+        Method::PUT => {
+            let body = request.read_body().await?;
+            let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+            check_security(&value)?;
+            let mut text = Vec::new();
+            json::write(&value, &mut text);
+            database.set_security(&text).await?;
+            Ok(ok(StatusCode::OK))
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("PUT,GET"))
+        }
+    }
+}
+
+/// An object whose `admins` and `members` are objects of lists of strings.
+fn check_security(value: &Value<'_>) -> Result<()> {
+    let Value::Object(members) = value else { return Err(Failure::bad_request("Security must be a JSON object")) };
+    let is_list =
+        |value: &Value<'_>| matches!(value, Value::Array(items) if items.iter().all(|item| item.as_str().is_some()));
+    for (name, value) in members {
+        if !matches!(name.as_ref(), "admins" | "members") {
+            continue;
+        }
+        let Value::Object(parts) = value else {
+            return Err(Failure::bad_request(format!("{name} must be a JSON object")));
+        };
+        for (part, list) in parts {
+            if matches!(part.as_ref(), "names" | "roles") && !is_list(list) {
+                return Err(Failure::bad_request(format!("{part} must be a JSON list of strings")));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! `PUT /{db}/{doc}` with `multipart/related`: the document's JSON in the first part, then one part for the data of each
+//! attachment that the JSON says will follow. The data is uploaded as it comes.
+
+use flatbed_http::Reply;
+use flatbed_http::multipart::Parts;
+use flatbed_http::multipart::{MultipartError, PartHeaders};
+use flatbed_layer::Uploaded;
+use hyper::StatusCode;
+
+use crate::attached::{Source, Uploads, Written};
+use crate::error::{Failure, Result};
+use crate::functions::written_by;
+use crate::handlers::document::{edit_of, name_parent, write_put};
+use crate::multipart::is_kind;
+use crate::request::Request;
+use crate::state::State;
+use crate::uploading::upload_part;
+
+pub(crate) async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    let done = put_parts(state, &mut request, name, id).await;
+    // What is behind the last boundary, or behind what was refused; what did not come in time is not waited for again.
+    if !done.as_ref().is_err_and(|failure| failure.status == StatusCode::REQUEST_TIMEOUT) {
+        request.skip_body().await;
+    }
+    done
+}
+
+async fn put_parts(state: &State, request: &mut Request, name: &str, id: &str) -> Result<Reply> {
+    let mut parts = Parts::new(request, "multipart/related")?;
+    let first = parts.part().await?.ok_or(MultipartError::NoBoundary)?;
+    if !is_kind(first.get("content-type").unwrap_or_default(), "application/json") {
+        let reason = "Content-Type must be application/json";
+        return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_ctype", reason));
+    }
+    let body = parts.text().await?;
+    let (mut edit, written) = edit_of(&body.bytes, Some(id), &parts.request().query)?;
+    name_parent(parts.request(), &mut edit)?;
+    let mut uploads = Uploads::new(&written_by(state, parts.request(), name));
+    let mut followed = Followed::new(&written);
+    while let Some(headers) = parts.part().await? {
+        let at = followed.place(&headers)?;
+        let Some(awaited) = written.get(at) else { break };
+        let data = upload_part(&mut parts, &mut uploads, &awaited.content_type, awaited.is_gzip).await?;
+        followed.data.push((awaited.name.clone(), data));
+    }
+    let mut data = followed.data;
+    let found = |name: &str| {
+        let at = data.iter().position(|(found, _)| found == name)?;
+        Some(data.swap_remove(at).1)
+    };
+    edit.attachments = uploads.edits(written, found).await?;
+    let reply = write_put(state, parts.request(), name, &edit).await?;
+    // A revision of another replica may be known already, and its data with it.
+    if edit.history.is_none() {
+        uploads.taken();
+    }
+    Ok(reply)
+}
+
+/// The attachments whose data is to follow, in the order of the JSON, and what has come of them.
+struct Followed {
+    /// Their names and places in the list of all.
+    awaited: Vec<(String, usize)>,
+    /// Names of those that have come.
+    come: Vec<String>,
+    data: Vec<(String, Uploaded)>,
+}
+
+impl Followed {
+    fn new(written: &[Written<'_>]) -> Followed {
+        let follows = written.iter().enumerate().filter(|(_, attachment)| matches!(attachment.source, Source::Follows));
+        let awaited = follows.map(|(at, attachment)| (attachment.name.clone(), at)).collect();
+        Followed { awaited, come: Vec::new(), data: Vec::new() }
+    }
+
+    /// Which attachment a part is. A file name decides if an attachment is called so; CouchDB goes by the order alone,
+    /// and so does this where the part has no name, or one that was written in another way than in the JSON.
+    fn place(&mut self, headers: &PartHeaders) -> Result<usize> {
+        let surplus = || Failure::bad_request("The multipart body has a part that no attachment follows in");
+        let file_name = headers.disposition("filename");
+        if file_name.is_some_and(|name| self.come.iter().any(|come| come == name)) {
+            return Err(surplus());
+        }
+        let by_name = self.awaited.iter().position(|(name, _)| Some(name.as_str()) == file_name);
+        if self.awaited.is_empty() {
+            return Err(surplus());
+        }
+        let (name, at) = self.awaited.remove(by_name.unwrap_or(0));
+        self.come.push(name);
+        Ok(at)
+    }
+}

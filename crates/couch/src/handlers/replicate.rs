@@ -1,0 +1,75 @@
+//! `POST /_replicate`.
+
+use flatbed_http::Reply;
+use flatbed_layer::json::{Limits, Value, parse};
+use flatbed_replicator::{Error, SPEC_BYTES_MAX, Spec};
+use hyper::StatusCode;
+
+use crate::error::{Failure, Result};
+use crate::handlers::bulk::json_body;
+use crate::json_out;
+use crate::request::Request;
+use crate::state::State;
+
+fn failure(error: &Error) -> Failure {
+    let reason = error.to_string();
+    let status = match error {
+        Error::InvalidSpec(_) | Error::Url(..) => StatusCode::BAD_REQUEST,
+        Error::DatabaseNotFound(_) => StatusCode::NOT_FOUND,
+        Error::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Unauthorized(_) => StatusCode::UNAUTHORIZED,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    Failure::new(status, error.word(), reason)
+}
+
+pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Reply> {
+    let body = json_body(&mut request).await?;
+    if body.bytes.len() > SPEC_BYTES_MAX {
+        let reason = format!("a replication's specification is longer than {SPEC_BYTES_MAX} bytes");
+        return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason));
+    }
+    let value = parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    if !matches!(value, Value::Object(_)) {
+        return Err(Failure::bad_request("Request body must be a JSON object"));
+    }
+    if value.get("cancel") == Some(&Value::Bool(true)) {
+        let named = ["replication_id", "id", "_local_id"].iter().find_map(|name| value.get(name)?.as_str());
+        let id = match named {
+            Some(id) => id.to_owned(),
+            None => Spec::parse(&value).map_err(|error| failure(&error))?.id(state.layer.uuid()),
+        };
+        drop(value);
+        drop(body);
+        let Some(id) = state.replicator.cancel(&id).await else {
+            return Err(Failure::new(StatusCode::NOT_FOUND, "not found", "no such replication"));
+        };
+        return Ok(local_id(StatusCode::OK, &id));
+    }
+    let spec = Spec::parse(&value).map_err(|error| failure(&error))?;
+    drop(value);
+    drop(body);
+    let is_continuous = spec.continuous;
+    let job = state.replicator.begin(spec, request.principal.name.clone()).ok_or_else(|| {
+        let reason = "Too many replications run at once";
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+    })?;
+    if is_continuous {
+        return Ok(local_id(StatusCode::ACCEPTED, &job.id));
+    }
+    let outcome = job.ended().await.map_err(|error| failure(&error))?;
+    let mut out = b"{\"ok\":true,".to_vec();
+    if outcome.no_changes {
+        out.extend_from_slice(b"\"no_changes\":true,");
+    }
+    out.extend_from_slice(&outcome.members);
+    out.push(b'}');
+    Ok(Reply::json(StatusCode::OK, out))
+}
+
+fn local_id(status: StatusCode, id: &str) -> Reply {
+    let mut out = b"{\"ok\":true,".to_vec();
+    json_out::member("_local_id", id, &mut out);
+    out.push(b'}');
+    Reply::json(status, out)
+}

@@ -1,0 +1,114 @@
+//! Which revisions a database has, and how many it keeps: `_revs_diff`, `_missing_revs`, `_revs_limit`.
+
+use std::borrow::Cow;
+
+use flatbed_http::Reply;
+use flatbed_layer::RevId;
+use flatbed_layer::json::Value;
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result, parse_rev};
+use crate::functions::written_by;
+use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, too_many};
+use crate::json_out;
+use crate::reply::ok;
+use crate::request::Request;
+use crate::state::State;
+
+/// Documents that are looked up together.
+const DOCUMENTS_AT_ONCE: usize = 100;
+
+/// A document and revisions as a request names them.
+fn wanted((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)> {
+    let invalid = || Failure::bad_request("The request body must be an object of arrays of revisions");
+    let Value::Array(list) = list else { return Err(invalid()) };
+    let revs = list.iter().map(|rev| parse_rev(rev.as_str().ok_or_else(invalid)?));
+    Ok((id.into_owned(), revs.collect::<Result<_>>()?))
+}
+
+/// Looks up what a request names, a part at a time: `each` gets a document's id, what it lacks, and what may be ancestors of
+/// that.
+async fn look_up(
+    state: &State,
+    request: &mut Request,
+    name: &str,
+    mut each: impl FnMut(&str, &[RevId], &[RevId]),
+) -> Result<()> {
+    let body = json_body(request).await?;
+    let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::invalid_json()) };
+    let count = |list: &Value<'_>| if let Value::Array(list) = list { list.len().max(1) } else { 1 };
+    if members.iter().map(|(_, list)| count(list)).sum::<usize>() > ENTRIES_MAX {
+        return Err(too_many("revisions"));
+    }
+    let database = state.layer.reader(name);
+    if members.is_empty() {
+        database.exists().await?;
+    }
+    let mut members = members.into_iter();
+    loop {
+        let part = members.by_ref().take(DOCUMENTS_AT_ONCE).map(wanted).collect::<Result<Vec<_>>>()?;
+        if part.is_empty() {
+            return Ok(());
+        }
+        let missing = database.missing_revs(&part).await?;
+        for ((id, _), (revs, ancestors)) in part.iter().zip(missing).filter(|(_, (revs, _))| !revs.is_empty()) {
+            each(id, &revs, &ancestors);
+        }
+    }
+}
+
+pub(crate) async fn revs_diff(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let mut out = b"{".to_vec();
+    let mut written = 0;
+    look_up(state, &mut request, name, |id, revs, ancestors| {
+        json_out::comma(written, &mut out);
+        written += 1;
+        json_out::string(id, &mut out);
+        out.extend_from_slice(b":{\"missing\":");
+        json_out::revs(revs, &mut out);
+        if !ancestors.is_empty() {
+            out.extend_from_slice(b",\"possible_ancestors\":");
+            json_out::revs(ancestors, &mut out);
+        }
+        out.push(b'}');
+    })
+    .await?;
+    out.push(b'}');
+    Ok(Reply::json(StatusCode::OK, out))
+}
+
+pub(crate) async fn missing_revs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let mut out = b"{\"missing_revs\":{".to_vec();
+    let mut written = 0;
+    look_up(state, &mut request, name, |id, revs, _| {
+        json_out::comma(written, &mut out);
+        written += 1;
+        json_out::string(id, &mut out);
+        out.push(b':');
+        json_out::revs(revs, &mut out);
+    })
+    .await?;
+    out.extend_from_slice(b"}}");
+    Ok(Reply::json(StatusCode::OK, out))
+}
+
+pub(crate) async fn revs_limit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let database = written_by(state, &request, name);
+    match request.method {
+        Method::GET | Method::HEAD => {
+            request.skip_body().await;
+            Ok(Reply::json(StatusCode::OK, database.revs_limit().await?.to_string().into_bytes()))
+        }
+        Method::PUT => {
+            let body = request.read_body().await?;
+            let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
+            let limit = text.parse().map_err(|_| Failure::bad_request("Rev limit has to be an integer"))?;
+            database.set_revs_limit(limit).await?;
+            Ok(ok(StatusCode::OK))
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("PUT,GET"))
+        }
+    }
+}

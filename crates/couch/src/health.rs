@@ -1,0 +1,138 @@
+//! How the storage is, told from outside.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use flatbed_http::Reply;
+use flatbed_layer::Layer;
+use hyper::StatusCode;
+use hyper::header::HeaderName;
+
+use crate::json_out::member;
+
+/// What is told of the storage besides CouchDB's answer, which monitors may compare: its state (`ok`, `unreachable`,
+/// `failed`), what it is, and how long it took to answer.
+const STORAGE: HeaderName = HeaderName::from_static("x-flatbed-storage");
+
+/// How long the storage may take to answer to `_up`.
+const PING_MAX: Duration = Duration::from_secs(5);
+
+/// Where the program that runs a [`Server`](crate::Server) says what its storage is, and that it has failed for good:
+/// `GET /_up` and `/metrics` tell it. Clones share it.
+///
+/// Nobody needs to say that a storage does not answer at all: `GET /_up` itself notices.
+#[derive(Debug, Clone, Default)]
+pub struct StorageHealth {
+    engine: Option<&'static str>,
+    failure: Arc<OnceLock<String>>,
+}
+
+impl StorageHealth {
+    /// `engine`: what the storage is, in one word.
+    pub fn new(engine: &'static str) -> StorageHealth {
+        StorageHealth { engine: Some(engine), failure: Arc::default() }
+    }
+
+    /// The storage takes no more writes before the program is started again; `reason` is for its operator. The first
+    /// reason stays.
+    pub fn fail(&self, reason: impl Into<String>) {
+        // Whoever comes second has nothing to add.
+        let _ = self.failure.set(reason.into());
+    }
+
+    /// Why the storage has failed, if it has.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The answer to `GET /_up`, within [`PING_MAX`]: CouchDB's, and how the storage is. A load balancer goes by the
+    /// status alone.
+    pub(crate) async fn up(&self, layer: &Layer) -> Reply {
+        self.answer(layer.ping()).await
+    }
+
+    async fn answer(&self, ping: impl Future<Output = flatbed_layer::Result<()>>) -> Reply {
+        let started = Instant::now();
+        let unreachable = match tokio::time::timeout(PING_MAX, ping).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(format!("the storage does not answer: {error}")),
+            Err(_) => Some(format!("the storage does not answer within {} s", PING_MAX.as_secs())),
+        };
+        let ping = unreachable.is_none().then(|| started.elapsed());
+        let (state, failure) = match (self.failure(), unreachable) {
+            (Some(reason), _) => ("failed", Some(("storage_failed", reason.to_owned()))),
+            (None, Some(reason)) => ("unreachable", Some(("service_unavailable", reason))),
+            (None, None) => ("ok", None),
+        };
+        let mut out = b"{".to_vec();
+        member("status", failure.as_ref().map_or("ok", |(error, _)| error), &mut out);
+        out.extend_from_slice(b",\"seeds\":{}");
+        if let Some((error, reason)) = &failure {
+            for (name, text) in [("error", *error), ("reason", reason)] {
+                out.push(b',');
+                member(name, text, &mut out);
+            }
+        }
+        out.push(b'}');
+        let mut reply =
+            Reply::json(if failure.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, out);
+        let mut told = format!("state={state}");
+        if let Some(engine) = self.engine {
+            told.push_str(&format!("; engine={engine}"));
+        }
+        if let Some(took) = ping {
+            told.push_str(&format!("; ping_ms={}", took.as_micros() as f64 / 1_000.0));
+        }
+        reply.header(STORAGE, &told);
+        reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use flatbed_http::ReplyBody;
+
+    async fn told(
+        health: &StorageHealth,
+        ping: impl Future<Output = flatbed_layer::Result<()>>,
+    ) -> (u16, Value, String) {
+        let reply = health.answer(ping).await;
+        let ReplyBody::Full(Some(body)) = reply.body else { panic!("a whole body") };
+        let storage = reply.headers[STORAGE].to_str().unwrap().to_owned();
+        (reply.status.as_u16(), serde_json::from_slice(&body).unwrap(), storage)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storage_that_does_not_answer_is_told_in_time() {
+        let health = StorageHealth::new("cluster");
+        let started = tokio::time::Instant::now();
+        let (status, answer, storage) = told(&health, std::future::pending()).await;
+        assert!(started.elapsed() <= Duration::from_secs(6));
+        assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")));
+        assert_eq!(storage, "state=unreachable; engine=cluster");
+        let (status, _, storage) = told(&health, async { Err(flatbed_layer::Error::NoRandomness) }).await;
+        assert_eq!((status, storage.as_str()), (503, "state=unreachable; engine=cluster"));
+        let (status, answer, storage) = told(&health, async { Ok(()) }).await;
+        assert_eq!((status, answer), (200, json!({"status": "ok", "seeds": {}})));
+        assert!(storage.starts_with("state=ok; engine=cluster; ping_ms="));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_storage_stays_failed() {
+        let health = StorageHealth::default();
+        assert_eq!(told(&health, async { Ok(()) }).await.0, 200);
+        health.fail("the disk is full");
+        health.fail("and more");
+        for _ in 0..2 {
+            let (status, answer, storage) = told(&health, async { Ok(()) }).await;
+            assert_eq!((status, &answer["error"]), (503, &json!("storage_failed")));
+            assert_eq!(answer["reason"], "the disk is full");
+            assert!(storage.starts_with("state=failed; ping_ms="));
+        }
+        // Whatever else is wrong.
+        assert_eq!(told(&health, std::future::pending()).await.2, "state=failed");
+    }
+}

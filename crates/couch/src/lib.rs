@@ -1,0 +1,45 @@
+//! CouchDB's HTTP API on the document layer: a [`Surface`](flatbed_http::Surface).
+//!
+//! Requests are taken apart here and handed to [`flatbed_layer`] in its own terms; what it answers is written in
+//! CouchDB's words. Nothing below this crate knows these, and nothing here knows keys. [`Couch`] holds all state: several
+//! may run in one process.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod attached;
+mod auth;
+mod error;
+mod functions;
+mod handlers;
+mod health;
+mod ids;
+mod json_out;
+mod metrics;
+mod multipart;
+mod path;
+mod query;
+mod related;
+mod reply;
+mod request;
+mod route;
+mod router;
+mod selecting;
+mod shared_row;
+mod state;
+mod uploading;
+
+pub use functions::Functions;
+pub use health::StorageHealth;
+pub use metrics::FiguresElsewhere;
+pub use path::Path;
+pub use route::Route;
+pub use state::{CouchOptions, State as Couch};
+
+#[cfg(test)]
+mod tests {
+    /// Spans of requests and of their transactions are taken together.
+    #[test]
+    fn shell_and_layer_trace_to_one_target() {
+        assert_eq!(flatbed_http::TRACE_TARGET, flatbed_layer::TRACE_TARGET);
+    }
+}

@@ -1,0 +1,117 @@
+//! What the surface counts, and all figures in Prometheus' text form.
+
+use std::fmt;
+use std::sync::Arc;
+
+use flatbed_http::{Counts, Usage};
+use flatbed_metrics::{Counter, Family, Gauge, Held, Kind, Labelled, Value};
+
+use crate::state::State;
+
+flatbed_metrics::labels! {
+    /// How a feed is followed. `_db_updates` is one kind in all its forms.
+    pub(crate) enum FeedKind: "feed" {
+        Normal = "normal",
+        Longpoll = "longpoll",
+        Continuous = "continuous",
+        EventSource = "eventsource",
+        WebSocket = "websocket",
+        DbUpdates = "db_updates",
+    }
+}
+
+flatbed_metrics::metrics! {
+    /// What the surface has counted of its feeds.
+    pub(crate) struct Feeds {
+        followers: Labelled<FeedKind, Gauge> = "Feeds being answered, by kind.",
+        feed_rows: Labelled<FeedKind, Counter> = "Rows sent on feeds, by kind.",
+        feed_bytes: Labelled<FeedKind, Counter> = "Bytes of feeds' bodies handed to their connections, heartbeats among them, by kind.",
+    }
+}
+
+impl Feeds {
+    /// A feed begins. It is counted among the followers until the answer is dropped.
+    pub(crate) fn follow(self: &Arc<Self>, kind: FeedKind) -> Box<dyn Counts> {
+        Box::new(Follower { kind, _held: self.followers.of(kind).hold(), feeds: self.clone() })
+    }
+}
+
+/// A feed that is being answered.
+struct Follower {
+    kind: FeedKind,
+    feeds: Arc<Feeds>,
+    _held: Held,
+}
+
+impl Counts for Follower {
+    fn rows(&self, count: u64) {
+        self.feeds.feed_rows.of(self.kind).add(count);
+    }
+
+    fn bytes(&self, count: usize) {
+        self.feeds.feed_bytes.of(self.kind).add(count as u64);
+    }
+}
+
+/// What a [`FiguresElsewhere`] asks.
+type Asked = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
+
+/// Figures that `/metrics` tells and somebody else keeps, such as those of the storage and of the process; by default
+/// there are none.
+#[derive(Clone, Default)]
+pub struct FiguresElsewhere(Vec<Asked>);
+
+impl FiguresElsewhere {
+    /// Asks `families` too, each time. It must not block.
+    #[must_use]
+    pub fn and(mut self, families: impl Fn() -> Vec<Family> + Send + Sync + 'static) -> FiguresElsewhere {
+        self.0.push(Arc::new(families));
+        self
+    }
+}
+
+impl fmt::Debug for FiguresElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FiguresElsewhere").field(&self.0.len()).finish()
+    }
+}
+
+/// All figures of a server.
+pub(crate) fn exposition(state: &State) -> String {
+    let mut families = state.shell.families();
+    families.extend(state.feeds.families());
+    families.extend(memory(state));
+    families.push(replications(state));
+    let is_failed = f64::from(u8::from(state.health.failure().is_some()));
+    let help = "Whether the storage takes no more writes before a restart.";
+    families.push(Family::gauge("flatbed_storage_failed", help, is_failed));
+    families.extend(state.layer.metrics());
+    families.extend(state.figures.0.iter().flat_map(|families| families()));
+    flatbed_metrics::text(&families)
+}
+
+fn memory(state: &State) -> [Family; 2] {
+    let [replica_texts, replica_trees, replica_pages] =
+        state.replicator.memory_usage().map(|usage| Usage { used: usage.used, limit: usage.limit });
+    let of_replications =
+        [("replication_text", replica_texts), ("replication_tree", replica_trees), ("replication_page", replica_pages)];
+    let mut used =
+        Family::new("flatbed_memory_used_bytes", "Memory that bodies of requests and answers hold.", Kind::Gauge);
+    let mut limit = Family::new("flatbed_memory_limit_bytes", "What they may hold at most together.", Kind::Gauge);
+    for (part, usage) in state.shell.memory().into_iter().chain(of_replications) {
+        used.push(&[("part", part.into())], Value::Count(usage.used as u64));
+        limit.push(&[("part", part.into())], Value::Count(usage.limit as u64));
+    }
+    [used, limit]
+}
+
+/// Replications that this server runs or tries again, by their state.
+fn replications(state: &State) -> Family {
+    let mut family = Family::new("flatbed_replications", "Replications of this server, by state.", Kind::Gauge);
+    let jobs = state.replicator.here();
+    for name in ["running", "pending", "crashing"] {
+        let count = jobs.iter().filter(|job| job.standing().state() == name).count();
+        family.push(&[("state", name.into())], Value::Count(count as u64));
+    }
+    family
+}

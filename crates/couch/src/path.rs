@@ -1,0 +1,370 @@
+//! What a path names. It is parsed once: the label in metrics and traces, the right that it needs and the handler follow
+//! from its [`Target`].
+
+use flatbed_replicator::{NODE, REPLICATOR};
+use hyper::Method;
+
+use crate::error::Result;
+use crate::query::decode;
+use crate::route::Route;
+
+/// Names that begin with an underscore and are databases all the same.
+const DATABASES_OF_THE_SYSTEM: [&str; 3] = ["_users", "_replicator", "_global_changes"];
+
+/// The path `/metrics`, which no database can be.
+pub(crate) const METRICS: &str = "metrics";
+
+/// A path that is read, or why it cannot be.
+#[derive(Debug)]
+pub struct Path(pub(crate) Result<Target>);
+
+/// What a path names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Welcome,
+    Up,
+    Session,
+    Uuids,
+    AllDbs,
+    ActiveTasks,
+    DbUpdates,
+    Replicate,
+    Scheduler(Scheduler),
+    Metrics,
+    /// What CouchDB has and this version has not: its first segment, and its label.
+    Later(&'static str, Route),
+    Database(DatabaseName, InDatabase),
+    /// The slash behind `_design` came encoded: who reads is sent to where it is plain.
+    EncodedDesign(Box<Target>),
+}
+
+/// Beneath `/_scheduler`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Scheduler {
+    Jobs,
+    Job(String),
+    Docs,
+    Doc(String),
+    Unknown,
+}
+
+/// A path's first segment where it is a database's name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DatabaseName {
+    pub(crate) text: String,
+    kind: NameKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NameKind {
+    Plain,
+    /// One of [`DATABASES_OF_THE_SYSTEM`].
+    System,
+    /// It begins with an underscore, and no database can have it.
+    Reserved,
+}
+
+/// What a path names in a database.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum InDatabase {
+    /// The database itself.
+    Root,
+    /// `/{db}/_changes` and its like.
+    Endpoint(Endpoint),
+    /// `/{db}/_all_docs/queries` or `/{db}/_design_docs/queries`.
+    Queries(Listed),
+    /// What CouchDB has and this version has not: how that is called, and its label.
+    Later(&'static str, Route),
+    Document {
+        id: String,
+        kind: IdKind,
+    },
+    /// `name` may have slashes.
+    Attachment {
+        id: String,
+        kind: IdKind,
+        name: String,
+    },
+    /// `id` is what stands behind `_local/`.
+    Local {
+        id: String,
+    },
+    /// Local documents have none.
+    LocalAttachment,
+    /// A view, or another function of a design document.
+    DesignFunction {
+        is_view: bool,
+    },
+}
+
+/// Which documents `_all_docs` and `_design_docs` list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listed {
+    All,
+    Design,
+}
+
+/// What a document's id is, as far as its path shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdKind {
+    Plain,
+    /// `_design/...`
+    Design,
+    /// `_local`, or an attachment's `_local/...`: no document can have it.
+    Local,
+    /// The name of an endpoint, which has no attachments.
+    Endpoint(Endpoint),
+    /// Another one with an underscore: no document can have it.
+    Reserved,
+}
+
+/// Paths of a database that are no document's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    LocalDocs,
+    AllDocs,
+    DesignDocs,
+    BulkDocs,
+    BulkGet,
+    Changes,
+    RevsDiff,
+    MissingRevs,
+    RevsLimit,
+    EnsureFullCommit,
+    Compact,
+    Purge,
+    PurgedInfosLimit,
+    Security,
+}
+
+/// The right that a request needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    /// None: the server answers anyone.
+    Nothing,
+    /// An administrator's of the server.
+    ServerAdmin,
+    /// One in the database. As long as there are no users beside the administrators, these alone have it.
+    Database,
+}
+
+impl Target {
+    /// Reads a path. As in CouchDB several slashes are one.
+    ///
+    /// # Errors
+    /// 400: a segment is not UTF-8.
+    pub(crate) fn parse(path: &str) -> Result<Target> {
+        let segments: Result<Vec<String>> = path.split('/').filter(|segment| !segment.is_empty()).map(decode).collect();
+        Ok(Target::of(segments?))
+    }
+
+    fn of(segments: Vec<String>) -> Target {
+        let is_encoded_design = segments.get(1).is_some_and(|second| second.starts_with("_design/"));
+        let target = Target::of_plain(segments);
+        if is_encoded_design { Target::EncodedDesign(Box::new(target)) } else { target }
+    }
+
+    fn of_plain(segments: Vec<String>) -> Target {
+        let names: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match names[..] {
+            [] => Target::Welcome,
+            ["_up"] => Target::Up,
+            ["_session"] => Target::Session,
+            ["_uuids"] => Target::Uuids,
+            ["_all_dbs"] => Target::AllDbs,
+            ["_active_tasks"] => Target::ActiveTasks,
+            ["_db_updates"] => Target::DbUpdates,
+            ["_replicate"] => Target::Replicate,
+            ["_scheduler", ref rest @ ..] => Target::Scheduler(match *rest {
+                ["jobs"] => Scheduler::Jobs,
+                ["jobs", id] => Scheduler::Job(id.to_owned()),
+                ["docs"] | ["docs", REPLICATOR] => Scheduler::Docs,
+                ["docs", REPLICATOR, id] => Scheduler::Doc(id.to_owned()),
+                _ => Scheduler::Unknown,
+            }),
+            [METRICS] | ["_node", "_local" | NODE, "_prometheus"] => Target::Metrics,
+            ["_node", _, "_prometheus"] => Target::Later("_node", Route::Metrics),
+            ["_node", ..] => Target::Later("_node", Route::Node),
+            ["_dbs_info"] => Target::Later("_dbs_info", Route::DbsInfo),
+            ["_dbs_info", ..] => Target::Later("_dbs_info", Route::Server),
+            ["_cluster_setup", ..] => Target::Later("_cluster_setup", Route::Server),
+            ["_membership", ..] => Target::Later("_membership", Route::Server),
+            ["_reshard", ..] => Target::Later("_reshard", Route::Server),
+            ["_search_analyze", ..] => Target::Later("_search_analyze", Route::Server),
+            ["_nouveau_analyze", ..] => Target::Later("_nouveau_analyze", Route::Server),
+            ["_utils", ..] => Target::Later("_utils", Route::Server),
+            [name, ref rest @ ..] => Target::Database(DatabaseName::of(name), InDatabase::of(rest)),
+        }
+    }
+
+    /// Its label.
+    pub(crate) fn route(&self) -> Route {
+        match self {
+            Target::Welcome => Route::Root,
+            Target::Up => Route::Up,
+            Target::Session => Route::Session,
+            Target::Uuids => Route::Uuids,
+            Target::AllDbs => Route::AllDbs,
+            Target::ActiveTasks => Route::ActiveTasks,
+            Target::DbUpdates => Route::DbUpdates,
+            Target::Replicate => Route::Replicate,
+            Target::Scheduler(_) => Route::Scheduler,
+            Target::Metrics => Route::Metrics,
+            Target::Later(_, route) => *route,
+            Target::Database(name, what) => match name.kind {
+                NameKind::Plain | NameKind::System => what.route(),
+                NameKind::Reserved => Route::Server,
+            },
+            Target::EncodedDesign(target) => target.route(),
+        }
+    }
+
+    /// The right that a request with this method needs.
+    pub(crate) fn needs(&self, method: &Method) -> Needed {
+        match self {
+            Target::Welcome | Target::Up | Target::Session | Target::Uuids => Needed::Nothing,
+            Target::AllDbs
+            | Target::ActiveTasks
+            | Target::DbUpdates
+            | Target::Replicate
+            | Target::Scheduler(_)
+            | Target::Metrics
+            | Target::Later(..) => Needed::ServerAdmin,
+            Target::Database(name, what) => match (name.kind, what) {
+                (NameKind::Plain, InDatabase::Root) if !matches!(*method, Method::PUT | Method::DELETE) => {
+                    Needed::Database
+                }
+                (_, InDatabase::Root) | (NameKind::Reserved, _) => Needed::ServerAdmin,
+                (NameKind::Plain | NameKind::System, _) => Needed::Database,
+            },
+            Target::EncodedDesign(target) => target.needs(method),
+        }
+    }
+}
+
+impl DatabaseName {
+    fn of(name: &str) -> DatabaseName {
+        let kind = match name {
+            name if !name.starts_with('_') => NameKind::Plain,
+            name if DATABASES_OF_THE_SYSTEM.contains(&name) => NameKind::System,
+            _ => NameKind::Reserved,
+        };
+        DatabaseName { text: name.to_owned(), kind }
+    }
+}
+
+impl InDatabase {
+    fn of(segments: &[&str]) -> InDatabase {
+        match *segments {
+            [] => InDatabase::Root,
+            ["_all_docs", "queries"] => InDatabase::Queries(Listed::All),
+            ["_design_docs", "queries"] => InDatabase::Queries(Listed::Design),
+            ["_local", id] => InDatabase::Local { id: id.to_owned() },
+            ["_local", _, ..] => InDatabase::LocalAttachment,
+            ["_find", ..] => InDatabase::Later("Mango queries", Route::Find),
+            ["_index", ..] => InDatabase::Later("Mango queries", Route::Index),
+            ["_explain", ..] => InDatabase::Later("Mango queries", Route::Explain),
+            ["_view_cleanup", ..] => InDatabase::Later("_view_cleanup", Route::DatabaseOther),
+            ["_shards", ..] => InDatabase::Later("_shards", Route::DatabaseOther),
+            ["_sync_shards", ..] => InDatabase::Later("_sync_shards", Route::DatabaseOther),
+            ["_partition", ..] => InDatabase::Later("_partition", Route::DatabaseOther),
+            ["_design", id] => InDatabase::Document { id: format!("_design/{id}"), kind: IdKind::Design },
+            ["_design", _, function, ..] if function.starts_with('_') => {
+                InDatabase::DesignFunction { is_view: function == "_view" }
+            }
+            ["_design", id, ref file @ ..] => {
+                InDatabase::Attachment { id: format!("_design/{id}"), kind: IdKind::Design, name: file.join("/") }
+            }
+            [id] => match (Endpoint::named(id), id.strip_prefix("_local/")) {
+                (Some(endpoint), _) => InDatabase::Endpoint(endpoint),
+                (None, Some(id)) => InDatabase::Local { id: id.to_owned() },
+                (None, None) => InDatabase::Document { id: id.to_owned(), kind: IdKind::of(id) },
+            },
+            [id, ref file @ ..] => {
+                InDatabase::Attachment { id: id.to_owned(), kind: IdKind::of(id), name: file.join("/") }
+            }
+        }
+    }
+
+    fn route(&self) -> Route {
+        match self {
+            InDatabase::Root => Route::Database,
+            InDatabase::Endpoint(endpoint) => endpoint.route(),
+            InDatabase::Queries(Listed::All) => Route::AllDocs,
+            InDatabase::Queries(Listed::Design) => Route::DesignDocs,
+            InDatabase::Later(_, route) => *route,
+            InDatabase::Document { kind, .. } => kind.route(Route::Document, Route::DesignDocument),
+            InDatabase::Attachment { kind, .. } => kind.route(Route::Attachment, Route::DesignAttachment),
+            InDatabase::Local { .. } | InDatabase::LocalAttachment => Route::LocalDocument,
+            InDatabase::DesignFunction { is_view: true } => Route::View,
+            InDatabase::DesignFunction { is_view: false } => Route::DesignFunction,
+        }
+    }
+}
+
+impl IdKind {
+    fn of(id: &str) -> IdKind {
+        match id.split_once('/') {
+            _ if !id.starts_with('_') => IdKind::Plain,
+            Some(("_design", _)) => IdKind::Design,
+            Some(("_local", _)) => IdKind::Local,
+            None if id == "_local" => IdKind::Local,
+            _ => Endpoint::named(id).map_or(IdKind::Reserved, IdKind::Endpoint),
+        }
+    }
+
+    /// `plain` and `design`: the labels of ids that are these.
+    fn route(self, plain: Route, design: Route) -> Route {
+        match self {
+            IdKind::Plain => plain,
+            IdKind::Design => design,
+            IdKind::Local => Route::LocalDocument,
+            IdKind::Endpoint(endpoint) => endpoint.route(),
+            IdKind::Reserved => Route::DatabaseOther,
+        }
+    }
+}
+
+impl Endpoint {
+    fn named(name: &str) -> Option<Endpoint> {
+        Some(match name {
+            "_local_docs" => Endpoint::LocalDocs,
+            "_all_docs" => Endpoint::AllDocs,
+            "_design_docs" => Endpoint::DesignDocs,
+            "_bulk_docs" => Endpoint::BulkDocs,
+            "_bulk_get" => Endpoint::BulkGet,
+            "_changes" => Endpoint::Changes,
+            "_revs_diff" => Endpoint::RevsDiff,
+            "_missing_revs" => Endpoint::MissingRevs,
+            "_revs_limit" => Endpoint::RevsLimit,
+            "_ensure_full_commit" => Endpoint::EnsureFullCommit,
+            "_compact" => Endpoint::Compact,
+            "_purge" => Endpoint::Purge,
+            "_purged_infos_limit" => Endpoint::PurgedInfosLimit,
+            "_security" => Endpoint::Security,
+            _ => return None,
+        })
+    }
+
+    fn route(self) -> Route {
+        match self {
+            Endpoint::LocalDocs => Route::LocalDocs,
+            Endpoint::AllDocs => Route::AllDocs,
+            Endpoint::DesignDocs => Route::DesignDocs,
+            Endpoint::BulkDocs => Route::BulkDocs,
+            Endpoint::BulkGet => Route::BulkGet,
+            Endpoint::Changes => Route::Changes,
+            Endpoint::RevsDiff => Route::RevsDiff,
+            Endpoint::MissingRevs => Route::MissingRevs,
+            Endpoint::RevsLimit => Route::RevsLimit,
+            Endpoint::EnsureFullCommit => Route::EnsureFullCommit,
+            Endpoint::Compact => Route::Compact,
+            Endpoint::Purge => Route::Purge,
+            Endpoint::PurgedInfosLimit => Route::PurgedInfosLimit,
+            Endpoint::Security => Route::Security,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

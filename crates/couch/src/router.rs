@@ -1,0 +1,171 @@
+//! From a request to its handler, and from the handler's result to the answer.
+
+use std::sync::Arc;
+
+use flatbed_auth::Principal;
+use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
+use hyper::header::{self, HeaderName};
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::handlers::{
+    all_docs, attachment, bulk, bulk_get, changes, database, db_updates, document, local, maintenance, replicate,
+    revisions, scheduler, server,
+};
+use crate::path::{Endpoint, InDatabase, Listed, Needed, Path, Target};
+use crate::query::Query;
+use crate::reply::failed;
+use crate::request::Request;
+use crate::route::Route;
+use crate::state::State;
+
+/// Where a client says which challenge it wants to see in a 401.
+const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
+
+impl Surface for State {
+    type Target = Path;
+    type Label = Route;
+
+    const PREFLIGHT: Route = Route::Preflight;
+
+    fn target(&self, path: &str) -> (Path, Route) {
+        let target = Target::parse(path);
+        let route = target.as_ref().map_or(Route::Invalid, Target::route);
+        (Path(target), route)
+    }
+
+    fn is_open(&self) -> bool {
+        self.admins.is_empty()
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        request: flatbed_http::Request,
+        Path(target): Path,
+        origin: Origin<'_>,
+    ) -> Answer {
+        let challenge = request.headers.get(WANTED_CHALLENGE).cloned();
+        let mut user = None;
+        let handled = async {
+            let principal = if origin.is_inside {
+                // Whoever may begin a replication is an administrator, and so is what speaks for it here.
+                Principal { name: None, is_admin: true }
+            } else {
+                self.admins.authenticate(request.header(header::AUTHORIZATION)).await?
+            };
+            if principal.is_admin {
+                origin.know();
+            }
+            user = principal.name.clone();
+            let target = target?;
+            let query = Query::parse(request.uri.query())?;
+            run(self, Request::new(request, query, principal), target).await
+        };
+        let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
+        if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (reply.status, challenge) {
+            reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        Answer { reply, user }
+    }
+
+    fn refused(&self, refused: &Refused) -> Reply {
+        failed(&refused.clone().into())
+    }
+}
+
+/// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
+async fn run(state: &Arc<State>, mut request: Request, target: Target) -> Result<Reply> {
+    if matches!(request.method, Method::GET | Method::HEAD) {
+        return dispatch(state, request, target).await;
+    }
+    let state = state.clone();
+    let (client, _there) = Client::new();
+    request.client = Some(client);
+    let task = spawn(async move { dispatch(&state, request, target).await });
+    task.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a handler failed");
+        Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log"))
+    })
+}
+
+async fn dispatch(state: &State, mut request: Request, target: Target) -> Result<Reply> {
+    authorize(target.needs(&request.method), &mut request).await?;
+    handle(state, request, target).await
+}
+
+async fn handle(state: &State, mut request: Request, target: Target) -> Result<Reply> {
+    let (name, what) = match target {
+        Target::Database(name, what) => (name.text, what),
+        // Boxed here and below, but for documents: the future of every request has room for what is not.
+        Target::Welcome => return server::welcome(state, &request),
+        Target::Up => return Box::pin(server::up(state, &request)).await,
+        Target::Session => return server::session(state, &request),
+        Target::Uuids => return server::uuids(state, &request),
+        Target::AllDbs => return Box::pin(server::all_dbs(state, &request)).await,
+        Target::ActiveTasks => return server::active_tasks(state, &request),
+        Target::DbUpdates => return Box::pin(db_updates::db_updates(state, request)).await,
+        Target::Replicate => return Box::pin(replicate::replicate(state, request)).await,
+        Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
+        Target::Metrics => return server::metrics(state, &request),
+        Target::Later(what, _) => return later(&mut request, what).await,
+        Target::EncodedDesign(target) => {
+            let reads = matches!(request.method, Method::GET | Method::HEAD);
+            return match reads.then(|| document::redirect_design(&request)).flatten() {
+                Some(redirect) => Ok(redirect),
+                None => Box::pin(handle(state, request, *target)).await,
+            };
+        }
+    };
+    let name = name.as_str();
+    let endpoint = match what {
+        InDatabase::Endpoint(endpoint) => endpoint,
+        InDatabase::Document { id, .. } => return document::document(state, request, name, &id).await,
+        InDatabase::Root => return Box::pin(database::root(state, request, name)).await,
+        InDatabase::Queries(listed) => return Box::pin(all_docs::queries(state, request, name, listed)).await,
+        InDatabase::Attachment { id, name: file, .. } => {
+            return Box::pin(attachment::attachment(state, request, name, &id, &file)).await;
+        }
+        InDatabase::Local { id } => return Box::pin(local::document(state, request, name, &id)).await,
+        InDatabase::LocalAttachment => {
+            request.skip_body().await;
+            return Err(Failure::bad_request("_local documents do not accept attachments."));
+        }
+        InDatabase::DesignFunction { .. } => return later(&mut request, "Functions of design documents").await,
+        InDatabase::Later(what, _) => return later(&mut request, what).await,
+    };
+    match endpoint {
+        Endpoint::LocalDocs => Box::pin(local::list(state, request, name)).await,
+        Endpoint::AllDocs => Box::pin(all_docs::all_docs(state, request, name, Listed::All)).await,
+        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(state, request, name, Listed::Design)).await,
+        Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, request, name)).await,
+        Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(state, request, name)).await,
+        Endpoint::Changes => Box::pin(changes::changes(state, request, name)).await,
+        Endpoint::RevsDiff => Box::pin(revisions::revs_diff(state, request, name)).await,
+        Endpoint::MissingRevs => Box::pin(revisions::missing_revs(state, request, name)).await,
+        Endpoint::RevsLimit => Box::pin(revisions::revs_limit(state, request, name)).await,
+        Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(state, request, name)).await,
+        Endpoint::Compact => Box::pin(maintenance::compact(state, request, name)).await,
+        Endpoint::Purge => Box::pin(maintenance::purge(state, request, name)).await,
+        Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(state, request, name)).await,
+        Endpoint::Security => Box::pin(maintenance::security(state, request, name)).await,
+    }
+}
+
+/// Refuses who has not the right that a path needs. All but what the server tells anyone is the administrators' as long as
+/// there are no other users.
+async fn authorize(needed: Needed, request: &mut Request) -> Result<()> {
+    let reason = match needed {
+        Needed::Nothing => return Ok(()),
+        _ if request.principal.is_admin => return Ok(()),
+        Needed::ServerAdmin => "You are not a server admin.",
+        Needed::Database => "You are not authorized to access this db.",
+    };
+    request.skip_body().await;
+    Err(Failure::unauthorized(reason))
+}
+
+/// What CouchDB has and this version has not: it says so.
+async fn later(request: &mut Request, what: &str) -> Result<Reply> {
+    request.skip_body().await;
+    Err(Failure::not_implemented(what))
+}

@@ -1,0 +1,158 @@
+//! Who may do what: administrators, and browsers of other origins.
+
+use crate::support::{Client, Running, ServerOptions, Store, bind, soon};
+use flatbed_auth::PasswordHash;
+use flatbed_http::{BindError, Cors};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const RIGHT: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+const WRONG: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmU=");
+
+fn with_admin() -> ServerOptions {
+    // RFC 6070's vector: few iterations, so that the test is quick.
+    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
+    ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
+}
+
+async fn status(client: &mut Client, method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    let answer = client.call(method, path, headers, b"").await;
+    let reason = if answer.status == 401 { answer.text("reason") } else { String::new() };
+    (answer.status, reason)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_an_administrator_others_may_do_little() {
+    let store = Store::new();
+    let server = store.serve(with_admin()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db", &[RIGHT], b"").await.status, 201);
+    for path in ["/", "/_up", "/_session", "/_uuids"] {
+        assert_eq!(status(&mut client, "GET", path, &[]).await.0, 200, "{path}");
+    }
+    let not_admin = "You are not a server admin.".to_owned();
+    for (method, path) in
+        [("GET", "/_all_dbs"), ("GET", "/_active_tasks"), ("GET", "/metrics"), ("PUT", "/new"), ("DELETE", "/db")]
+    {
+        assert_eq!(status(&mut client, method, path, &[]).await, (401, not_admin.clone()), "{method} {path}");
+    }
+    for path in ["/db", "/db/d", "/db/_all_docs", "/db/_changes", "/missing/d"] {
+        let refused = (401, "You are not authorized to access this db.".to_owned());
+        assert_eq!(status(&mut client, "GET", path, &[]).await, refused, "{path}");
+    }
+    let wrong = (401, "Name or password is incorrect.".to_owned());
+    assert_eq!(status(&mut client, "GET", "/", &[WRONG]).await, wrong);
+    assert_eq!(status(&mut client, "GET", "/db", &[RIGHT]).await.0, 200);
+    let session = client.call("GET", "/_session", &[RIGHT], b"").await.json();
+    assert_eq!(
+        (session["userCtx"]["name"].as_str(), session["userCtx"]["roles"][0].as_str()),
+        (Some("admin"), Some("_admin"))
+    );
+    // A browser's dialog opens only where a client asks for it.
+    let plain = client.call("GET", "/db", &[], b"").await;
+    assert_eq!(plain.header("www-authenticate"), None);
+    let asked = client.call("GET", "/db", &[("x-couchdb-www-authenticate", "Basic realm=\"x\"")], b"").await;
+    assert_eq!(asked.header("www-authenticate"), Some("Basic realm=\"x\""));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_one_only_this_machine_may_connect() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    let session = server.call("GET", "/_session", "").await.json();
+    assert_eq!(session["userCtx"]["roles"][0], "_admin");
+    server.stop().await;
+    let layer = store.layer().await;
+    let options = ServerOptions { listen: vec!["0.0.0.0:0".parse().unwrap()], ..ServerOptions::default() };
+    assert!(matches!(bind(options.clone(), layer.clone()).await, Err(BindError::Exposed(_))));
+    let options = ServerOptions { listen: options.listen, ..with_admin() };
+    assert!(bind(options, layer).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browsers_of_other_origins() {
+    let store = Store::new();
+    let cors = Cors { origins: vec!["https://a.example".into()], credentials: true, ..Cors::default() };
+    let server = store.serve(ServerOptions { cors, ..with_admin() }).await;
+    let mut client = server.connect().await;
+    let ask = |origin: &'static str| [("origin", origin), ("access-control-request-method", "PUT")];
+    let preflight = client.call("OPTIONS", "/db/d", &ask("https://a.example"), b"").await;
+    assert_eq!(preflight.status, 204);
+    assert_eq!(preflight.header("access-control-allow-origin"), Some("https://a.example"));
+    assert!(preflight.header("access-control-allow-methods").unwrap().contains("PUT"));
+    assert!(preflight.header("access-control-allow-headers").unwrap().contains("content-type"));
+    let other = client.call("OPTIONS", "/db/d", &ask("https://b.example"), b"").await;
+    assert_eq!((other.status, other.header("access-control-allow-origin")), (401, None));
+    // Answers to refused requests have the headers too, or a page could not see why.
+    let refused = client.call("GET", "/db", &[("origin", "https://a.example")], b"").await;
+    assert_eq!(refused.status, 401);
+    assert_eq!(refused.header("access-control-allow-credentials"), Some("true"));
+    assert_eq!(client.call("GET", "/", &[], b"").await.header("access-control-allow-origin"), None);
+    server.stop().await;
+}
+
+/// What a server answers to bytes as they are.
+async fn raw(server: &Running, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut answer, mut piece) = (String::new(), [0; 4096]);
+    while !answer.ends_with("}\n") {
+        let count = soon(stream.read(&mut piece)).await.unwrap();
+        assert!(count > 0, "the connection ended: {request} {answer}");
+        answer.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer}"));
+    (status, answer)
+}
+
+/// A page whose name has been made to resolve to this machine writes nothing, and reads nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_administrator_only_this_machines_names_are_taken() {
+    let store = Store::new();
+    let cors = Cors { origins: vec!["*".into()], ..Cors::default() };
+    let server = store.serve(ServerOptions { cors, ..ServerOptions::default() }).await;
+    let websocket = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n\
+                     sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+    let preflight = "origin: http://evil.example\r\naccess-control-request-method: PUT\r\n";
+    for (method, path, more) in [
+        ("PUT", "/db", ""),
+        ("GET", "/", ""),
+        ("GET", "/_up", ""),
+        ("OPTIONS", "/db", preflight),
+        ("GET", "/db/_changes?feed=websocket", websocket),
+    ] {
+        let request =
+            |host: &str| format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{more}connection: close\r\n\r\n");
+        for host in ["evil.example", "evil.example:5984", "127.0.0.1.evil.example", "192.168.1.1:5984"] {
+            let (status, answer) = raw(&server, &request(host)).await;
+            assert_eq!(status, 403, "{method} {path} {host}: {answer}");
+            assert!(answer.contains("{\"error\":\"forbidden\",\"reason\":"), "{answer}");
+        }
+        for two in ["localhost\r\nhost: localhost", "localhost\r\nhost: evil.example", "", "a b"] {
+            let (status, answer) = raw(&server, &request(two)).await;
+            assert_eq!(status, 400, "{method} {path} {two}: {answer}");
+            assert!(answer.contains("{\"error\":\"bad_request\",\"reason\":"), "{answer}");
+        }
+    }
+    assert_eq!(raw(&server, "PUT /db HTTP/1.1\r\n\r\n").await.0, 400);
+    assert_eq!(raw(&server, "PUT http://evil.example/db HTTP/1.1\r\nhost: localhost\r\n\r\n").await.0, 400);
+    assert_eq!(raw(&server, "PUT http://evil.example/db HTTP/1.1\r\nhost: evil.example\r\n\r\n").await.0, 403);
+    assert_eq!(server.call("GET", "/_all_dbs", "").await.json(), serde_json::json!([]));
+    let port = server.address.port();
+    for host in [format!("localhost:{port}"), format!("127.0.0.1:{port}"), "[::1]".into(), "LOCALHOST".into()] {
+        assert_eq!(
+            raw(&server, &format!("GET /_up HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")).await.0,
+            200
+        );
+    }
+    // No browser speaks it.
+    assert_eq!(raw(&server, "GET /_up HTTP/1.0\r\n\r\n").await.0, 200);
+    server.stop().await;
+
+    let server = store.serve(with_admin()).await;
+    assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\nhost: db.example\r\nconnection: close\r\n\r\n").await.0, 200);
+    assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\n\r\n").await.0, 400);
+    assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n").await.0, 400);
+    server.stop().await;
+}

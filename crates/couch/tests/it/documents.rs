@@ -1,0 +1,243 @@
+//! Documents over HTTP: what headers and encodings do, beyond the recorded answers of CouchDB.
+
+use std::io::Write;
+
+use super::store;
+use crate::support::{ServerOptions, soon};
+use tokio::io::AsyncWriteExt;
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn encodings_of_bodies() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    // All on one connection: each body is read to its end, or the next answer would not come.
+    let mut client = server.connect().await;
+    let compressed = [("content-encoding", "gzip")];
+    assert_eq!(client.call("PUT", "/db/gzip", &compressed, &gzip(br#"{"a":1}"#)).await.status, 201);
+    assert_eq!(client.call("PUT", "/db/none", &compressed, b"{}").await.status, 400);
+    let cut = &gzip(br#"{"a":1}"#)[..15];
+    assert_eq!(client.call("PUT", "/db/none", &compressed, cut).await.status, 400);
+    let other = client.call("PUT", "/db/none", &[("content-encoding", "br")], b"{}").await;
+    assert_eq!((other.status, other.text("error").as_str()), (415, "bad_content_type"));
+    client.send("PUT", "/db/chunked", &[("transfer-encoding", "chunked")], b"").await;
+    client.stream.write_all(b"3\r\n{\"b\r\n4\r\n\":2}\r\n0\r\n\r\n").await.unwrap();
+    let head = soon(client.head()).await;
+    assert_eq!(head.status, 201, "{head:?}");
+    drop(client);
+    assert_eq!(server.call("GET", "/db/gzip", "").await.json()["a"], 1);
+    assert_eq!(server.call("GET", "/db/chunked", "").await.json()["b"], 2);
+    assert_eq!(server.call("GET", "/db/none", "").await.status, 404);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tombstone_that_is_put() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let rev = server.call("PUT", "/db/d", "{}").await.text("rev");
+    let deleted = server.call("PUT", "/db/d", &format!(r#"{{"_rev":"{rev}","_deleted":true,"why":1}}"#)).await;
+    // As CouchDB answers a DELETE, with the place of what was put.
+    assert_eq!((deleted.status, deleted.header("location")), (200, Some("http://localhost/db/d")), "{deleted:?}");
+    assert_eq!(deleted.header("etag"), Some(format!("\"{}\"", deleted.text("rev")).as_str()));
+    assert_eq!(server.call("GET", "/db/d", "").await.status, 404);
+    let tombstone = server.call("GET", &format!("/db/d?rev={}", deleted.text("rev")), "").await;
+    assert_eq!(tombstone.json()["why"], 1);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bombs_and_bodies_that_are_too_large() {
+    let Some(store) = store() else { return };
+    let options = ServerOptions { body_bytes_max: 1_000_000, body_memory_bytes: 3_000_000, ..ServerOptions::default() };
+    let server = store.serve(options).await;
+    server.call("PUT", "/db", "").await;
+    let bomb = gzip(format!("{{\"a\":\"{}\"}}", "x".repeat(20_000_000)).as_bytes());
+    for (headers, body) in [
+        (&[("content-encoding", "gzip")][..], bomb),
+        (&[], format!("{{\"a\":\"{}\"}}", "x".repeat(1_100_000)).into_bytes()),
+        // Small as a text, large as a tree.
+        (&[], format!("{{\"a\":[{}0]}}", "0,".repeat(100_000)).into_bytes()),
+    ] {
+        let answer = server.connect().await.call("PUT", "/db/d", headers, &body).await;
+        assert_eq!((answer.status, answer.text("error").as_str()), (413, "too_large"));
+    }
+    assert_eq!(server.call("PUT", "/db/d", r#"{"a":[0]}"#).await.status, 201);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_and_places() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let mut client = server.connect().await;
+    let made = client.call("PUT", "/db/_design%2Fx", &[("x-forwarded-proto", "https")], b"{}").await;
+    assert_eq!((made.status, made.header("location")), (201, Some("https://localhost/db/_design%2Fx")));
+    for method in ["GET", "HEAD"] {
+        let moved = client.call(method, "/db/_design%2Fx?revs=true", &[], b"").await;
+        assert_eq!((moved.status, moved.header("location")), (301, Some("http://localhost/db/_design/x?revs=true")));
+    }
+    let read = client.call("GET", "//db//_design/x/", &[], b"").await;
+    let etag = read.header("etag").unwrap().to_owned();
+    assert_eq!(read.status, 200);
+    for tag in [etag.clone(), format!("\"1-x\", W/{etag}")] {
+        assert_eq!(client.call("GET", "/db/_design/x", &[("if-none-match", &tag)], b"").await.status, 304);
+    }
+    let feed = client.call("GET", "/db/_changes", &[], b"").await;
+    let etag = feed.header("etag").unwrap().to_owned();
+    assert_eq!(client.call("GET", "/db/_changes", &[("if-none-match", &etag)], b"").await.status, 304);
+    assert_eq!(client.call("PUT", "/db/d", &[], b"{}").await.status, 201);
+    assert_eq!(client.call("GET", "/db/_changes", &[("if-none-match", &etag)], b"").await.status, 200);
+    let head = client.call("HEAD", "/db/d", &[], b"").await;
+    let whole = client.call("GET", "/db/d", &[], b"").await;
+    assert_eq!(head.header("content-length"), whole.header("content-length"));
+    let form = [("referer", "http://localhost/"), ("content-type", "text/plain")];
+    assert_eq!(client.call("POST", "/db/d", &form, b"x").await.status, 415);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_answers_come_whole() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let long = "x".repeat(3_000_000);
+    for id in ["a", "b", "c"] {
+        assert_eq!(server.call("PUT", &format!("/db/{id}"), &format!("{{\"long\":\"{long}\"}}")).await.status, 201);
+    }
+    let read = server.call("GET", "/db/a", "").await;
+    assert!(read.header("content-length").is_some());
+    assert_eq!(read.text("long"), long);
+    let keys = r#"{"keys":["a","none","b","c","a"]}"#;
+    let rows = server.call("POST", "/db/_all_docs?include_docs=true", keys).await.json();
+    let lengths: Vec<usize> =
+        rows["rows"].as_array().unwrap().iter().map(|row| row["doc"]["long"].as_str().map_or(0, str::len)).collect();
+    assert_eq!(lengths, [3_000_000, 0, 3_000_000, 3_000_000, 3_000_000]);
+    let short = &long[..100_000];
+    server.call("PUT", "/db/short", &format!("{{\"long\":\"{short}\"}}")).await;
+    let wanted = ["short"; 20].map(|id| format!("{{\"id\":\"{id}\"}}")).join(",");
+    let wanted = format!("{{\"docs\":[{wanted},{{\"id\":\"none\"}},{{\"id\":\"a\"}}]}}");
+    let answer = server.call("POST", "/db/_bulk_get", &wanted).await;
+    assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
+    let results = answer.json()["results"].clone();
+    let lengths: Vec<usize> = results
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| result["docs"][0]["ok"]["long"].as_str().map_or(0, str::len))
+        .collect();
+    assert_eq!(lengths, [&[100_000; 20][..], &[0, 3_000_000]].concat());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let first = server.call("PUT", "/db/live", r#"{"n":1}"#).await.text("rev");
+    let second = server.call("PUT", &format!("/db/live?rev={first}"), r#"{"n":2}"#).await.text("rev");
+    let gone = server.call("PUT", "/db/gone", "{}").await.text("rev");
+    let tombstone = server.call("DELETE", &format!("/db/gone?rev={gone}"), "").await.text("rev");
+    let wanted = format!(
+        r#"{{"docs":[{{"id":"gone"}},{{"id":"live","rev":"{first}"}},{{"id":"live","rev":"9-x"}},{{"id":"live","rev":"x"}},{{"rev":"1-a"}},7]}}"#
+    );
+    let read = async |path: &str| server.call("POST", path, &wanted).await.json()["results"].clone();
+    let plain = read("/db/_bulk_get").await;
+    assert_eq!(plain[0]["docs"][0]["ok"]["_rev"], tombstone.as_str());
+    assert_eq!(plain[0]["docs"][0]["ok"]["_deleted"], true);
+    assert_eq!(plain[1]["docs"][0]["ok"]["n"], 1);
+    assert_eq!(plain[2]["docs"][0]["error"]["reason"], "missing");
+    assert_eq!(plain[3]["docs"][0]["error"]["reason"], "Invalid rev format");
+    assert_eq!(plain[4]["docs"][0]["error"]["reason"], "document must be a JSON object");
+    assert_eq!(plain[5]["id"], serde_json::Value::Null);
+    let latest = read("/db/_bulk_get?latest=true").await;
+    assert_eq!(latest[1]["docs"][0]["ok"]["_rev"], second.as_str());
+    assert_eq!(latest[1]["docs"][0]["ok"]["_revisions"], serde_json::Value::Null);
+    assert_eq!(latest[2]["docs"][0]["error"]["reason"], "missing");
+    let revs = read("/db/_bulk_get?latest=true&revs=true").await;
+    assert_eq!(revs[1]["docs"][0]["ok"]["_revisions"]["start"], 2);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_goes_on_when_its_client_hangs_up() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    for number in 0..20 {
+        let mut client = server.connect().await;
+        let headers = [("expect", "100-continue"), ("content-length", "2")];
+        client.send("PUT", &format!("/db/{number}"), &headers, b"").await;
+        // From here on the handler runs: it waits for the body.
+        assert_eq!(soon(client.head()).await.status, 100);
+        client.stream.write_all(b"{}").await.unwrap();
+    }
+    soon(async {
+        while server.call("GET", "/db", "").await.json()["doc_count"] != 20 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_yet_says_so() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    for (method, path, body) in [
+        ("GET", "/_node/_local/_config", ""),
+        ("POST", "/db/_find", r#"{"selector":{}}"#),
+        ("GET", "/db/_design/x/_view/y", ""),
+    ] {
+        let answer = server.call(method, path, body).await;
+        assert_eq!((answer.status, answer.text("error").as_str()), (501, "not_implemented"), "{method} {path}");
+    }
+    assert_eq!(server.call("PUT", "/db/d", r#"{"_attachments":{}}"#).await.status, 201);
+    server.stop().await;
+}
+
+/// Of two members of a name all take the last one, in whatever spelling, as CouchDB does: what is checked is what is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_members_that_stand_twice_the_last_counts() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let get = async |path: &str| server.call("GET", path, "").await.json();
+    assert_eq!(server.call("PUT", "/db/x", r#"{"_id":"y","_id":"x","a":1,"a":2}"#).await.status, 201);
+    assert_eq!(get("/db/x").await["a"], 2);
+    assert_eq!(server.call("POST", "/db", r#"{"_id":"p","\u005fid":"q"}"#).await.text("id"), "q");
+    let rows = r#"{"docs":[{"_id":"r","\u005fid":"s"},{"\u005fid":"t","_id":"u","_deleted":true,"_deleted":false}]}"#;
+    let rows = server.call("POST", "/db/_bulk_docs", rows).await.json();
+    assert_eq!((rows[0]["id"].as_str(), rows[1]["id"].as_str()), (Some("s"), Some("u")), "{rows}");
+    for (id, status) in [("p", 404), ("q", 200), ("r", 404), ("s", 200), ("t", 404), ("u", 200)] {
+        assert_eq!(server.call("GET", &format!("/db/{id}"), "").await.status, status, "{id}");
+    }
+    let rev = get("/db/x").await["_rev"].as_str().unwrap().to_owned();
+    let other = format!("1-{:032x}", 7);
+    let twice = |first: &str, last: &str| format!(r#"{{"_rev":"{first}","\u005frev":"{last}","n":1}}"#);
+    assert_eq!(server.call("PUT", "/db/x", &twice(&rev, &other)).await.status, 409);
+    assert_eq!(server.call("PUT", "/db/x", &twice(&other, &rev)).await.status, 201);
+    let replicated = r#"{"new_edits":false,"new_edits":true,"new_edits":false,"docs":[
+        {"_id":"v","_rev":"2-a","_rev":"2-b","_revisions":{"start":2,"ids":["a","c"]},
+         "\u005frevisions":{"start":2,"start":2,"ids":["a","c"],"ids":["b","d"]}}]}"#;
+    assert_eq!(server.call("POST", "/db/_bulk_docs", replicated).await.json(), serde_json::json!([]));
+    let found = get("/db/v?revs=true").await;
+    assert_eq!((found["_rev"].as_str(), found["_revisions"]["ids"][1].as_str()), (Some("2-b"), Some("d")), "{found}");
+    let attached = r#"{"_attachments":{"a":{"data":"YQ=="}},
+        "_attachments":{"b":{"data":"YQ==","data":"YmI="},"\u0062":{"data":"YmJi"}}}"#;
+    assert_eq!(server.call("PUT", "/db/w", attached).await.status, 201);
+    let stubs = get("/db/w").await["_attachments"].clone();
+    assert_eq!((stubs.as_object().unwrap().len(), stubs["b"]["length"].as_u64()), (1, Some(3)), "{stubs}");
+    server.stop().await;
+}

@@ -1,0 +1,136 @@
+//! `_changes` across two servers on one store, and how feeds end.
+
+use super::store;
+use crate::support::{ServerOptions, soon};
+use serde_json::Value;
+
+fn parse(line: Option<String>) -> Value {
+    serde_json::from_str(&line.expect("a line")).expect("JSON")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_server_writes_another_tells() {
+    let Some(store) = store() else { return };
+    let (writer, reader) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
+    assert_eq!(writer.call("PUT", "/db", "").await.status, 201);
+    let mut feed = reader.connect().await;
+    feed.send("GET", "/db/_changes?feed=continuous&include_docs=true&heartbeat=20", &[], b"").await;
+    assert_eq!(soon(feed.head()).await.status, 200);
+    let mut rest = String::new();
+    for number in 0..5 {
+        writer.call("PUT", &format!("/db/{number}"), "{\"a\":1}").await;
+        let row = parse(feed.feed_line(&mut rest).await);
+        assert_eq!((row["id"].as_str(), row["doc"]["a"].as_i64()), (Some(number.to_string().as_str()), Some(1)));
+    }
+    // Both see a database that is made anew under the same name, and not the old one's sequences.
+    let old = reader.call("GET", "/db", "").await.text("update_seq");
+    assert_eq!(writer.call("DELETE", "/db", "").await.status, 200);
+    assert_eq!(writer.call("PUT", "/db", "").await.status, 201);
+    assert_eq!(reader.call("PUT", "/db/new", "{\"b\":1}").await.status, 201);
+    let rows = reader.call("GET", &format!("/db/_changes?since={old}"), "").await.json();
+    assert_eq!(rows["results"].as_array().unwrap().len(), 1);
+    assert_eq!(writer.call("GET", "/db/new", "").await.json()["b"], 1);
+    writer.stop().await;
+    reader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn longpoll_waits_for_the_first_change() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let since = server.call("PUT", "/db/a", "{}").await;
+    assert_eq!(since.status, 201);
+    let mut feed = server.connect().await;
+    feed.send("GET", "/db/_changes?feed=longpoll&since=now", &[], b"").await;
+    soon(feed.head()).await;
+    let mut text = soon(feed.chunk()).await;
+    assert_eq!(text, "{\"results\":[\n", "the head comes before anything has changed");
+    server.call("PUT", "/db/b", "{}").await;
+    loop {
+        let chunk = soon(feed.chunk()).await;
+        if chunk.is_empty() {
+            break;
+        }
+        text.push_str(&chunk);
+    }
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["results"][0]["id"], "b");
+    // From there on there is nothing.
+    let since = answer["last_seq"].as_str().unwrap();
+    let rest = server.call("GET", &format!("/db/_changes?feed=longpoll&timeout=1&since={since}"), "").await.json();
+    assert_eq!((rest["results"].as_array().unwrap().len(), rest["last_seq"].as_str()), (0, Some(since)));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_are_couchdbs() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let none = server.call("GET", "/db/_changes", "").await;
+    let seq = none.text("last_seq");
+    assert_eq!(none.body, format!("{{\"results\":[\n\n],\n\"last_seq\":\"{seq}\",\"pending\":0}}\n"));
+    let none = server.call("GET", "/db/_all_docs", "").await;
+    assert_eq!(none.body, "{\"total_rows\":0,\"offset\":0,\"rows\":[\r\n\r\n]}\n");
+    for id in ["a", "b", "c"] {
+        server.call("PUT", &format!("/db/{id}"), "{}").await;
+    }
+    let some = server.call("GET", "/db/_changes?limit=2", "").await;
+    assert_eq!(some.json()["pending"], 1);
+    assert!(some.body.contains("]},\r\n{\"seq\":"), "{}", some.body);
+    let down = server.call("GET", "/db/_changes?limit=2&descending=true", "").await.json();
+    assert_eq!((down["results"][0]["id"].as_str(), down["pending"].as_i64()), (Some("c"), Some(0)));
+    let mut feed = server.connect().await;
+    feed.send("GET", "/db/_changes?feed=eventsource&heartbeat=20&limit=2", &[], b"").await;
+    assert_eq!(soon(feed.head()).await.header("content-type"), Some("text/event-stream"));
+    let mut rest = String::new();
+    let (mut id, mut rows) = (String::new(), 0);
+    while let Some(line) = feed.feed_line(&mut rest).await {
+        rows += usize::from(line.starts_with("data: {"));
+        if let Some(text) = line.strip_prefix("id: ") {
+            id = text.to_owned();
+        }
+    }
+    assert_eq!(rows, 2);
+    // What a browser sends when it connects again.
+    let mut feed = server.connect().await;
+    let again = [("last-event-id", id.as_str())];
+    feed.send("GET", "/db/_changes?feed=eventsource&heartbeat=10", &again, b"").await;
+    soon(feed.head()).await;
+    let mut rest = String::new();
+    assert!(feed.feed_line(&mut rest).await.unwrap().contains("\"id\":\"c\""));
+    assert!(feed.feed_line(&mut rest).await.unwrap().starts_with("id: "));
+    assert_eq!(feed.feed_line(&mut rest).await.unwrap(), "event: heartbeat");
+    drop(feed);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_tells_its_feeds() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    server.call("PUT", "/db/a", "{}").await;
+    let (mut continuous, mut longpoll) = (server.connect().await, server.connect().await);
+    continuous.send("GET", "/db/_changes?feed=continuous&heartbeat=20", &[], b"").await;
+    longpoll.send("GET", "/db/_changes?feed=longpoll&since=now", &[], b"").await;
+    soon(continuous.head()).await;
+    soon(longpoll.head()).await;
+    let mut rest = String::new();
+    let row = parse(continuous.feed_line(&mut rest).await);
+    let ended = server.begin_to_stop();
+    let last = parse(continuous.feed_line(&mut rest).await);
+    assert_eq!(last["last_seq"], row["seq"]);
+    assert_eq!(continuous.feed_line(&mut rest).await, None, "the body has its proper end");
+    let mut text = String::new();
+    loop {
+        let chunk = soon(longpoll.chunk()).await;
+        if chunk.is_empty() {
+            break;
+        }
+        text.push_str(&chunk);
+    }
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["last_seq"], row["seq"]);
+    soon(ended).await.unwrap();
+}

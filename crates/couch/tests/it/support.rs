@@ -1,0 +1,435 @@
+//! What the tests share: servers in this process on one store, and a client that shows every byte of HTTP/1.1.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flatbed_auth::PasswordHash;
+use flatbed_couch::{Couch, CouchOptions, Functions};
+use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
+use flatbed_javascript::{Runner, RunnerOptions};
+use flatbed_layer::{Database, LayerOptions, ServerActor};
+use flatbed_replicator::{Replicator, ReplicatorOptions};
+use foundationdb::api::NetworkAutoStop;
+use foundationdb_sys::backend::Embedded;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+
+/// Longer than anything here takes; a test that waits so long has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A store of its own for one test: the embedded engine in a temporary directory, or a root of its own on the cluster
+/// that `FLATBED_CLUSTER_FILE` names.
+pub struct Store {
+    fdb: Arc<foundationdb::Database>,
+    root: Vec<u8>,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        // SAFETY: the network is stopped by nobody before the process ends.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let open = |path: &str| Arc::new(foundationdb::Database::from_path(path).expect("the store opens"));
+        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
+            return Store { fdb: open(&path), root: format!("http-test-{now}").into_bytes(), _directory: None };
+        }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let cluster_file = directory.path().join("embedded.cluster");
+        std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
+        Store { fdb: open(cluster_file.to_str().expect("UTF-8")), root: b"t".to_vec(), _directory: Some(directory) }
+    }
+
+    /// On the engine with faults, where it is the engine that answers: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the
+    /// environment, or another seed each time.
+    pub fn with_faults() -> Option<Store> {
+        // SAFETY: as in `new`.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let engine = engine()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+        let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
+        // Shown when the test fails.
+        println!("FLATBED_TEST_FAULTS={text}");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut options = fdb_embedded::OpenOptions::default();
+        options.buggify = Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED"));
+        let database = engine.open(directory.path(), options).expect("the engine opens");
+        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
+        let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
+        Some(Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) })
+    }
+
+    pub async fn layer(&self) -> Layer {
+        self.layer_with(LayerOptions::default()).await
+    }
+
+    /// The same, set up otherwise.
+    pub async fn layer_with(&self, options: LayerOptions) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), ..options };
+        let (layer, authority) = flatbed_layer::Layer::open(self.fdb.clone(), options).await.expect("the layer opens");
+        Layer { layer, actor: authority.for_job("test") }
+    }
+
+    /// Starts a server with a layer of its own; call it twice for two servers on one store.
+    pub async fn serve(&self, options: impl Into<Options>) -> Running {
+        self.serve_on(self.layer().await, options).await
+    }
+
+    /// The same on a layer that is there.
+    pub async fn serve_on(&self, layer: Layer, options: impl Into<Options>) -> Running {
+        let Options { server, replicator } = options.into();
+        let server = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..server };
+        let server = bind(Options { server, replicator }, layer).await.expect("a free port");
+        let address = server.addresses()[0];
+        let (stop, stopped) = oneshot::channel::<()>();
+        Running { address, stop, task: serve(server, stopped) }
+    }
+}
+
+/// How a server is set up, and the replicator beside it.
+#[derive(Default)]
+pub struct Options {
+    pub server: ServerOptions,
+    pub replicator: ReplicatorOptions,
+}
+
+impl From<ServerOptions> for Options {
+    fn from(server: ServerOptions) -> Options {
+        Options { server, ..Options::default() }
+    }
+}
+
+impl From<ReplicatorOptions> for Options {
+    fn from(replicator: ReplicatorOptions) -> Options {
+        Options { replicator, ..Options::default() }
+    }
+}
+
+/// A server that listens, with what works beside it.
+pub struct Bound {
+    server: Server<Couch>,
+    replicator: Arc<Replicator>,
+    layer: Layer,
+}
+
+impl Bound {
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.server.addresses()
+    }
+}
+
+/// Puts a server together, as the program does.
+pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, BindError> {
+    let Options { server: options, replicator } = options.into();
+    let functions = Runner::new(options.functions).expect("threads");
+    layer.validate_with(Arc::new(Functions(functions.clone())));
+    let (connect, inside) = inside();
+    let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, Arc::new(connect));
+    let shell = Shell::new(ShellOptions {
+        cors: options.cors,
+        server: concat!("Flatbed/", env!("CARGO_PKG_VERSION")).to_owned(),
+        body_bytes_max: options.body_bytes_max,
+        body_memory_bytes: options.body_memory_bytes,
+        document_bytes_max: usize::try_from(layer.document_bytes_max()).expect("it fits"),
+        connections_max: options.connections_max,
+        stall_max: options.stall_max,
+        ..ShellOptions::default()
+    });
+    let couch = CouchOptions { admins: options.admins, ..CouchOptions::default() };
+    let couch = Couch::new(couch, layer.layer.clone(), shell.clone(), functions, replicator.clone());
+    let server = Server::bind(&options.listen, shell, couch, inside).await?;
+    Ok(Bound { server, replicator, layer })
+}
+
+/// Runs what [`bind`] has put together until it is stopped.
+pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
+    let Bound { server, replicator, layer } = bound;
+    tokio::spawn(async move {
+        let stopped = async { drop(stopped.await) };
+        let supervisor = replicator.start();
+        let beside = async {
+            replicator.stop(supervisor).await;
+            layer.shutdown();
+        };
+        server.serve(stopped, beside).await;
+    })
+}
+
+/// A server's layer, with the right to write as the server. Cheap to clone.
+#[derive(Clone)]
+pub struct Layer {
+    layer: flatbed_layer::Layer,
+    pub actor: ServerActor,
+}
+
+impl std::ops::Deref for Layer {
+    type Target = flatbed_layer::Layer;
+
+    fn deref(&self) -> &flatbed_layer::Layer {
+        &self.layer
+    }
+}
+
+impl Layer {
+    /// Written to as the server.
+    pub fn database(&self, name: &str) -> Database {
+        self.layer.database(name, self.actor.clone())
+    }
+}
+
+/// How a server is set up, but for what works beside it.
+#[derive(Clone)]
+pub struct ServerOptions {
+    pub listen: Vec<SocketAddr>,
+    pub admins: HashMap<String, PasswordHash>,
+    pub cors: Cors,
+    pub body_bytes_max: usize,
+    pub body_memory_bytes: usize,
+    pub connections_max: usize,
+    pub stall_max: Duration,
+    pub functions: RunnerOptions,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let ShellOptions { cors, body_bytes_max, body_memory_bytes, connections_max, stall_max, .. } =
+            ShellOptions::default();
+        ServerOptions {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 5984))],
+            admins: HashMap::new(),
+            cors,
+            body_bytes_max,
+            body_memory_bytes,
+            connections_max,
+            stall_max,
+            functions: RunnerOptions::default(),
+        }
+    }
+}
+
+/// What only the embedded engine can do. `None`, and a line that says so, where a library answers: what needs the engine
+/// is skipped there.
+fn engine() -> Option<Embedded> {
+    let engine = foundationdb_sys::backend::embedded();
+    if engine.is_none() {
+        println!("skipped: needs the embedded engine");
+    }
+    engine
+}
+
+/// A server under way.
+pub struct Running {
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    pub async fn connect(&self) -> Client {
+        Client { stream: TcpStream::connect(self.address).await.expect("connected"), read: Vec::new() }
+    }
+
+    /// One request on a connection of its own.
+    pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
+        self.connect().await.call(method, path, &[], body.as_bytes()).await
+    }
+
+    /// One request with JSON or, for `null`, without a body.
+    pub async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        // In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
+        let answer = Box::pin(self.call(method, path, &body)).await;
+        (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+    }
+
+    /// As [`Running::json`], for what must succeed.
+    pub async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let (status, answer) = self.json(method, path, body).await;
+        assert!(status < 300, "{method} {path}: {status} {answer}");
+        answer
+    }
+
+    /// The URL of a database.
+    pub fn url(&self, database: &str) -> String {
+        format!("http://{}/{database}", self.address)
+    }
+
+    /// Asks until what is read at a path is as wanted.
+    pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = async {
+            loop {
+                last = self.json("GET", path, Value::Null).await.1;
+                if wanted(&last) {
+                    return last.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, found).await {
+            Ok(found) => found,
+            Err(_) => panic!("{path}: {last}"),
+        }
+    }
+
+    /// Tells the server to end, without waiting for it.
+    pub fn begin_to_stop(self) -> JoinHandle<()> {
+        let _ = self.stop.send(());
+        self.task
+    }
+
+    pub async fn stop(self) {
+        soon(self.begin_to_stop()).await.expect("the server ends");
+    }
+}
+
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("in time")
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn text(&self, member: &str) -> String {
+        self.json()[member].as_str().unwrap_or_else(|| panic!("{member}: {self:?}")).to_owned()
+    }
+}
+
+/// A connection.
+pub struct Client {
+    pub stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Client {
+    pub async fn call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.send(method, path, headers, body).await;
+        soon(self.answer(method == "HEAD")).await
+    }
+
+    pub async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
+        let mut give = |name: &str, value: &str| {
+            if !headers.iter().any(|(given, _)| *given == name) {
+                head.push_str(&format!("{name}: {value}\r\n"));
+            }
+        };
+        // Without it some answers are multipart, as CouchDB's are.
+        give("accept", "application/json");
+        if !body.is_empty() {
+            give("content-type", "application/json");
+            give("content-length", &body.len().to_string());
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        self.stream.write_all(head.as_bytes()).await.expect("sent");
+        self.stream.write_all(body).await.expect("sent");
+    }
+
+    /// More bytes; false at the end of the connection.
+    async fn more(&mut self) -> bool {
+        let mut piece = [0; 16 * 1024];
+        let length = self.stream.read(&mut piece).await.expect("read");
+        self.read.extend_from_slice(&piece[..length]);
+        length > 0
+    }
+
+    async fn line(&mut self) -> String {
+        loop {
+            if let Some(at) = self.read.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = self.read.drain(..at + 2).collect();
+                return String::from_utf8(line[..at].to_vec()).expect("UTF-8");
+            }
+            assert!(self.more().await, "the connection ended within a line");
+        }
+    }
+
+    /// So many bytes of a body.
+    pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
+        while self.read.len() < count {
+            assert!(self.more().await, "the connection ended within a body");
+        }
+        self.read.drain(..count).collect()
+    }
+
+    /// Status and headers.
+    pub async fn head(&mut self) -> Answer {
+        let line = self.line().await;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line().await;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        Answer { status, headers, body: String::new() }
+    }
+
+    /// One chunk of a body; empty: the last one.
+    pub async fn chunk(&mut self) -> String {
+        let length = self.line().await;
+        let length = usize::from_str_radix(&length, 16).expect("a chunk's length");
+        let chunk = self.bytes(length).await;
+        self.line().await;
+        String::from_utf8(chunk).expect("UTF-8")
+    }
+
+    pub async fn answer(&mut self, is_head: bool) -> Answer {
+        let mut answer = self.head().await;
+        if is_head || answer.status == 304 || answer.status == 204 {
+            return answer;
+        }
+        if answer.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let chunk = self.chunk().await;
+                if chunk.is_empty() {
+                    return answer;
+                }
+                answer.body.push_str(&chunk);
+            }
+        }
+        let length = answer.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        answer.body = String::from_utf8(self.bytes(length).await).expect("UTF-8");
+        answer
+    }
+
+    /// The next line of a feed, heartbeats left out; `None` at its end.
+    pub async fn feed_line(&mut self, rest: &mut String) -> Option<String> {
+        loop {
+            while let Some(at) = rest.find('\n') {
+                let line: String = rest.drain(..=at).collect();
+                if line.len() > 1 {
+                    return Some(line.trim_end().to_owned());
+                }
+            }
+            let chunk = soon(self.chunk()).await;
+            if chunk.is_empty() {
+                return None;
+            }
+            rest.push_str(&chunk);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What a replication may be told besides its source and target, by `POST /_replicate` and in documents of
+//! `_replicator`; and that its secrets stay with it.
+//!
+//! A program of its own: a test reads the log of its whole process.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
+
+#[path = "it/support.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
+mod support;
+
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use flatbed_auth::PasswordHash;
+use flatbed_replicator::ReplicatorOptions;
+
+use crate::support::ServerOptions;
+use serde_json::{Value, json};
+use support::{Options, Running, Store};
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+fn options() -> ReplicatorOptions {
+    ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
+}
+
+/// The ids of a database's documents, deleted ones too.
+async fn ids(server: &Running, database: &str) -> Vec<String> {
+    let changes = server.ok("GET", &format!("/{database}/_changes"), Value::Null).await;
+    let rows = changes["results"].as_array().unwrap();
+    let mut ids: Vec<String> = rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect();
+    ids.sort();
+    ids
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn some_documents_only() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    for database in ["a", "_replicator"] {
+        server.ok("PUT", &format!("/{database}"), Value::Null).await;
+    }
+    let docs: Vec<Value> = (0..20).map(|n| json!({"_id": format!("doc{n:02}"), "n": n, "odd": n % 2 == 1})).collect();
+    server.ok("POST", "/a/_bulk_docs", json!({"docs": docs})).await;
+    server.ok("PUT", "/a/_design/d", json!({"language": "javascript"})).await;
+    let since = server.ok("GET", "/a", Value::Null).await["update_seq"].clone();
+    server.ok("PUT", "/a/late", json!({"n": 100})).await;
+    let url = server.url("a");
+
+    let cases = [
+        (json!({"doc_ids": ["doc01", "doc15", "none", "doc01"]}), vec!["doc01", "doc15"]),
+        (json!({"doc_ids": []}), vec![]),
+        (json!({"selector": {"n": {"$gte": 17}, "odd": true}}), vec!["doc17", "doc19"]),
+        (json!({"selector": {"n": {"$gt": 18}}}), vec!["doc19", "late"]),
+        (json!({"filter": "_design"}), vec!["_design/d"]),
+        (json!({"since_seq": since}), vec!["late"]),
+        (json!({"since_seq": since, "selector": {"odd": true}}), vec![]),
+    ];
+    for (number, (extra, wanted)) in cases.into_iter().enumerate() {
+        // By name and over the network; asked for at once and by a document.
+        for (way, source) in [("name", json!("a")), ("url", json!({"url": url}))] {
+            let mut spec = json!({"source": source, "target": format!("{way}{number}"), "create_target": true});
+            spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            let answer = server.ok("POST", "/_replicate", spec.clone()).await;
+            assert_eq!(answer["history"][0]["docs_written"], wanted.len(), "{spec} {answer}");
+            assert_eq!(ids(&server, &format!("{way}{number}")).await, wanted, "{spec}");
+
+            spec["target"] = json!(format!("doc-{way}{number}"));
+            let path = format!("/_replicator/{way}{number}");
+            server.ok("PUT", &path, spec.clone()).await;
+            let done = server.until(&path, |doc| doc["_replication_state"] == "completed").await;
+            assert_eq!(done["_replication_stats"]["docs_written"], wanted.len(), "{done}");
+            assert_eq!(ids(&server, &format!("doc-{way}{number}")).await, wanted, "{spec}");
+        }
+    }
+    // A function of a design document is not there to be called, and that is told. No such job ends well.
+    let spec = json!({"source": "a", "target": "f", "create_target": true, "filter": "d/f"});
+    let (status, answer) = server.json("POST", "/_replicate", spec.clone()).await;
+    assert!(status >= 400 && answer["reason"].as_str().unwrap().contains("_changes of a"), "{status} {answer}");
+    server.ok("PUT", "/_replicator/function", spec).await;
+    let shown = server.until("/_scheduler/docs/_replicator/function", |doc| doc["state"] == "crashing").await;
+    assert!(shown["info"]["error"].as_str().unwrap().contains("_changes of a"), "{shown}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn targets_checkpoints_and_winners() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    for database in ["a", "_replicator"] {
+        server.ok("PUT", &format!("/{database}"), Value::Null).await;
+    }
+    let leaf = |mark: char| {
+        let hash = mark.to_string().repeat(32);
+        json!({"_id": "x", "_rev": format!("1-{hash}"), "mark": mark.to_string()})
+    };
+    let docs = json!([leaf('a'), leaf('b'), leaf('c')]);
+    server.ok("POST", "/a/_bulk_docs", json!({"docs": docs, "new_edits": false})).await;
+
+    // Without `create_target` nothing is made, and a document waits for it to be there.
+    assert_eq!(server.json("POST", "/_replicate", json!({"source": "a", "target": "b"})).await.0, 404);
+    server.ok("PUT", "/_replicator/b", json!({"source": "a", "target": "b"})).await;
+    let shown = server.until("/_scheduler/docs/_replicator/b", |doc| doc["error_count"].as_u64() >= Some(1)).await;
+    assert_eq!(shown["state"], "crashing", "{shown}");
+    assert_eq!(server.json("GET", "/b", Value::Null).await.0, 404);
+    server.ok("PUT", "/b", Value::Null).await;
+    server.until("/_replicator/b", |doc| doc["_replication_state"] == "completed").await;
+    // One that is there already is taken as it is.
+    let spec = json!({"source": "a", "target": "b", "create_target": true});
+    assert_eq!(server.ok("POST", "/_replicate", spec).await["no_changes"], true);
+    let all = server.ok("GET", "/b/x?conflicts=true", Value::Null).await;
+    assert_eq!((&all["mark"], all["_conflicts"].as_array().unwrap().len()), (&json!("c"), 2));
+
+    let spec = json!({"source": "a", "target": "w", "create_target": true, "winning_revs_only": true,
+                      "use_checkpoints": false});
+    server.ok("POST", "/_replicate", spec).await;
+    let winner = server.ok("GET", "/w/x?conflicts=true", Value::Null).await;
+    assert_eq!((&winner["mark"], &winner["_conflicts"]), (&json!("c"), &Value::Null));
+    let logs = |of: Value| of["rows"].as_array().unwrap().len();
+    assert_eq!(logs(server.ok("GET", "/w/_local_docs", Value::Null).await), 0);
+
+    // Checkpoints come while it runs, as often as asked for, and are told.
+    let spec = json!({"source": "a", "target": "c", "create_target": true, "continuous": true,
+                      "checkpoint_interval": 30});
+    server.ok("PUT", "/_replicator/c", spec).await;
+    server.until("/c/x", |doc| doc["mark"] == "c").await;
+    server.until("/c/_local_docs", |found| found["rows"].as_array().is_some_and(|rows| rows.len() == 1)).await;
+    let tasks = server.ok("GET", "/_active_tasks", Value::Null).await;
+    assert_eq!((&tasks[0]["checkpoint_interval"], &tasks[0]["continuous"]), (&json!(30), &json!(true)), "{tasks}");
+    let through = |tasks: &Value| tasks[0]["checkpointed_source_seq"].clone();
+    let before = through(&tasks);
+    server.ok("PUT", "/a/y", json!({})).await;
+    server.until("/_active_tasks", |tasks| through(tasks) != before && through(tasks) == tasks[0]["source_seq"]).await;
+    let log = server.ok("GET", "/c/_local_docs?include_docs=true", Value::Null).await["rows"][0]["doc"].take();
+    assert_eq!((&log["replication_id_version"], &log["history"][0]["docs_written"]), (&json!(4), &json!(4)), "{log}");
+    server.stop().await;
+}
+
+/// All that is logged, in whatever module.
+struct Log;
+
+static LOGGED: Mutex<String> = Mutex::new(String::new());
+
+impl Visit for Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = write!(LOGGED.lock().unwrap(), "{field}={value:?} ");
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, span: &span::Attributes<'_>) -> span::Id {
+        span.record(&mut Log);
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, values: &span::Record<'_>) {
+        values.record(&mut Log);
+    }
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut Log);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_open_doors_and_are_shown_nowhere() {
+    tracing::subscriber::set_global_default(Log).unwrap();
+    let (store, guarded_store) = (Store::new(), Store::new());
+    let server = store.serve(options()).await;
+    // RFC 6070's vector: few iterations, so that the test is quick. The password is `password`.
+    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
+    let with_admin = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
+    let with_admin = Options { server: with_admin, replicator: options() };
+    let guarded = guarded_store.serve(with_admin).await;
+    for database in ["a", "_replicator"] {
+        server.ok("PUT", &format!("/{database}"), Value::Null).await;
+    }
+    server.ok("PUT", "/a/x", json!({})).await;
+
+    let secrets = ["password", "YWRtaW46cGFzc3dvcmQ=", "wr0ng", "t0ken"];
+    let check = |text: String, what: &str| {
+        for secret in secrets {
+            assert!(!text.contains(secret), "{what} shows {secret}: {text}");
+        }
+    };
+    let at = guarded.address;
+    let right = [
+        json!(format!("http://admin:password@{at}/right0")),
+        json!({"url": format!("http://{at}/right1"), "auth": {"basic": {"username": "admin", "password": "password"}}}),
+        json!({"url": format!("http://{at}/right2"), "headers": {"Authorization": "Basic YWRtaW46cGFzc3dvcmQ=",
+               "X-Secret": "t0ken"}}),
+        // What is said beside the URL counts more.
+        json!({"url": format!("http://admin:wr0ng@{at}/right3"), "headers": {"authorization": "Basic YWRtaW46cGFzc3dvcmQ="}}),
+    ];
+    for (number, target) in right.iter().enumerate() {
+        let spec = json!({"source": "a", "target": target, "create_target": true, "continuous": true,
+                          "checkpoint_interval": 10});
+        server.ok("PUT", &format!("/_replicator/right{number}"), spec).await;
+    }
+    let shown = |jobs: &Value| {
+        let jobs = jobs["jobs"].as_array().cloned().unwrap_or_default();
+        jobs.iter().filter(|job| job["info"]["docs_written"] == 1).count() == right.len()
+    };
+    check(server.until("/_scheduler/jobs", shown).await.to_string(), "_scheduler/jobs");
+    check(server.ok("GET", "/_active_tasks", Value::Null).await.to_string(), "_active_tasks");
+    check(server.ok("GET", "/_scheduler/docs", Value::Null).await.to_string(), "_scheduler/docs");
+    check(server.ok("GET", "/a/_local_docs?include_docs=true", Value::Null).await.to_string(), "a replication log");
+    // Only who wrote it down, an administrator, reads it.
+    assert_eq!(server.ok("GET", "/_replicator/right0", Value::Null).await["target"], right[0]);
+
+    let wrong =
+        json!({"source": {"url": format!("http://admin:wr0ng@{at}/right0")}, "target": "z", "create_target": true});
+    let (status, answer) = server.json("POST", "/_replicate", wrong.clone()).await;
+    assert_eq!((status, &answer["error"]), (401, &json!("unauthorized")));
+    check(answer.to_string(), "_replicate");
+    server.ok("PUT", "/_replicator/wrong", wrong).await;
+    let docs = "/_scheduler/docs/_replicator/wrong";
+    let failed = server.until(docs, |doc| doc["error_count"].as_u64() >= Some(2)).await;
+    assert!(failed["info"]["error"].as_str().unwrap_or("unauthorized").contains("unauthorized"), "{failed}");
+    check(failed.to_string(), docs);
+    check(server.ok("GET", "/_scheduler/jobs", Value::Null).await.to_string(), "_scheduler/jobs");
+    // What never makes sense is written into its document, with what it says of itself and no more.
+    let nonsense = json!({"source": "a", "target": "http://admin:wr0ng@host:notaport/b"});
+    server.ok("PUT", "/_replicator/nonsense", nonsense).await;
+    let failed = server.until("/_replicator/nonsense", |doc| doc["_replication_state"] == "failed").await;
+    check(failed["_replication_state_reason"].to_string(), "_replication_state_reason");
+    check(server.ok("GET", "/_scheduler/docs/_replicator/nonsense", Value::Null).await.to_string(), "_scheduler/docs");
+
+    server.stop().await;
+    guarded.stop().await;
+    let logged = LOGGED.lock().unwrap().clone();
+    assert!(logged.contains("a replication failed"), "{logged}");
+    // A field's own name is none.
+    check(logged, "the log");
+}

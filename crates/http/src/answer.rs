@@ -1,0 +1,108 @@
+//! From a request to its surface, and from the surface's answer to the connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName};
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Response};
+
+use crate::arriving::Arriving;
+use crate::host;
+use crate::metrics::Verb;
+use crate::outlet::Outlet;
+use crate::reply::ReplyBody;
+use crate::request::Request;
+use crate::server::Served;
+use crate::surface::{Answer, Origin, Surface};
+use crate::tracked::{Tracked, Tracking};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
+
+/// Ids of requests: ten hexadecimal digits that tell them apart in a log.
+#[derive(Debug, Default)]
+pub(crate) struct RequestIds(AtomicU64);
+
+impl RequestIds {
+    fn next(&self) -> String {
+        let number = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        format!("{:010x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24)
+    }
+}
+
+/// Answers one request at its outlet; `peer` is `None` for one from within.
+pub(crate) async fn answer<S: Surface>(
+    served: Arc<Served<S>>,
+    request: hyper::Request<Incoming>,
+    peer: Option<SocketAddr>,
+    outlet: Arc<Outlet>,
+) -> Response<Tracked> {
+    let shell = &served.shell;
+    let id = shell.request_ids.next();
+    let (target, label) = served.surface.target(request.uri().path());
+    let tracking = Tracking::begin(&shell.traffic, &id, request.method(), request.uri(), label, peer, outlet.clone());
+    if let Some(continue_trace) = shell.continue_trace {
+        tracking.continue_trace(continue_trace, request.headers());
+    }
+    // What wraps it would have room for its state several times.
+    let spans = tracking.spans();
+    let origin = peer.is_none();
+    spans.within(Box::pin(answer_within(served, request, id, (target, label), origin, tracking, outlet))).await
+}
+
+async fn answer_within<S: Surface>(
+    served: Arc<Served<S>>,
+    request: hyper::Request<Incoming>,
+    id: String,
+    (target, mut label): (S::Target, S::Label),
+    is_inside: bool,
+    tracking: Tracking,
+    outlet: Arc<Outlet>,
+) -> Response<Tracked> {
+    outlet.connection().unblocked().await;
+    // Where others wait for room for what they have made, nothing is made that would wait behind them.
+    outlet.until_there_is_room().await;
+    let (shell, surface) = (&served.shell, &served.surface);
+    let (mut parts, body) = request.into_parts();
+    let (version, upgrade) = (parts.version, parts.extensions.remove::<OnUpgrade>());
+    let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
+    let is_head = method == Method::HEAD;
+    let verb = Verb::from(&method);
+    let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
+    // What is asked from within goes by no name.
+    let checked = if is_inside { Ok(()) } else { host::check(version, &uri, &headers, surface.is_open()) };
+    let preflight = if checked.is_ok() { shell.cors.preflight(&method, &headers) } else { None };
+    let Answer { mut reply, user } = match (checked, preflight) {
+        (Err(refused), _) => Answer { reply: surface.refused(&refused), user: None },
+        (Ok(()), Some(reply)) => {
+            label = S::PREFLIGHT;
+            Answer { reply, user: None }
+        }
+        (Ok(()), None) => {
+            let memory = shell.memory.clone();
+            let body = Arriving::new(body, &memory);
+            let request = Request { method, uri, version, headers, body, upgrade, memory, client: None };
+            surface.answer(request, target, Origin { is_inside, connection: outlet.connection() }).await
+        }
+    };
+    if is_head {
+        if let ReplyBody::Full(Some(body)) = &reply.body {
+            let length = body.len().to_string();
+            reply.header(header::CONTENT_LENGTH, &length);
+        }
+        reply.body = ReplyBody::Full(None);
+    }
+    if let Err(refused) = reply.find_room(&outlet).await {
+        reply = surface.refused(&refused);
+    }
+    shell.cors.decorate(&request_headers, &mut reply.headers);
+    reply.header(REQUEST_ID, &id);
+    reply.headers.insert(header::SERVER, shell.server_header.clone());
+    // What is asked from within is no client's request.
+    if !is_inside {
+        shell.requests.answered(label, verb, reply.status.as_u16(), tracking.elapsed());
+    }
+    tracking.respond(reply, user)
+}

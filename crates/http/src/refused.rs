@@ -1,0 +1,28 @@
+//! What the shell itself refuses, whatever the surface: a [`Surface`](crate::Surface) puts it into its own words.
+
+use hyper::StatusCode;
+
+/// A request that is refused.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{status} {error}: {reason}")]
+pub struct Refused {
+    /// 4xx or 5xx.
+    pub status: StatusCode,
+    /// What it is, in one word with underscores.
+    pub error: &'static str,
+    /// For people.
+    pub reason: String,
+}
+
+/// What the shell gives, or why not.
+pub type Result<T> = std::result::Result<T, Refused>;
+
+impl Refused {
+    pub(crate) fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Refused {
+        Refused { status, error, reason: reason.into() }
+    }
+
+    pub(crate) fn bad_request(reason: impl Into<String>) -> Refused {
+        Refused::new(StatusCode::BAD_REQUEST, "bad_request", reason)
+    }
+}

@@ -1,0 +1,64 @@
+//! What the shell serves.
+
+use std::sync::Arc;
+
+use flatbed_metrics::Label;
+
+use crate::outlet::Connection;
+use crate::refused::Refused;
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// An API: what its paths are, what it answers, and how it says that something is refused. Whoever puts a program together
+/// gives each of its listeners one.
+pub trait Surface: Sized + Send + Sync + 'static {
+    /// What a path names.
+    type Target: Send;
+
+    /// What requests are told apart by in metrics and traces: a form of path, never the name of a database or document.
+    type Label: Label + Send + Sync + std::fmt::Debug;
+
+    /// The label of a preflight request (CORS), which the shell answers.
+    const PREFLIGHT: Self::Label;
+
+    /// Reads a path, without its query: once for each request, before anything else of it is looked at.
+    fn target(&self, path: &str) -> (Self::Target, Self::Label);
+
+    /// Whether everyone may do everything. Then it is served on loopback addresses and under loopback names alone.
+    fn is_open(&self) -> bool;
+
+    /// Answers a request, refusals included. A request that changes something goes on when this is dropped.
+    fn answer(
+        self: &Arc<Self>,
+        request: Request,
+        target: Self::Target,
+        origin: Origin<'_>,
+    ) -> impl Future<Output = Answer> + Send;
+
+    /// The answer to what the shell refuses.
+    fn refused(&self, refused: &Refused) -> Reply;
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'r> {
+    /// From this process: see [`inside`](crate::inside()). What it asks may be done.
+    pub is_inside: bool,
+    pub(crate) connection: &'r Connection,
+}
+
+impl Origin<'_> {
+    /// Who asks is known: its connection may have more requests at once than a stranger's.
+    pub fn know(&self) {
+        self.connection.know();
+    }
+}
+
+/// What a surface answers.
+#[derive(Debug)]
+pub struct Answer {
+    /// The answer.
+    pub reply: Reply,
+    /// Who asked, for the log.
+    pub user: Option<String>,
+}
