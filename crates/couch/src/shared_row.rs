@@ -1,7 +1,7 @@
 //! The text of a row that many followers are sent: written by the first of them, and sent by all.
 
 use bytes::Bytes;
-use flatbed_layer::{ChangeRow, Document, RevId, Seq, TEXTS, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, Document, Documents, RevId, Seq, TEXTS, TailDocument, TailRow};
 
 use crate::json_out;
 
@@ -10,14 +10,6 @@ use crate::json_out;
 pub(crate) struct Form {
     pub all_leaves: bool,
     pub documents: Documents,
-}
-
-/// Whether rows have documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Documents {
-    No,
-    Yes,
-    WithConflicts,
 }
 
 impl Form {

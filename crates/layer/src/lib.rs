@@ -38,7 +38,7 @@ pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressib
 pub use error::{Error, NotFound, Result};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
-pub use feed::query::{ChangesQuery, Since};
+pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 pub use feed::row::{ChangeRow, ChangesPage};
 pub use feed::tail::{TEXTS, TailDocument, TailRow};
 pub use feed::updates::{

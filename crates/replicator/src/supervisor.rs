@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Wait};
+use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, Wait};
 use flatbed_replicate::Progress;
 
 use crate::description::Description;
@@ -77,7 +77,7 @@ async fn follow(replicator: &Arc<Replicator>) {
         tracing::debug!(%error, "whether there is a _replicator could not be read");
         return;
     }
-    let query = ChangesQuery { include_docs: true, ..ChangesQuery::default() };
+    let query = ChangesQuery { extras: Extras::DOCUMENTS, ..ChangesQuery::default() };
     let mut changes = replicator.reader().changes(query);
     let mut seen = Some(HashSet::new());
     loop {

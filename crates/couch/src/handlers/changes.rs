@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use flatbed_http::{CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
-use flatbed_layer::{ChangeRow, ChangesPage, ChangesQuery, Reader, RevId, Seq, TailDocument, TailRow};
+use flatbed_layer::{
+    ChangeRow, ChangesPage, ChangesQuery, Documents, Extras, Reader, RevId, Scope, Seq, TailDocument, TailRow,
+};
 use hyper::{Method, header};
 use tokio::time::Instant;
 
@@ -21,7 +23,7 @@ use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
 use crate::selecting::Selecting;
-use crate::shared_row::{self, Documents, Form};
+use crate::shared_row::{self, Form};
 use crate::state::State;
 use filtered::{Came, Filtered, Function};
 
@@ -66,16 +68,13 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state.shell.cors(), &mut request)?) } else { None };
     let query = &request.query;
     let filter = filter(state, query, posted).await?;
-    if let Some(ids) = &filter.doc_ids {
+    if let Scope::Ids(ids) = &filter.scope {
         memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
     }
     let database = state.layer.reader(name);
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
-    let documents = match (include_docs, conflicts) {
-        (false, _) => Documents::No,
-        (true, false) => Documents::Yes,
-        (true, true) => Documents::WithConflicts,
-    };
+    let seen = if conflicts { Documents::WithConflicts } else { Documents::Yes };
+    let documents = if include_docs { seen } else { Documents::No };
     let follow = Follow {
         feed,
         include_docs,
@@ -89,17 +88,14 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let mut asked = ChangesQuery {
         since: feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?,
         descending: follow.descending,
-        include_docs,
-        conflicts,
-        all_leaves: follow.form.all_leaves,
         limit: follow.limit,
-        doc_ids: filter.doc_ids,
-        design_only: filter.design_only,
+        scope: filter.scope,
+        extras: Extras { leaves: follow.form.all_leaves, documents },
     };
     let function = Function::of(state, &request, &database, follow.form.all_leaves).await?;
     if function.is_some() || filter.selecting.is_some() {
-        // It sees documents, and the limit is of what it lets through.
-        asked.include_docs = true;
+        // It sees documents, whatever the feed shows, and the limit is of what it lets through.
+        asked.extras.documents = seen;
         asked.limit = follow.limit.filter(|limit| *limit == 0);
     }
     let seqs = SeqInterval::new(query, follow.limit)?;
@@ -111,7 +107,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         }
         etag = Some(tag);
     }
-    let pages = Pages::new(asked.include_docs);
+    let pages = Pages::new(asked.extras.has_documents());
     let mut changes = Filtered::new(database.changes(asked), function, filter.selecting, follow.limit);
     // The first page is read before the answer begins: a database that is not there is a 404.
     let mut room = first_room(&pages).await?;
@@ -168,8 +164,7 @@ fn all_leaves(query: &Query) -> Result<bool> {
 /// What a filter lets through, but for functions of design documents.
 #[derive(Default)]
 struct Filter {
-    doc_ids: Option<Arc<HashSet<String>>>,
-    design_only: bool,
+    scope: Scope,
     selecting: Option<Selecting>,
 }
 
@@ -182,9 +177,9 @@ async fn filter(state: &State, query: &Query, posted: Value<'static>) -> Result<
                 Some(ids) => Some(ids),
                 None => query.json(&["doc_ids"])?,
             };
-            Ok(Filter { doc_ids: Some(doc_ids(ids)?), ..Filter::default() })
+            Ok(Filter { scope: Scope::Ids(doc_ids(ids)?), ..Filter::default() })
         }
-        Some("_design") => Ok(Filter { design_only: true, ..Filter::default() }),
+        Some("_design") => Ok(Filter { scope: Scope::Designs, ..Filter::default() }),
         Some("_selector") => {
             let missing = || Failure::bad_request("Selector must be specified in POST payload");
             let selector = take(posted, "selector").ok_or_else(missing)?;

@@ -95,7 +95,7 @@ impl Changes {
         }
         let inner = &self.database.inner;
         let instance = inner.cached(&self.database.name)?;
-        let following = Following::at_running(inner, &instance, &self.query)?;
+        let following = Following::at_running(inner, &instance, self.query.extras)?;
         let version = async { Ok(Transaction::begin(&inner.db, &inner.metrics)?.get_read_version().await?) };
         let version = bounded(version).await.ok()?;
         if !bounded(async { Ok(following.fresh(version).await) }).await.ok()? {
@@ -112,7 +112,7 @@ impl Changes {
             Step::Nothing => (Vec::new(), true),
             Step::NotRead | Step::ReadOn => return None,
         };
-        let rows = rows.iter().map(|row| self.query.shown(row)).collect();
+        let rows = rows.iter().map(|row| self.query.extras.of(row)).collect();
         Some(ChangesPage { rows, at_end, last_seq: self.cursor? })
     }
 
@@ -163,7 +163,7 @@ impl Changes {
         let (Some(instance), Some(cursor)) = (&self.instance, self.cursor) else { return Some(Taken::ReadBySeq) };
         let following = match self.following.take() {
             Some(following) if following.is_at(instance) => following,
-            _ => Following::new(&self.database.inner, instance, &self.query),
+            _ => Following::new(&self.database.inner, instance, self.query.extras),
         };
         let taken = self.following.insert(following).take(cursor);
         if let Some(Taken::Ended) = taken {
@@ -195,14 +195,12 @@ impl Changes {
         let was_empty = part.rows.is_empty();
         for row in part.rows {
             let seq = row.row.seq;
-            match self.query.takes(&row) {
-                None if rows.is_empty() => return Step::ReadOn,
-                None => return Step::Rows(rows, false),
-                Some(false) => {}
-                Some(true) => {
-                    self.limit = self.limit.saturating_sub(1);
-                    rows.push(row);
+            if self.query.scope.has(&row.row.id) {
+                if !self.query.extras.are_in(&row) {
+                    return if rows.is_empty() { Step::ReadOn } else { Step::Rows(rows, false) };
                 }
+                self.limit = self.limit.saturating_sub(1);
+                rows.push(row);
             }
             self.cursor = Some(seq);
             if self.limit == 0 {
@@ -231,7 +229,7 @@ impl Changes {
 
     /// A shared row as this feed shows it.
     pub fn shown(&self, row: &TailRow) -> ChangeRow {
-        self.query.shown(row)
+        self.query.extras.of(row)
     }
 
     /// Where the feed stands; `None` before the first page.

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
 use crate::error::{Error, Result};
-use crate::feed::query::ChangesQuery;
+use crate::feed::query::{Documents, Extras};
 use crate::feed::row::{ChangeRow, change_row};
 use crate::feed::tail::{Part, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
@@ -198,10 +198,10 @@ pub(crate) enum Taken {
 
 impl Following {
     /// Takes a place, and starts the hub's task if it does not run.
-    pub(crate) fn new(inner: &Arc<Inner>, instance: &Instance, query: &ChangesQuery) -> Following {
+    pub(crate) fn new(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Following {
         let hub = instance.hub.clone();
         let place = Arc::new(AtomicU64::new(NO_PLACE));
-        let (wants_documents, wants_conflicts) = (query.reads_documents(), query.include_docs && query.conflicts);
+        let (wants_documents, wants_conflicts) = (extras.has_documents(), extras.documents == Documents::WithConflicts);
         hub.documents_wanted.fetch_add(usize::from(wants_documents), Ordering::Relaxed);
         hub.conflicts_wanted.fetch_add(usize::from(wants_conflicts), Ordering::Relaxed);
         let mut state = hub.lock();
@@ -219,9 +219,9 @@ impl Following {
     }
 
     /// Takes a place where the task runs already and has read.
-    pub(crate) fn at_running(inner: &Arc<Inner>, instance: &Instance, query: &ChangesQuery) -> Option<Following> {
+    pub(crate) fn at_running(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Option<Following> {
         let has_tail = instance.hub.lock().tail.is_some();
-        has_tail.then(|| Following::new(inner, instance, query))
+        has_tail.then(|| Following::new(inner, instance, extras))
     }
 
     /// Up to where by-seq has been read.

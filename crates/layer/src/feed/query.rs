@@ -19,70 +19,99 @@ pub enum Since {
     After(Seq),
 }
 
-/// What a feed shows.
+/// Which documents a feed is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// All of the database.
+    #[default]
+    All,
+    /// Design documents.
+    Designs,
+    /// These, whether they are there or not.
+    Ids(Arc<HashSet<String>>),
+}
+
+/// A row's document.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Documents {
+    /// Is not there.
+    #[default]
+    No,
+    /// The winner, or a tombstone.
+    Yes,
+    /// The same, with the names of its other leaves that are not deleted.
+    WithConflicts,
+}
+
+/// What rows carry beside the document's id, its winner and whether that is deleted: for who reads the feed, or for a
+/// filter between. None costs nothing; all leaves cost a read for each document with many, and documents a read each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// All leaves of each document, not only the winner.
+    pub leaves: bool,
+    /// The document as it stands.
+    pub documents: Documents,
+}
+
+/// What a feed gives.
 #[derive(Debug, Clone, Default)]
 pub struct ChangesQuery {
     /// Where to begin.
     pub since: Since,
     /// Newest first, down to `since`. Such a feed cannot wait.
     pub descending: bool,
-    /// With each changed document as it stands.
-    pub include_docs: bool,
-    /// The documents with their other leaves that are not deleted.
-    pub conflicts: bool,
-    /// All leaves of each document, not only the winner.
-    pub all_leaves: bool,
     /// How many rows at most.
     pub limit: Option<u64>,
-    /// These documents only.
-    pub doc_ids: Option<Arc<HashSet<String>>>,
-    /// Design documents only.
-    pub design_only: bool,
+    /// Which documents it is about.
+    pub scope: Scope,
+    /// What its rows carry.
+    pub extras: Extras,
 }
 
-impl ChangesQuery {
-    pub(super) fn passes(&self, id: &str) -> bool {
-        let is_wanted = self.doc_ids.as_ref().is_none_or(|ids| ids.contains(id));
-        is_wanted && (!self.design_only || id.starts_with("_design/"))
-    }
-
-    pub(super) fn is_filtered(&self) -> bool {
-        self.doc_ids.is_some() || self.design_only
-    }
-
-    pub(crate) fn reads_documents(&self) -> bool {
-        self.include_docs
+impl Scope {
+    /// Whether a document is one of these.
+    pub(super) fn has(&self, id: &str) -> bool {
+        match self {
+            Scope::All => true,
+            Scope::Designs => id.starts_with("_design/"),
+            Scope::Ids(ids) => ids.contains(id),
+        }
     }
 }
 
-impl ChangesQuery {
-    /// Whether a feed shows a shared row; `None`: what it needs for that is not in it.
-    pub(super) fn takes(&self, row: &TailRow) -> Option<bool> {
-        if !self.passes(&row.row.id) {
-            return Some(false);
-        }
-        if self.all_leaves && row.row.lacks_leaves() {
-            return None;
-        }
-        if !self.reads_documents() {
-            return Some(true);
-        }
-        let TailDocument::Read { with_conflicts, .. } = &row.document else { return None };
-        if self.include_docs && self.conflicts && !with_conflicts {
-            return None;
-        }
-        Some(true)
+impl Extras {
+    /// Rows with the document as it stands, and nothing else.
+    pub const DOCUMENTS: Extras = Extras { leaves: false, documents: Documents::Yes };
+
+    /// Rows with all leaves, and nothing else.
+    pub const LEAVES: Extras = Extras { leaves: true, documents: Documents::No };
+
+    /// Whether documents are among them.
+    pub fn has_documents(self) -> bool {
+        self.documents != Documents::No
     }
 
-    /// The row as this feed shows it.
-    pub(super) fn shown(&self, row: &TailRow) -> ChangeRow {
+    /// Whether a row that followers share carries them.
+    pub(super) fn are_in(self, row: &TailRow) -> bool {
+        let has_leaves = !self.leaves || !row.row.lacks_leaves();
+        let has_document = match (self.documents, &row.document) {
+            (Documents::No, _) => true,
+            (_, TailDocument::NotRead) => false,
+            (Documents::Yes, TailDocument::Read { .. }) => true,
+            (Documents::WithConflicts, TailDocument::Read { with_conflicts, .. }) => *with_conflicts,
+        };
+        has_leaves && has_document
+    }
+
+    /// A row that followers share with these, and without what it carries for others.
+    pub(super) fn of(self, row: &TailRow) -> ChangeRow {
         let mut shown = row.row.clone();
-        if !self.all_leaves {
+        if !self.leaves {
             shown.leaves.truncate(1);
         }
-        if let (true, TailDocument::Read { document, .. }) = (self.include_docs, &row.document) {
+        if let (true, TailDocument::Read { document, .. }) = (self.has_documents(), &row.document) {
             let mut document = document.clone();
-            document.conflicts = document.conflicts.filter(|_| self.conflicts);
+            document.conflicts = document.conflicts.filter(|_| self.documents == Documents::WithConflicts);
             shown.doc = Some(*document);
         }
         shown

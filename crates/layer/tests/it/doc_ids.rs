@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::support::{Layer, Store, all_changes, create, delete, put};
-use flatbed_layer::{ChangeRow, Changes, ChangesQuery, CreateOptions, Database, Edit, GetOptions, RevId, Since, json};
+use flatbed_layer::{
+    ChangeRow, Changes, ChangesQuery, CreateOptions, Database, Edit, Extras, GetOptions, RevId, Scope, Since, json,
+};
 
 fn name(n: usize) -> String {
     format!("d{n:05}")
@@ -25,8 +27,8 @@ async fn fill(db: &Database, numbers: std::ops::Range<usize>) {
     }
 }
 
-fn list(ids: impl IntoIterator<Item = String>) -> Option<Arc<HashSet<String>>> {
-    Some(Arc::new(ids.into_iter().collect()))
+fn list(ids: impl IntoIterator<Item = String>) -> Scope {
+    Scope::Ids(Arc::new(ids.into_iter().collect()))
 }
 
 /// All pages up to the end.
@@ -65,12 +67,13 @@ async fn lists_give_what_a_walk_gives() {
     let few: Vec<String> = (0..60).map(|n| name(n * 76)).chain(["missing".into(), "x".repeat(5_000)]).collect();
     let many: Vec<String> = (0..4_600).filter(|n| n % 3 != 0).map(name).collect();
     for ids in [few, many] {
+        let asked: HashSet<String> = ids.iter().cloned().collect();
         let ids = list(ids);
         for (since, after) in [(Since::Beginning, 0), (Since::After(all[70].seq), 71), (Since::After(newest), 4_600)] {
             for all_leaves in [false, true] {
                 for limit in [None, Some(1), Some(40), Some(2_100)] {
                     for descending in [false, true] {
-                        let wanted = |row: &&ChangeRow| ids.as_ref().is_some_and(|ids| ids.contains(&row.id));
+                        let wanted = |row: &&ChangeRow| asked.contains(&row.id);
                         let mut expected: Vec<_> = all[after..].iter().filter(wanted).collect();
                         if descending {
                             expected.reverse();
@@ -78,9 +81,9 @@ async fn lists_give_what_a_walk_gives() {
                         let is_cut = limit.is_some_and(|limit| limit <= expected.len());
                         expected.truncate(limit.unwrap_or(usize::MAX));
                         let limit = limit.map(|limit| limit as u64);
-                        let doc_ids = ids.clone();
-                        let query =
-                            ChangesQuery { since, descending, limit, all_leaves, doc_ids, ..Default::default() };
+                        let scope = ids.clone();
+                        let extras = if all_leaves { Extras::LEAVES } else { Extras::default() };
+                        let query = ChangesQuery { since, descending, limit, scope, extras };
                         let mut changes = db.changes(query.clone());
                         let found = rows(&mut changes).await;
                         let told = |row: &ChangeRow| (row.seq, row.id.clone(), row.rev.clone(), row.deleted);
@@ -131,17 +134,17 @@ async fn a_short_list_walks_nothing() {
     let db = create(&layer, "db", None).await;
     fill(&db, 0..3_000).await;
     let before = by_seq_rows(&layer);
-    let query = ChangesQuery { doc_ids: list((0..100).map(|n| name(n * 30))), ..Default::default() };
+    let query = ChangesQuery { scope: list((0..100).map(|n| name(n * 30))), ..Default::default() };
     assert_eq!(rows(&mut db.changes(query)).await.len(), 100);
     assert_eq!(by_seq_rows(&layer), before);
     // A longer one reads a page of by-seq first.
-    let query = ChangesQuery { doc_ids: list((0..1_000).map(|n| name(n * 3))), ..Default::default() };
+    let query = ChangesQuery { scope: list((0..1_000).map(|n| name(n * 3))), ..Default::default() };
     assert_eq!(rows(&mut db.changes(query)).await.len(), 1_000);
     assert!((1..=2_000).contains(&(by_seq_rows(&layer) - before)));
     // Close to the end that page is all.
     let since = Since::After(all_changes(&db).await[2_990].seq);
     let before = by_seq_rows(&layer);
-    let query = ChangesQuery { since, doc_ids: list((0..1_000).map(|n| name(n * 3))), ..Default::default() };
+    let query = ChangesQuery { since, scope: list((0..1_000).map(|n| name(n * 3))), ..Default::default() };
     assert_eq!(rows(&mut db.changes(query)).await.len(), 3);
     assert_eq!(by_seq_rows(&layer) - before, 9);
 }
@@ -153,7 +156,7 @@ async fn what_changes_between_pages_comes_once() {
     let db = create(&layer, "db", None).await;
     fill(&db, 0..1_200).await;
     let ids: Vec<String> = (0..1_200).filter(|n| n % 2 == 0).map(name).collect();
-    let query = ChangesQuery { include_docs: true, doc_ids: list(ids.clone()), ..Default::default() };
+    let query = ChangesQuery { extras: Extras::DOCUMENTS, scope: list(ids.clone()), ..Default::default() };
     let mut changes = db.changes(query);
     // A page of by-seq, the first of the list.
     let mut found = changes.next_page().await.unwrap().rows;
@@ -196,7 +199,7 @@ async fn a_database_made_anew_is_told_from_the_beginning() {
     let db = create(&layer, "db", None).await;
     fill(&db, 0..700).await;
     let ids = list((0..700).step_by(2).map(name));
-    let query = ChangesQuery { include_docs: true, doc_ids: ids, ..Default::default() };
+    let query = ChangesQuery { extras: Extras::DOCUMENTS, scope: ids, ..Default::default() };
     let mut changes = db.changes(query);
     for _ in 0..2 {
         assert!(!changes.next_page().await.unwrap().at_end);

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{Layer, Store, all_changes, create, delete, put, soon};
-use flatbed_layer::{ChangeRow, Changes, ChangesQuery, Database, Followed, LayerOptions, RevId, Seq, Since};
+use flatbed_layer::{
+    ChangeRow, Changes, ChangesQuery, Database, Documents, Extras, Followed, LayerOptions, RevId, Seq, Since,
+};
 use tokio::sync::watch;
 
 fn metric(layer: &Layer, name: &str) -> u64 {
@@ -47,7 +49,8 @@ async fn followers_share_what_is_read() {
     let ready = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for number in 0..FOLLOWERS {
-        let query = ChangesQuery { include_docs: number % 2 == 0, all_leaves: true, ..ChangesQuery::default() };
+        let documents = if number % 2 == 0 { Documents::Yes } else { Documents::No };
+        let query = ChangesQuery { extras: Extras { leaves: true, documents }, ..ChangesQuery::default() };
         let (mut changes, ready) = (at_reader.changes(query), ready.clone());
         tasks.push(tokio::spawn(async move {
             let (mut is_following, mut rows) = (false, next(&mut changes, &mut false).await);
@@ -210,12 +213,10 @@ async fn follower(database: Database, number: u64, until: watch::Receiver<Option
     let mut view = View::default();
     loop {
         let since = view.last.map_or(Since::Beginning, Since::After);
-        let query = ChangesQuery {
-            since,
-            include_docs: number.is_multiple_of(3) || number.is_multiple_of(5),
-            all_leaves: number.is_multiple_of(2),
-            ..ChangesQuery::default()
-        };
+        let with_documents = number.is_multiple_of(3) || number.is_multiple_of(5);
+        let documents = if with_documents { Documents::Yes } else { Documents::No };
+        let extras = Extras { leaves: number.is_multiple_of(2), documents };
+        let query = ChangesQuery { since, extras, ..ChangesQuery::default() };
         let mut changes = database.changes(query);
         let (mut is_following, mut seen) = (false, HashSet::new());
         while !number.is_multiple_of(4) || seen.len() < 20 {

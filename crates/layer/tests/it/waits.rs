@@ -12,8 +12,8 @@ use crate::support::{Layer, Random, Store, create, delete, engine, get, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
-    AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, GetOptions,
-    LocalDocument, NameRange, OpenRevs, RevId, Updated,
+    AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, Extras,
+    GetOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Updated,
 };
 use foundationdb_sys::backend::Embedded;
 
@@ -291,11 +291,11 @@ async fn walks(layer: &Layer, table: &mut Table) -> Vec<RevId> {
     let requests: Vec<_> = keys.iter().map(|id| (id.clone(), GetOptions::default())).collect();
     table.row("`_bulk_get` of 100", db.get_many(&requests)).await.unwrap();
 
-    let with_documents = ChangesQuery { include_docs: true, ..ChangesQuery::default() };
-    let by_ids = ChangesQuery { doc_ids: Some(Arc::new(keys.into_iter().collect())), ..ChangesQuery::default() };
+    let with_documents = ChangesQuery { extras: Extras::DOCUMENTS, ..ChangesQuery::default() };
+    let by_ids = ChangesQuery { scope: Scope::Ids(Arc::new(keys.into_iter().collect())), ..ChangesQuery::default() };
     for (name, query) in [
         ("`_changes` of 1,000", ChangesQuery::default()),
-        ("`_changes?style=all_docs` of 1,000", ChangesQuery { all_leaves: true, ..ChangesQuery::default() }),
+        ("`_changes?style=all_docs` of 1,000", ChangesQuery { extras: Extras::LEAVES, ..ChangesQuery::default() }),
         ("`_changes` with documents of 1,000", with_documents.clone()),
         ("`_changes?descending=true` of 1,000", ChangesQuery { descending: true, ..ChangesQuery::default() }),
         ("`_changes` of 100 ids", by_ids),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::document::edit::check_document_id;
 use crate::error::Result;
 use crate::feed::changes::Changes;
-use crate::feed::query::Since;
+use crate::feed::query::{Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_seq::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX, Page};
 use crate::instance::Instance;
@@ -47,7 +47,8 @@ impl Left {
 impl Changes {
     /// The next page, if the list of documents is short and far back; else `None`.
     pub(in crate::feed) async fn next_by_ids(&mut self) -> Result<Option<(Arc<Instance>, ChangesPage)>> {
-        let Some(ids) = self.query.doc_ids.clone() else { return Ok(None) };
+        let Scope::Ids(ids) = &self.query.scope else { return Ok(None) };
+        let ids = ids.clone();
         let is_far_back = ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
         let is_now = self.cursor.is_none() && self.query.since == Since::Now;
         let begins = ids.len() <= IDS_MAX && is_far_back && !is_now;
@@ -91,7 +92,7 @@ impl Operation for ByIds<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.page.inner.resolve(trx, self.page.name).await?;
         let query = self.page.query;
-        let most = if query.reads_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
+        let most = if query.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
         let looked;
         let (mut rows, left, found) = match self.left {
             Some(left) if left.incarnation != instance.incarnation() => return Ok(None),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::feed::query::{ChangesQuery, Since};
+use crate::feed::query::{ChangesQuery, Documents, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -49,8 +49,9 @@ impl Operation for Page<'_> {
         if self.limit == 0 || range.begin >= range.end {
             return done(Vec::new(), true, at);
         }
-        let most = if self.query.reads_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
-        let limit = if self.query.is_filtered() { most } else { most.min(usize::try_from(self.limit).unwrap_or(most)) };
+        let most = if self.query.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
+        let limit =
+            if self.query.scope != Scope::All { most } else { most.min(usize::try_from(self.limit).unwrap_or(most)) };
         self.inner.metrics.by_seq_reads.add(1);
         let page = trx.get_range(&page_of(&range, limit, self.query.descending), 1, true).await?;
         self.inner.metrics.by_seq_rows.add(page.len() as u64);
@@ -61,7 +62,7 @@ impl Operation for Page<'_> {
         for entry in &page {
             last_read = instance.keys.by_seq_parse(entry.key())?;
             let row = change_row(last_read, entry.value())?;
-            if self.query.passes(&row.id) {
+            if self.query.scope.has(&row.id) {
                 rows.push(row);
                 if rows.len() as u64 == self.limit {
                     full = true;
@@ -106,15 +107,22 @@ impl Page<'_> {
         mut at_end: bool,
         mut last_seq: Seq,
     ) -> Result<(Arc<Instance>, ChangesPage)> {
-        if self.query.all_leaves {
+        if self.query.extras.leaves {
             for row in rows.iter_mut().filter(|row| row.lacks_leaves()) {
                 row.read_leaves(trx, instance).await?;
             }
         } else {
             rows.iter_mut().for_each(|row| row.leaves.truncate(1));
         }
-        if self.query.reads_documents()
-            && show_documents(trx, self.inner, instance, &mut rows, self.query.conflicts).await?
+        if self.query.extras.has_documents()
+            && show_documents(
+                trx,
+                self.inner,
+                instance,
+                &mut rows,
+                self.query.extras.documents == Documents::WithConflicts,
+            )
+            .await?
         {
             at_end = false;
             last_seq = rows.last().map_or(last_seq, |row| row.seq);
