@@ -39,7 +39,7 @@ pub use error::{Error, NotFound, Result};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
-pub use feed::row::{ChangeRow, ChangesPage};
+pub use feed::row::{ChangeRow, ChangesPage, RowKind};
 pub use feed::tail::{TEXTS, TailDocument, TailRow};
 pub use feed::updates::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,

@@ -7,14 +7,14 @@ use tokio::sync::watch;
 use crate::database::Reader;
 use crate::error::Result;
 use crate::feed::hub::{Following, Taken};
-use crate::feed::query::{ChangesQuery, Since};
+use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
-use crate::feed::source::by_id;
-use crate::feed::source::by_seq::{Page, Pending};
+use crate::feed::source::{AnySource, Page, Seen, Source};
 use crate::feed::tail::{Part, TailRow};
 use crate::instance::Instance;
+use crate::layer::Inner;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, bounded};
+use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +28,9 @@ pub enum Wait {
 /// What following gave.
 #[derive(Debug)]
 pub enum Followed {
-    /// What came next, in order, at least one row, as all followers of the database share it. Its leaves are all leaves,
-    /// and it has the document if the feed shows documents.
+    /// What came next, in order, at least one row, as all followers of the database share it: with what this feed's rows
+    /// carry, and perhaps with what those of others do ([`Changes::shown`] takes that out). Rows of documents that have left
+    /// this feed are its own.
     Rows(Vec<Arc<TailRow>>),
     /// There is something that is not shared: it comes with [`Changes::next_page`].
     ReadOn,
@@ -39,23 +40,26 @@ pub enum Followed {
 
 /// A feed under way.
 pub struct Changes {
-    pub(super) database: Reader,
-    pub(super) query: ChangesQuery,
+    database: Reader,
+    query: ChangesQuery,
+    source: AnySource,
     /// Read up to here; `None` at first.
-    pub(super) cursor: Option<Seq>,
-    pub(super) limit: u64,
+    cursor: Option<Seq>,
+    limit: u64,
     following: Option<Following>,
-    pub(super) instance: Option<Arc<Instance>>,
-    /// The last page was not the last one.
-    pub(super) is_behind: bool,
-    /// Of a list of documents that is being answered.
-    pub(super) left: Option<by_id::Left>,
+    instance: Option<Arc<Instance>>,
 }
 
 impl Changes {
     pub(crate) fn new(database: Reader, query: ChangesQuery) -> Self {
+        let source = AnySource::of(&query.scope);
+        Changes::from_source(database, query, source)
+    }
+
+    /// A feed of rows from a source, whatever the scope says.
+    pub(super) fn from_source(database: Reader, query: ChangesQuery, source: AnySource) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
-        Changes { database, query, cursor: None, limit, following: None, instance: None, is_behind: false, left: None }
+        Changes { database, query, source, cursor: None, limit, following: None, instance: None }
     }
 
     /// What is there after the cursor, one bounded page of it, of one read version.
@@ -65,26 +69,25 @@ impl Changes {
         {
             return Ok(page);
         }
-        // Boxed: a follower that waits would keep room for the reads' states, which are large.
-        let (instance, page) = match Box::pin(self.next_by_ids()).await? {
-            Some(by_ids) => by_ids,
-            None => Box::pin(self.database.read(&mut self.page())).await?,
-        };
-        self.is_behind = !page.at_end;
-        self.limit -= page.rows.len() as u64;
+        let extras = self.carried();
+        let Changes { database, query, source, cursor, limit, .. } = self;
+        let (since, descending) = (query.since, query.descending);
+        let page = Page { inner: &database.inner, since, descending, extras, cursor: *cursor, limit: *limit };
+        let mut read = Read { name: &database.name, source, page };
+        // Boxed: a follower that waits would keep room for the read's state, which is large.
+        let (instance, mut page) = Box::pin(database.read(&mut read)).await?;
+        if extras != query.extras {
+            page.rows.iter_mut().for_each(|row| query.extras.leave_in(row));
+        }
+        self.limit = self.limit.saturating_sub(page.rows.len() as u64);
         self.cursor = Some(page.last_seq);
         self.instance = Some(instance);
         Ok(page)
     }
 
-    pub(super) fn page(&self) -> Page<'_> {
-        Page {
-            inner: &self.database.inner,
-            name: &self.database.name,
-            query: &self.query,
-            cursor: self.cursor,
-            limit: self.limit,
-        }
+    /// What rows carry, for who reads the feed and for its source.
+    fn carried(&self) -> Extras {
+        self.query.extras.and(self.source.needs())
     }
 
     /// A feed that begins near the end is answered from what followers share, once that is complete as of a read version
@@ -95,7 +98,7 @@ impl Changes {
         }
         let inner = &self.database.inner;
         let instance = inner.cached(&self.database.name)?;
-        let following = Following::at_running(inner, &instance, self.query.extras)?;
+        let following = Following::at_running(inner, &instance, self.carried())?;
         let version = async { Ok(Transaction::begin(&inner.db, &inner.metrics)?.get_read_version().await?) };
         let version = bounded(version).await.ok()?;
         if !bounded(async { Ok(following.fresh(version).await) }).await.ok()? {
@@ -163,7 +166,7 @@ impl Changes {
         let (Some(instance), Some(cursor)) = (&self.instance, self.cursor) else { return Some(Taken::ReadBySeq) };
         let following = match self.following.take() {
             Some(following) if following.is_at(instance) => following,
-            _ => Following::new(&self.database.inner, instance, self.query.extras),
+            _ => Following::new(&self.database.inner, instance, self.query.extras.and(self.source.needs())),
         };
         let taken = self.following.insert(following).take(cursor);
         if let Some(Taken::Ended) = taken {
@@ -193,14 +196,21 @@ impl Changes {
     fn take_part(&mut self, part: Part) -> Step {
         let mut rows = Vec::with_capacity(part.rows.len());
         let was_empty = part.rows.is_empty();
+        let needs = self.source.needs();
         for row in part.rows {
             let seq = row.row.seq;
-            if self.query.scope.has(&row.row.id) {
-                if !self.query.extras.are_in(&row) {
-                    return if rows.is_empty() { Step::ReadOn } else { Step::Rows(rows, false) };
-                }
+            let seen = if needs.are_in(&row) { Some(self.source.sees(&row)) } else { None };
+            let shown = match seen {
+                Some(Seen::Other) => None,
+                Some(Seen::Changed) if self.query.extras.are_in(&row) => Some(row),
+                Some(Seen::Lost) => Some(Arc::new(row.lost())),
+                // It comes with the next page.
+                None | Some(Seen::Changed) if rows.is_empty() => return Step::ReadOn,
+                None | Some(Seen::Changed) => return Step::Rows(rows, false),
+            };
+            if let Some(shown) = shown {
                 self.limit = self.limit.saturating_sub(1);
-                rows.push(row);
+                rows.push(shown);
             }
             self.cursor = Some(seq);
             if self.limit == 0 {
@@ -218,7 +228,8 @@ impl Changes {
     /// How many rows lie after the cursor: exact up to 10,000, beyond it an estimate.
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
-        let mut pending = Pending { inner: &self.database.inner, name: &self.database.name, cursor };
+        let Reader { inner, name, .. } = &self.database;
+        let mut pending = Pending { inner, name, source: &self.source, cursor };
         Box::pin(self.database.read(&mut pending)).await
     }
 
@@ -250,4 +261,38 @@ enum Step {
     NotRead,
     /// What is needed is not shared.
     ReadOn,
+}
+
+/// Reads a page.
+struct Read<'a> {
+    name: &'a str,
+    source: &'a mut AnySource,
+    page: Page<'a>,
+}
+
+impl Operation for Read<'_> {
+    type Output = (Arc<Instance>, ChangesPage);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.page.inner.resolve(trx, self.name).await?;
+        let page = self.source.read(trx, &instance, &self.page).await?;
+        Ok((instance, page))
+    }
+}
+
+/// Counts what lies behind a place.
+struct Pending<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    source: &'a AnySource,
+    cursor: Seq,
+}
+
+impl Operation for Pending<'_> {
+    type Output = u64;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        self.source.pending(trx, &instance, self.cursor).await
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::document::edit::Document;
 use crate::feed::row::ChangeRow;
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::store::seq::Seq;
@@ -86,6 +87,12 @@ impl Extras {
     /// Rows with all leaves, and nothing else.
     pub const LEAVES: Extras = Extras { leaves: true, documents: Documents::No };
 
+    /// These and others.
+    #[must_use]
+    pub fn and(self, others: Extras) -> Extras {
+        Extras { leaves: self.leaves || others.leaves, documents: self.documents.max(others.documents) }
+    }
+
     /// Whether documents are among them.
     pub fn has_documents(self) -> bool {
         self.documents != Documents::No
@@ -103,17 +110,25 @@ impl Extras {
         has_leaves && has_document
     }
 
+    /// Takes out of a row what it carries for others.
+    pub(super) fn leave_in(self, row: &mut ChangeRow) {
+        if !self.leaves {
+            row.leaves.truncate(1);
+        }
+        if !self.has_documents() {
+            row.doc = None;
+        } else if let (Documents::Yes, Some(document)) = (self.documents, &mut row.doc) {
+            document.conflicts = None;
+        }
+    }
+
     /// A row that followers share with these, and without what it carries for others.
     pub(super) fn of(self, row: &TailRow) -> ChangeRow {
         let mut shown = row.row.clone();
-        if !self.leaves {
-            shown.leaves.truncate(1);
-        }
         if let (true, TailDocument::Read { document, .. }) = (self.has_documents(), &row.document) {
-            let mut document = document.clone();
-            document.conflicts = document.conflicts.filter(|_| self.documents == Documents::WithConflicts);
-            shown.doc = Some(*document);
+            shown.doc = Some(Document::clone(document));
         }
+        self.leave_in(&mut shown);
         shown
     }
 }

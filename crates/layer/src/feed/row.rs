@@ -13,9 +13,21 @@ use crate::store::records::revision;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
+/// Why a document is in a feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowKind {
+    /// It has changed, or was deleted.
+    Changed,
+    /// It is none of the feed's documents any more: it has left them, or the reader has lost the right to it. Such a row
+    /// names the document and the revision with which that was so. It says nothing else of it, and filters let it pass.
+    Lost,
+}
+
 /// A document's newest change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeRow {
+    /// Whether the document is still one of the feed's.
+    pub kind: RowKind,
     /// Where it stands.
     pub seq: Seq,
     /// The document's id.
@@ -26,13 +38,21 @@ pub struct ChangeRow {
     pub leaves: Vec<RevId>,
     /// How many leaves there are.
     pub leaf_count: usize,
-    /// Whether the winner is a tombstone.
+    /// Whether the winner is a tombstone; `false` of a document that is lost.
     pub deleted: bool,
     /// When asked for.
     pub doc: Option<Document>,
 }
 
 impl ChangeRow {
+    /// The row that says of the same change that the document has left the feed.
+    #[must_use]
+    pub fn lost(&self) -> ChangeRow {
+        let (seq, id, rev) = (self.seq, self.id.clone(), self.rev.clone());
+        let leaves = vec![rev.clone()];
+        ChangeRow { kind: RowKind::Lost, seq, id, rev, leaves, leaf_count: 1, deleted: false, doc: None }
+    }
+
     /// Whether there are more leaves than the by-seq entry names.
     pub(crate) fn lacks_leaves(&self) -> bool {
         self.leaf_count > self.leaves.len()
@@ -79,5 +99,6 @@ pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
         }
     }
     let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
-    Ok(ChangeRow { seq, id: entry.document_id, rev, leaves, leaf_count, deleted: entry.deleted, doc: None })
+    let (kind, id) = (RowKind::Changed, entry.document_id);
+    Ok(ChangeRow { kind, seq, id, rev, leaves, leaf_count, deleted: entry.deleted, doc: None })
 }

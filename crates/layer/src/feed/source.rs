@@ -1,4 +1,180 @@
 //! Where the rows of a feed come from.
+//!
+//! A feed ([`crate::Changes`]) reads pages until it is at the end, and follows then: it waits at the hub of the database,
+//! which reads by-seq once for all. Which rows it gets either way, its source says. A feed asks its source once for each page
+//! and once for each row that is shared, so the sources are a list ([`AnySource`]) and no objects: a call through a table
+//! for each row of each follower would cost more than what most sources do there. The trait is what the compiler holds a
+//! source to. How one is added: design/feeds.md.
 
-pub(crate) mod by_id;
-pub(crate) mod by_seq;
+pub(super) mod by_id;
+pub(super) mod by_seq;
+#[cfg(test)]
+mod words;
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::feed::query::{Documents, Extras, Scope, Since};
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::by_id::ByIds;
+use crate::feed::source::by_seq::BySeq;
+use crate::feed::tail::TailRow;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::get::show_documents;
+use crate::store::seq::Seq;
+use crate::store::transaction::Transaction;
+
+/// Rows of a page without documents.
+const PAGE_ROWS_MAX: usize = 2_000;
+
+/// Rows of a page with documents; it ends early at [`crate::read::get::READ_BYTES_MAX`].
+const PAGE_DOCUMENTS_MAX: usize = 200;
+
+/// What a feed asks of its source.
+pub(super) trait Source {
+    /// What the source itself has to see of a row to tell whether it is the feed's. Rows carry it beside what the feed asks
+    /// for, both those of pages ([`Page::extras`]) and those that are shared; the feed takes out what it did not ask for.
+    fn needs(&self) -> Extras {
+        Extras::default()
+    }
+
+    /// Reads what comes next, a bounded part of one read version: by [`Page::rows_max`] and [`Page::complete`]. It may be
+    /// attempted again: what it keeps for the next page must not count twice.
+    ///
+    /// Rows come by their sequences, ascending (or not: [`Page::descending`]), each behind the page's cursor, and `last_seq`
+    /// is where the feed stands then; a document that changes meanwhile comes behind it. Where the cursor is of another
+    /// incarnation, what is read begins anew.
+    fn read(
+        &mut self,
+        trx: &Transaction,
+        instance: &Arc<Instance>,
+        page: &Page<'_>,
+    ) -> impl Future<Output = Result<ChangesPage>> + Send;
+
+    /// What a row of by-seq, as followers share it, is in this feed: the same that [`Source::read`] would make of it. It is
+    /// asked of rows that carry what the source needs.
+    fn sees(&self, row: &TailRow) -> Seen;
+
+    /// How many rows lie behind a place: exact as far as that is cheap, beyond it an estimate.
+    fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> impl Future<Output = Result<u64>> + Send;
+}
+
+/// What a row of by-seq is in a feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Nothing: its document is none of the feed's.
+    Other,
+    /// A change of one of its documents.
+    Changed,
+    /// The change with which its document has left the feed ([`RowKind::Lost`](crate::RowKind::Lost)).
+    #[cfg_attr(not(test), expect(dead_code, reason = "a document can leave no feed that there is yet"))]
+    Lost,
+}
+
+/// The sources that there are.
+pub(super) enum AnySource {
+    BySeq(BySeq),
+    ByIds(ByIds),
+    #[cfg(test)]
+    Words(words::Words),
+}
+
+impl AnySource {
+    pub(super) fn of(scope: &Scope) -> AnySource {
+        let walk = BySeq::new(scope.clone());
+        match scope {
+            Scope::All | Scope::Designs => AnySource::BySeq(walk),
+            Scope::Ids(ids) => AnySource::ByIds(ByIds::new(ids.clone(), walk)),
+        }
+    }
+}
+
+/// Does with each source the same.
+macro_rules! of_any {
+    ($any:expr, $source:ident => $done:expr) => {
+        match $any {
+            AnySource::BySeq($source) => $done,
+            AnySource::ByIds($source) => $done,
+            #[cfg(test)]
+            AnySource::Words($source) => $done,
+        }
+    };
+}
+
+impl Source for AnySource {
+    fn needs(&self) -> Extras {
+        of_any!(self, source => source.needs())
+    }
+
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+        of_any!(self, source => source.read(trx, instance, page).await)
+    }
+
+    fn sees(&self, row: &TailRow) -> Seen {
+        of_any!(self, source => source.sees(row))
+    }
+
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+        of_any!(self, source => source.pending(trx, instance, cursor).await)
+    }
+}
+
+/// What is to be read of a feed.
+pub(super) struct Page<'a> {
+    pub(super) inner: &'a Inner,
+    pub(super) since: Since,
+    /// Newest first, down to `since`.
+    pub(super) descending: bool,
+    /// What the rows are to carry.
+    pub(super) extras: Extras,
+    /// Read up to here; `None` at first.
+    pub(super) cursor: Option<Seq>,
+    /// How many rows at most; reached, the page is the last one.
+    pub(super) limit: u64,
+}
+
+impl Page<'_> {
+    /// How many rows are read at once.
+    fn rows_max(&self) -> usize {
+        if self.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
+    }
+
+    /// After what the whole feed begins, where `newest` is the newest sequence.
+    fn since(&self, newest: Seq) -> Seq {
+        match self.since {
+            Since::Beginning => Seq::zero(newest.incarnation()),
+            Since::Now => newest,
+            Since::After(seq) => of_incarnation(newest.incarnation(), seq),
+        }
+    }
+
+    /// The page of these rows, with what they are to carry: where documents are more than fit, it ends before.
+    async fn complete(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        mut rows: Vec<ChangeRow>,
+        mut at_end: bool,
+        mut last_seq: Seq,
+    ) -> Result<ChangesPage> {
+        if self.extras.leaves {
+            for row in rows.iter_mut().filter(|row| row.lacks_leaves()) {
+                row.read_leaves(trx, instance).await?;
+            }
+        } else {
+            rows.iter_mut().for_each(|row| row.leaves.truncate(1));
+        }
+        let with_conflicts = self.extras.documents == Documents::WithConflicts;
+        if self.extras.has_documents() && show_documents(trx, self.inner, instance, &mut rows, with_conflicts).await? {
+            at_end = false;
+            last_seq = rows.last().map_or(last_seq, |row| row.seq);
+        }
+        Ok(ChangesPage { rows, at_end, last_seq })
+    }
+}
+
+/// A sequence of another incarnation means the beginning.
+fn of_incarnation(incarnation: u64, seq: Seq) -> Seq {
+    if seq.incarnation() == incarnation { seq } else { Seq::zero(incarnation) }
+}

@@ -29,7 +29,7 @@ pub const TEXTS: usize = 6;
 pub struct TailRow {
     /// With all leaves, and without a document.
     pub row: ChangeRow,
-    /// Its document, if somebody wants it.
+    /// Its document, if somebody wants it; never of a document that is lost.
     pub document: TailDocument,
     /// What followers make of the row: the first that needs a text writes it, the others send it. What each of them is, is
     /// theirs to say.
@@ -52,10 +52,16 @@ pub enum TailDocument {
 }
 
 impl TailRow {
-    /// A row that has just been read.
-    pub(crate) fn new(mut row: ChangeRow, document: TailDocument) -> TailRow {
+    /// A row that has just been read. Its document is beside it, so `row.doc` is dropped.
+    pub fn new(mut row: ChangeRow, document: TailDocument) -> TailRow {
         row.doc = None;
         TailRow { row, document, texts: Default::default(), read_at: Instant::now() }
+    }
+
+    /// The row of a feed that its document has left with this change.
+    pub(crate) fn lost(&self) -> TailRow {
+        let (row, document) = (self.row.lost(), TailDocument::NotRead);
+        TailRow { row, document, texts: Default::default(), read_at: self.read_at }
     }
 
     fn weight(&self) -> usize {
@@ -187,6 +193,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::feed::row::RowKind;
 
     fn seq(at: u64) -> Seq {
         let mut stamp = [0; 12];
@@ -197,7 +204,16 @@ mod tests {
     fn row(at: u64, id: u8) -> TailRow {
         let rev: RevId = "1-a".parse().unwrap();
         let (id, leaves) = (id.to_string(), vec![rev.clone()]);
-        let row = ChangeRow { seq: seq(at), id, rev, leaves, leaf_count: 1, deleted: false, doc: None };
+        let row = ChangeRow {
+            kind: RowKind::Changed,
+            seq: seq(at),
+            id,
+            rev,
+            leaves,
+            leaf_count: 1,
+            deleted: false,
+            doc: None,
+        };
         TailRow::new(row, TailDocument::NotRead)
     }
 

@@ -5,19 +5,21 @@
 //! ones: there each record is read again, since a document that has changed meanwhile stands elsewhere now. Its row is left
 //! out, and comes where it stands, behind everything that was there at the first read.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::document::edit::check_document_id;
 use crate::error::Result;
-use crate::feed::changes::Changes;
-use crate::feed::query::{Scope, Since};
-use crate::feed::row::{ChangeRow, ChangesPage};
-use crate::feed::source::by_seq::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX, Page};
+use crate::feed::query::Since;
+use crate::feed::row::{ChangeRow, ChangesPage, RowKind};
+use crate::feed::source::by_seq::BySeq;
+use crate::feed::source::{Page, Seen, Source, of_incarnation};
+use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::read::get::last_seq;
 use crate::store::records::Info;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::store::transaction::Transaction;
 
 /// Longer lists are answered by a walk of by-seq: so many records are read well within FoundationDB's 5 s.
 const IDS_MAX: usize = 10_000;
@@ -30,123 +32,145 @@ const READS_AT_ONCE: usize = 256;
 
 /// What is left of the documents that were found.
 #[derive(Clone)]
-pub(in crate::feed) struct Left {
+struct Left {
     incarnation: u64,
     /// The newest sequence when they were.
     until: Seq,
-    /// In the feed's order.
-    documents: Vec<(Seq, String)>,
+    /// All of them, in the feed's order.
+    documents: Arc<[(Seq, String)]>,
+    /// Of these, those that pages have passed.
+    passed: usize,
 }
 
 impl Left {
+    fn rest(&self) -> &[(Seq, String)] {
+        self.documents.get(self.passed..).unwrap_or_default()
+    }
+
     fn first(&self, most: usize) -> &[(Seq, String)] {
-        self.documents.get(..most).unwrap_or(&self.documents)
+        let rest = self.rest();
+        rest.get(..most).unwrap_or(rest)
+    }
+
+    /// Passes those up to where the feed stands.
+    fn pass(&mut self, last_seq: Seq, descending: bool) {
+        let is_passed = |seq: Seq| if descending { seq >= last_seq } else { seq <= last_seq };
+        self.passed += self.rest().partition_point(|(seq, _)| is_passed(*seq));
     }
 }
 
-impl Changes {
-    /// The next page, if the list of documents is short and far back; else `None`.
-    pub(in crate::feed) async fn next_by_ids(&mut self) -> Result<Option<(Arc<Instance>, ChangesPage)>> {
-        let Scope::Ids(ids) = &self.query.scope else { return Ok(None) };
-        let ids = ids.clone();
-        let is_far_back = ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
-        let is_now = self.cursor.is_none() && self.query.since == Since::Now;
-        let begins = ids.len() <= IDS_MAX && is_far_back && !is_now;
-        if self.left.is_none() && !(begins && self.limit > 0) {
-            return Ok(None);
-        }
-        let mut all: Vec<&str> = Vec::new();
-        if self.left.is_none() {
-            all.extend(ids.iter().map(String::as_str).filter(|id| check_document_id(id).is_ok()));
-            // Close to one another in the store, too.
-            all.sort_unstable();
-        }
-        let mut by_ids = ByIds { page: self.page(), ids: &all, left: self.left.as_ref() };
-        let Some((instance, page, found)) = self.database.read(&mut by_ids).await? else {
+/// Changes of some documents: looked up where they are few and the feed is far back, else by a walk over all.
+pub(crate) struct ByIds {
+    ids: Arc<HashSet<String>>,
+    walk: BySeq,
+    /// Of the list that is being answered.
+    left: Option<Left>,
+    /// The last page was not the last one.
+    is_behind: bool,
+}
+
+impl ByIds {
+    /// `walk`: over the changes of the same documents.
+    pub(super) fn new(ids: Arc<HashSet<String>>, walk: BySeq) -> ByIds {
+        ByIds { ids, walk, left: None, is_behind: false }
+    }
+
+    /// Whether to look the documents up.
+    fn looks_up(&self, page: &Page<'_>) -> bool {
+        let is_far_back = self.ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
+        let is_now = page.cursor.is_none() && page.since == Since::Now;
+        self.ids.len() <= IDS_MAX && is_far_back && !is_now && page.limit > 0
+    }
+
+    /// The documents that come first, those of them that have not changed since they were found, and all that is left;
+    /// `None`: by-seq answers.
+    async fn found(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        page: &Page<'_>,
+    ) -> Result<Option<(Vec<ChangeRow>, Left)>> {
+        match &self.left {
             // The database is another one now.
-            self.left = None;
-            return Ok(None);
-        };
-        let descending = self.query.descending;
-        self.left = found.or(self.left.take()).filter(|_| !page.at_end);
-        if let Some(left) = &mut self.left {
-            let passed = |seq: Seq| if descending { seq >= page.last_seq } else { seq <= page.last_seq };
-            let count = left.documents.partition_point(|(seq, _)| passed(*seq));
-            left.documents.drain(..count);
-        }
-        Ok(Some((instance, page)))
-    }
-}
-
-struct ByIds<'a> {
-    page: Page<'a>,
-    /// Looked for where nothing is left of an earlier look.
-    ids: &'a [&'a str],
-    left: Option<&'a Left>,
-}
-
-impl Operation for ByIds<'_> {
-    /// The page, and what was found where it was looked for; `None`: by-seq tells what has become of the database.
-    type Output = Option<(Arc<Instance>, ChangesPage, Option<Left>)>;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let instance = self.page.inner.resolve(trx, self.page.name).await?;
-        let query = self.page.query;
-        let most = if query.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
-        let looked;
-        let (mut rows, left, found) = match self.left {
-            Some(left) if left.incarnation != instance.incarnation() => return Ok(None),
-            Some(left) => (unchanged(trx, &instance, left.first(most)).await?, left, false),
-            None => {
-                let Some((mut rows, found)) = self.look(trx, &instance).await? else { return Ok(None) };
-                rows.truncate(most);
-                looked = found;
-                (rows, &looked, true)
+            Some(left) if left.incarnation != instance.incarnation() => Ok(None),
+            Some(left) => {
+                let rows = unchanged(trx, instance, left.first(page.rows_max())).await?;
+                Ok(Some((rows, left.clone())))
             }
-        };
-        let considered = left.first(most);
-        let limit = usize::try_from(self.page.limit).unwrap_or(usize::MAX);
-        let is_full = rows.len() >= limit;
-        rows.truncate(limit);
-        let is_last = considered.len() == left.documents.len();
-        let passed = considered.last().map(|(seq, _)| *seq);
-        let stands = match (is_full, rows.last()) {
-            (true, Some(last)) => last.seq,
-            // At the end the feed stands at the newest sequence, whatever was not asked for.
-            _ if is_last && !query.descending => left.until,
-            _ => passed.or(self.page.cursor).unwrap_or(left.until),
-        };
-        let (instance, page) = self.page.with_documents(trx, &instance, rows, is_last || is_full, stands).await?;
-        Ok(Some((instance, page, found.then(|| left.clone()))))
+            None if self.looks_up(page) => {
+                let mut found = self.look(trx, instance, page).await?;
+                if let Some((rows, _)) = &mut found {
+                    rows.truncate(page.rows_max());
+                }
+                Ok(found)
+            }
+            None => Ok(None),
+        }
     }
-}
 
-impl ByIds<'_> {
     /// All documents of the list that the feed is to show, in its order.
-    async fn look(&self, trx: &Transaction, instance: &Instance) -> Result<Option<(Vec<ChangeRow>, Left)>> {
+    async fn look(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        page: &Page<'_>,
+    ) -> Result<Option<(Vec<ChangeRow>, Left)>> {
         let incarnation = instance.incarnation();
-        let descending = self.page.query.descending;
-        let cursor = self.page.cursor;
+        let (descending, cursor) = (page.descending, page.cursor);
         if descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
             // By-seq tells of it.
             return Ok(None);
         }
         let until = last_seq(trx, instance).await?;
-        let of_this = |seq: Seq| if seq.incarnation() == incarnation { seq } else { Seq::zero(incarnation) };
-        let since = match self.page.query.since {
-            Since::Beginning => Seq::zero(incarnation),
-            Since::Now => until,
-            Since::After(seq) => of_this(seq),
-        };
+        let since = page.since(until);
+        let of_this = |cursor| of_incarnation(incarnation, cursor);
         let after = if descending { since } else { cursor.map_or(since, of_this) };
-        let mut rows = infos(trx, instance, self.ids.iter().copied()).await?;
+        let mut ids: Vec<&str> =
+            self.ids.iter().map(String::as_str).filter(|id| check_document_id(id).is_ok()).collect();
+        // Close to one another in the store, too.
+        ids.sort_unstable();
+        let mut rows = infos(trx, instance, ids.into_iter()).await?;
         rows.retain(|row| row.seq > after && (!descending || cursor.is_none_or(|cursor| row.seq < cursor)));
         rows.sort_unstable_by_key(|row| row.seq);
         if descending {
             rows.reverse();
         }
         let documents = rows.iter().map(|row| (row.seq, row.id.clone())).collect();
-        Ok(Some((rows, Left { incarnation, until, documents })))
+        Ok(Some((rows, Left { incarnation, until, documents, passed: 0 })))
+    }
+}
+
+impl Source for ByIds {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+        let Some((mut rows, mut left)) = self.found(trx, instance, page).await? else {
+            let read = self.walk.read(trx, instance, page).await?;
+            (self.left, self.is_behind) = (None, !read.at_end);
+            return Ok(read);
+        };
+        let considered = left.first(page.rows_max());
+        let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        let is_full = rows.len() >= limit;
+        rows.truncate(limit);
+        let is_last = considered.len() == left.rest().len();
+        let passed = considered.last().map(|(seq, _)| *seq);
+        let stands = match (is_full, rows.last()) {
+            (true, Some(last)) => last.seq,
+            // At the end the feed stands at the newest sequence, whatever was not asked for.
+            _ if is_last && !page.descending => left.until,
+            _ => passed.or(page.cursor).unwrap_or(left.until),
+        };
+        let read = page.complete(trx, instance, rows, is_last || is_full, stands).await?;
+        left.pass(read.last_seq, page.descending);
+        (self.left, self.is_behind) = ((!read.at_end).then_some(left), !read.at_end);
+        Ok(read)
+    }
+
+    fn sees(&self, row: &TailRow) -> Seen {
+        self.walk.sees(row)
+    }
+
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+        self.walk.pending(trx, instance, cursor).await
     }
 }
 
@@ -179,6 +203,7 @@ async fn infos<'i>(
             let leaf_count = usize::try_from(info.leaf_count).unwrap_or(usize::MAX);
             let (rev, leaves) = (info.winner.clone(), vec![info.winner]);
             rows.push(ChangeRow {
+                kind: RowKind::Changed,
                 seq,
                 id: (*id).to_owned(),
                 rev,

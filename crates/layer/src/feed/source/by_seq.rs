@@ -1,24 +1,19 @@
-//! All changes of a database, in the order of commits.
+//! Changes in the order of commits: the key of by-seq is the order, and each document stands there once.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::feed::query::{ChangesQuery, Documents, Scope, Since};
-use crate::feed::row::{ChangeRow, ChangesPage, change_row};
+use crate::feed::query::Scope;
+use crate::feed::row::{ChangesPage, change_row};
+use crate::feed::source::{Page, Seen, Source, of_incarnation};
+use crate::feed::tail::TailRow;
 use crate::instance::Instance;
-use crate::layer::Inner;
 use crate::read::all_docs::count_keys;
-use crate::read::get::{last_seq, show_documents};
+use crate::read::get::last_seq;
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
-
-/// Rows of a page without documents.
-pub(super) const PAGE_ROWS_MAX: usize = 2_000;
-
-/// Rows of a page with documents; it ends early at [`crate::read::get::READ_BYTES_MAX`].
-pub(super) const PAGE_DOCUMENTS_MAX: usize = 200;
+use crate::store::transaction::{Transaction, page_of};
 
 /// Up to here `pending` is counted.
 const PENDING_EXACT_MAX: usize = 10_000;
@@ -26,126 +21,80 @@ const PENDING_EXACT_MAX: usize = 10_000;
 /// About what a by-seq row takes, for the estimate of `pending` beyond that.
 const ROW_BYTES: u64 = 100;
 
-pub(in crate::feed) struct Page<'a> {
-    pub(in crate::feed) inner: &'a Inner,
-    pub(in crate::feed) name: &'a str,
-    pub(in crate::feed) query: &'a ChangesQuery,
-    pub(in crate::feed) cursor: Option<Seq>,
-    pub(in crate::feed) limit: u64,
+/// All changes of a database, or those of some documents, by a walk over all.
+pub(crate) struct BySeq {
+    scope: Scope,
 }
 
-impl Operation for Page<'_> {
-    type Output = (Arc<Instance>, ChangesPage);
+impl BySeq {
+    pub(super) fn new(scope: Scope) -> BySeq {
+        BySeq { scope }
+    }
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        let newest = last_seq(trx, &instance).await?;
-        if self.query.descending && self.cursor.is_some_and(|cursor| cursor.incarnation() != instance.incarnation()) {
+    /// What is to be read, and where the feed stands before it.
+    fn range(page: &Page<'_>, instance: &Instance, newest: Seq) -> (KeyRange, Seq) {
+        let incarnation = instance.incarnation();
+        let since = page.since(newest);
+        if page.descending {
+            let mut range = instance.keys.by_seq_after(&since);
+            if let Some(cursor) = page.cursor {
+                range.end = instance.keys.by_seq(&of_incarnation(incarnation, cursor));
+            }
+            return (range, page.cursor.unwrap_or(newest));
+        }
+        let at = page.cursor.map_or(since, |cursor| of_incarnation(incarnation, cursor));
+        (instance.keys.by_seq_after(&at), at)
+    }
+}
+
+impl Source for BySeq {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+        let newest = last_seq(trx, instance).await?;
+        if page.descending && page.cursor.is_some_and(|cursor| cursor.incarnation() != instance.incarnation()) {
             // What is left of the old one is gone: this must not end as if all had been read.
             return Err(Error::DatabaseNotFound);
         }
-        let (range, at) = self.range(&instance, newest);
-        let done = |rows, at_end, last_seq| Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }));
-        if self.limit == 0 || range.begin >= range.end {
-            return done(Vec::new(), true, at);
+        let (range, at) = BySeq::range(page, instance, newest);
+        if page.limit == 0 || range.begin >= range.end {
+            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: at });
         }
-        let most = if self.query.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
-        let limit =
-            if self.query.scope != Scope::All { most } else { most.min(usize::try_from(self.limit).unwrap_or(most)) };
-        self.inner.metrics.by_seq_reads.add(1);
-        let page = trx.get_range(&page_of(&range, limit, self.query.descending), 1, true).await?;
-        self.inner.metrics.by_seq_rows.add(page.len() as u64);
-        let read_all = !page.more() && page.len() < limit;
+        let most = page.rows_max();
+        let is_filtered = self.scope != Scope::All;
+        let limit = if is_filtered { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
+        let metrics = &page.inner.metrics;
+        metrics.by_seq_reads.add(1);
+        let entries = trx.get_range(&page_of(&range, limit, page.descending), 1, true).await?;
+        metrics.by_seq_rows.add(entries.len() as u64);
+        let read_all = !entries.more() && entries.len() < limit;
         let mut last_read = at;
         let mut full = false;
-        let mut rows = Vec::with_capacity(page.len());
-        for entry in &page {
+        let mut rows = Vec::with_capacity(entries.len());
+        for entry in &entries {
             last_read = instance.keys.by_seq_parse(entry.key())?;
             let row = change_row(last_read, entry.value())?;
-            if self.query.scope.has(&row.id) {
+            if self.scope.has(&row.id) {
                 rows.push(row);
-                if rows.len() as u64 == self.limit {
+                if rows.len() as u64 == page.limit {
                     full = true;
                     break;
                 }
             }
         }
-        drop(page);
+        drop(entries);
         // At the end the feed stands at the newest sequence, whatever a filter passed.
-        let last_seq = if read_all && !full && !self.query.descending { newest.max(last_read) } else { last_read };
-        self.with_documents(trx, &instance, rows, read_all || full, last_seq).await
-    }
-}
-
-impl Page<'_> {
-    /// What is to be read, and where the feed stands before it.
-    fn range(&self, instance: &Instance, newest: Seq) -> (KeyRange, Seq) {
-        let incarnation = instance.incarnation();
-        let zero = Seq::zero(incarnation);
-        let of_this = |seq: Seq| if seq.incarnation() == incarnation { seq } else { zero };
-        let since = match self.query.since {
-            Since::Beginning => zero,
-            Since::Now => newest,
-            Since::After(seq) => of_this(seq),
-        };
-        let mut range = instance.keys.by_seq_after(&since);
-        if self.query.descending {
-            if let Some(cursor) = self.cursor {
-                range.end = instance.keys.by_seq(&of_this(cursor));
-            }
-            return (range, self.cursor.unwrap_or(newest));
-        }
-        let at = self.cursor.map_or(since, of_this);
-        (instance.keys.by_seq_after(&at), at)
+        let last_seq = if read_all && !full && !page.descending { newest.max(last_read) } else { last_read };
+        page.complete(trx, instance, rows, read_all || full, last_seq).await
     }
 
-    pub(super) async fn with_documents(
-        &self,
-        trx: &Transaction,
-        instance: &Arc<Instance>,
-        mut rows: Vec<ChangeRow>,
-        mut at_end: bool,
-        mut last_seq: Seq,
-    ) -> Result<(Arc<Instance>, ChangesPage)> {
-        if self.query.extras.leaves {
-            for row in rows.iter_mut().filter(|row| row.lacks_leaves()) {
-                row.read_leaves(trx, instance).await?;
-            }
-        } else {
-            rows.iter_mut().for_each(|row| row.leaves.truncate(1));
-        }
-        if self.query.extras.has_documents()
-            && show_documents(
-                trx,
-                self.inner,
-                instance,
-                &mut rows,
-                self.query.extras.documents == Documents::WithConflicts,
-            )
-            .await?
-        {
-            at_end = false;
-            last_seq = rows.last().map_or(last_seq, |row| row.seq);
-        }
-        Ok((instance.clone(), ChangesPage { rows, at_end, last_seq }))
+    fn sees(&self, row: &TailRow) -> Seen {
+        if self.scope.has(&row.row.id) { Seen::Changed } else { Seen::Other }
     }
-}
 
-pub(in crate::feed) struct Pending<'a> {
-    pub(in crate::feed) inner: &'a Inner,
-    pub(in crate::feed) name: &'a str,
-    pub(in crate::feed) cursor: Seq,
-}
-
-impl Operation for Pending<'_> {
-    type Output = u64;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        if self.cursor.incarnation() != instance.incarnation() {
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+        if cursor.incarnation() != instance.incarnation() {
             return Ok(0);
         }
-        let range = instance.keys.by_seq_after(&self.cursor);
+        let range = instance.keys.by_seq_after(&cursor);
         let counted = count_keys(trx, &range, PENDING_EXACT_MAX + 1).await?;
         if counted <= PENDING_EXACT_MAX {
             return Ok(counted as u64);

@@ -1,0 +1,213 @@
+#![cfg(test)]
+//! A source of tests: documents whose body has a word, which leave the feed with another word. It has no index, walks
+//! by-seq, and sees documents whatever the feed shows.
+
+use std::sync::Arc;
+
+use crate::document::edit::Document;
+use crate::error::Result;
+use crate::feed::query::{Extras, Scope};
+use crate::feed::row::ChangesPage;
+use crate::feed::source::by_seq::BySeq;
+use crate::feed::source::{AnySource, Page, Seen, Source};
+use crate::feed::tail::{TailDocument, TailRow};
+use crate::instance::Instance;
+use crate::store::seq::Seq;
+use crate::store::transaction::Transaction;
+
+/// A document with this is in the feed.
+const OURS: &str = "ours";
+
+/// With this it has left.
+const GIVEN_AWAY: &str = "given away";
+
+pub(crate) struct Words {
+    walk: BySeq,
+}
+
+impl Words {
+    pub(super) fn source() -> AnySource {
+        AnySource::Words(Words { walk: BySeq::new(Scope::All) })
+    }
+}
+
+fn of(document: Option<&Document>) -> Seen {
+    let body = document.map(|document| String::from_utf8_lossy(&document.body)).unwrap_or_default();
+    match (body.contains(OURS), body.contains(GIVEN_AWAY)) {
+        (true, _) => Seen::Changed,
+        (false, true) => Seen::Lost,
+        (false, false) => Seen::Other,
+    }
+}
+
+impl Source for Words {
+    fn needs(&self) -> Extras {
+        Extras::DOCUMENTS
+    }
+
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+        // By-seq has more rows than the feed.
+        let limit = if page.limit == 0 { 0 } else { u64::MAX };
+        let mut read = self.walk.read(trx, instance, &Page { limit, ..*page }).await?;
+        let shown = read.rows.into_iter().filter_map(|row| match of(row.doc.as_ref()) {
+            Seen::Other => None,
+            Seen::Changed => Some(row),
+            Seen::Lost => Some(row.lost()),
+        });
+        read.rows = shown.collect();
+        let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        if let Some(last) = limit.checked_sub(1).and_then(|last| read.rows.get(last)) {
+            (read.at_end, read.last_seq) = (true, last.seq);
+            read.rows.truncate(limit);
+        }
+        Ok(read)
+    }
+
+    fn sees(&self, row: &TailRow) -> Seen {
+        let TailDocument::Read { document, .. } = &row.document else { unreachable!("the source needs documents") };
+        of(Some(document))
+    }
+
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+        self.walk.pending(trx, instance, cursor).await
+    }
+}
+
+mod tests {
+    use std::time::Duration;
+
+    use flatbed_flatten::json::{Limits, parse};
+
+    use super::*;
+    use crate::feed::changes::{Changes, Followed};
+    use crate::feed::query::{ChangesQuery, Documents, Since};
+    use crate::feed::row::{ChangeRow, RowKind};
+    use crate::{Database, Edit, GetOptions, Reader};
+
+    /// Writes a document onto the one that is there.
+    async fn put(db: &Database, id: &str, word: &str) {
+        let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
+        let body = format!("{{\"word\":\"{word}\"}}");
+        let body = parse(body.as_bytes(), &Limits::default()).unwrap();
+        let edit = Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body };
+        db.update(&edit).await.unwrap();
+    }
+
+    fn feed(db: &Database, query: ChangesQuery) -> Changes {
+        Changes::from_source(Reader::clone(db), query, Words::source())
+    }
+
+    /// All pages up to the end.
+    async fn rows(changes: &mut Changes) -> Vec<ChangeRow> {
+        let mut rows = Vec::new();
+        loop {
+            let page = changes.next_page().await.unwrap();
+            rows.extend(page.rows);
+            if page.at_end {
+                return rows;
+            }
+        }
+    }
+
+    /// What comes next, by pages or from what is shared, and whether it was shared.
+    async fn next(changes: &mut Changes) -> (Vec<ChangeRow>, bool) {
+        let came = async {
+            loop {
+                match changes.follow().await {
+                    Followed::Rows(rows) => return (rows.iter().map(|row| changes.shown(row)).collect(), true),
+                    Followed::ReadOn => {
+                        let page = changes.next_page().await.unwrap();
+                        if !page.rows.is_empty() {
+                            return (page.rows, false);
+                        }
+                    }
+                    Followed::Shutdown => panic!("nobody stops it"),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), came).await.expect("in time")
+    }
+
+    fn ids(rows: &[ChangeRow]) -> Vec<(&str, RowKind)> {
+        rows.iter().map(|row| (row.id.as_str(), row.kind)).collect()
+    }
+
+    fn says_nothing(row: &ChangeRow) -> bool {
+        row.doc.is_none() && !row.deleted && row.leaves == [row.rev.clone()] && row.leaf_count == 1
+    }
+
+    #[tokio::test]
+    async fn pages_have_its_documents_and_those_that_have_left() {
+        let (db, _directory) = crate::fenced::database().await;
+        let words = [OURS, "others'", GIVEN_AWAY];
+        // More than a page with documents.
+        for n in 0..250 {
+            put(&db, &format!("d{n:03}"), words[n % 3]).await;
+        }
+        let all = rows(&mut db.changes(ChangesQuery::default())).await;
+        let expected: Vec<_> =
+            all.iter().enumerate().filter(|(n, _)| n % 3 != 1).map(|(n, row)| (n, row.seq)).collect();
+        let documents = [Documents::No, Documents::Yes];
+        for (descending, limit, documents) in [false, true]
+            .into_iter()
+            .flat_map(|descending| [None, Some(0), Some(1), Some(120)].map(|limit| (descending, limit)))
+            .flat_map(|(descending, limit)| documents.map(|documents| (descending, limit, documents)))
+        {
+            let extras = Extras { leaves: false, documents };
+            let query = ChangesQuery { descending, limit, extras, ..ChangesQuery::default() };
+            let found = rows(&mut feed(&db, query)).await;
+            let mut expected = expected.clone();
+            if descending {
+                expected.reverse();
+            }
+            expected.truncate(limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap()));
+            assert_eq!(found.len(), expected.len());
+            for (row, (n, seq)) in found.iter().zip(expected) {
+                assert_eq!(row.seq, seq);
+                if n % 3 == 2 {
+                    assert!(row.kind == RowKind::Lost && says_nothing(row), "{row:?}");
+                } else {
+                    assert_eq!((row.kind, row.doc.is_some()), (RowKind::Changed, documents == Documents::Yes));
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn followers_get_the_same_from_what_others_share() {
+        let (db, _directory) = crate::fenced::database().await;
+        put(&db, "a", OURS).await;
+        let since = Since::After(db.update_seq().await.unwrap());
+        // One sees neither documents nor that any are lost, the other is by the source and shows none.
+        let (mut plain, mut ours) =
+            (db.changes(ChangesQuery::default()), feed(&db, ChangesQuery { since, ..ChangesQuery::default() }));
+        assert!(rows(&mut plain).await.len() == 1 && rows(&mut ours).await.is_empty());
+        let mut shared = 0;
+        let large = format!("{OURS} {}", "x".repeat(100_000));
+        let steps: [(&str, &str, Option<RowKind>); 7] = [
+            ("b", OURS, Some(RowKind::Changed)),
+            ("c", "others'", None),
+            ("a", GIVEN_AWAY, Some(RowKind::Lost)),
+            ("a", OURS, Some(RowKind::Changed)),
+            // Documents of this size are not shared.
+            ("large", &large, Some(RowKind::Changed)),
+            ("b", "others'", None),
+            ("large", GIVEN_AWAY, Some(RowKind::Lost)),
+        ];
+        for (id, word, kind) in steps {
+            put(&db, id, word).await;
+            let (found, _) = next(&mut plain).await;
+            assert_eq!(ids(&found), [(id, RowKind::Changed)]);
+            let Some(kind) = kind else { continue };
+            let (found, was_shared) = next(&mut ours).await;
+            assert_eq!(ids(&found), [(id, kind)]);
+            assert!(found[0].doc.is_none() && (kind == RowKind::Changed || says_nothing(&found[0])));
+            shared += usize::from(was_shared);
+        }
+        assert!(shared > 0, "nothing came from what is shared");
+        // Who comes later reads what the others were sent, of each document the newest.
+        let mut later = feed(&db, ChangesQuery { since, ..ChangesQuery::default() });
+        assert_eq!(ids(&rows(&mut later).await), [("a", RowKind::Changed), ("large", RowKind::Lost)]);
+        assert_eq!(later.last_seq(), ours.last_seq());
+    }
+}
