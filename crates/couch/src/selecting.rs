@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{ChangeRow, Document, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, Document, RowKind, TailDocument, TailRow};
 use flatbed_mango::{Exhausted, InvalidSelector, Selector};
 use hyper::StatusCode;
 use tokio::sync::Semaphore;
@@ -121,11 +121,18 @@ impl Selecting {
 pub(crate) trait Row: Send + 'static {
     /// The document that is asked about.
     fn document(&self) -> Option<&Document>;
+
+    /// Nothing is asked about a document that is lost.
+    fn kind(&self) -> RowKind;
 }
 
 impl Row for ChangeRow {
     fn document(&self) -> Option<&Document> {
         self.doc.as_ref()
+    }
+
+    fn kind(&self) -> RowKind {
+        self.kind
     }
 }
 
@@ -136,11 +143,22 @@ impl Row for Arc<TailRow> {
             TailDocument::NotRead => None,
         }
     }
+
+    fn kind(&self) -> RowKind {
+        self.row.kind
+    }
 }
 
 fn pass<R: Row>(selector: &Selector, rows: Vec<R>, stop: &dyn Fn() -> bool) -> Result<Vec<R>> {
     let mut passed = Vec::new();
     for row in rows {
+        match row.kind() {
+            RowKind::Changed => {}
+            RowKind::Lost => {
+                passed.push(row);
+                continue;
+            }
+        }
         let Some(document) = row.document() else { continue };
         let mut text = Vec::new();
         json_out::document(document, &mut text);
@@ -157,6 +175,8 @@ fn pass<R: Row>(selector: &Selector, rows: Vec<R>, stop: &dyn Fn() -> bool) -> R
 mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
+
+    use flatbed_layer::RevId;
 
     use super::*;
 
@@ -177,6 +197,27 @@ mod tests {
         }
         let _all = permits.acquire_many(2).await.unwrap();
         assert!(most.load(Ordering::SeqCst) <= 2, "{most:?}");
+    }
+
+    #[test]
+    fn what_is_lost_passes_every_selector() {
+        let seq = "0000000000000005-000000000000000700000000".parse().unwrap();
+        let rev: RevId = "1-a".parse().unwrap();
+        let leaves = vec![rev.clone()];
+        let row = ChangeRow {
+            kind: RowKind::Changed,
+            seq,
+            id: "d".into(),
+            rev,
+            leaves,
+            leaf_count: 1,
+            deleted: false,
+            doc: None,
+        };
+        let selector = Selector::new(&json::parse(b"{}", &Limits::default()).unwrap()).unwrap();
+        let rows = vec![row.clone(), row.lost(), row];
+        let passed = pass(&selector, rows, &|| false).unwrap();
+        assert_eq!(passed.iter().map(|row| row.kind).collect::<Vec<_>>(), [RowKind::Lost]);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The text of a row that many followers are sent: written by the first of them, and sent by all.
 
 use bytes::Bytes;
-use flatbed_layer::{ChangeRow, Document, Documents, RevId, Seq, TEXTS, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, Document, Documents, RevId, RowKind, Seq, TEXTS, TailDocument, TailRow};
 
 use crate::json_out;
 
@@ -30,9 +30,13 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
         let mut out = Vec::with_capacity(256);
         let leaves = if form.all_leaves { &row.row.leaves[..] } else { std::slice::from_ref(&row.row.rev) };
         open(&row.row, Some(&row.row.seq), leaves, &mut out);
-        if let (Documents::Yes | Documents::WithConflicts, TailDocument::Read { document, .. }) =
-            (form.documents, &row.document)
-        {
+        let document = match (row.row.kind, form.documents, &row.document) {
+            (RowKind::Changed, Documents::Yes | Documents::WithConflicts, TailDocument::Read { document, .. }) => {
+                Some(document)
+            }
+            (RowKind::Changed, _, _) | (RowKind::Lost, _, _) => None,
+        };
+        if let Some(document) = document {
             out.extend_from_slice(b",\"doc\":");
             // Conflicts may have been read for others.
             if form.documents == Documents::Yes && document.conflicts.is_some() {
@@ -73,5 +77,51 @@ pub(crate) fn open(row: &ChangeRow, seq: Option<&Seq>, leaves: &[RevId], out: &m
     out.push(b']');
     if row.deleted {
         out.extend_from_slice(b",\"deleted\":true");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEQ: &str = "0000000000000005-000000000000000700000000";
+
+    fn changed() -> ChangeRow {
+        let rev: RevId = "2-b".parse().unwrap();
+        let leaves = vec![rev.clone(), "1-a".parse().unwrap()];
+        let (seq, id) = (SEQ.parse().unwrap(), "d".to_owned());
+        ChangeRow { kind: RowKind::Changed, seq, id, rev, leaves, leaf_count: 2, deleted: true, doc: None }
+    }
+
+    fn document() -> TailDocument {
+        let document = Document {
+            id: "d".to_owned(),
+            rev: "2-b".parse().unwrap(),
+            deleted: true,
+            body: b"\"secret\":1".to_vec(),
+            revisions: None,
+            revs_info: None,
+            conflicts: None,
+            deleted_conflicts: None,
+            attachments: Vec::new(),
+            local_seq: None,
+        };
+        TailDocument::Read { document: Box::new(document), with_conflicts: true }
+    }
+
+    /// A document that a reader has lost is named with a revision, and nothing else of it is shown, whatever was asked for.
+    #[test]
+    fn what_is_lost_is_named_and_not_shown() {
+        for documents in [Documents::No, Documents::Yes, Documents::WithConflicts] {
+            for all_leaves in [false, true] {
+                let form = Form { all_leaves, documents };
+                let text = |row| String::from_utf8(line(&TailRow::new(row, document()), form).to_vec()).unwrap();
+                let lost = text(changed().lost());
+                assert_eq!(lost, format!("{{\"seq\":\"{SEQ}\",\"id\":\"d\",\"changes\":[{{\"rev\":\"2-b\"}}]}}\n"));
+                let changed = text(changed());
+                assert_eq!(changed.contains("secret"), documents != Documents::No, "{changed}");
+                assert_eq!(changed.contains("1-a"), all_leaves, "{changed}");
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use flatbed_http::{CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
-    ChangeRow, ChangesPage, ChangesQuery, Documents, Extras, Reader, RevId, Scope, Seq, TailDocument, TailRow,
+    ChangeRow, ChangesPage, ChangesQuery, Documents, Extras, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
 };
 use hyper::{Method, header};
 use tokio::time::Instant;
@@ -467,14 +467,18 @@ async fn write_row(
     sender: &mut Sender,
 ) -> Written {
     shared_row::open(row, seq, &row.leaves, &mut sender.buffer);
-    if let Some(show) = show {
-        sender.buffer.extend_from_slice(b",\"doc\":");
-        match &row.doc {
-            Some(document) if document.attachments.is_empty() && document.body.len() <= CHUNK_BYTES => {
-                json_out::document(document, &mut sender.buffer);
+    match (row.kind, show) {
+        (RowKind::Changed, Some(show)) => {
+            sender.buffer.extend_from_slice(b",\"doc\":");
+            match &row.doc {
+                Some(document) if document.attachments.is_empty() && document.body.len() <= CHUNK_BYTES => {
+                    json_out::document(document, &mut sender.buffer);
+                }
+                document => Box::pin(attached::send_or_null(database, document.as_ref(), show, sender)).await?,
             }
-            document => Box::pin(attached::send_or_null(database, document.as_ref(), show, sender)).await?,
         }
+        // Which document is lost is all that there is to say.
+        (RowKind::Changed, None) | (RowKind::Lost, _) => {}
     }
     sender.buffer.push(b'}');
     Ok(())

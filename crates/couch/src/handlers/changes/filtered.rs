@@ -9,8 +9,8 @@ use std::sync::Arc;
 use flatbed_javascript::{Caller, Design, Runner};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Reader, Seq,
-    TailRow,
+    ChangeRow, Changes, ChangesPage, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Reader, RowKind,
+    Seq, TailRow,
 };
 use tokio::task::JoinHandle;
 
@@ -117,7 +117,11 @@ impl Function {
         let (mut waiting, mut texts, mut bytes) = (Vec::new(), Vec::new(), 0);
         for row in rows {
             let begin = texts.len();
-            self.documents(&row, &mut texts).await?;
+            match row.kind {
+                RowKind::Changed => self.documents(&row, &mut texts).await?,
+                // It has none, and passes.
+                RowKind::Lost => {}
+            }
             bytes += texts.iter().skip(begin).map(Vec::len).sum::<usize>();
             waiting.push((row, texts.len() - begin));
             if texts.len() >= DOCUMENTS_AT_ONCE || bytes >= BYTES_AT_ONCE {
@@ -185,9 +189,13 @@ impl Function {
                     leaves.push(leaf.clone());
                 }
             }
-            if !leaves.is_empty() {
-                row.leaves = leaves;
-                passed.push(row);
+            match row.kind {
+                RowKind::Changed if leaves.is_empty() => {}
+                RowKind::Changed => {
+                    row.leaves = leaves;
+                    passed.push(row);
+                }
+                RowKind::Lost => passed.push(row),
             }
         }
         Ok(())
