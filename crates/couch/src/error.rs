@@ -2,7 +2,7 @@
 
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
-use flatbed_layer::{Error as LayerError, RevId};
+use flatbed_layer::{Error as LayerError, NotJudged, Refusal, RevId};
 use hyper::StatusCode;
 
 /// FoundationDB's `transaction_too_large`.
@@ -94,14 +94,7 @@ impl From<LayerError> for Failure {
                 let reason = format!("attachments are larger than {bytes_max} bytes");
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
             }
-            LayerError::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
-            LayerError::Unauthorized(_) => Failure::unauthorized(&reason),
-            LayerError::ValidationFailed { error: error @ "service_unavailable", .. } => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, error, reason)
-            }
-            LayerError::ValidationFailed { error, .. } => {
-                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error, reason)
-            }
+            LayerError::Refused(refusal) => refusal.into(),
             // A replicator takes it as the refusal of this one document, and goes on.
             LayerError::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             // Replicators send half of it then.
@@ -143,6 +136,28 @@ impl From<LayerError> for Failure {
             other => {
                 tracing::error!(error = %other, "internal error");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
+            }
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let reason = refusal.to_string();
+        match refusal {
+            Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            Refusal::Unauthorized(_) => Failure::unauthorized(&reason),
+            Refusal::NotJudged { because, .. } => {
+                let internal = StatusCode::INTERNAL_SERVER_ERROR;
+                let (status, error) = match because {
+                    NotJudged::Busy => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
+                    NotJudged::Compilation => (internal, "compilation_error"),
+                    NotJudged::Thrown => (internal, "unknown_error"),
+                    NotJudged::TimedOut => (internal, "timeout"),
+                    NotJudged::OutOfResources => (internal, "os_process_error"),
+                    NotJudged::Internal => (internal, "internal_server_error"),
+                };
+                Failure::new(status, error, reason)
             }
         }
     }

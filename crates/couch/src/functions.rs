@@ -6,8 +6,8 @@ use std::sync::Arc;
 use flatbed_auth::Principal;
 use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::{
-    Attachment, AttachmentEdit, Database, Document, Edit, Error as LayerError, RevId, Room, User, Validate, Validator,
-    Writing, json,
+    Attachment, AttachmentEdit, Database, Document, Edit, Judge, Judgement, NotJudged, Refusal, RevId, Room, Rule,
+    User, Verdict, Writing, json,
 };
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
@@ -89,10 +89,10 @@ fn members<'t>(pairs: impl Iterator<Item = (&'t str, &'t str)>, out: &mut Vec<u8
     out.push(b'}');
 }
 
-/// Validates writes with the functions of design documents.
+/// Judges writes by the functions of design documents.
 pub struct Functions(pub Runner);
 
-impl Validate for Functions {
+impl Judge for Functions {
     fn caller(&self) -> u64 {
         self.0.caller().0
     }
@@ -105,14 +105,14 @@ impl Validate for Functions {
         &'a self,
         database: &'a str,
         bytes: usize,
-    ) -> Pin<Box<dyn Future<Output = flatbed_layer::Result<Room>> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<Room, Refusal>> + Send + 'a>> {
         Box::pin(async move {
             let room = self.0.room(database, bytes, false).await.map_err(failed)?;
             Ok(Box::new(room) as Room)
         })
     }
 
-    fn load(&self, design: &Document, database: &str) -> Arc<dyn Validator> {
+    fn load(&self, design: &Document, database: &str) -> Arc<dyn Rule> {
         let mut text = Vec::new();
         json_out::document(design, &mut text);
         let design = Design::new(database, String::from_utf8_lossy(&text).into_owned());
@@ -125,11 +125,8 @@ struct Loaded {
     design: Design,
 }
 
-impl Validator for Loaded {
-    fn validate<'a>(
-        &'a self,
-        write: Writing<'a>,
-    ) -> Pin<Box<dyn Future<Output = flatbed_layer::Result<()>> + Send + 'a>> {
+impl Rule for Loaded {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move {
             let document = edited(write.edit, write.old);
             let old = write.old.map_or_else(
@@ -143,24 +140,27 @@ impl Validator for Loaded {
             let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
             let (caller, user) = (Caller(write.caller), user_context(write.user, write.database));
             let write = Validation { document: &document, old: &old, user: &user, security: &security };
-            self.runner.validate(&self.design, caller, &write).await.map_err(failed)
+            self.runner.validate(&self.design, caller, &write).await.map_err(failed)?;
+            Ok(Verdict::default())
         })
     }
 }
 
-fn failed(error: Error) -> LayerError {
-    match error {
-        Error::Forbidden(reason) => LayerError::Forbidden(reason),
-        Error::Unauthorized(reason) => LayerError::Unauthorized(reason),
-        Error::Missing => {
-            let reason = "validate_doc_update is no function".to_owned();
-            LayerError::ValidationFailed { error: "compilation_error", reason }
-        }
-        error => {
-            let Failure { error, reason, .. } = error.into();
-            LayerError::ValidationFailed { error, reason }
-        }
-    }
+fn failed(error: Error) -> Refusal {
+    let reason = match &error {
+        Error::Missing => "validate_doc_update is no function".to_owned(),
+        error => error.to_string(),
+    };
+    let because = match error {
+        Error::Forbidden(reason) => return Refusal::Forbidden(reason),
+        Error::Unauthorized(reason) => return Refusal::Unauthorized(reason),
+        Error::Missing | Error::Compilation(_) => NotJudged::Compilation,
+        Error::Thrown { .. } => NotJudged::Thrown,
+        Error::TimedOut(_) => NotJudged::TimedOut,
+        Error::OutOfResources => NotJudged::OutOfResources,
+        Error::Busy | Error::Refused => NotJudged::Busy,
+    };
+    Refusal::NotJudged { because, reason }
 }
 
 /// Written as JSON, without a copy.

@@ -16,7 +16,7 @@ use crate::{
 /// If the storage cannot be opened or read, or there is no such database.
 pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
-    let (layer, _) = Layer::open(storage.database(), settings.layer_options()).await?;
+    let (layer, _) = Layer::open(storage.database(), settings.layer_options(), None).await?;
     let mut progress = Progress::new(format!("check {database}"), Unit::Documents, None);
     let handle = layer.reader(database);
     if let Ok(info) = handle.info().await {

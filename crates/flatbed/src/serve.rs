@@ -105,7 +105,9 @@ pub(crate) async fn serve(
         storage = Storage::open(settings) => storage?,
         () = signals.next() => return Ok(()),
     };
-    let (layer, authority) = match Layer::open(storage.database(), settings.layer_options()).await {
+    let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
+    let judge = Arc::new(Functions(functions.clone()));
+    let (layer, authority) = match Layer::open(storage.database(), settings.layer_options(), Some(judge)).await {
         Err(reason @ (flatbed_layer::Error::Renewing | flatbed_layer::Error::StampsAhead { .. })) => {
             return Err(ServeError::Renew { reason, command: renew::command(settings) });
         }
@@ -117,7 +119,7 @@ pub(crate) async fn serve(
         health: storage.health(),
         figures: storage.figures().and(process::figures),
     };
-    let (server, replicator) = put_together(&listen, cors, couch, replicator, &layer, &authority).await?;
+    let (server, replicator) = put_together(&listen, cors, couch, replicator, functions, (&layer, &authority)).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.
         println!("Flatbed {} serves http://{address} from {storage}", env!("CARGO_PKG_VERSION"));
@@ -152,11 +154,9 @@ async fn put_together(
     cors: Cors,
     couch: CouchOptions,
     replicator: ReplicatorOptions,
-    layer: &Layer,
-    authority: &Authority,
+    functions: Runner,
+    (layer, authority): (&Layer, &Authority),
 ) -> Result<(Server<Couch>, Arc<Replicator>), ServeError> {
-    let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
-    layer.validate_with(Arc::new(Functions(functions.clone())));
     // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
     let (connect, inside) = inside();
     let replicator = Replicator::new(layer.clone(), authority.for_job("replicator"), replicator, Arc::new(connect));

@@ -51,7 +51,7 @@ async fn measure(root: &Path, bytes: usize, run_bytes: u32) -> Result<(), Box<dy
     let cluster_file = directory.join("embedded.cluster");
     std::fs::write(&cluster_file, "embedded:bench@data\n")?;
     let fdb = foundationdb::Database::from_path(cluster_file.to_str().ok_or("the directory is not UTF-8")?)?;
-    let (layer, authority) = Layer::open(Arc::new(fdb), LayerOptions::default()).await?;
+    let (layer, authority) = Layer::open(Arc::new(fdb), LayerOptions::default(), None).await?;
     let db = layer.database("db", authority.for_job("example"));
     db.create(&CreateOptions { run_bytes: Some(run_bytes), ..CreateOptions::default() }).await?;
     let count = (TOTAL_BYTES / bytes).clamp(300, 20_000);

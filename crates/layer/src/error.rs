@@ -143,23 +143,54 @@ pub enum Error {
     /// taken in several requests.
     #[error("The request edits documents with many conflicting revisions too often: send it in parts")]
     TooManyEdits,
-    /// A function of a design document forbids the edit, and says why.
-    #[error("{0}")]
-    Forbidden(String),
-    /// A function of a design document forbids the edit to this user, and says why.
-    #[error("{0}")]
-    Unauthorized(String),
-    /// A function of a design document could not be asked about the edit, which is therefore refused.
-    #[error("{reason}")]
-    ValidationFailed {
-        /// CouchDB's word.
-        error: &'static str,
-        /// For people.
-        reason: String,
-    },
+    /// What a client asked for is refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// The system has no randomness to give.
     #[error("no randomness from the system")]
     NoRandomness,
+}
+
+/// Why an edit is not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A rule forbids the edit, and says why.
+    #[error("{0}")]
+    Forbidden(String),
+    /// A rule forbids the edit to this user, and says why.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// A rule could not be asked about the edit.
+    #[error("{reason}")]
+    NotJudged {
+        /// What kept it.
+        because: NotJudged,
+        /// For people.
+        reason: String,
+    },
+}
+
+impl Refusal {
+    pub(crate) fn not_judged(because: NotJudged, reason: &str) -> Refusal {
+        Refusal::NotJudged { because, reason: reason.to_owned() }
+    }
+}
+
+/// What kept a rule from judging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotJudged {
+    /// There was no room for it in time: another try may find some.
+    Busy,
+    /// It is no function, or its code is none.
+    Compilation,
+    /// It threw something that is no refusal.
+    Thrown,
+    /// It took too long.
+    TimedOut,
+    /// It took too much memory.
+    OutOfResources,
+    /// The database's rules are too large, or this program runs none.
+    Internal,
 }
 
 /// Result of the layer's operations.

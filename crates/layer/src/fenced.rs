@@ -18,6 +18,13 @@ static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
 /// A layer with a database `db`, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
 pub(crate) async fn layer() -> (Layer, Authority, Option<tempfile::TempDir>) {
+    layer_judged_by(None).await
+}
+
+/// The same, with what judges writes.
+pub(crate) async fn layer_judged_by(
+    judge: Option<Arc<dyn crate::Judge>>,
+) -> (Layer, Authority, Option<tempfile::TempDir>) {
     // SAFETY: the network is stopped by nobody before the process ends.
     NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
@@ -33,7 +40,7 @@ pub(crate) async fn layer() -> (Layer, Authority, Option<tempfile::TempDir>) {
     };
     let fdb = foundationdb::Database::from_path(&path).unwrap();
     let (layer, authority) =
-        Layer::open(Arc::new(fdb), LayerOptions { root, ..LayerOptions::default() }).await.unwrap();
+        Layer::open(Arc::new(fdb), LayerOptions { root, ..LayerOptions::default() }, judge).await.unwrap();
     layer.database("db", authority.for_job("test")).create(&CreateOptions::default()).await.unwrap();
     (layer, authority, directory)
 }

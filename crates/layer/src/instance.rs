@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use crate::document::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
-use crate::judge::validate::Validators;
+use crate::judge::ask::Rules;
 use crate::layer::{Inner, REVS_LIMIT};
 use crate::store::keys::Keys;
 use crate::store::proto::DatabaseRecord;
@@ -68,7 +68,7 @@ pub(crate) struct Instance {
     pub fields: Fields,
     pub hub: Arc<Hub>,
     /// Those of this version of the record.
-    pub validators: OnceCell<Validators>,
+    pub rules: OnceCell<Rules>,
 }
 
 impl Instance {

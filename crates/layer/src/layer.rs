@@ -1,7 +1,7 @@
 //! The layer of one server: databases by name, what is cached of them, and how they come and go.
 
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -19,7 +19,7 @@ use crate::feed::watches::Watches;
 use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::judge::actor::{Actor, Authority, ServerActor};
-use crate::judge::validate::Validate;
+use crate::judge::judgement::Judge;
 use crate::metrics::Metrics;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::once::{Once, random_id};
@@ -143,8 +143,8 @@ pub(crate) struct Inner {
     pub updates: UpdatesHub,
     /// The turn of writes that take much.
     pub heavy_writes: Semaphore,
-    /// What runs functions of design documents.
-    pub validate: OnceLock<Arc<dyn Validate>>,
+    /// What judges writes.
+    pub judge: Option<Arc<dyn Judge>>,
     uuid: String,
     pub databases: DashMap<String, Cached>,
     /// In which `databases` was filled.
@@ -155,9 +155,15 @@ impl Layer {
     /// Opens the layer on a FoundationDB database; creates the root's record the first time. The authority is what writes
     /// as the server are made with: whoever puts the program together hands it out, to jobs by name.
     ///
+    /// Without a judge no write of a user is taken where design documents judge.
+    ///
     /// # Errors
     /// [`Error::FormatTooNew`], [`Error::Renewing`], [`Error::StampsAhead`], [`Error::Storage`].
-    pub async fn open(db: Arc<Fdb>, options: LayerOptions) -> Result<(Layer, Authority)> {
+    pub async fn open(
+        db: Arc<Fdb>,
+        options: LayerOptions,
+        judge: Option<Arc<dyn Judge>>,
+    ) -> Result<(Layer, Authority)> {
         if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
             return Err(Error::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()));
         }
@@ -179,7 +185,7 @@ impl Layer {
             closing,
             updates: UpdatesHub::default(),
             heavy_writes: Semaphore::new(1),
-            validate: OnceLock::new(),
+            judge,
             uuid,
             databases,
             epoch: Mutex::new(epoch),
@@ -198,12 +204,6 @@ impl Layer {
     /// The largest document, in bytes of JSON text of its body.
     pub fn document_bytes_max(&self) -> u64 {
         self.inner.options.document_bytes_max
-    }
-
-    /// Says how functions of design documents validate writes; what was said first holds. Until then no write is taken
-    /// where there are any.
-    pub fn validate_with(&self, validate: Arc<dyn Validate>) {
-        let _ = self.inner.validate.set(validate);
     }
 
     /// Reads a key of the root: whether the storage answers. Whether it takes writes is not tried.
@@ -344,8 +344,8 @@ impl Inner {
                 let hub =
                     hub.unwrap_or_else(|| Arc::new(Hub::new(name, record.namespace, record.incarnation, keys.clone())));
                 let updated = UpdatedKeys::new(&self.keys, name);
-                let (name, fields, validators) = (name.to_owned(), Default::default(), Default::default());
-                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub, validators })
+                let (name, fields, rules) = (name.to_owned(), Default::default(), Default::default());
+                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub, rules })
             }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });

@@ -35,7 +35,7 @@ pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX, Reader, SECURITY_BYTE
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
-pub use error::{Error, NotFound, Result};
+pub use error::{Error, NotFound, NotJudged, Refusal, Result};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
@@ -47,7 +47,7 @@ pub use feed::updates::{
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
 pub use judge::actor::{Actor, Authority, ServerActor, User};
-pub use judge::validate::{Room, Validate, Validator, Writing};
+pub use judge::judgement::{Grant, Judge, Judgement, Room, Rule, Verdict, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};

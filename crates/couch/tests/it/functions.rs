@@ -2,6 +2,8 @@
 
 use super::store;
 use crate::support::{Running, ServerOptions};
+use flatbed_javascript::RunnerOptions;
+use flatbed_layer::LayerOptions;
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -180,9 +182,9 @@ async fn functions_keep_nothing_from_request_to_request() {
 #[tokio::test]
 async fn endless_functions_keep_no_other_database_waiting() {
     let Some(store) = store() else { return };
-    let mut options = ServerOptions::default();
-    options.functions.threads = 2;
-    let server = store.serve(options).await;
+    let functions = RunnerOptions { threads: 2, ..RunnerOptions::default() };
+    let layer = store.layer_running(functions, LayerOptions::default()).await;
+    let server = store.serve_on(layer, ServerOptions::default()).await;
     let endless = json!({"validate_doc_update": "function (doc) { if (doc.n) while (true) {} }"});
     let quick = json!({"validate_doc_update": "function (doc) { if (!doc.n) throw({forbidden: 'n'}); }"});
     for (name, design) in [("bad", endless), ("good", quick)] {

@@ -72,9 +72,17 @@ impl Store {
 
     /// The same, set up otherwise.
     pub async fn layer_with(&self, options: LayerOptions) -> Layer {
+        self.layer_running(RunnerOptions::default(), options).await
+    }
+
+    /// The same, with functions of design documents run as these options say.
+    pub async fn layer_running(&self, functions: RunnerOptions, options: LayerOptions) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..options };
-        let (layer, authority) = flatbed_layer::Layer::open(self.fdb.clone(), options).await.expect("the layer opens");
-        Layer { layer, actor: authority.for_job("test") }
+        let functions = Runner::new(functions).expect("threads");
+        let judge = Arc::new(Functions(functions.clone()));
+        let (layer, authority) =
+            flatbed_layer::Layer::open(self.fdb.clone(), options, Some(judge)).await.expect("the layer opens");
+        Layer { layer, actor: authority.for_job("test"), functions }
     }
 
     /// Starts a server with a layer of its own; call it twice for two servers on one store.
@@ -128,8 +136,6 @@ impl Bound {
 /// Puts a server together, as the program does.
 pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, BindError> {
     let Options { server: options, replicator } = options.into();
-    let functions = Runner::new(options.functions).expect("threads");
-    layer.validate_with(Arc::new(Functions(functions.clone())));
     let (connect, inside) = inside();
     let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, Arc::new(connect));
     let shell = Shell::new(ShellOptions {
@@ -143,7 +149,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         ..ShellOptions::default()
     });
     let couch = CouchOptions { admins: options.admins, ..CouchOptions::default() };
-    let couch = Couch::new(couch, layer.layer.clone(), shell.clone(), functions, replicator.clone());
+    let couch = Couch::new(couch, layer.layer.clone(), shell.clone(), layer.functions.clone(), replicator.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
     Ok(Bound { server, replicator, layer })
 }
@@ -167,6 +173,7 @@ pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
 pub struct Layer {
     layer: flatbed_layer::Layer,
     pub actor: ServerActor,
+    functions: Runner,
 }
 
 impl std::ops::Deref for Layer {
@@ -194,7 +201,6 @@ pub struct ServerOptions {
     pub body_memory_bytes: usize,
     pub connections_max: usize,
     pub stall_max: Duration,
-    pub functions: RunnerOptions,
 }
 
 impl Default for ServerOptions {
@@ -209,7 +215,6 @@ impl Default for ServerOptions {
             body_memory_bytes,
             connections_max,
             stall_max,
-            functions: RunnerOptions::default(),
         }
     }
 }

@@ -1,4 +1,5 @@
 //! Who says whether a write is allowed, asked before its transaction.
 
 pub(crate) mod actor;
-pub(crate) mod validate;
+pub(crate) mod ask;
+pub(crate) mod judgement;

@@ -17,7 +17,8 @@ use crate::document::tree::Leaves;
 use crate::error::{Error, Result};
 use crate::index::maintainers::maintainers;
 use crate::instance::Instance;
-use crate::judge::validate;
+use crate::judge::ask;
+use crate::judge::judgement::{Judgement, Verdict};
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
 use crate::store::once::random_id;
@@ -49,11 +50,11 @@ const WHOLE_FAILURES_MAX: u32 = 4;
 /// they take one processor.
 const LEAVES_BEFORE_TURNS: u64 = 500_000;
 
-/// How often edits are validated anew because what validates has changed under them.
-const VALIDATORS_MAX: usize = 32;
+/// How often edits are judged anew because what judges has changed under them.
+const JUDGED_ANEW_MAX: usize = 32;
 
 /// How often a write begins anew because the database was deleted and created again, or restored, under it.
-const INSTANCES_MAX: usize = 8;
+const BEGUN_ANEW_MAX: usize = 8;
 
 /// The leaves that a request's edits have gone through: an edit of a document reads all of them, whatever its own size.
 /// Its task goes on when the client has gone, so that the work itself must have a bound.
@@ -128,7 +129,7 @@ async fn write_wave(
 ) -> Result<()> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut wanted = wave.to_vec();
-    for _ in 0..INSTANCES_MAX {
+    for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
         let batches = prepare(inner, &instance, edits, &wanted, results).await?;
         if batches.is_empty() {
@@ -170,8 +171,8 @@ pub(crate) struct Item {
     attempted: Option<RevId>,
     /// An attempt's commit may have happened.
     maybe_committed: bool,
-    /// Why a function of a design document refuses it.
-    refused: Option<Error>,
+    /// What the database's rules say of it.
+    judged: Judgement,
 }
 
 /// Flattens the wanted edits and splits them into batches of bounded size; too large ones get their result here.
@@ -206,7 +207,14 @@ pub(crate) async fn prepare(
             }
         }
         let bytes = transaction_bytes(&body, edit);
-        let item = Item { at, body, token: random_id()?, attempted: None, maybe_committed: false, refused: None };
+        let item = Item {
+            at,
+            body,
+            token: random_id()?,
+            attempted: None,
+            maybe_committed: false,
+            judged: Ok(Verdict::default()),
+        };
         match batches.last_mut() {
             Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
             _ => {
@@ -231,13 +239,13 @@ async fn write_batch(
     let inner = &*database.inner;
     let mut rest = batch;
     let mut changes = 0;
-    let mut validated = None;
+    let mut judged_by = None;
     while !rest.is_empty() {
-        if validated != Some(instance.record.rules) {
+        if judged_by != Some(instance.record.rules) {
             let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
-            let refused = validate::refusals(database, &instance, &asked, edits.len()).await?;
-            rest.iter_mut().zip(refused).for_each(|(item, refused)| item.refused = refused);
-            validated = Some(instance.record.rules);
+            let judged = ask::judge(database, &instance, &asked, edits.len()).await?;
+            rest.iter_mut().zip(judged).for_each(|(item, judged)| item.judged = judged);
+            judged_by = Some(instance.record.rules);
         }
         let turn = work.turn(inner).await;
         let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0, work };
@@ -245,8 +253,8 @@ async fn write_batch(
         drop(turn);
         let Some(results) = written else {
             let found = resolved(inner, &database.name).await?;
-            if found.id() == instance.id() && changes < VALIDATORS_MAX {
-                // What validates has changed: the same edits are asked about anew, and know what became of them.
+            if found.id() == instance.id() && changes < JUDGED_ANEW_MAX {
+                // What judges has changed: the same edits are asked about anew, and know what became of them.
                 changes += 1;
                 instance = found;
                 continue;
@@ -307,7 +315,7 @@ pub(crate) struct WriteBatch<'a, 'e> {
 
 impl Operation for WriteBatch<'_, '_> {
     /// Results of the first items, as many as one transaction takes; `None`: the database is another one now, or is
-    /// validated otherwise.
+    /// judged otherwise.
     type Output = Option<Vec<Result<Updated>>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
@@ -373,13 +381,13 @@ impl Operation for WriteBatch<'_, '_> {
             let (body, token) = (&item.body, &item.token);
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
             let leaves_max = self.inner.options.leaves_max;
-            let refused = item.refused.as_ref();
+            let refused = item.judged.as_ref().err();
             let (keys, room) = (&keys, &room);
             let document =
                 DocumentWrite { trx, instance, keys, edit, body, token, user_version, refused, leaves_max, room };
             let written = document.write(info, old, &mut maintainers).await?;
             user_version += u16::from(written.is_ok());
-            changes_rules |= written.is_ok() && instance.is_validated_by(edit);
+            changes_rules |= written.is_ok() && instance.is_judged_by(edit);
             item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
             results.push(written);
             if may_move_more && results.len() < count {

@@ -15,7 +15,7 @@ use crate::document::tree::{
     Dropped, Leaf, Leaves, Replacement, WholeTree, are_too_large, decode_records, drop_revision, prune, put_leaf,
     winner,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::index::maintainers::{Change, IndexMaintainer};
 use crate::instance::Instance;
 use crate::store::keys::DocumentKeys;
@@ -51,7 +51,7 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     /// Distinct among the documents of the transaction.
     pub user_version: u16,
     /// Why the edit is refused, if it would bring anything.
-    pub refused: Option<&'a Error>,
+    pub refused: Option<&'a Refusal>,
     /// No revision of another replica makes the document's leaves more than this.
     pub leaves_max: usize,
     /// What the transaction has left for dropping what nobody needs any more.
@@ -195,7 +195,7 @@ impl DocumentWrite<'_, '_> {
             Err(error) => return Ok(Err(error)),
         };
         if let (Brings::Leaf, Some(error)) = (plan.brings(), self.refused) {
-            return Ok(Err(error.clone()));
+            return Ok(Err(error.clone().into()));
         }
         if plan.brings() != Brings::Nothing {
             // All that may refuse the edit comes before the first write.

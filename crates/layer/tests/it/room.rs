@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Store, assert_clean, create, put, soon};
-use flatbed_layer::{Document, Error, Result, Room, Validate, Validator, Writing};
+use flatbed_layer::{Document, Error, Judge, Judgement, NotJudged, Refusal, Room, Rule, Verdict, Writing};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
@@ -30,8 +30,8 @@ impl Counting {
     }
 }
 
-impl Validate for Counting {
-    fn load(&self, _: &Document, _: &str) -> Arc<dyn Validator> {
+impl Judge for Counting {
+    fn load(&self, _: &Document, _: &str) -> Arc<dyn Rule> {
         Arc::new(self.clone())
     }
 
@@ -45,10 +45,10 @@ impl Validate for Counting {
         Some(Box::new(permit))
     }
 
-    fn room<'a>(&'a self, _: &'a str, bytes: usize) -> BoxFuture<'a, Result<Room>> {
+    fn room<'a>(&'a self, _: &'a str, bytes: usize) -> BoxFuture<'a, Result<Room, Refusal>> {
         Box::pin(async move {
             if self.is_busy {
-                return Err(Error::ValidationFailed { error: "service_unavailable", reason: "busy".into() });
+                return Err(Refusal::NotJudged { because: NotJudged::Busy, reason: "busy".into() });
             }
             let permit = self.room.clone().acquire_many_owned(u32::try_from(bytes).unwrap()).await.unwrap();
             Ok(Box::new(permit) as Room)
@@ -56,14 +56,14 @@ impl Validate for Counting {
     }
 }
 
-impl Validator for Counting {
-    fn validate<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Result<()>> {
+impl Rule for Counting {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
         let bytes = write.old.map_or(0, |old| old.body.len());
         self.most.fetch_max(self.held.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
         Box::pin(async move {
             self.may_answer.acquire().await.expect("open").forget();
             self.held.fetch_sub(bytes, Ordering::Relaxed);
-            Ok(())
+            Ok(Verdict::default())
         })
     }
 }
@@ -72,9 +72,8 @@ impl Validator for Counting {
 async fn small_edits_of_a_large_document_wait_for_room() {
     for is_busy in [false, true] {
         let store = Store::new();
-        let layer = store.layer().await;
         let counting = Counting::new(is_busy);
-        layer.validate_with(Arc::new(counting.clone()));
+        let layer = store.layer_judged_by(counting.clone()).await;
         let own = create(&layer, "db", None).await;
         put(&own, "_design/v", None, r#"{"validate_doc_update":"function () {}"}"#).await.unwrap();
         let pad = format!("{{\"pad\":\"{}\"}}", "x".repeat(PAD_BYTES));
@@ -98,7 +97,8 @@ async fn small_edits_of_a_large_document_wait_for_room() {
             results.push(soon(writer).await.unwrap());
         }
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
-        let busy = |result: &&_| matches!(result, Err(Error::ValidationFailed { error: "service_unavailable", .. }));
+        let busy =
+            |result: &&_| matches!(result, Err(Error::Refused(Refusal::NotJudged { because: NotJudged::Busy, .. })));
         assert_eq!(results.iter().filter(busy).count(), if is_busy { 17 } else { 0 });
         assert!(counting.most.load(Ordering::Relaxed) < 4 * PAD_BYTES, "{:?}", counting.most);
         assert_clean(&layer, &own).await;

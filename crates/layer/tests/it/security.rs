@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{Store, assert_clean, create, get, put, soon};
-use flatbed_layer::{Document, Error, Result, Validate, Validator, Writing};
+use flatbed_layer::{Document, Error, Judge, Judgement, Refusal, Rule, Verdict, Writing};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
@@ -24,8 +24,8 @@ impl Gate {
     }
 }
 
-impl Validate for Gate {
-    fn load(&self, _: &Document, _: &str) -> Arc<dyn Validator> {
+impl Judge for Gate {
+    fn load(&self, _: &Document, _: &str) -> Arc<dyn Rule> {
         Arc::new(self.clone())
     }
 
@@ -34,14 +34,14 @@ impl Validate for Gate {
     }
 }
 
-impl Validator for Gate {
-    fn validate<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Result<()>> {
+impl Rule for Gate {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
         let is_closed = write.security.is_some_and(|security| security == CLOSED);
         let user = write.user.name.clone().unwrap_or_default();
         Box::pin(async move {
             self.asked.add_permits(1);
             self.may_answer.acquire().await.expect("open").forget();
-            if is_closed { Err(Error::Forbidden(format!("closed to {user}"))) } else { Ok(()) }
+            if is_closed { Err(Refusal::Forbidden(format!("closed to {user}"))) } else { Ok(Verdict::default()) }
         })
     }
 }
@@ -53,10 +53,8 @@ const DESIGN: &str = r#"{"validate_doc_update":"function () {}"}"#;
 #[tokio::test]
 async fn a_write_is_judged_by_the_security_that_it_is_committed_under() {
     let store = Store::new();
-    let (one, two) = (store.layer().await, store.layer().await);
     let gate = Gate::new();
-    one.validate_with(Arc::new(gate.clone()));
-    two.validate_with(Arc::new(gate.clone()));
+    let (one, two) = (store.layer_judged_by(gate.clone()).await, store.layer_judged_by(gate.clone()).await);
     let own = create(&one, "db", None).await;
     put(&own, "_design/v", None, DESIGN).await.unwrap();
     own.set_security(OPEN).await.unwrap();
@@ -72,7 +70,10 @@ async fn a_write_is_judged_by_the_security_that_it_is_committed_under() {
     gate.open();
     for writer in writers {
         let result = soon(writer).await.unwrap();
-        assert!(matches!(&result, Err(Error::Forbidden(reason)) if reason == "closed to anna"), "{result:?}");
+        assert!(
+            matches!(&result, Err(Error::Refused(Refusal::Forbidden(reason))) if reason == "closed to anna"),
+            "{result:?}"
+        );
     }
     assert!(get(&own, "held").await.is_err());
     assert_clean(&one, &own).await;
@@ -81,11 +82,9 @@ async fn a_write_is_judged_by_the_security_that_it_is_committed_under() {
 #[tokio::test]
 async fn a_changed_security_holds_for_the_next_write_everywhere() {
     let store = Store::new();
-    let (one, two) = (store.layer().await, store.layer().await);
     let gate = Gate::new();
     gate.open();
-    one.validate_with(Arc::new(gate.clone()));
-    two.validate_with(Arc::new(gate.clone()));
+    let (one, two) = (store.layer_judged_by(gate.clone()).await, store.layer_judged_by(gate.clone()).await);
     let own = create(&one, "db", None).await;
     put(&own, "_design/v", None, DESIGN).await.unwrap();
     let users = [&one, &two].map(|layer| layer.written_by("db", "anna"));
@@ -96,7 +95,7 @@ async fn a_changed_security_holds_for_the_next_write_everywhere() {
                 let result = put(db, &format!("{round}-{is_open}-{at}"), None, "{}").await;
                 match is_open {
                     true => assert!(result.is_ok(), "{result:?}"),
-                    false => assert!(matches!(result, Err(Error::Forbidden(_))), "{result:?}"),
+                    false => assert!(matches!(result, Err(Error::Refused(Refusal::Forbidden(_)))), "{result:?}"),
                 }
             }
         }

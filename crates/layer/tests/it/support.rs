@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions, LayerOptions, Result, RevId,
+    ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions, Judge, LayerOptions, Result, RevId,
     ServerActor, Since, Updated, User, check,
 };
 use foundationdb::api::NetworkAutoStop;
@@ -95,6 +95,12 @@ impl Store {
         self.layer_with(LayerOptions::default()).await
     }
 
+    /// The same, with what judges writes.
+    pub async fn layer_judged_by(&self, judge: impl Judge + 'static) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        Layer::open_judged(self.fdb.clone(), options, Some(Arc::new(judge))).await.expect("the layer opens")
+    }
+
     /// The same, set up otherwise.
     pub async fn layer_with(&self, options: LayerOptions) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..options };
@@ -124,7 +130,15 @@ impl std::ops::Deref for Layer {
 
 impl Layer {
     pub async fn open(fdb: Arc<foundationdb::Database>, options: LayerOptions) -> Result<Layer> {
-        let (layer, authority) = flatbed_layer::Layer::open(fdb, options).await?;
+        Layer::open_judged(fdb, options, None).await
+    }
+
+    async fn open_judged(
+        fdb: Arc<foundationdb::Database>,
+        options: LayerOptions,
+        judge: Option<Arc<dyn Judge>>,
+    ) -> Result<Layer> {
+        let (layer, authority) = flatbed_layer::Layer::open(fdb, options, judge).await?;
         Ok(Layer { layer, actor: authority.for_job("test") })
     }
 

@@ -1,11 +1,9 @@
-//! Validation of writes by functions of a database's design documents.
+//! Asking the rules of a database's design documents about writes.
 //!
-//! The layer knows which design documents have such a function, and runs none itself: whoever opens it says how. What a
-//! function sees is immutable once it is found: the edit, the revision that it replaces, and the functions as of a version
+//! What a rule sees is immutable once it is found: the edit, the revision that it replaces, and the rules as of a version
 //! of the database's record, `_security` among them. So it is asked before the write's transaction, which takes no longer
-//! for it, and that transaction fails if the version is another one by then.
+//! for it, and that transaction fails if the version is another one by then. The user is that of the request.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,18 +15,19 @@ use tokio::sync::Semaphore;
 
 use crate::database::{Database, Reader};
 use crate::document::edit::{Document, Edit, GetOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::instance::Instance;
-use crate::judge::actor::{Actor, User};
+use crate::judge::actor::Actor;
+use crate::judge::judgement::{Judge, Judgement, Room, Rule, Verdict, Writing};
 use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::Transaction;
 
-/// The member of a design document that validates.
+/// The member of a design document that judges.
 const MEMBER: &str = "validate_doc_update";
 
-/// Edits of a batch that are validated at once.
-const VALIDATED_AT_ONCE: usize = 8;
+/// Edits of a batch that are judged at once.
+const JUDGED_AT_ONCE: usize = 8;
 
 /// Old revisions that are read at once, in all: their size is known when they are there.
 static READING: Semaphore = Semaphore::const_new(12);
@@ -36,7 +35,7 @@ static READING: Semaphore = Semaphore::const_new(12);
 /// How many ancestors of a replicated revision are looked at for a body.
 const ANCESTORS_MAX: usize = 16;
 
-/// Text of design documents that validate, in a database, at most.
+/// Text of design documents that judge, in a database, at most.
 const DESIGN_BYTES_MAX: usize = 16_000_000;
 
 /// What is kept of all reasons that functions give for refusing edits of a batch, in bytes.
@@ -45,81 +44,29 @@ const REASONS_BYTES_MAX: usize = 8_000_000;
 /// What is kept of each at least.
 const REASON_BYTES_MIN: usize = 40;
 
-/// How functions of design documents are run.
-pub trait Validate: Send + Sync {
-    /// A design document that validates; `database` tells its database from all others, those that had its name before
-    /// included.
-    fn load(&self, design: &Document, database: &str) -> Arc<dyn Validator>;
-
-    /// Another number than it gave before: on whose behalf a batch of edits is validated.
-    fn caller(&self) -> u64;
-
-    /// Room for what an edit of a database is validated with, of so many bytes in all, if it is there now.
-    fn try_room(&self, _database: &str, _bytes: usize) -> Option<Room> {
-        Some(Box::new(()))
-    }
-
-    /// Waits for it, some seconds at most.
-    ///
-    /// # Errors
-    /// [`Error::ValidationFailed`]: there was none.
-    fn room<'a>(&'a self, _database: &'a str, _bytes: usize) -> BoxFuture<'a, Result<Room>> {
-        Box::pin(async { Ok(Box::new(()) as Room) })
-    }
-}
-
-/// Room that is held until this is dropped.
-pub type Room = Box<dyn Any + Send>;
-
-/// A design document's function.
-pub trait Validator: Send + Sync {
-    /// Resolves within seconds.
-    ///
-    /// # Errors
-    /// [`Error::Forbidden`], [`Error::Unauthorized`], [`Error::ValidationFailed`].
-    fn validate<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Result<()>>;
-}
-
-/// What is to be written.
-#[derive(Debug, Clone, Copy)]
-pub struct Writing<'a> {
-    /// The edit.
-    pub edit: &'a Edit<'a>,
-    /// The revision that it replaces, if it does.
-    pub old: Option<&'a Document>,
-    /// Who writes.
-    pub user: &'a User,
-    /// The database's name.
-    pub database: &'a str,
-    /// Of [`Validate::caller`]: what a function leaves behind is seen by calls of the same caller alone.
-    pub caller: u64,
-    /// The database's `_security`, if it was set.
-    pub security: Option<&'a [u8]>,
-}
-
-/// The functions of a database as of a version of its record.
+/// The rules of a database as of a version of its record.
 #[derive(Clone, Default)]
-pub(crate) struct Validators(Arc<[Arc<dyn Validator>]>);
+pub(crate) struct Rules(Arc<[Arc<dyn Rule>]>);
 
-impl fmt::Debug for Validators {
+impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Validators").field(&self.0.len()).finish()
+        f.debug_tuple("Rules").field(&self.0.len()).finish()
     }
 }
 
 impl Instance {
-    /// The functions, read once for each version of the record: where they have changed since, the record's version has too.
-    async fn validators(&self, database: &Reader) -> Result<Validators> {
-        self.validators.get_or_try_init(|| load(database, self)).await.cloned()
+    /// The rules, read once for each version of the record: where they have changed since, the record's version has too.
+    async fn rules(&self, database: &Reader) -> Result<Rules> {
+        self.rules.get_or_try_init(|| load(database, self)).await.cloned()
     }
 
-    /// Whether a write of this document may change what validates.
-    pub(crate) fn is_validated_by(&self, edit: &Edit<'_>) -> bool {
+    /// Whether a write of this document may change what judges.
+    pub(crate) fn is_judged_by(&self, edit: &Edit<'_>) -> bool {
         let brings = || !edit.deleted && edit.body.get(MEMBER).is_some();
         edit.id.starts_with("_design/") && (self.record.rules > 0 || brings())
     }
 
-    /// Tells every process that what validates has changed.
+    /// Tells every process that what judges has changed.
     pub(crate) fn change_rules(&self, trx: &Transaction) {
         let record = DatabaseRecord { rules: self.record.rules + 1, ..self.record.clone() };
         trx.set(&self.record_key, &record.encode_to_vec());
@@ -143,8 +90,8 @@ fn named(instance: &Instance) -> String {
     format!("{}/{}", instance.name, instance.incarnation())
 }
 
-async fn load(database: &Reader, instance: &Instance) -> Result<Validators> {
-    let failed = |reason: &str| Error::ValidationFailed { error: "internal_server_error", reason: reason.to_owned() };
+async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
+    let failed = |reason: &str| Refusal::not_judged(NotJudged::Internal, reason);
     let (start, end) = (Some("_design/".to_owned()), Some("_design0".to_owned()));
     let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
     let named = named(instance);
@@ -156,71 +103,66 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Validators> {
             if json::parse(&text, &Limits::default()).is_ok_and(|body: Value<'_>| body.get(MEMBER).is_some()) {
                 bytes += text.len();
                 if bytes > DESIGN_BYTES_MAX {
-                    return Err(failed("the design documents that validate are too large"));
+                    return Err(failed("the design documents that validate are too large").into());
                 }
-                let validate = database.inner.validate.get().ok_or_else(|| failed("no functions run here"))?;
-                found.push(validate.load(&design, &named));
+                let judge = database.inner.judge.as_ref().ok_or_else(|| failed("no functions run here"))?;
+                found.push(judge.load(&design, &named));
             }
         }
     }
-    Ok(Validators(found.into()))
+    Ok(Rules(found.into()))
 }
 
-/// An error with as much of its reason as there is room for where so many edits may be refused.
-fn cut(mut error: Error, edits: usize) -> Error {
-    if let Error::Forbidden(reason) | Error::Unauthorized(reason) | Error::ValidationFailed { reason, .. } = &mut error
-    {
-        let room = (REASONS_BYTES_MAX / edits.max(1)).max(REASON_BYTES_MIN);
-        let end = (0..=room.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
-        reason.truncate(end.unwrap_or(0));
-        reason.shrink_to_fit();
-    }
-    error
+/// A refusal with as much of its reason as there is room for where so many edits may be refused.
+fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
+    let (Refusal::Forbidden(reason) | Refusal::Unauthorized(reason) | Refusal::NotJudged { reason, .. }) = &mut refusal;
+    let room = (REASONS_BYTES_MAX / edits.max(1)).max(REASON_BYTES_MIN);
+    let end = (0..=room.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
+    reason.truncate(end.unwrap_or(0));
+    reason.shrink_to_fit();
+    refusal
 }
 
-/// Asks the database's functions about edits: for each one why it is refused, if it is. `of`: how many edits the whole
-/// request has.
-pub(crate) async fn refusals(
+/// Asks the database's rules about edits. `of`: how many edits the whole request has.
+pub(crate) async fn judge(
     database: &Database,
     instance: &Instance,
     edits: &[&Edit<'_>],
     of: usize,
-) -> Result<Vec<Option<Error>>> {
-    let none = || vec![None; edits.len()];
-    // What the server writes of its own accord is not validated.
-    let (true, Actor::User(user)) = (instance.record.rules > 0, &database.actor) else { return Ok(none()) };
-    let validators = instance.validators(database).await?;
-    if validators.0.is_empty() {
-        return Ok(none());
-    }
+) -> Result<Vec<Judgement>> {
+    let all_may = || vec![Ok(Verdict::default()); edits.len()];
+    // What the server writes of its own accord is not judged.
+    let (true, Actor::User(user)) = (instance.record.rules > 0, &database.actor) else { return Ok(all_may()) };
+    let rules = instance.rules(database).await?;
+    let Some(judge) = database.inner.judge.as_deref().filter(|_| !rules.0.is_empty()) else { return Ok(all_may()) };
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
-    let Some(validate) = database.inner.validate.get() else { return Ok(none()) };
-    let (caller, named) = (validate.caller(), &named(instance));
+    let (caller, named) = (judge.caller(), &named(instance));
     let asked = edits.iter().map(|edit| {
-        let validators = &validators;
+        let rules = &rules;
         async move {
+            let mut verdict = Verdict::default();
             // As in CouchDB: a broken function must not keep anybody from mending it.
             if edit.id.starts_with("_design/") {
-                return Ok(None);
+                return Ok(Ok(verdict));
             }
-            let (old, _room) = match with_room(database, edit, &**validate, named).await {
+            let (old, _room) = match with_room(database, edit, judge, named).await {
                 Ok(Some(found)) => found,
-                Ok(None) => return Ok(None),
-                Err(error @ Error::ValidationFailed { .. }) => return Ok(Some(error)),
+                Ok(None) => return Ok(Ok(verdict)),
+                Err(Error::Refused(refusal @ Refusal::NotJudged { .. })) => return Ok(Err(refusal)),
                 Err(error) => return Err(error),
             };
-            for validator in validators.0.iter() {
-                let database = &*instance.name;
-                let write = Writing { edit, old: old.as_ref(), user, database, caller, security };
-                if let Err(error) = validator.validate(write).await {
-                    return Ok(Some(cut(error, of)));
+            for rule in rules.0.iter() {
+                let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security };
+                match rule.judge(write).await {
+                    Ok(other) => verdict = verdict.and(other),
+                    Err(refusal) => return Ok(Err(cut(refusal, of))),
                 }
             }
-            Ok(None)
+            Ok(Ok(verdict))
         }
     });
-    let asked: Vec<BoxFuture<'_, Result<Option<Error>>>> = asked.map(|asked| Box::pin(asked) as _).collect();
-    futures_util::stream::iter(asked).buffered(VALIDATED_AT_ONCE).try_collect().await
+    let asked: Vec<BoxFuture<'_, Result<Judgement>>> = asked.map(|asked| Box::pin(asked) as _).collect();
+    futures_util::stream::iter(asked).buffered(JUDGED_AT_ONCE).try_collect().await
 }
 
 /// The revision that an edit replaces, with room for the edit's texts and its own: many edits wait for their functions at
@@ -228,7 +170,7 @@ pub(crate) async fn refusals(
 async fn with_room(
     database: &Reader,
     edit: &Edit<'_>,
-    validate: &dyn Validate,
+    judge: &dyn Judge,
     named: &str,
 ) -> Result<Option<(Option<Document>, Room)>> {
     let mut room = None;
@@ -241,12 +183,12 @@ async fn with_room(
         let Some(old) = old(database, edit).await? else { return Ok(None) };
         drop(reading);
         let bytes = 2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes);
-        match room.take().or_else(|| validate.try_room(named, bytes)) {
+        match room.take().or_else(|| judge.try_room(named, bytes)) {
             Some(room) => return Ok(Some((old, room))),
             None => drop(old),
         }
         // What was read then is what is read again: revisions do not change.
-        room = Some(validate.room(named, bytes).await?);
+        room = Some(judge.room(named, bytes).await?);
     }
 }
 
@@ -304,19 +246,74 @@ async fn old(database: &Reader, edit: &Edit<'_>) -> Result<Option<Option<Documen
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::actor::User;
+    use crate::judge::judgement::Grant;
 
     #[test]
     fn reasons_of_many_edits_are_short() {
         let reason = "\u{20ac}".repeat(10_000);
         for (edits, least, most) in [(1, 30_000, 30_000), (1_000, 7_900, 8_000), (100_000_000, 38, 40)] {
-            for error in [
-                Error::Forbidden(reason.clone()),
-                Error::Unauthorized(reason.clone()),
-                Error::ValidationFailed { error: "timeout", reason: reason.clone() },
+            for refusal in [
+                Refusal::Forbidden(reason.clone()),
+                Refusal::Unauthorized(reason.clone()),
+                Refusal::NotJudged { because: NotJudged::TimedOut, reason: reason.clone() },
             ] {
-                let told = cut(error, edits).to_string();
+                let told = cut(refusal, edits).to_string();
                 assert!((least..=most).contains(&told.len()) && reason.starts_with(&told), "{edits}: {}", told.len());
             }
         }
+    }
+
+    /// Says of each edit the channel that its design document is named by, and lets `anna` into it for a while.
+    struct Channels;
+
+    struct Channel(String);
+
+    impl Judge for Channels {
+        fn load(&self, design: &Document, _: &str) -> Arc<dyn Rule> {
+            Arc::new(Channel(design.id.clone()))
+        }
+
+        fn caller(&self) -> u64 {
+            0
+        }
+    }
+
+    impl Rule for Channel {
+        fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+            assert_eq!((write.user.name.as_deref(), write.database), (Some("anna"), "db"));
+            let grants = [Grant { to: "anna".into(), channel: self.0.clone() }].into();
+            let expires_at_ms = Some(self.0.len() as u64);
+            Box::pin(async move { Ok(Verdict { channels: [self.0.clone()].into(), grants, expires_at_ms }) })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_several_rules_say_holds_together() {
+        let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(Channels))).await;
+        let server = layer.database("db", authority.for_job("test"));
+        let body = || json::parse(br#"{"validate_doc_update":"function () {}"}"#, &Limits::default()).unwrap();
+        let edit = |id: &'static str| Edit {
+            id: id.into(),
+            parent: None,
+            history: None,
+            deleted: false,
+            attachments: Vec::new(),
+            body: body(),
+        };
+        for id in ["_design/long", "_design/a"] {
+            server.update(&edit(id)).await.unwrap();
+        }
+        server.exists().await.unwrap();
+        let instance = crate::write::batch::instance_of(&layer.inner, "db").await.unwrap();
+        let anna = layer.database("db", User { name: Some("anna".into()), roles: Vec::new() });
+        let (document, design) = (edit("d"), edit("_design/a"));
+        let said = judge(&anna, &instance, &[&document, &design], 2).await.unwrap();
+        let channels = ["_design/a", "_design/long"].map(str::to_owned);
+        let grants = channels.clone().map(|channel| Grant { to: "anna".into(), channel });
+        let both = Verdict { channels: channels.into(), grants: grants.into(), expires_at_ms: Some(9) };
+        // Nobody judges a design document, nor the server.
+        assert_eq!(said, [Ok(both), Ok(Verdict::default())]);
+        assert_eq!(judge(&server, &instance, &[&document], 1).await.unwrap(), [Ok(Verdict::default())]);
     }
 }

@@ -1,0 +1,99 @@
+//! What judges writes, and what it says of them.
+//!
+//! The layer knows which design documents judge, and what their judgement rests on: they themselves and `_security`, as
+//! of a version of the database's record. It runs none itself: whoever opens the layer gives it a [`Judge`].
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::document::edit::{Document, Edit};
+use crate::error::Refusal;
+use crate::judge::actor::User;
+
+/// What makes rules of design documents, and has the room that judging takes.
+pub trait Judge: Send + Sync {
+    /// The rule of a design document that judges; `database` tells its database from all others, those that had its name
+    /// before included.
+    fn load(&self, design: &Document, database: &str) -> Arc<dyn Rule>;
+
+    /// Another number than it gave before: on whose behalf a batch of edits is judged.
+    fn caller(&self) -> u64;
+
+    /// Room for what an edit of a database is judged with, of so many bytes in all, if it is there now.
+    fn try_room(&self, _database: &str, _bytes: usize) -> Option<Room> {
+        Some(Box::new(()))
+    }
+
+    /// Waits for it, some seconds at most.
+    ///
+    /// # Errors
+    /// [`Refusal::NotJudged`]: there was none.
+    fn room<'a>(&'a self, _database: &'a str, _bytes: usize) -> BoxFuture<'a, std::result::Result<Room, Refusal>> {
+        Box::pin(async { Ok(Box::new(()) as Room) })
+    }
+}
+
+/// Room that is held until this is dropped.
+pub type Room = Box<dyn Any + Send>;
+
+/// What a design document makes of writes: a validator, for one.
+pub trait Rule: Send + Sync {
+    /// Resolves within seconds.
+    ///
+    /// # Errors
+    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`], [`Refusal::NotJudged`].
+    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement>;
+}
+
+/// What is to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Writing<'a> {
+    /// The edit.
+    pub edit: &'a Edit<'a>,
+    /// The revision that it replaces, if it does.
+    pub old: Option<&'a Document>,
+    /// Who writes: that of the request, whatever has become of the user since.
+    pub user: &'a User,
+    /// The database's name.
+    pub database: &'a str,
+    /// Of [`Judge::caller`]: what a rule leaves behind is seen by calls of the same caller alone.
+    pub caller: u64,
+    /// The database's `_security`, if it was set.
+    pub security: Option<&'a [u8]>,
+}
+
+/// What a rule says of an edit, or all of them together: why it may not be made, or what it means if it is.
+pub type Judgement = std::result::Result<Verdict, Refusal>;
+
+/// What an edit that may be made means to those who keep indexes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// The channels that the revision is in.
+    pub channels: BTreeSet<String>,
+    /// Whom the document, while this revision is its winner, lets into which channels.
+    pub grants: BTreeSet<Grant>,
+    /// When the document goes, in milliseconds of Unix time.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// A channel that a document lets somebody into.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grant {
+    /// A user's name, or a role with what whoever says so puts before roles.
+    pub to: String,
+    /// The channel.
+    pub channel: String,
+}
+
+impl Verdict {
+    /// What two rules say together: all channels and grants of both, and the earlier end.
+    pub(crate) fn and(mut self, other: Verdict) -> Verdict {
+        self.channels.extend(other.channels);
+        self.grants.extend(other.grants);
+        self.expires_at_ms = self.expires_at_ms.into_iter().chain(other.expires_at_ms).min();
+        self
+    }
+}
