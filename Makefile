@@ -41,7 +41,7 @@ client-tests: need-rust need-npm tests/node_modules/.package-lock.json
 rust-tests: need-rust
 	cargo $(runner) $(tested)
 	# What must not compile: nextest runs no tests of documentation.
-	cargo test --package flatbed-layer --doc
+	cargo test --package flatbed-layer --package flatbed-service --doc
 
 bindings-tests: bindings-library tests/bindings/node/node_modules/.package-lock.json ## libfdb_c.so with the official Python and Node bindings, and from C
 	$(run-bindings) --library $(bindings)/lib c python node oracle

@@ -9,7 +9,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_http::{CHUNK_BYTES, Sender};
 use flatbed_layer::json::Value;
-use flatbed_layer::{Attachment, AttachmentEdit, Database, Document, Reader, RevId, Upload, Uploaded};
+use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Upload, Uploaded};
+use flatbed_service::Writer;
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result, parse_rev};
@@ -102,14 +103,14 @@ pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>
 
 /// Data that is uploaded for edits. When this is dropped, what no document has taken is removed.
 pub(crate) struct Uploads {
-    database: Database,
+    database: Writer,
     staged: Vec<Uploaded>,
     /// When what is staged was last renewed, or began to come.
     renewed_at: Instant,
 }
 
 impl Uploads {
-    pub(crate) fn new(database: &Database) -> Uploads {
+    pub(crate) fn new(database: &Writer) -> Uploads {
         Uploads { database: database.clone(), staged: Vec::new(), renewed_at: Instant::now() }
     }
 

@@ -3,6 +3,7 @@
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_layer::{Error as LayerError, NotJudged, Refusal, RevId};
+use flatbed_service::Denied;
 use hyper::StatusCode;
 
 /// FoundationDB's `transaction_too_large`.
@@ -73,6 +74,15 @@ impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         let Refused { status, error, reason } = refused;
         Failure { status, error, reason, allow: None }
+    }
+}
+
+impl From<Denied> for Failure {
+    fn from(denied: Denied) -> Self {
+        Failure::unauthorized(match denied {
+            Denied::Server => "You are not a server admin.",
+            Denied::Database => "You are not authorized to access this db.",
+        })
     }
 }
 

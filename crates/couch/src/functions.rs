@@ -3,11 +3,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flatbed_auth::Principal;
 use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::{
-    Attachment, AttachmentEdit, Database, Document, Edit, Judge, Judgement, NotJudged, Refusal, RevId, Room, Rule,
-    User, Verdict, Writing, json,
+    Attachment, AttachmentEdit, Document, Edit, Judge, Judgement, NotJudged, Refusal, RevId, Room, Rule, User, Verdict,
+    Writing, json,
 };
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
@@ -16,16 +15,9 @@ use crate::error::Failure;
 use crate::json_out;
 use crate::query::decode;
 use crate::request::Request;
-use crate::state::State;
 
 /// What `_security` is where nobody has set it: administrators only.
 pub(crate) const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
-
-/// Who asks.
-fn user(principal: &Principal) -> User {
-    let roles = if principal.is_admin { vec!["_admin".to_owned()] } else { Vec::new() };
-    User { name: principal.name.clone(), roles }
-}
 
 /// Who asks, as JSON text: `userCtx`.
 fn user_context(user: &User, database: &str) -> String {
@@ -40,11 +32,6 @@ fn user_context(user: &User, database: &str) -> String {
     }
     out.extend_from_slice(b"]}");
     text(out)
-}
-
-/// A database that is written to for a request.
-pub(crate) fn written_by(state: &State, request: &Request, name: &str) -> Database {
-    state.layer.database(name, user(&request.principal))
 }
 
 /// The request as JSON text: what of CouchDB's request object is known here. Credentials are nobody's business.
@@ -73,7 +60,7 @@ pub(crate) fn request(request: &Request, database: &str, security: &[u8]) -> Str
     let told = request.headers.iter().filter(|(name, _)| !secret.contains(name));
     members(told.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))), &mut out);
     out.extend_from_slice(b",\"form\":{},\"cookie\":{},\"userCtx\":");
-    out.extend_from_slice(user_context(&user(&request.principal), database).as_bytes());
+    out.extend_from_slice(user_context(&request.context.user(), database).as_bytes());
     out.extend_from_slice(b",\"secObj\":");
     out.extend_from_slice(security);
     out.push(b'}');

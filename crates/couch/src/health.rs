@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flatbed_http::Reply;
-use flatbed_layer::Layer;
+use flatbed_service::Service;
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 
@@ -47,8 +47,8 @@ impl StorageHealth {
 
     /// The answer to `GET /_up`, within [`PING_MAX`]: CouchDB's, and how the storage is. A load balancer goes by the
     /// status alone.
-    pub(crate) async fn up(&self, layer: &Layer) -> Reply {
-        self.answer(layer.ping()).await
+    pub(crate) async fn up(&self, service: &Service) -> Reply {
+        self.answer(service.ping()).await
     }
 
     async fn answer(&self, ping: impl Future<Output = flatbed_layer::Result<()>>) -> Reply {

@@ -85,7 +85,7 @@ pub(crate) fn exposition(state: &State) -> String {
     let is_failed = f64::from(u8::from(state.health.failure().is_some()));
     let help = "Whether the storage takes no more writes before a restart.";
     families.push(Family::gauge("flatbed_storage_failed", help, is_failed));
-    families.extend(state.layer.metrics());
+    families.extend(state.service.metrics());
     families.extend(state.figures.0.iter().flat_map(|families| families()));
     flatbed_metrics::text(&families)
 }

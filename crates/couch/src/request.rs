@@ -2,8 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use flatbed_auth::Principal;
 pub(crate) use flatbed_http::{Body, Memory};
+use flatbed_service::Context;
 
 use crate::query::Query;
 
@@ -11,13 +11,13 @@ use crate::query::Query;
 pub(crate) struct Request {
     of: flatbed_http::Request,
     pub query: Query,
-    /// Who asks. All are administrators for now; users and per-database security look here.
-    pub principal: Principal,
+    /// Who asks, and the only way to what they have a right to.
+    pub context: Context,
 }
 
 impl Request {
-    pub(crate) fn new(of: flatbed_http::Request, query: Query, principal: Principal) -> Request {
-        Request { of, query, principal }
+    pub(crate) fn new(of: flatbed_http::Request, query: Query, context: Context) -> Request {
+        Request { of, query, context }
     }
 }
 

@@ -59,7 +59,7 @@ impl Surface for State {
             user = principal.name.clone();
             let target = target?;
             let query = Query::parse(request.uri.query())?;
-            run(self, Request::new(request, query, principal), target).await
+            run(self, Request::new(request, query, self.service.context(principal)), target).await
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
         if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (reply.status, challenge) {
@@ -101,7 +101,7 @@ async fn handle(state: &State, mut request: Request, target: Target) -> Result<R
         Target::Up => return Box::pin(server::up(state, &request)).await,
         Target::Session => return server::session(state, &request),
         Target::Uuids => return server::uuids(state, &request),
-        Target::AllDbs => return Box::pin(server::all_dbs(state, &request)).await,
+        Target::AllDbs => return Box::pin(server::all_dbs(&request)).await,
         Target::ActiveTasks => return server::active_tasks(state, &request),
         Target::DbUpdates => return Box::pin(db_updates::db_updates(state, request)).await,
         Target::Replicate => return Box::pin(replicate::replicate(state, request)).await,
@@ -119,13 +119,13 @@ async fn handle(state: &State, mut request: Request, target: Target) -> Result<R
     let name = name.as_str();
     let endpoint = match what {
         InDatabase::Endpoint(endpoint) => endpoint,
-        InDatabase::Document { id, .. } => return document::document(state, request, name, &id).await,
+        InDatabase::Document { id, .. } => return document::document(request, name, &id).await,
         InDatabase::Root => return Box::pin(database::root(state, request, name)).await,
-        InDatabase::Queries(listed) => return Box::pin(all_docs::queries(state, request, name, listed)).await,
+        InDatabase::Queries(listed) => return Box::pin(all_docs::queries(request, name, listed)).await,
         InDatabase::Attachment { id, name: file, .. } => {
-            return Box::pin(attachment::attachment(state, request, name, &id, &file)).await;
+            return Box::pin(attachment::attachment(request, name, &id, &file)).await;
         }
-        InDatabase::Local { id } => return Box::pin(local::document(state, request, name, &id)).await,
+        InDatabase::Local { id } => return Box::pin(local::document(request, name, &id)).await,
         InDatabase::LocalAttachment => {
             request.skip_body().await;
             return Err(Failure::bad_request("_local documents do not accept attachments."));
@@ -134,34 +134,35 @@ async fn handle(state: &State, mut request: Request, target: Target) -> Result<R
         InDatabase::Later(what, _) => return later(&mut request, what).await,
     };
     match endpoint {
-        Endpoint::LocalDocs => Box::pin(local::list(state, request, name)).await,
-        Endpoint::AllDocs => Box::pin(all_docs::all_docs(state, request, name, Listed::All)).await,
-        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(state, request, name, Listed::Design)).await,
+        Endpoint::LocalDocs => Box::pin(local::list(request, name)).await,
+        Endpoint::AllDocs => Box::pin(all_docs::all_docs(request, name, Listed::All)).await,
+        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(request, name, Listed::Design)).await,
         Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, request, name)).await,
-        Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(state, request, name)).await,
+        Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(request, name)).await,
         Endpoint::Changes => Box::pin(changes::changes(state, request, name)).await,
-        Endpoint::RevsDiff => Box::pin(revisions::revs_diff(state, request, name)).await,
-        Endpoint::MissingRevs => Box::pin(revisions::missing_revs(state, request, name)).await,
-        Endpoint::RevsLimit => Box::pin(revisions::revs_limit(state, request, name)).await,
-        Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(state, request, name)).await,
-        Endpoint::Compact => Box::pin(maintenance::compact(state, request, name)).await,
-        Endpoint::Purge => Box::pin(maintenance::purge(state, request, name)).await,
-        Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(state, request, name)).await,
-        Endpoint::Security => Box::pin(maintenance::security(state, request, name)).await,
+        Endpoint::RevsDiff => Box::pin(revisions::revs_diff(request, name)).await,
+        Endpoint::MissingRevs => Box::pin(revisions::missing_revs(request, name)).await,
+        Endpoint::RevsLimit => Box::pin(revisions::revs_limit(request, name)).await,
+        Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(request, name)).await,
+        Endpoint::Compact => Box::pin(maintenance::compact(request, name)).await,
+        Endpoint::Purge => Box::pin(maintenance::purge(request, name)).await,
+        Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(request, name)).await,
+        Endpoint::Security => Box::pin(maintenance::security(request, name)).await,
     }
 }
 
-/// Refuses who has not the right that a path needs. All but what the server tells anyone is the administrators' as long as
-/// there are no other users.
+/// Refuses who has not the right that a path needs, before its request is looked at. Handlers are given nothing without the
+/// right to it, either.
 async fn authorize(needed: Needed, request: &mut Request) -> Result<()> {
-    let reason = match needed {
-        Needed::Nothing => return Ok(()),
-        _ if request.principal.is_admin => return Ok(()),
-        Needed::ServerAdmin => "You are not a server admin.",
-        Needed::Database => "You are not authorized to access this db.",
+    let allowed = match needed {
+        Needed::Nothing => Ok(()),
+        Needed::ServerAdmin => request.context.server().map(drop),
+        Needed::Database => request.context.in_databases(),
     };
-    request.skip_body().await;
-    Err(Failure::unauthorized(reason))
+    if allowed.is_err() {
+        request.skip_body().await;
+    }
+    Ok(allowed?)
 }
 
 /// What CouchDB has and this version has not: it says so.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use flatbed_auth::PasswordHash;
 use flatbed_http::Shell;
 use flatbed_javascript::Runner;
-use flatbed_layer::Layer;
 use flatbed_replicator::Replicator;
+use flatbed_service::Service;
 
 use crate::auth::Admins;
 use crate::health::StorageHealth;
@@ -42,7 +42,7 @@ impl Default for CouchOptions {
 
 /// CouchDB's API on a layer: see the crate's documentation. Whoever puts a program together makes its parts.
 pub struct State {
-    pub(crate) layer: Layer,
+    pub(crate) service: Service,
     pub(crate) shell: Arc<Shell<Route>>,
     pub(crate) admins: Admins,
     pub(crate) version: String,
@@ -60,13 +60,13 @@ impl State {
     /// and stopped by whoever made it.
     pub fn new(
         options: CouchOptions,
-        layer: Layer,
+        service: Service,
         shell: Arc<Shell<Route>>,
         functions: Runner,
         replicator: Arc<Replicator>,
     ) -> State {
         State {
-            layer,
+            service,
             shell,
             admins: Admins::new(options.admins),
             version: options.version,

@@ -15,6 +15,7 @@ use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
+use flatbed_service::Service;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -169,7 +170,7 @@ async fn put_together(
         continue_trace: Some(crate::otel::continue_trace),
         ..ShellOptions::default()
     });
-    let couch = Couch::new(couch, layer.clone(), shell.clone(), functions, replicator.clone());
+    let couch = Couch::new(couch, Service::new(layer.clone()), shell.clone(), functions, replicator.clone());
     let server = Server::bind(listen, shell, couch, inside).await?;
     Ok((server, replicator))
 }

@@ -123,7 +123,7 @@ impl Replicator {
     }
 
     /// The database whose documents ask for replications.
-    pub fn reader(&self) -> Reader {
+    pub(crate) fn reader(&self) -> Reader {
         self.layer.reader(REPLICATOR)
     }
 

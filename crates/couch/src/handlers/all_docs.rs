@@ -3,6 +3,7 @@
 use flatbed_http::{Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Value};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Reader, Seq};
+use flatbed_service::Read;
 use hyper::Method;
 
 use crate::attached::{self, Show};
@@ -13,7 +14,6 @@ use crate::path::Listed;
 use crate::query::{Query, number};
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Memory, Request};
-use crate::state::State;
 
 /// Documents that are looked up at once by their ids; the layer gives back as many as fit.
 const KEYS_AT_ONCE: usize = 100;
@@ -33,7 +33,7 @@ struct Selection {
     show: Show,
 }
 
-pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
+pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let mut memory = Memory::default();
     let members = match request.method {
         Method::GET | Method::HEAD => Value::Object(Vec::new()),
@@ -53,7 +53,7 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
     };
     let selection = Selection::new(&request.query, &members, documents)?;
     let keys = keys_of(&request.query, members)?;
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     let pages = Pages::new(selection.walk.include_docs);
@@ -68,7 +68,7 @@ pub(crate) async fn all_docs(state: &State, mut request: Request, name: &str, do
     Ok(reply)
 }
 
-pub(crate) async fn queries(state: &State, mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
+pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let Body { bytes, memory } = json_body(&mut request).await?;
     let queries = match take(object(&bytes)?.into_owned(), "queries") {
         Some(Value::Array(queries)) => queries,
@@ -86,7 +86,7 @@ pub(crate) async fn queries(state: &State, mut request: Request, name: &str, doc
         // The parameters may be long, and are read for each.
         tokio::task::yield_now().await;
     }
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     let pages = Pages::new(include_docs);

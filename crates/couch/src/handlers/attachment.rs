@@ -2,27 +2,25 @@
 
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{AttachmentEdit, AttachmentReader, Database, Edit, Error as LayerError, GetOptions, Reader, RevId};
+use flatbed_layer::{AttachmentEdit, AttachmentReader, Edit, Error as LayerError, GetOptions, Reader, RevId};
+use flatbed_service::{Read, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
 use crate::attached::{DEFAULT_TYPE, Plain, Uploads, check_name, wrong_digest};
 use crate::error::{Failure, Result, parse_rev};
-use crate::functions::written_by;
 use crate::handlers::document::named_rev;
 use crate::json_out;
 use crate::query::encode;
 use crate::reply::Interrupted;
 use crate::request::Request;
-use crate::state::State;
 use crate::uploading::Uploading;
 
 /// `name` may have slashes.
-pub(crate) async fn attachment(state: &State, request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
-    let database = written_by(state, &request, db);
+pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     match request.method.as_str() {
-        "GET" | "HEAD" => get(database.reader().clone(), request, id, name).await,
-        "PUT" => put(database, request, db, id, name).await,
-        "DELETE" => delete(database, request, id, name).await,
+        "GET" | "HEAD" => get(request.context.database(db, Read)?, request, id, name).await,
+        "PUT" => put(request.context.database(db, Write)?, request, db, id, name).await,
+        "DELETE" => delete(request.context.database(db, Write)?, request, id, name).await,
         _ => {
             let mut request = request;
             request.skip_body().await;
@@ -169,7 +167,7 @@ async fn base(database: &Reader, id: &str, rev: Option<RevId>) -> Result<Base> {
     }
 }
 
-async fn put(database: Database, mut request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
+async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     let checked = async {
         flatbed_layer::check_document_id(id)?;
         check_name(name)?;
@@ -212,7 +210,7 @@ async fn put(database: Database, mut request: Request, db: &str, id: &str, name:
     Ok(reply)
 }
 
-async fn delete(database: Database, mut request: Request, id: &str, name: &str) -> Result<Reply> {
+async fn delete(database: Writer, mut request: Request, id: &str, name: &str) -> Result<Reply> {
     request.skip_body().await;
     let rev = named_rev(&request)?;
     if rev.is_none() {
@@ -227,12 +225,7 @@ async fn delete(database: Database, mut request: Request, id: &str, name: &str) 
     Ok(written(StatusCode::OK, id, &rev))
 }
 
-async fn write(
-    database: &Database,
-    id: &str,
-    base: &Base,
-    attachments: Vec<(String, AttachmentEdit)>,
-) -> Result<RevId> {
+async fn write(database: &Writer, id: &str, base: &Base, attachments: Vec<(String, AttachmentEdit)>) -> Result<RevId> {
     let body = json::parse(&base.body, &Limits::default()).unwrap_or(Value::Object(Vec::new()));
     let parent = base.parent.clone();
     let edit = Edit { id: id.into(), parent, history: None, deleted: false, attachments, body };

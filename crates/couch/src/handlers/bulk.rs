@@ -2,12 +2,12 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Database, Edit, Error as LayerError, Updated};
+use flatbed_layer::{Edit, Error as LayerError, Updated};
+use flatbed_service::{Write, Writer};
 use hyper::{Method, StatusCode};
 
 use crate::attached::Uploads;
 use crate::error::{Failure, Result};
-use crate::functions::written_by;
 use crate::handlers::document::edit_from;
 use crate::handlers::local::{self, LOCAL};
 use crate::json_out;
@@ -56,7 +56,7 @@ pub(crate) fn too_many(what: &str) -> Failure {
 type Written<'e> = (Edit<'e>, flatbed_layer::Result<Updated>);
 
 /// Writes documents, local ones among them: these come last, and many of them go together, wherever they stand.
-async fn write<'e>(database: &Database, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
+async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
     if !edits.iter().any(|edit| edit.id.starts_with(LOCAL)) {
         let results = database.bulk_update(&edits).await?;
         return Ok(edits.into_iter().zip(results).collect());
@@ -85,7 +85,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         Some(Value::Array(docs)) => docs,
         Some(_) => return Err(Failure::bad_request("`docs` parameter must be an array.")),
     };
-    let database = written_by(state, &request, name);
+    let database = request.context.database(name, Write)?;
     let mut uploads = Uploads::new(&database);
     let mut edits = Vec::with_capacity(docs.len());
     for doc in docs {

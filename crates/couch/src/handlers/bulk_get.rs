@@ -6,6 +6,7 @@ use std::sync::Arc;
 use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, RevId};
+use flatbed_service::Read;
 use hyper::{StatusCode, header};
 
 use crate::attached::{self, ATTS_SINCE_MAX, Part, Show};
@@ -16,7 +17,6 @@ use crate::multipart::{accepts, new_boundary};
 use crate::related::{header_text, related};
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Request};
-use crate::state::State;
 
 /// Documents that are asked for at once; the layer gives back as many as fit.
 const READ_AT_ONCE: usize = 100;
@@ -80,7 +80,7 @@ impl Wanted {
     }
 }
 
-pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> {
     let Body { bytes, memory } = json_body(&mut request).await?;
     let Some(Value::Array(docs)) = take(object(&bytes)?, "docs") else {
         return Err(Failure::bad_request("Missing JSON list of 'docs'."));
@@ -98,7 +98,7 @@ pub(crate) async fn bulk_get(state: &State, mut request: Request, name: &str) ->
     let docs = docs.into_iter().map(Value::into_owned).collect();
     drop(bytes);
     let form = Form::of(&request)?;
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     let mut walk = BulkGet { database, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
     walk.database.exists().await?;
     let pages = Pages::new(true);

@@ -11,6 +11,7 @@ use flatbed_layer::json::Value;
 use flatbed_layer::{
     ChangeRow, ChangesPage, ChangesQuery, Documents, Extras, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
 };
+use flatbed_service::Read;
 use hyper::{Method, header};
 use tokio::time::Instant;
 
@@ -71,7 +72,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     if let Scope::Ids(ids) = &filter.scope {
         memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
     }
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
     let seen = if conflicts { Documents::WithConflicts } else { Documents::Yes };
     let documents = if include_docs { seen } else { Documents::No };

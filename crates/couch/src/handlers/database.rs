@@ -2,11 +2,11 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::{CreateOptions, DatabaseInfo};
+use flatbed_service::{Own, Read, Write};
 use hyper::{Method, StatusCode, header};
 
 use crate::attached::Uploads;
 use crate::error::{Failure, Result};
-use crate::functions::written_by;
 use crate::handlers::document::{edit_of, write_one};
 use crate::handlers::local::LOCAL;
 use crate::json_out::{member, number};
@@ -18,19 +18,21 @@ use crate::state::State;
 
 pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
-        Method::PUT => create(state, request, name).await,
+        Method::PUT => create(request, name).await,
         Method::DELETE => {
             if request.query.get("rev").is_some() {
                 let reason = "You tried to DELETE a database with a ?=rev parameter. \
                               Did you mean to DELETE a document instead?";
                 return Err(Failure::bad_request(reason));
             }
-            written_by(state, &request, name).delete().await?;
+            request.context.database(name, Own)?.delete().await?;
             Ok(ok(StatusCode::OK))
         }
-        Method::GET => Ok(Reply::json(StatusCode::OK, info_text(name, &state.layer.reader(name).info().await?))),
+        Method::GET => {
+            Ok(Reply::json(StatusCode::OK, info_text(name, &request.context.database(name, Read)?.info().await?)))
+        }
         Method::HEAD => {
-            state.layer.reader(name).exists().await?;
+            request.context.database(name, Read)?.exists().await?;
             Ok(Reply::json(StatusCode::OK, Vec::new()))
         }
         Method::POST => post(state, request, name).await,
@@ -41,7 +43,7 @@ pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Res
     }
 }
 
-async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+async fn create(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     let query = &request.query;
     if query.flag("partitioned")? {
@@ -67,7 +69,7 @@ async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply
     };
     let options =
         CreateOptions { run_bytes: setting("run_bytes")?, field_ids_max: setting("field_ids_max")?, leaves_only };
-    written_by(state, &request, name).create(&options).await?;
+    request.context.database(name, Own)?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
     Ok(reply)
@@ -119,7 +121,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     let batch = request.query.get("batch") == Some("ok");
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
-    let database = written_by(state, &request, name);
+    let database = request.context.database(name, Write)?;
     let mut uploads = Uploads::new(&database);
     edit.attachments = uploads.edits(written, |_| None).await?;
     if edit.id.is_empty() {
@@ -146,12 +148,12 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
 }
 
 /// All writes are durable when they are answered: there is nothing left to do.
-pub(crate) async fn ensure_full_commit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     if request.method != Method::POST {
         return Err(Failure::method("POST"));
     }
-    let info = state.layer.reader(name).info().await?;
+    let info = request.context.database(name, Read)?.info().await?;
     let mut out = b"{\"ok\":true,".to_vec();
     member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
     out.push(b'}');

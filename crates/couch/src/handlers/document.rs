@@ -3,13 +3,13 @@
 use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    AttachmentEdit, Database, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
+    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
 };
+use flatbed_service::{Read, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
 use crate::attached::{self, Show, Uploads, Written};
 use crate::error::{Failure, Result, parse_rev};
-use crate::functions::written_by;
 use crate::handlers::local::LOCAL;
 use crate::handlers::open_revs::{self, Form, Shown};
 use crate::handlers::{post_form, put_related};
@@ -19,17 +19,16 @@ use crate::query::{Query, encode};
 use crate::related::{Related, related};
 use crate::reply::page_bytes;
 use crate::request::Request;
-use crate::state::State;
 
-pub(crate) async fn document(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     match request.method.as_str() {
-        "GET" | "HEAD" => get(state, &request, name, id).await,
-        "PUT" => put(state, request, name, id).await,
-        "DELETE" => delete(state, request, name, id).await,
-        "POST" => Box::pin(post_form::post(state, request, name, id)).await,
+        "GET" | "HEAD" => get(&request, name, id).await,
+        "PUT" => put(request, name, id).await,
+        "DELETE" => delete(request, name, id).await,
+        "POST" => Box::pin(post_form::post(request, name, id)).await,
         "COPY" => {
             request.skip_body().await;
-            Box::pin(copy(state, &request, name, id)).await
+            Box::pin(copy(&request, name, id)).await
         }
         _ => {
             request.skip_body().await;
@@ -54,9 +53,9 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
     Some(reply)
 }
 
-async fn get(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
+async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     let show = Show::new(query)?;
     let mut options = options_of(query)?;
     let with_revisions = options.revs;
@@ -243,20 +242,20 @@ pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
     }
 }
 
-async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     if let Err(error) = flatbed_layer::check_document_id(id) {
         request.skip_body().await;
         return Err(error.into());
     }
     if is_kind(request.header(header::CONTENT_TYPE).unwrap_or_default(), "multipart/related") {
-        return Box::pin(put_related::put(state, request, name, id)).await;
+        return Box::pin(put_related::put(request, name, id)).await;
     }
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
     name_parent(&request, &mut edit)?;
-    let mut uploads = Uploads::new(&written_by(state, &request, name));
+    let mut uploads = Uploads::new(&request.context.database(name, Write)?);
     edit.attachments = uploads.edits(written, |_| None).await?;
-    let reply = write_put(state, &request, name, &edit).await?;
+    let reply = write_put(&request, name, &edit).await?;
     if edit.history.is_none() {
         uploads.taken();
     }
@@ -277,9 +276,9 @@ pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> 
 }
 
 /// Writes what was put: as [`write_one`], with the document's place; 200 for a tombstone.
-pub(crate) async fn write_put(state: &State, request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
+pub(crate) async fn write_put(request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
     let batch = request.query.get("batch") == Some("ok");
-    let mut reply = write_one(&written_by(state, request, name), edit, batch).await?;
+    let mut reply = write_one(&request.context.database(name, Write)?, edit, batch).await?;
     if !batch {
         let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
         reply.header(header::LOCATION, &location);
@@ -291,7 +290,7 @@ pub(crate) async fn write_put(state: &State, request: &Request, name: &str, edit
 }
 
 /// Writes an edit: 201 with its tag, 202 when the client asked for a batch (it is as durable all the same).
-pub(crate) async fn write_one(database: &Database, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
+pub(crate) async fn write_one(database: &Writer, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
     let updated = database.update(edit).await?;
     if batch {
         let mut out = b"{\"ok\":true,\"id\":".to_vec();
@@ -307,7 +306,7 @@ pub(crate) async fn write_one(database: &Database, edit: &Edit<'_>, batch: bool)
 }
 
 /// Copies a revision to another id, or onto another document's revision: its body and its attachments.
-async fn copy(state: &State, request: &Request, name: &str, id: &str) -> Result<Reply> {
+async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
     let destination = destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
     // A whole address or a path is taken as well as an id.
@@ -319,7 +318,7 @@ async fn copy(state: &State, request: &Request, name: &str, id: &str) -> Result<
     let target = crate::query::decode(target)?;
     flatbed_layer::check_document_id(&target)?;
     let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
     let source = database.get(id, &GetOptions { rev, ..GetOptions::default() }).await?;
     let text = [b"{", source.body.as_slice(), b"}"].concat();
@@ -327,18 +326,18 @@ async fn copy(state: &State, request: &Request, name: &str, id: &str) -> Result<
     let copied = source.attachments.into_iter();
     let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
     let edit = Edit { id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
-    let mut reply = write_one(&written_by(state, request, name), &edit, false).await?;
+    let mut reply = write_one(&request.context.database(name, Write)?, &edit, false).await?;
     let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
     reply.header(header::LOCATION, &location);
     Ok(reply)
 }
 
-async fn delete(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     request.skip_body().await;
     let parent = named_rev(&request)?;
     // 404 comes before 409, as in CouchDB.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
-    state.layer.reader(name).get(id, &look).await?;
+    request.context.database(name, Read)?.get(id, &look).await?;
     let edit = Edit {
         id: id.into(),
         parent,
@@ -351,7 +350,7 @@ async fn delete(state: &State, mut request: Request, name: &str, id: &str) -> Re
         return Err(LayerError::Conflict.into());
     }
     let batch = request.query.get("batch") == Some("ok");
-    let mut reply = write_one(&written_by(state, &request, name), &edit, batch).await?;
+    let mut reply = write_one(&request.context.database(name, Write)?, &edit, batch).await?;
     if !batch {
         reply.status = StatusCode::OK;
     }

@@ -3,18 +3,17 @@
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    Database, Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Reader, Updated, check_local_id,
+    Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Reader, Updated, check_local_id,
 };
+use flatbed_service::{Read, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
-use crate::functions::written_by;
 use crate::handlers::bulk::object;
 use crate::handlers::bulk::take;
 use crate::json_out;
 use crate::query::{Query, encode};
 use crate::request::Request;
-use crate::state::State;
 
 /// What ids of local documents begin with.
 pub(crate) const LOCAL: &str = "_local/";
@@ -26,31 +25,32 @@ const EDITS_AT_ONCE: usize = 250;
 const EDITS_BYTES: usize = 1_000_000;
 
 /// `/{db}/_local/{id}`; `id` is what stands behind `_local/`.
-pub(crate) async fn document(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     if let Err(error) = check_local_id(id) {
         request.skip_body().await;
         return Err(error.into());
     }
-    let database = written_by(state, &request, name);
     match request.method.as_str() {
         "GET" | "HEAD" => {
-            let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
+            let document = request.context.database(name, Read)?.get_local(id).await?;
+            let document = document.ok_or_else(|| Failure::not_found("missing"))?;
             let mut out = Vec::new();
             write(&document, &mut out);
             let mut reply = Reply::json(StatusCode::OK, out);
             reply.header(header::ETAG, &format!("\"0-{}\"", document.revision));
             Ok(reply)
         }
-        "PUT" => put(database, request, name, id).await,
+        "PUT" => put(request.context.database(name, Write)?, request, name, id).await,
         "DELETE" => {
             request.skip_body().await;
-            if !database.delete_local(id).await? {
+            if !request.context.database(name, Write)?.delete_local(id).await? {
                 return Err(Failure::not_found("missing"));
             }
             Ok(written(StatusCode::OK, id, 0))
         }
         "COPY" => {
             request.skip_body().await;
+            let database = request.context.database(name, Write)?;
             let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
             copy(database, &request, name, document).await
         }
@@ -61,13 +61,13 @@ pub(crate) async fn document(state: &State, mut request: Request, name: &str, id
     }
 }
 
-async fn put(database: Database, mut request: Request, name: &str, id: &str) -> Result<Reply> {
+async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let body = request.read_body().await?;
     let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     let EditParts { rev, deleted, body, .. } = EditParts::from_json(value)?;
     let named = request.query.get("rev").map(parse_rev).transpose()?;
     if deleted {
-        if !database.delete_local(id).await? {
+        if !request.context.database(name, Write)?.delete_local(id).await? {
             return Err(Failure::not_found("missing"));
         }
         return Ok(written(StatusCode::CREATED, id, 0));
@@ -82,7 +82,7 @@ async fn put(database: Database, mut request: Request, name: &str, id: &str) -> 
 
 /// Writes or deletes local documents that came among others; one result each, in order.
 pub(crate) async fn edit(
-    database: &Database,
+    database: &Writer,
     edits: &[&Edit<'_>],
 ) -> flatbed_layer::Result<Vec<flatbed_layer::Result<Updated>>> {
     let mut results = Vec::with_capacity(edits.len());
@@ -136,7 +136,7 @@ fn members(body: &Value<'_>) -> Vec<u8> {
     text.get(1..text.len().saturating_sub(1)).unwrap_or_default().to_vec()
 }
 
-async fn copy(database: Database, request: &Request, name: &str, document: LocalDocument) -> Result<Reply> {
+async fn copy(database: Writer, request: &Request, name: &str, document: LocalDocument) -> Result<Reply> {
     let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
     let destination = destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
     let (target, rev) = match destination.split_once("?rev=") {
@@ -211,7 +211,7 @@ impl Selection {
 }
 
 /// `/{db}/_local_docs`
-pub(crate) async fn list(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
     let keys = match request.method {
         Method::GET | Method::HEAD => request.query.json(&["keys"])?,
         Method::POST => {
@@ -224,7 +224,7 @@ pub(crate) async fn list(state: &State, mut request: Request, name: &str) -> Res
         }
     };
     let selection = Selection::new(&request.query)?;
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     database.exists().await?;
     let pages = flatbed_http::Pages::new(false);
     let (reply, mut sender) = Reply::stream();

@@ -3,15 +3,15 @@
 use flatbed_http::Reply;
 use flatbed_layer::RevId;
 use flatbed_layer::json::{self, Limits, Value};
+use flatbed_service::{Administer, Read};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::functions::{SECURITY_DEFAULT, written_by};
+use crate::functions::SECURITY_DEFAULT;
 use crate::handlers::bulk::{json_body, object};
 use crate::json_out;
 use crate::reply::ok;
 use crate::request::Request;
-use crate::state::State;
 
 /// Documents that one `_purge` may name, as in CouchDB.
 const PURGES_MAX: usize = 100;
@@ -19,7 +19,7 @@ const PURGES_MAX: usize = 100;
 /// Revisions that one `_purge` may name, as in CouchDB.
 const PURGED_REVISIONS_MAX: usize = 1_000;
 
-pub(crate) async fn purge(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
     let body = json_body(&mut request).await?;
     let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::invalid_json()) };
     let invalid = || Failure::bad_request("Invalid list of revisions");
@@ -35,7 +35,7 @@ pub(crate) async fn purge(state: &State, mut request: Request, name: &str) -> Re
     if wanted.iter().map(|(_, revs)| revs.len()).sum::<usize>() > PURGED_REVISIONS_MAX {
         return Err(Failure::bad_request(format!("Exceeded maximum number of revisions: {PURGED_REVISIONS_MAX}")));
     }
-    let database = written_by(state, &request, name);
+    let database = request.context.database(name, Administer)?;
     database.exists().await?;
     let mut out = b"{\"purge_seq\":null,\"purged\":{".to_vec();
     for (at, (id, revs)) in wanted.iter().enumerate() {
@@ -48,18 +48,21 @@ pub(crate) async fn purge(state: &State, mut request: Request, name: &str) -> Re
     Ok(Reply::json(StatusCode::CREATED, out))
 }
 
-pub(crate) async fn purged_infos_limit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let database = written_by(state, &request, name);
+pub(crate) async fn purged_infos_limit(mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
-            let limit = database.purged_infos_limit().await?;
+            let limit = request.context.database(name, Read)?.purged_infos_limit().await?;
             Ok(Reply::json(StatusCode::OK, limit.to_string().into_bytes()))
         }
         Method::PUT => {
             let body = request.read_body().await?;
             let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
             let invalid = || Failure::bad_request("`purged_infos_limit` must be a positive integer.");
-            database.set_purged_infos_limit(text.parse().map_err(|_| invalid())?).await?;
+            request
+                .context
+                .database(name, Administer)?
+                .set_purged_infos_limit(text.parse().map_err(|_| invalid())?)
+                .await?;
             Ok(ok(StatusCode::OK))
         }
         _ => {
@@ -69,17 +72,16 @@ pub(crate) async fn purged_infos_limit(state: &State, mut request: Request, name
     }
 }
 
-pub(crate) async fn compact(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn compact(mut request: Request, name: &str) -> Result<Reply> {
     json_body(&mut request).await?;
-    written_by(state, &request, name).compact().await?;
+    request.context.database(name, Administer)?.compact().await?;
     Ok(ok(StatusCode::ACCEPTED))
 }
 
-pub(crate) async fn security(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let database = written_by(state, &request, name);
+pub(crate) async fn security(mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
-            let security = database.security().await?;
+            let security = request.context.database(name, Read)?.security().await?;
             Ok(Reply::json(StatusCode::OK, security.unwrap_or_else(|| SECURITY_DEFAULT.to_vec())))
         }
         Method::PUT => {
@@ -88,7 +90,7 @@ pub(crate) async fn security(state: &State, mut request: Request, name: &str) ->
             check_security(&value)?;
             let mut text = Vec::new();
             json::write(&value, &mut text);
-            database.set_security(&text).await?;
+            request.context.database(name, Administer)?.set_security(&text).await?;
             Ok(ok(StatusCode::OK))
         }
         _ => {

@@ -6,15 +6,14 @@ use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{AttachmentEdit, Edit, GetOptions, Reader, Uploaded};
+use flatbed_service::Write;
 use hyper::{StatusCode, header};
 
 use crate::attached::{DEFAULT_TYPE, Uploads, check_name};
 use crate::error::{Failure, Result, parse_rev};
-use crate::functions::written_by;
 use crate::handlers::document::{edit_of_client, name_parent, write_one};
 use crate::multipart::is_kind;
 use crate::request::{Body, Request};
-use crate::state::State;
 use crate::uploading::upload_part;
 
 const KIND: &str = "multipart/form-data";
@@ -25,8 +24,8 @@ const FIELDS_MAX: usize = 1_000;
 /// The field `_rev`, which is kept as long as the form takes.
 const REV_BYTES_MAX: usize = 1_024;
 
-pub(crate) async fn post(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
-    let done = post_form(state, &mut request, name, id).await;
+pub(crate) async fn post(mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    let done = post_form(&mut request, name, id).await;
     // What is behind the last boundary, or behind what was refused; what did not come in time is not waited for again.
     if !done.as_ref().is_err_and(|failure| failure.status == StatusCode::REQUEST_TIMEOUT) {
         request.skip_body().await;
@@ -34,14 +33,14 @@ pub(crate) async fn post(state: &State, mut request: Request, name: &str, id: &s
     done
 }
 
-async fn post_form(state: &State, request: &mut Request, name: &str, id: &str) -> Result<Reply> {
+async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply> {
     check_referer(request)?;
     flatbed_layer::check_document_id(id)?;
     if !is_kind(request.header(header::CONTENT_TYPE).unwrap_or_default(), KIND) {
         let reason = "Content-Type must be multipart/form-data";
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
     }
-    let database = written_by(state, request, name);
+    let database = request.context.database(name, Write)?;
     let mut uploads = Uploads::new(&database);
     let mut parts = Parts::new(request, KIND)?;
     let form = Form::read(&mut parts, &mut uploads).await?;

@@ -5,19 +5,18 @@ use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
 use flatbed_http::multipart::{MultipartError, PartHeaders};
 use flatbed_layer::Uploaded;
+use flatbed_service::Write;
 use hyper::StatusCode;
 
 use crate::attached::{Source, Uploads, Written};
 use crate::error::{Failure, Result};
-use crate::functions::written_by;
 use crate::handlers::document::{edit_of, name_parent, write_put};
 use crate::multipart::is_kind;
 use crate::request::Request;
-use crate::state::State;
 use crate::uploading::upload_part;
 
-pub(crate) async fn put(state: &State, mut request: Request, name: &str, id: &str) -> Result<Reply> {
-    let done = put_parts(state, &mut request, name, id).await;
+pub(crate) async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    let done = put_parts(&mut request, name, id).await;
     // What is behind the last boundary, or behind what was refused; what did not come in time is not waited for again.
     if !done.as_ref().is_err_and(|failure| failure.status == StatusCode::REQUEST_TIMEOUT) {
         request.skip_body().await;
@@ -25,7 +24,7 @@ pub(crate) async fn put(state: &State, mut request: Request, name: &str, id: &st
     done
 }
 
-async fn put_parts(state: &State, request: &mut Request, name: &str, id: &str) -> Result<Reply> {
+async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply> {
     let mut parts = Parts::new(request, "multipart/related")?;
     let first = parts.part().await?.ok_or(MultipartError::NoBoundary)?;
     if !is_kind(first.get("content-type").unwrap_or_default(), "application/json") {
@@ -35,7 +34,7 @@ async fn put_parts(state: &State, request: &mut Request, name: &str, id: &str) -
     let body = parts.text().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &parts.request().query)?;
     name_parent(parts.request(), &mut edit)?;
-    let mut uploads = Uploads::new(&written_by(state, parts.request(), name));
+    let mut uploads = Uploads::new(&parts.request().context.database(name, Write)?);
     let mut followed = Followed::new(&written);
     while let Some(headers) = parts.part().await? {
         let at = followed.place(&headers)?;
@@ -49,7 +48,7 @@ async fn put_parts(state: &State, request: &mut Request, name: &str, id: &str) -
         Some(data.swap_remove(at).1)
     };
     edit.attachments = uploads.edits(written, found).await?;
-    let reply = write_put(state, parts.request(), name, &edit).await?;
+    let reply = write_put(parts.request(), name, &edit).await?;
     // A revision of another replica may be known already, and its data with it.
     if edit.history.is_none() {
         uploads.taken();

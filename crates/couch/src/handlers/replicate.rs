@@ -37,7 +37,7 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
         let named = ["replication_id", "id", "_local_id"].iter().find_map(|name| value.get(name)?.as_str());
         let id = match named {
             Some(id) => id.to_owned(),
-            None => Spec::parse(&value).map_err(|error| failure(&error))?.id(state.layer.uuid()),
+            None => Spec::parse(&value).map_err(|error| failure(&error))?.id(state.service.uuid()),
         };
         drop(value);
         drop(body);
@@ -50,7 +50,7 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
     drop(value);
     drop(body);
     let is_continuous = spec.continuous;
-    let job = state.replicator.begin(spec, request.principal.name.clone()).ok_or_else(|| {
+    let job = state.replicator.begin(spec, request.context.principal().name.clone()).ok_or_else(|| {
         let reason = "Too many replications run at once";
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
     })?;

@@ -5,15 +5,14 @@ use std::borrow::Cow;
 use flatbed_http::Reply;
 use flatbed_layer::RevId;
 use flatbed_layer::json::Value;
+use flatbed_service::{Administer, Read};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result, parse_rev};
-use crate::functions::written_by;
 use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, too_many};
 use crate::json_out;
 use crate::reply::ok;
 use crate::request::Request;
-use crate::state::State;
 
 /// Documents that are looked up together.
 const DOCUMENTS_AT_ONCE: usize = 100;
@@ -28,19 +27,14 @@ fn wanted((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)>
 
 /// Looks up what a request names, a part at a time: `each` gets a document's id, what it lacks, and what may be ancestors of
 /// that.
-async fn look_up(
-    state: &State,
-    request: &mut Request,
-    name: &str,
-    mut each: impl FnMut(&str, &[RevId], &[RevId]),
-) -> Result<()> {
+async fn look_up(request: &mut Request, name: &str, mut each: impl FnMut(&str, &[RevId], &[RevId])) -> Result<()> {
     let body = json_body(request).await?;
     let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::invalid_json()) };
     let count = |list: &Value<'_>| if let Value::Array(list) = list { list.len().max(1) } else { 1 };
     if members.iter().map(|(_, list)| count(list)).sum::<usize>() > ENTRIES_MAX {
         return Err(too_many("revisions"));
     }
-    let database = state.layer.reader(name);
+    let database = request.context.database(name, Read)?;
     if members.is_empty() {
         database.exists().await?;
     }
@@ -57,10 +51,10 @@ async fn look_up(
     }
 }
 
-pub(crate) async fn revs_diff(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn revs_diff(mut request: Request, name: &str) -> Result<Reply> {
     let mut out = b"{".to_vec();
     let mut written = 0;
-    look_up(state, &mut request, name, |id, revs, ancestors| {
+    look_up(&mut request, name, |id, revs, ancestors| {
         json_out::comma(written, &mut out);
         written += 1;
         json_out::string(id, &mut out);
@@ -77,10 +71,10 @@ pub(crate) async fn revs_diff(state: &State, mut request: Request, name: &str) -
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-pub(crate) async fn missing_revs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn missing_revs(mut request: Request, name: &str) -> Result<Reply> {
     let mut out = b"{\"missing_revs\":{".to_vec();
     let mut written = 0;
-    look_up(state, &mut request, name, |id, revs, _| {
+    look_up(&mut request, name, |id, revs, _| {
         json_out::comma(written, &mut out);
         written += 1;
         json_out::string(id, &mut out);
@@ -92,18 +86,20 @@ pub(crate) async fn missing_revs(state: &State, mut request: Request, name: &str
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-pub(crate) async fn revs_limit(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let database = written_by(state, &request, name);
+pub(crate) async fn revs_limit(mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
             request.skip_body().await;
-            Ok(Reply::json(StatusCode::OK, database.revs_limit().await?.to_string().into_bytes()))
+            Ok(Reply::json(
+                StatusCode::OK,
+                request.context.database(name, Read)?.revs_limit().await?.to_string().into_bytes(),
+            ))
         }
         Method::PUT => {
             let body = request.read_body().await?;
             let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
             let limit = text.parse().map_err(|_| Failure::bad_request("Rev limit has to be an integer"))?;
-            database.set_revs_limit(limit).await?;
+            request.context.database(name, Administer)?.set_revs_limit(limit).await?;
             Ok(ok(StatusCode::OK))
         }
         _ => {

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{AllDocsQuery, Error as LayerError};
+use flatbed_layer::{AllDocsQuery, Error as LayerError, Reader};
 use flatbed_replicator::{Description, Extent, NODE, REPLICATOR, Spec};
+use flatbed_service::Read;
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -38,7 +39,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
         job.write(NODE, Extent::WHOLE, &mut text);
         rows.push((job.id.clone(), text));
     }
-    for (doc_id, told) in &told_by_others(state).await? {
+    for (doc_id, told) in &told_by_others(&request.context.database(REPLICATOR, Read)?).await? {
         let rev = state.replicator.followed_by(doc_id).map(|followed| followed.rev.to_string());
         // What is told of another revision, or of a document that has ended, is of the past.
         if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
@@ -71,16 +72,17 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
 /// `_scheduler/docs`, and of one document.
 async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
-    let told = told_by_others(state).await?;
+    let database = request.context.database(REPLICATOR, Read)?;
+    let told = told_by_others(&database).await?;
     if let Some(id) = id {
-        let document = state.replicator.reader().get(id, &Default::default()).await?;
+        let document = database.get(id, &Default::default()).await?;
         let mut description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
         return Ok(Reply::json(StatusCode::OK, doc(state, &mut description, &told)));
     }
     let (skip, limit) = window(request)?;
     let mut rows = Vec::new();
     let mut total = 0;
-    let mut walk = state.replicator.reader().all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
+    let mut walk = database.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
     loop {
         let page = match walk.next_page().await {
             Err(LayerError::DatabaseNotFound) => break,
@@ -107,8 +109,7 @@ async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
 /// What the servers tell of the replications that they run, by their documents: the leases' states.
 type Told = HashMap<String, Value<'static>>;
 
-async fn told_by_others(state: &State) -> Result<Told> {
-    let database = state.replicator.reader();
+async fn told_by_others(database: &Reader) -> Result<Told> {
     let mut told = HashMap::new();
     let mut after: Option<String> = None;
     loop {

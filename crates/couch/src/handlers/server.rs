@@ -31,7 +31,7 @@ pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
     out.push(b',');
     member("git_sha", "", &mut out);
     out.push(b',');
-    member("uuid", state.layer.uuid(), &mut out);
+    member("uuid", state.service.uuid(), &mut out);
     out.extend_from_slice(b",\"features\":[\"flatbed\"],\"vendor\":{");
     member("name", "Flatbed", &mut out);
     out.push(b',');
@@ -42,7 +42,7 @@ pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
 
 pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    Ok(state.health.up(&state.layer).await)
+    Ok(state.health.up(&state.service).await)
 }
 
 pub(crate) fn session(state: &State, request: &Request) -> Result<Reply> {
@@ -52,20 +52,20 @@ pub(crate) fn session(state: &State, request: &Request) -> Result<Reply> {
         _ => return Err(Failure::method("GET,HEAD,POST,DELETE")),
     }
     let mut out = b"{\"ok\":true,\"userCtx\":{\"name\":".to_vec();
-    string_or_null(request.principal.name.as_deref(), &mut out);
+    string_or_null(request.context.principal().name.as_deref(), &mut out);
     out.extend_from_slice(b",\"roles\":[");
-    if request.principal.is_admin {
+    if request.context.principal().is_admin {
         string("_admin", &mut out);
     }
     out.extend_from_slice(b"]},\"info\":{\"authentication_handlers\":[\"default\"]");
-    if !state.admins.is_empty() && request.principal.name.is_some() {
+    if !state.admins.is_empty() && request.context.principal().name.is_some() {
         out.extend_from_slice(b",\"authenticated\":\"default\"");
     }
     out.extend_from_slice(b"}}");
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-pub(crate) async fn all_dbs(state: &State, request: &Request) -> Result<Reply> {
+pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
     let query = &request.query;
     let name = |names: &[&str]| -> Result<Option<String>> {
@@ -80,7 +80,7 @@ pub(crate) async fn all_dbs(state: &State, request: &Request) -> Result<Reply> {
         limit: query.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
     };
     let mut out = b"[".to_vec();
-    for (at, name) in state.layer.all_databases(&range).await?.iter().enumerate() {
+    for (at, name) in request.context.server()?.all_databases(&range).await?.iter().enumerate() {
         comma(at, &mut out);
         string(name, &mut out);
     }
@@ -116,7 +116,7 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
 pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
     let mut out = b"[".to_vec();
-    for (at, task) in state.layer.compactions().into_iter().enumerate() {
+    for (at, task) in request.context.server()?.compactions().into_iter().enumerate() {
         json_out::comma(at, &mut out);
         let progress = task.changes_done * 100 / task.total_changes.max(1);
         out.extend_from_slice(b"{\"type\":\"database_compaction\",\"database\":");

@@ -11,6 +11,7 @@ use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Database, LayerOptions, ServerActor};
 use flatbed_replicator::{Replicator, ReplicatorOptions};
+use flatbed_service::Service;
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
 use serde_json::Value;
@@ -149,7 +150,13 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         ..ShellOptions::default()
     });
     let couch = CouchOptions { admins: options.admins, ..CouchOptions::default() };
-    let couch = Couch::new(couch, layer.layer.clone(), shell.clone(), layer.functions.clone(), replicator.clone());
+    let couch = Couch::new(
+        couch,
+        Service::new(layer.layer.clone()),
+        shell.clone(),
+        layer.functions.clone(),
+        replicator.clone(),
+    );
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
     Ok(Bound { server, replicator, layer })
 }

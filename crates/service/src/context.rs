@@ -1,0 +1,126 @@
+//! A request's context.
+
+use std::fmt;
+
+use flatbed_auth::Principal;
+use flatbed_layer::{Layer, Result, User};
+
+use crate::rights::{Denied, Right, Rights};
+use crate::server::ServerAdministration;
+
+/// What the surfaces of a program are given in the place of its layer. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    layer: Layer,
+}
+
+impl Service {
+    /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer.
+    pub fn new(layer: Layer) -> Service {
+        Service { layer }
+    }
+
+    /// The context of a request that `principal` makes.
+    pub fn context(&self, principal: Principal) -> Context {
+        Context { layer: self.layer.clone(), rights: Rights { principal } }
+    }
+
+    /// See [`Layer::uuid`]: anybody may know it.
+    pub fn uuid(&self) -> &str {
+        self.layer.uuid()
+    }
+
+    /// See [`Layer::ping`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ping(&self) -> Result<()> {
+        self.layer.ping().await
+    }
+
+    /// See [`Layer::metrics`]. They name nobody's databases.
+    pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
+        self.layer.metrics()
+    }
+}
+
+/// Who makes a request, and the only way to what they have a right to.
+///
+/// ```compile_fail
+/// # fn handler(context: &flatbed_service::Context) {
+/// // There is no database without a right.
+/// let database = context.database("db");
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # async fn handler(context: &flatbed_service::Context) {
+/// // Who asked to read cannot write.
+/// let database = context.database("db", flatbed_service::Read).unwrap();
+/// database.delete_local("id").await;
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # async fn handler(context: &flatbed_service::Context) {
+/// // Who asked to write documents cannot administer.
+/// let database = context.database("db", flatbed_service::Write).unwrap();
+/// database.set_revs_limit(1).await;
+/// # }
+/// ```
+///
+/// ```no_run
+/// # async fn handler(context: &flatbed_service::Context) {
+/// let database = context.database("db", flatbed_service::Write).unwrap();
+/// database.delete_local("id").await;
+/// let database = context.database("db", flatbed_service::Administer).unwrap();
+/// database.set_revs_limit(1).await;
+/// # }
+/// ```
+pub struct Context {
+    layer: Layer,
+    rights: Rights,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.rights).finish()
+    }
+}
+
+impl Context {
+    /// Who asks.
+    pub fn principal(&self) -> &Principal {
+        &self.rights.principal
+    }
+
+    /// Who asks, as what judges writes sees them.
+    pub fn user(&self) -> User {
+        self.rights.user()
+    }
+
+    /// A database, in a type that can do what `right` allows. Nothing is read here: it may not exist.
+    ///
+    /// # Errors
+    /// [`Denied`]: who asks has not the right.
+    pub fn database<R: Right>(&self, name: &str, right: R) -> std::result::Result<R::Database, Denied> {
+        right.given(&self.rights, &self.layer, name)
+    }
+
+    /// The server.
+    ///
+    /// # Errors
+    /// [`Denied`]: who asks does not administer it.
+    pub fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
+        self.rights.server()?;
+        Ok(ServerAdministration(&self.layer))
+    }
+
+    /// Whether who asks has any right in databases. It is asked before a request is looked at more closely.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn in_databases(&self) -> std::result::Result<(), Denied> {
+        self.rights.database()
+    }
+}

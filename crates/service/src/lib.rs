@@ -1,0 +1,17 @@
+//! What surfaces share above the layer: who makes a request, and what they may do.
+//!
+//! A surface has no [`Layer`](flatbed_layer::Layer). It has a [`Context`] for each request, and is given what it asks for
+//! together with the right that this needs, in a type that can do what the right allows and no more. Nothing here knows
+//! HTTP, and nothing here knows keys.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod context;
+mod database;
+mod rights;
+mod server;
+
+pub use context::{Context, Service};
+pub use database::{Administration, Ownership, Writer};
+pub use rights::{Administer, Denied, Own, Read, Right, Write};
+pub use server::ServerAdministration;

@@ -1,0 +1,35 @@
+//! The server in the hands of one of its administrators.
+
+use flatbed_layer::{CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Layer, NameRange, Result, Seq};
+
+/// What is the server's, for its administrators.
+#[derive(Clone, Copy)]
+pub struct ServerAdministration<'c>(pub(crate) &'c Layer);
+
+impl ServerAdministration<'_> {
+    /// See [`Layer::all_databases`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
+        self.0.all_databases(range).await
+    }
+
+    /// See [`Layer::compactions`].
+    pub fn compactions(&self) -> Vec<CompactionProgress> {
+        self.0.compactions()
+    }
+
+    /// See [`Layer::database_updates`].
+    pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
+        self.0.database_updates(query)
+    }
+
+    /// See [`Layer::newest_database_update`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn newest_database_update(&self) -> Result<Seq> {
+        self.0.newest_database_update().await
+    }
+}
