@@ -96,7 +96,7 @@ async fn dispatch(state: &State, mut request: Request, target: Target) -> Result
 async fn handle(state: &State, mut request: Request, target: Target) -> Result<Reply> {
     let (name, what) = match target {
         Target::Database(name, what) => (name.text, what),
-        // Boxed here and below, but for documents: the future of every request has room for what is not.
+        // Boxed here and below, as documents are by their methods: the future of every request has room for what is not.
         Target::Welcome => return server::welcome(state, &request),
         Target::Up => return Box::pin(server::up(state, &request)).await,
         Target::Session => return server::session(state, &request),
