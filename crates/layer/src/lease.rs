@@ -1,11 +1,6 @@
-//! Leases: something that one process at a time may do, and that another takes over when that one is gone.
-//!
-//! No clock is compared with another's. An owner changes its record from time to time; whoever has seen a record
-//! unchanged for the time agreed on, by its own clock, may take it over, and does so only if it still is unchanged. An
-//! owner that could not change its record for less than that time knows that it may be superseded, and stops.
+//! Where the leases of a database's jobs lie. What they mean: the crate `jobs`.
 
-use std::time::{Duration, Instant};
-
+use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
 use prost::Message;
 
 use crate::database::{Database, Reader};
@@ -17,83 +12,40 @@ use crate::store::proto;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Identifies one process, made anew whenever it starts.
-pub type Owner = [u8; 16];
-
-/// The longest state of a lease: it is written together with others.
-pub const LEASE_STATE_BYTES_MAX: usize = 50_000;
-
 /// Leases of a page.
 const PAGE_LEASES_MAX: usize = 200;
 
-/// A lease as it stands.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Lease {
-    owner: Vec<u8>,
-    beats: u64,
-    /// What its last owner told.
-    pub state: Vec<u8>,
+fn decode(bytes: &[u8]) -> Result<Lease> {
+    let proto::Lease { owner, beats, state } = proto::Lease::decode(bytes)?;
+    Ok(Lease { owner, beats, state })
 }
 
-impl Lease {
-    fn read(bytes: &[u8]) -> Result<Lease> {
-        let proto::Lease { owner, beats, state } = proto::Lease::decode(bytes)?;
-        Ok(Lease { owner, beats, state })
+impl Leases for Database {
+    async fn take(
+        &self,
+        id: &str,
+        owner: &Owner,
+        stale: Option<&Lease>,
+    ) -> std::result::Result<TakenLease, LeaseError> {
+        self.take_lease(id, owner, stale).await.map_err(not_asked)
     }
 
-    /// Whether nothing was done with it between two looks at it: its state is what it was, too.
-    fn is_still(&self, other: &Lease) -> bool {
-        self.owner == other.owner && self.beats == other.beats
-    }
-
-    /// Whether somebody else than `owner` has it.
-    pub fn is_of_another(&self, owner: &Owner) -> bool {
-        !self.owner.is_empty() && self.owner != owner
-    }
-}
-
-/// Until when the owner of a lease may act on it whose last successful [`Database::take_lease`] or
-/// [`Database::hold_lease`] began at `begun`: others wait for `silence_max`, and a third of that is left for clocks that
-/// run apart and for what stops late.
-pub fn valid_until(begun: Instant, silence_max: Duration) -> Instant {
-    begun + silence_max * 2 / 3
-}
-
-/// A lease as one process has seen it, and since when it is so, by that process' clock. Its state is not kept: whenever that
-/// changes, another beat is counted.
-#[derive(Debug, Clone)]
-pub struct Sighting {
-    lease: Lease,
-    since: Instant,
-}
-
-impl Sighting {
-    /// Seen by a read that ended at `now`.
-    pub fn new(lease: Lease, now: Instant) -> Sighting {
-        let lease = Lease { state: Vec::new(), ..lease };
-        Sighting { lease, since: now }
-    }
-
-    /// Seen again.
-    pub fn update(&mut self, lease: Lease, now: Instant) {
-        if !self.lease.is_still(&lease) {
-            *self = Sighting::new(lease, now);
-        }
-    }
-
-    /// The lease, for [`Database::take_lease`], if nothing was heard of its owner for `silence_max`.
-    pub fn stale(&self, now: Instant, silence_max: Duration) -> Option<&Lease> {
-        (now.saturating_duration_since(self.since) >= silence_max).then_some(&self.lease)
+    async fn hold(
+        &self,
+        id: &str,
+        owner: &Owner,
+        state: &[u8],
+        release: bool,
+    ) -> std::result::Result<bool, LeaseError> {
+        self.hold_lease(id, owner, state, release).await.map_err(not_asked)
     }
 }
 
-/// What became of an attempt to take a lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TakenLease {
-    /// It is ours; the state is what the last owner told.
-    Ours(Lease),
-    /// Another has it.
-    Others(Lease),
+fn not_asked(error: Error) -> LeaseError {
+    match error {
+        Error::DatabaseNotFound => LeaseError::Gone,
+        error => LeaseError::Storage(error.into()),
+    }
 }
 
 impl Database {
@@ -152,7 +104,7 @@ impl Operation for Take<'_> {
         let key = instance.keys.lease(self.id);
         let found = trx.get(&key, false).await?;
         let found = match found {
-            Some(bytes) => Lease::read(&bytes)?,
+            Some(bytes) => decode(&bytes)?,
             None => Lease { beats: self.first_beat, ..Lease::default() },
         };
         // An own earlier attempt's commit is seen as ours.
@@ -184,7 +136,7 @@ impl Operation for Hold<'_> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         let key = instance.keys.lease(self.id);
         let found = trx.get(&key, false).await?;
-        let found = found.map(|bytes| Lease::read(&bytes)).transpose()?.unwrap_or_default();
+        let found = found.map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
         if found.owner != self.owner {
             return Ok(attempt.maybe_committed && self.released);
         }
@@ -242,6 +194,6 @@ impl Operation for List<'_> {
         }
         let range = KeyRange { begin, end };
         let rows = trx.get_range(&page_of(&range, PAGE_LEASES_MAX, false), 1, true).await?;
-        rows.iter().map(|row| Ok((instance.keys.lease_id(row.key())?, Lease::read(row.value())?))).collect()
+        rows.iter().map(|row| Ok((instance.keys.lease_id(row.key())?, decode(row.value())?))).collect()
     }
 }

@@ -49,7 +49,6 @@ pub use flatbed_revtree::{Hash, RevId};
 pub use judge::actor::{Actor, Authority, ServerActor, User};
 pub use judge::judgement::{Grant, Judge, Judgement, Room, Rule, Verdict, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
-pub use lease::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, check_local_id};

@@ -6,7 +6,7 @@
 
 mod description;
 mod follow;
-mod job;
+mod replication;
 mod supervisor;
 mod words;
 
@@ -14,14 +14,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flatbed_layer::{Database, Layer, Owner, Reader, ServerActor};
+use flatbed_jobs::{Backoff, Failure, Job, Next, Owner, Run, Status, supervise};
+use flatbed_layer::{Database, Layer, Reader, ServerActor};
 use flatbed_replicate::{Memory, MemoryUsage, Ways};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 pub use crate::description::Description;
 pub use crate::follow::Followed;
-pub use crate::job::{Event, Extent, Job, Origin, Standing};
+pub use crate::replication::{Extent, Origin, Replication};
 pub use flatbed_replicate::{Error, LocalConnect, Outcome, Progress, Spec, Tls, TlsError};
 
 /// The database whose documents ask for replications.
@@ -72,6 +73,12 @@ impl Default for ReplicatorOptions {
     }
 }
 
+/// No pause is longer, as in CouchDB.
+const PAUSE_MAX: Duration = Duration::from_secs(8 * 3_600);
+
+/// How long a replication may take for its last checkpoint when it is told to end: its requests end by themselves before.
+const GRACE: Duration = Duration::from_secs(600);
+
 /// What a job takes of what all jobs of a server share.
 pub(crate) struct Room {
     _job: OwnedSemaphorePermit,
@@ -86,7 +93,7 @@ pub struct Replicator {
     pub(crate) options: ReplicatorOptions,
     pub(crate) ways: Ways,
     /// By their ids, those asked for by `POST /_replicate`.
-    jobs: Mutex<HashMap<String, Arc<Job>>>,
+    jobs: Mutex<HashMap<String, Arc<Replication>>>,
     /// By their documents' ids, those that `_replicator` asks for, whichever server runs them.
     followed: Mutex<HashMap<String, Arc<Followed>>>,
     /// This process, for leases.
@@ -97,13 +104,14 @@ pub struct Replicator {
     filters: Arc<Semaphore>,
     /// Of [`TREES_MAX`].
     pub(crate) trees: Semaphore,
-    pub(crate) closing: watch::Sender<bool>,
+    /// Of what follows `_replicator`.
+    pub(crate) supervisor: Status,
 }
 
 impl Replicator {
-    /// Runs nothing yet. `actor`: on whose behalf what becomes of documents that ask for replications is written. `local` makes connections to the server itself.
+    /// Runs nothing yet. `actor`: on whose behalf what becomes of documents that ask for replications is written. `local`
+    /// makes connections to the server itself.
     pub fn new(layer: Layer, actor: ServerActor, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
-        let closing = watch::Sender::new(false);
         let mut owner = [0; 16];
         if getrandom::fill(&mut owner).is_err() {
             // Without randomness nothing else of the server works either; leases must differ all the same.
@@ -114,7 +122,8 @@ impl Replicator {
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
         let ways = Ways { local, tls: options.tls.clone(), memory: Memory::new(options.memory_bytes) };
-        Arc::new(Replicator { layer, actor, options, ways, jobs, followed, owner, running, filters, trees, closing })
+        let supervisor = Status::new();
+        Arc::new(Replicator { layer, actor, options, ways, jobs, followed, owner, running, filters, trees, supervisor })
     }
 
     /// Begins to work off the `_replicator` database. The task is for [`Replicator::stop`].
@@ -130,6 +139,10 @@ impl Replicator {
     /// The same, to write to.
     fn database(&self) -> Database {
         self.layer.database(REPLICATOR, self.actor.clone())
+    }
+
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff { first: self.options.first_pause, max: PAUSE_MAX }
     }
 
     fn followed_map(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {
@@ -149,12 +162,12 @@ impl Replicator {
     fn follow(self: &Arc<Self>, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
         self.followed_map().insert(followed.id.clone(), followed.clone());
         let replicator = self.clone();
-        tokio::spawn(async move { followed.run(&replicator, before).await });
+        tokio::spawn(followed.run(replicator, before));
     }
 
     fn unfollow(&self, id: &str) {
         if let Some(followed) = self.followed_map().remove(id) {
-            followed.job.stop();
+            followed.job.status.stop();
         }
     }
 
@@ -163,15 +176,15 @@ impl Replicator {
         self.followed_map().retain(|id, followed| {
             let is_kept = ids.contains(id);
             if !is_kept {
-                followed.job.stop();
+                followed.job.status.stop();
             }
             is_kept
         });
     }
 
     /// All jobs that run here or are tried again here.
-    pub fn here(&self) -> Vec<Arc<Job>> {
-        let of_documents = self.followed().into_iter().filter(|followed| *followed.is_ours.borrow());
+    pub fn here(&self) -> Vec<Arc<Replication>> {
+        let of_documents = self.followed().into_iter().filter(|followed| followed.is_ours());
         let mut jobs: Vec<_> = of_documents.map(|followed| followed.job.clone()).chain(self.all()).collect();
         jobs.sort_by(|a, b| a.id.cmp(&b.id));
         jobs
@@ -179,10 +192,10 @@ impl Replicator {
 
     /// Ends all replications, each after a checkpoint.
     pub async fn stop(&self, supervisor: JoinHandle<()>) {
-        self.closing.send_replace(true);
+        self.supervisor.stop();
         let jobs = self.all();
         for job in &jobs {
-            job.stop();
+            job.status.stop();
         }
         let ended = async {
             let _ = supervisor.await;
@@ -200,12 +213,12 @@ impl Replicator {
         self.ways.memory.usage()
     }
 
-    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Arc<Job>>> {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Arc<Replication>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The jobs of `POST /_replicate`, in the order of their ids.
-    pub(crate) fn all(&self) -> Vec<Arc<Job>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Replication>> {
         let mut jobs: Vec<_> = self.jobs().values().cloned().collect();
         jobs.sort_by(|a, b| a.id.cmp(&b.id));
         jobs
@@ -220,19 +233,22 @@ impl Replicator {
     }
 
     /// The job for a replication: the one that runs already, or a new one. `None`: there is no room for one more.
-    pub fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Option<Arc<Job>> {
+    pub fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Option<Arc<Replication>> {
         let id = spec.job_id(self.layer.uuid());
         let mut jobs = self.jobs();
-        if let Some(job) = jobs.get(&id).filter(|job| !job.has_ended()) {
+        if let Some(job) = jobs.get(&id).filter(|job| !job.status.has_ended()) {
             return Some(job.clone());
         }
         let room = self.room(spec.filter_bytes())?;
-        let job = Job::new(id.clone(), &spec, user, None);
+        let job = Replication::new(id.clone(), &spec, user, None);
         jobs.insert(id.clone(), job.clone());
         drop(jobs);
         let (replicator, running) = (self.clone(), job.clone());
         tokio::spawn(async move {
-            running.run(&Arc::new(spec), &replicator).await;
+            let asked = Asked { job: running.clone(), spec: Arc::new(spec), replicator: replicator.clone() };
+            supervise(&asked, &replicator.backoff(), None).await;
+            running.status.end();
+            drop(asked);
             drop(room);
             let mut jobs = replicator.jobs();
             // Its successor may have begun.
@@ -247,8 +263,51 @@ impl Replicator {
     pub async fn cancel(&self, id: &str) -> Option<String> {
         let found = self.jobs().values().find(|job| job.id == id || job.id.split('+').next() == Some(id)).cloned();
         let job = found?;
-        job.stop();
+        job.status.stop();
         let _ = job.ended().await;
         Some(job.id.clone())
+    }
+}
+
+/// A replication of `POST /_replicate`: once, or for a continuous one until it is stopped.
+struct Asked {
+    job: Arc<Replication>,
+    spec: Arc<Spec>,
+    replicator: Arc<Replicator>,
+}
+
+impl Job for Asked {
+    fn kind(&self) -> &'static str {
+        "replication"
+    }
+
+    fn id(&self) -> &str {
+        &self.job.id
+    }
+
+    fn status(&self) -> &Status {
+        &self.job.status
+    }
+
+    async fn run(&self, run: Run) -> Result<Next, Failure> {
+        let done = self.job.run_once(&self.spec, &self.replicator, run).await;
+        let failed = done.as_ref().err().map(ToString::to_string);
+        *self.job.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        match failed {
+            None => Ok(Next::Done),
+            Some(reason) if self.spec.continuous => Err(Failure::Failed(reason)),
+            Some(reason) => {
+                self.job.note_failure(&reason);
+                Ok(Next::Done)
+            }
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        GRACE
+    }
+
+    fn log_failure(&self, reason: &str) {
+        self.job.log_failure(reason);
     }
 }

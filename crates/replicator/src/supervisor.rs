@@ -2,14 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
 use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, Wait};
 use flatbed_replicate::Progress;
+use tokio::time::Instant;
 
 use crate::description::Description;
 use crate::follow::Followed;
-use crate::job::{Job, Origin};
+use crate::replication::{Origin, Replication};
 use crate::{REPLICATOR, Replicator};
 
 /// After an error, and before a database is read that was deleted and made again.
@@ -17,21 +19,34 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs until the server stops.
 pub(crate) async fn run(replicator: Arc<Replicator>) {
-    let mut closing = replicator.closing.subscribe();
-    loop {
-        tokio::select! {
-            () = follow(&replicator) => {}
-            () = watch_leases(&replicator) => {}
-            () = async { drop(closing.wait_for(|closing| *closing).await) } => break,
-        }
-        let closed = async { drop(closing.wait_for(|closing| *closing).await) };
-        if tokio::time::timeout(PAUSE, closed).await.is_ok() {
-            break;
-        }
-    }
+    supervise(&Supervisor(replicator.clone()), &Backoff { first: PAUSE, max: PAUSE }, None).await;
     for followed in replicator.followed() {
-        followed.job.stop();
-        let _ = followed.job.ended().await;
+        followed.job.status.stop();
+        followed.job.status.ended().await;
+    }
+}
+
+struct Supervisor(Arc<Replicator>);
+
+impl Job for Supervisor {
+    fn kind(&self) -> &'static str {
+        "supervisor"
+    }
+
+    fn id(&self) -> &str {
+        REPLICATOR
+    }
+
+    fn status(&self) -> &Status {
+        &self.0.supervisor
+    }
+
+    async fn run(&self, _: Run) -> Result<Next, Failure> {
+        tokio::select! {
+            () = follow(&self.0) => Ok(Next::Again(PAUSE)),
+            () = watch_leases(&self.0) => Ok(Next::Again(PAUSE)),
+            () = self.0.supervisor.stopped() => Ok(Next::Done),
+        }
     }
 }
 
@@ -48,7 +63,7 @@ async fn watch_leases(replicator: &Arc<Replicator>) {
 
 async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<()> {
     let waiting = replicator.followed().into_iter();
-    let waiting = waiting.filter(|followed| !*followed.is_ours.borrow() && !followed.job.has_ended());
+    let waiting = waiting.filter(|followed| !followed.is_ours() && !followed.job.status.has_ended());
     let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|followed| (followed.id.clone(), followed)).collect();
     if waiting.is_empty() {
         return Ok(());
@@ -61,12 +76,12 @@ async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<(
         after = Some(last.clone());
         for (id, found) in page {
             if let Some(followed) = waiting.remove(&id) {
-                followed.note_lease(replicator, Some(found), now);
+                followed.claim.note(Some(found), now);
             }
         }
     }
     for followed in waiting.into_values() {
-        followed.note_lease(replicator, None, Instant::now());
+        followed.claim.note(None, Instant::now());
     }
     Ok(())
 }
@@ -130,9 +145,9 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
         match description.spec() {
             Ok(spec) => {
                 let origin = Origin { database: REPLICATOR, doc_id: row.id.clone() };
-                let job = Job::new(spec.job_id(replicator.layer.uuid()), &spec, None, Some(origin));
+                let job = Replication::new(spec.job_id(replicator.layer.uuid()), &spec, None, Some(origin));
                 let Description { id, rev, .. } = description;
-                replicator.follow(Followed::new(id, rev, spec.filter_bytes(), job), before);
+                replicator.follow(Followed::new(replicator, id, rev, spec.filter_bytes(), job), before);
             }
             Err(error) => {
                 let noted = description.note(&database, None, 0, &Progress::default(), &Err(error)).await;

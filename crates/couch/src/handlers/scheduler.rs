@@ -133,7 +133,7 @@ fn doc(state: &State, description: &mut Description, told: &Told) -> Vec<u8> {
     if description.end().is_none() {
         let followed = state.replicator.followed_by(&description.id);
         if let Some(followed) = &followed
-            && *followed.is_ours.borrow()
+            && followed.is_ours()
         {
             followed.job.write_doc(NODE, Extent::WHOLE, &mut out);
             return out;

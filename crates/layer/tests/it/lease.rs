@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{Store, create, soon};
-use flatbed_layer::{Database, Error, LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
+use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
+use flatbed_layer::{Database, Error};
+use tokio::time::Instant;
 
 /// In milliseconds of the test's time.
 const SILENCE_MAX: u64 = 1_000;

@@ -1,67 +1,14 @@
-//! One replication that this server runs: again after failures, with its history.
+//! One replication that this server runs, and what is shown of it.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use flatbed_replicate::{Control, Error, Fence, Outcome, Progress, Spec, replicate, time};
-use tokio::sync::watch;
+use flatbed_jobs::{HISTORY_MAX, Run, Standing, Status};
+use flatbed_replicate::{Control, Error, Outcome, Progress, Spec, replicate, time};
 
 use crate::Replicator;
 use crate::words::{member, string_or_null};
-
-/// Events that a job remembers, as in CouchDB.
-const HISTORY_MAX: usize = 20;
-
-/// Errors are told up to this length: they stand in a lease's state.
-const REASON_CHARACTERS_MAX: usize = 500;
-
-/// No pause is longer, as in CouchDB.
-const PAUSE_MAX: Duration = Duration::from_secs(8 * 3_600);
-
-/// A job that runs this long is well again.
-const HEALTHY: Duration = Duration::from_secs(120);
-
-/// Something that happened to a job.
-#[derive(Debug, Clone)]
-pub struct Event {
-    at: u64,
-    kind: &'static str,
-    reason: Option<String>,
-}
-
-/// How a job stands.
-#[derive(Debug, Clone, Default)]
-pub struct Standing {
-    /// Newest first.
-    pub history: VecDeque<Event>,
-    /// Failures since it last went well.
-    pub error_count: u32,
-    /// The last error, since when nothing went well.
-    pub error: Option<String>,
-    /// Whether it works at this moment.
-    pub is_running: bool,
-    /// When an event was last noted, in seconds of Unix time.
-    pub updated_at: u64,
-}
-
-impl Standing {
-    /// CouchDB's word for it.
-    pub fn state(&self) -> &'static str {
-        match (&self.error, self.is_running) {
-            (_, true) => "running",
-            (Some(_), false) => "crashing",
-            (None, false) => "pending",
-        }
-    }
-
-    pub(crate) fn note(&mut self, kind: &'static str, reason: Option<String>) {
-        self.updated_at = time::now();
-        self.history.push_front(Event { at: self.updated_at, kind, reason });
-        self.history.truncate(HISTORY_MAX);
-    }
-}
 
 /// How much is written of a job.
 #[derive(Debug, Clone, Copy)]
@@ -95,10 +42,8 @@ pub struct Origin {
     pub doc_id: String,
 }
 
-type Ended = Option<Result<Outcome, Error>>;
-
 /// A replication.
-pub struct Job {
+pub struct Replication {
     /// As CouchDB makes it of what is replicated.
     pub id: String,
     /// Without credentials, as it is shown.
@@ -112,18 +57,16 @@ pub struct Job {
     pub origin: Option<Origin>,
     /// In seconds of Unix time.
     pub started_at: u64,
-    standing: Mutex<Standing>,
+    pub(crate) status: Status,
     progress: Mutex<Arc<Progress>>,
-    stop: watch::Sender<bool>,
-    ended: watch::Sender<Ended>,
+    /// Of the last run, where somebody waits for it.
+    pub(crate) outcome: Mutex<Option<Result<Outcome, Error>>>,
 }
 
-impl Job {
+impl Replication {
     /// The specification itself is not kept: whoever runs the job has it, as it may be long.
-    pub(crate) fn new(id: String, spec: &Spec, user: Option<String>, origin: Option<Origin>) -> Arc<Job> {
-        let mut standing = Standing::default();
-        standing.note("added", None);
-        Arc::new(Job {
+    pub(crate) fn new(id: String, spec: &Spec, user: Option<String>, origin: Option<Origin>) -> Arc<Replication> {
+        Arc::new(Replication {
             id,
             source: spec.source.to_string(),
             target: spec.target.to_string(),
@@ -132,16 +75,15 @@ impl Job {
             user,
             origin,
             started_at: time::now(),
-            standing: Mutex::new(standing),
+            status: Status::new(),
             progress: Mutex::default(),
-            stop: watch::Sender::new(false),
-            ended: watch::Sender::new(None),
+            outcome: Mutex::default(),
         })
     }
 
     /// How it stands.
     pub fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.standing()
     }
 
     /// Whether it works at this moment.
@@ -154,119 +96,33 @@ impl Job {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn stopped(&self) -> watch::Receiver<bool> {
-        self.stop.subscribe()
-    }
-
-    /// Failures that were counted elsewhere.
-    pub(crate) fn restore(&self, error_count: u32) {
-        let mut standing = self.standing();
-        standing.error_count = standing.error_count.max(error_count);
-    }
-
-    /// Its run was dropped where it stood, since another server runs it now.
-    pub(crate) fn dropped(&self) {
-        self.standing().is_running = false;
-    }
-
-    /// Nothing more comes of this job here.
-    pub(crate) fn end(&self) {
-        self.ended.send_if_modified(|ended| {
-            let is_first = ended.is_none();
-            if is_first {
-                *ended = Some(Err(Error::Superseded));
-            }
-            is_first
-        });
-    }
-
-    /// Tells the job to end.
-    pub(crate) fn stop(&self) {
-        self.stop.send_replace(true);
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.borrow().is_some()
-    }
-
-    /// Waits for the end: what came of it. A job that was dropped in the middle counts as superseded.
+    /// Waits for the end: what came of it. One that was dropped in the middle counts as superseded.
     pub async fn ended(&self) -> Result<Outcome, Error> {
-        let mut ended = self.ended.subscribe();
-        match ended.wait_for(Option::is_some).await {
-            Ok(ended) => ended.clone().unwrap_or(Err(Error::Superseded)),
-            Err(_) => Err(Error::Superseded),
-        }
+        self.status.ended().await;
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        outcome.unwrap_or(Err(Error::Superseded))
     }
 
-    /// Runs it: once, or for a continuous one until it is stopped.
-    pub(crate) async fn run(&self, spec: &Arc<Spec>, replicator: &Replicator) {
-        loop {
-            let done = self.run_once(spec, replicator, None).await;
-            let failed = done.is_err();
-            if !failed || !self.continuous {
-                self.ended.send_replace(Some(done));
-                return;
-            }
-            if !self.pause(replicator).await {
-                self.ended.send_replace(Some(done));
-                return;
-            }
-        }
-    }
-
-    /// One run, with its events.
-    pub(crate) async fn run_once(
-        &self,
-        spec: &Arc<Spec>,
-        replicator: &Replicator,
-        fence: Option<Fence>,
-    ) -> Result<Outcome, Error> {
+    /// One run. That it began and went well is noted, and failures are left to whoever asked for it.
+    pub(crate) async fn run_once(&self, spec: &Arc<Spec>, replicator: &Replicator, run: Run) -> Result<Outcome, Error> {
         let progress = Arc::new(Progress::default());
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress.clone();
-        {
-            let mut standing = self.standing();
-            standing.is_running = true;
-            standing.note("started", None);
-        }
-        let started = Instant::now();
-        let control = Control { progress, stop: self.stop.subscribe(), fence };
+        self.status.begin();
+        let control = Control { progress, stop: run.stop, fence: run.fence };
         let done = replicate(spec, replicator.layer.uuid(), &replicator.ways, control).await;
-        let mut standing = self.standing();
-        standing.is_running = false;
-        if started.elapsed() >= HEALTHY {
-            standing.error_count = 0;
-        }
-        match &done {
-            Ok(_) => {
-                standing.error_count = 0;
-                standing.error = None;
-                standing.note("stopped", None);
-            }
-            Err(error) => {
-                drop(standing);
-                self.note_failure(&error.to_string());
-            }
+        if done.is_ok() {
+            self.status.succeed();
         }
         done
     }
 
-    /// Notes that it went wrong: the next pause is longer.
+    /// Notes that it went wrong.
     pub(crate) fn note_failure(&self, reason: &str) {
-        let reason: String = reason.chars().take(REASON_CHARACTERS_MAX).collect();
-        tracing::warn!(replication = self.id, error = reason, "a replication failed");
-        let mut standing = self.standing();
-        standing.error_count = standing.error_count.saturating_add(1);
-        standing.error = Some(reason.clone());
-        standing.note("crashed", Some(reason));
+        self.log_failure(&self.status.fail(reason));
     }
 
-    /// Waits before the next try; false: the job is stopped.
-    pub(crate) async fn pause(&self, replicator: &Replicator) -> bool {
-        let doublings = self.standing().error_count.saturating_sub(1).min(10);
-        let pause = (replicator.options.first_pause * 2_u32.pow(doublings)).min(PAUSE_MAX);
-        let mut stop = self.stop.subscribe();
-        let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
-        tokio::time::timeout(pause, stopped).await.is_err()
+    pub(crate) fn log_failure(&self, reason: &str) {
+        tracing::warn!(replication = self.id, error = reason, "a replication failed");
     }
 
     /// The job as `_scheduler/jobs` shows it.
