@@ -124,8 +124,9 @@ fn named(file: &str, code: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
     assert!(!code.contains("super::"), "{file}: paths begin at the crate");
     let mut named = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
-        // Not the end of another name.
-        if !code[..at].ends_with(|sign: char| sign.is_alphanumeric() || "_$:".contains(sign)) {
+        // Not the end of another name, nor whom something is visible to.
+        let before = &code[..at];
+        if !before.ends_with(|sign: char| sign.is_alphanumeric() || "_$:".contains(sign)) && !before.ends_with("(in ") {
             let mut paths = Vec::new();
             expand(String::new(), &code[at + "crate::".len()..], &mut paths);
             for path in paths {
@@ -178,6 +179,7 @@ fn paths_are_read_from_code_alone() {
     assert_eq!(named("// crate::b::B\nlet x = (\"\\\"crate::b\", '\"', 'x'); /* crate::b */"), "");
     assert_eq!(named("#[cfg(test)]\nmod tests { fn f() { crate::b::B } }\nuse crate::a::two::T;"), "a/two");
     assert_eq!(named("#[cfg(test)]\nuse crate::b::B;\nmycrate::b::f();"), "");
+    assert_eq!(named("pub(in crate::a) fn f() {}"), "");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! in a transaction of its own.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
+mod background;
 pub mod check;
 mod database;
 mod document;
@@ -67,7 +68,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 17] = [
+    let table: [(&str, &[&str]); 18] = [
         ("error", &[]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
@@ -79,8 +80,9 @@ fn folders_know_only_those_below_them() {
         ("read", &["error", "store", "instance", "layer", "document"]),
         ("judge", &["error", "store", "instance", "document", "read"]),
         ("feed", &["error", "metrics", "store", "instance", "layer", "document", "read"]),
-        ("write", &["error", "store", "instance", "layer", "document", "index", "read", "judge"]),
-        ("sweeper", &["error", "store", "layer", "document", "feed"]),
+        ("background", &["layer"]),
+        ("write", &["background", "error", "store", "instance", "layer", "document", "index", "read", "judge"]),
+        ("sweeper", &["background", "error", "store", "layer", "document", "feed"]),
         ("database", &["error", "store", "layer", "document", "read", "feed", "write"]),
         ("lease", &["error", "store", "layer", "database"]),
         ("check", &["error", "store", "instance", "layer", "document", "index", "read", "database"]),

@@ -1,8 +1,9 @@
 //! Removes, from time to time, what no operation needs any more: broken uploads, marks of operations, old events.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::background;
 use crate::document::staging::{self, BROKEN_AFTER};
 use crate::error::Result;
 use crate::feed::updates;
@@ -16,23 +17,15 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// Sweeps from time to time for as long as the layer lives.
 pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
-    let weak: Weak<Inner> = Arc::downgrade(inner);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(SWEEP_EVERY).await;
-            let Some(inner) = weak.upgrade() else { return };
-            if inner.is_closing() {
-                return;
-            }
-            if let Err(error) = staging::sweep(&inner, inner.options.uploads_broken_after).await {
-                tracing::warn!(%error, "broken uploads could not be swept");
-            }
-            if let Err(error) = sweep_marks(&inner, BROKEN_AFTER).await {
-                tracing::warn!(%error, "marks of operations could not be swept");
-            }
-            if let Err(error) = updates::sweep(&inner, BROKEN_AFTER).await {
-                tracing::warn!(%error, "creations and deletions of databases could not be swept");
-            }
+    background::start(inner, "sweeper", SWEEP_EVERY, |inner| async move {
+        if let Err(error) = staging::sweep(&inner, inner.options.uploads_broken_after).await {
+            tracing::warn!(%error, "broken uploads could not be swept");
+        }
+        if let Err(error) = sweep_marks(&inner, BROKEN_AFTER).await {
+            tracing::warn!(%error, "marks of operations could not be swept");
+        }
+        if let Err(error) = updates::sweep(&inner, BROKEN_AFTER).await {
+            tracing::warn!(%error, "creations and deletions of databases could not be swept");
         }
     });
 }

@@ -5,13 +5,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_revtree::{RevId, Tree};
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
+use crate::background;
 use crate::document::attachments;
 use crate::document::body::begin_read;
 use crate::document::release;
@@ -390,17 +391,9 @@ impl Compact<'_> {
 
 /// Looks from time to time which databases should be compacted, for as long as the layer lives.
 pub(crate) fn start_watching(inner: &Arc<Inner>) {
-    let weak: Weak<Inner> = Arc::downgrade(inner);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let Some(inner) = weak.upgrade() else { return };
-            if inner.is_closing() {
-                return;
-            }
-            if let Err(error) = look(&inner).await {
-                tracing::warn!(%error, "it could not be found out what to compact");
-            }
+    background::start(inner, "compactor", LOOK_EVERY, |inner| async move {
+        if let Err(error) = look(&inner).await {
+            tracing::warn!(%error, "it could not be found out what to compact");
         }
     });
 }
