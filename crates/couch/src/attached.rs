@@ -1,7 +1,6 @@
 //! Attachments in documents: as they come in JSON, and as documents go out with them.
 
 use std::io::{BufRead, ErrorKind, Read};
-use std::time::Instant;
 
 use std::collections::HashSet;
 
@@ -9,8 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_http::{CHUNK_BYTES, Sender};
 use flatbed_layer::json::Value;
-use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Upload, Uploaded};
-use flatbed_service::Writer;
+use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Uploaded};
+use flatbed_service::Uploads;
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result, parse_rev};
@@ -101,105 +100,47 @@ pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>
     Ok(list)
 }
 
-/// Data that is uploaded for edits. When this is dropped, what no document has taken is removed.
-pub(crate) struct Uploads {
-    database: Writer,
-    staged: Vec<Uploaded>,
-    /// When what is staged was last renewed, or began to come.
-    renewed_at: Instant,
-}
-
-impl Uploads {
-    pub(crate) fn new(database: &Writer) -> Uploads {
-        Uploads { database: database.clone(), staged: Vec::new(), renewed_at: Instant::now() }
-    }
-
-    /// More of the request has come: what came before is kept for as long as it goes on. A body that does not go on ends
-    /// after `BODY_IDLE_MAX`, and what was uploaded is removed with it.
-    pub(crate) async fn renew(&mut self) -> Result<()> {
-        if self.renewed_at.elapsed() > self.database.renew_uploads_every() {
-            self.database.renew_uploads(&self.staged).await?;
-            self.renewed_at = Instant::now();
-        }
-        Ok(())
-    }
-
-    /// Begins an upload; [`Uploads::finish`] follows.
-    pub(crate) async fn begin(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        Ok(self.database.upload(content_type, is_gzip).await?)
-    }
-
-    /// The data of an upload is complete.
-    pub(crate) async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
-        let data = upload.finish().await?;
-        self.staged.push(data.clone());
-        self.renew().await?;
-        Ok(data)
-    }
-
-    /// All of it is known to be in documents: there is nothing to look after.
-    pub(crate) fn taken(mut self) {
-        self.staged.clear();
-    }
-
-    /// Uploads what is inline, and makes the edit's list. What follows was uploaded by the caller.
-    pub(crate) async fn edits(
-        &mut self,
-        written: Vec<Written<'_>>,
-        mut followed: impl FnMut(&str) -> Option<Uploaded>,
-    ) -> Result<Vec<(String, AttachmentEdit)>> {
-        let mut edits = Vec::with_capacity(written.len());
-        for Written { name, content_type, revpos, digest, length, is_gzip, source } in written {
-            let edit = match source {
-                Source::Stub => AttachmentEdit::Stub { revpos },
-                Source::Inline(text) => {
-                    let data = Box::pin(self.inline(&name, &content_type, is_gzip, &text)).await?;
-                    AttachmentEdit::Data { content_type, revpos, data }
-                }
-                Source::Follows => {
-                    let missing = || Failure::bad_request(format!("The data of attachment {name} does not follow"));
-                    let data = followed(&name).ok_or_else(missing)?;
-                    check(&name, &data, digest.as_deref(), length)?;
-                    AttachmentEdit::Data { content_type, revpos, data }
-                }
-            };
-            edits.push((name, edit));
-        }
-        Ok(edits)
-    }
-
-    async fn inline(&mut self, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
-        let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
-        // Some write base64 in lines.
-        let clean: String;
-        let text = if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
-            clean = text.split_ascii_whitespace().collect();
-            &clean
-        } else {
-            text
-        };
-        let mut upload = self.begin(kind, is_gzip).await?;
-        for piece in text.as_bytes().chunks(BASE64_PIECE) {
-            upload.write(&BASE64.decode(piece).map_err(|_| invalid())?).await?;
-        }
-        self.finish(upload).await
-    }
-}
-
-impl Drop for Uploads {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let staged = std::mem::take(&mut self.staged);
-        if staged.is_empty() {
-            return;
-        }
-        let database = self.database.clone();
-        runtime.spawn(async move {
-            for data in staged {
-                database.discard(&data).await;
+/// Uploads what is inline, and makes the edit's list. What follows was uploaded by the caller.
+pub(crate) async fn attachment_edits(
+    uploads: &mut Uploads,
+    written: Vec<Written<'_>>,
+    mut followed: impl FnMut(&str) -> Option<Uploaded>,
+) -> Result<Vec<(String, AttachmentEdit)>> {
+    let mut edits = Vec::with_capacity(written.len());
+    for Written { name, content_type, revpos, digest, length, is_gzip, source } in written {
+        let edit = match source {
+            Source::Stub => AttachmentEdit::Stub { revpos },
+            Source::Inline(text) => {
+                let data = Box::pin(inline(uploads, &name, &content_type, is_gzip, &text)).await?;
+                AttachmentEdit::Data { content_type, revpos, data }
             }
-        });
+            Source::Follows => {
+                let missing = || Failure::bad_request(format!("The data of attachment {name} does not follow"));
+                let data = followed(&name).ok_or_else(missing)?;
+                check(&name, &data, digest.as_deref(), length)?;
+                AttachmentEdit::Data { content_type, revpos, data }
+            }
+        };
+        edits.push((name, edit));
     }
+    Ok(edits)
+}
+
+async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
+    let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
+    // Some write base64 in lines.
+    let clean: String;
+    let text = if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
+        clean = text.split_ascii_whitespace().collect();
+        &clean
+    } else {
+        text
+    };
+    let mut upload = uploads.begin(kind, is_gzip).await?;
+    for piece in text.as_bytes().chunks(BASE64_PIECE) {
+        upload.write(&BASE64.decode(piece).map_err(|_| invalid())?).await?;
+    }
+    Ok(uploads.finish(upload).await?)
 }
 
 /// CouchDB's answer to data that has another digest than was said.

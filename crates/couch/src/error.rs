@@ -2,8 +2,9 @@
 
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
+use flatbed_javascript::Error as FunctionError;
 use flatbed_layer::{Error as LayerError, NotJudged, Refusal, RevId};
-use flatbed_service::Denied;
+use flatbed_service::{Denied, SelectorError};
 use hyper::StatusCode;
 
 /// FoundationDB's `transaction_too_large`.
@@ -83,6 +84,38 @@ impl From<Denied> for Failure {
             Denied::Server => "You are not a server admin.",
             Denied::Database => "You are not authorized to access this db.",
         })
+    }
+}
+
+impl From<FunctionError> for Failure {
+    fn from(error: FunctionError) -> Failure {
+        let reason = error.to_string();
+        let internal = |word| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, word, reason.clone());
+        match error {
+            FunctionError::Forbidden(reason) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            FunctionError::Unauthorized(reason) => Failure::unauthorized(&reason),
+            FunctionError::Missing => Failure::not_found(reason),
+            FunctionError::Compilation(_) => internal("compilation_error"),
+            FunctionError::Thrown { .. } => internal("unknown_error"),
+            FunctionError::TimedOut(_) => internal("timeout"),
+            FunctionError::OutOfResources => internal("os_process_error"),
+            FunctionError::Busy | FunctionError::Refused => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
+        }
+    }
+}
+
+impl From<SelectorError> for Failure {
+    fn from(error: SelectorError) -> Self {
+        let reason = error.to_string();
+        match error {
+            SelectorError::Invalid(_) | SelectorError::Exhausted(_) => Failure::bad_request(reason),
+            SelectorError::Busy => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
+            SelectorError::BrokenOff(_) => {
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", reason)
+            }
+        }
     }
 }
 

@@ -9,11 +9,9 @@
 mod attached;
 mod auth;
 mod error;
-mod functions;
 mod handlers;
 mod health;
 mod ids;
-mod json_out;
 mod metrics;
 mod multipart;
 mod path;
@@ -21,14 +19,15 @@ mod query;
 mod related;
 mod reply;
 mod request;
+mod request_object;
 mod route;
 mod router;
-mod selecting;
 mod shared_row;
 mod state;
 mod uploading;
 
-pub use functions::Functions;
+use flatbed_service::json_out;
+
 pub use health::StorageHealth;
 pub use metrics::FiguresElsewhere;
 pub use path::Path;

@@ -7,14 +7,13 @@ use flatbed_auth::PasswordHash;
 use flatbed_http::Shell;
 use flatbed_javascript::Runner;
 use flatbed_replicator::Replicator;
-use flatbed_service::Service;
+use flatbed_service::{Selectors, Service};
 
 use crate::auth::Admins;
 use crate::health::StorageHealth;
 use crate::ids::Uuids;
 use crate::metrics::{Feeds, FiguresElsewhere};
 use crate::route::Route;
-use crate::selecting::Selectors;
 
 /// How the surface is set up.
 #[derive(Debug, Clone)]

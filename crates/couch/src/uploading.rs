@@ -4,8 +4,8 @@ use bytes::Bytes;
 use flatbed_http::multipart::Parts;
 use flatbed_http::{Arriving, FREE_BYTES, UploadRoom};
 use flatbed_layer::{Upload, Uploaded, is_compressible};
+use flatbed_service::Uploads;
 
-use crate::attached::Uploads;
 use crate::error::Result;
 use crate::request::Request;
 
@@ -48,7 +48,7 @@ impl Uploading {
                 (upload, None)
             }
         };
-        uploads.finish(upload).await
+        Ok(uploads.finish(upload).await?)
     }
 }
 

@@ -10,12 +10,12 @@ use std::{
 };
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
-use flatbed_couch::{Couch, CouchOptions, Functions};
+use flatbed_couch::{Couch, CouchOptions};
 use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
-use flatbed_service::Service;
+use flatbed_service::{Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{

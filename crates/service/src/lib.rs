@@ -8,10 +8,17 @@
 
 mod context;
 mod database;
+mod functions;
+pub mod json_out;
 mod rights;
+mod selecting;
 mod server;
+mod uploads;
 
 pub use context::{Context, Service};
 pub use database::{Administration, Ownership, Writer};
+pub use functions::{Functions, SECURITY_DEFAULT, user_context};
 pub use rights::{Administer, Denied, Own, Read, Right, Write};
+pub use selecting::{Row, Selecting, SelectorError, Selectors};
 pub use server::ServerAdministration;
+pub use uploads::Uploads;

@@ -3,10 +3,10 @@
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AttachmentEdit, AttachmentReader, Edit, Error as LayerError, GetOptions, Reader, RevId};
-use flatbed_service::{Read, Write, Writer};
+use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::{DEFAULT_TYPE, Plain, Uploads, check_name, wrong_digest};
+use crate::attached::{DEFAULT_TYPE, Plain, check_name, wrong_digest};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::document::named_rev;
 use crate::json_out;

@@ -3,10 +3,10 @@
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Edit, Error as LayerError, Updated};
-use flatbed_service::{Write, Writer};
+use flatbed_service::{Uploads, Write, Writer};
 use hyper::{Method, StatusCode};
 
-use crate::attached::Uploads;
+use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
 use crate::handlers::local::{self, LOCAL};
@@ -91,7 +91,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     for doc in docs {
         let (mut edit, written): (Edit<'_>, _) = edit_from(doc, None, new_edits)?;
         if !written.is_empty() {
-            edit.attachments = uploads.edits(written, |_| None).await?;
+            edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
         }
         if edit.id.is_empty() {
             edit.id = state.uuids.next()?.into();

@@ -11,7 +11,7 @@ use flatbed_layer::json::Value;
 use flatbed_layer::{
     ChangeRow, ChangesPage, ChangesQuery, Documents, Extras, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
 };
-use flatbed_service::Read;
+use flatbed_service::{Read, Selecting};
 use hyper::{Method, header};
 use tokio::time::Instant;
 
@@ -23,7 +23,6 @@ use crate::json_out;
 use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
-use crate::selecting::Selecting;
 use crate::shared_row::{self, Form};
 use crate::state::State;
 use filtered::{Came, Filtered, Function};

@@ -2,10 +2,10 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::{CreateOptions, DatabaseInfo};
-use flatbed_service::{Own, Read, Write};
+use flatbed_service::{Own, Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::Uploads;
+use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
 use crate::handlers::local::LOCAL;
@@ -123,7 +123,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
     let database = request.context.database(name, Write)?;
     let mut uploads = Uploads::new(&database);
-    edit.attachments = uploads.edits(written, |_| None).await?;
+    edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
     }

@@ -5,10 +5,10 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
 };
-use flatbed_service::{Read, Write, Writer};
+use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::{self, Show, Uploads, Written};
+use crate::attached::{self, Show, Written, attachment_edits};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::local::LOCAL;
 use crate::handlers::open_revs::{self, Form, Shown};
@@ -255,7 +255,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
     name_parent(&request, &mut edit)?;
     let mut uploads = Uploads::new(&request.context.database(name, Write)?);
-    edit.attachments = uploads.edits(written, |_| None).await?;
+    edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     let reply = write_put(&request, name, &edit).await?;
     if edit.history.is_none() {
         uploads.taken();

@@ -3,11 +3,10 @@
 use flatbed_http::Reply;
 use flatbed_layer::RevId;
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_service::{Administer, Read};
+use flatbed_service::{Administer, Read, SECURITY_DEFAULT};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::functions::SECURITY_DEFAULT;
 use crate::handlers::bulk::{json_body, object};
 use crate::json_out;
 use crate::reply::ok;

@@ -6,10 +6,10 @@ use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{AttachmentEdit, Edit, GetOptions, Reader, Uploaded};
-use flatbed_service::Write;
+use flatbed_service::{Uploads, Write};
 use hyper::{StatusCode, header};
 
-use crate::attached::{DEFAULT_TYPE, Uploads, check_name};
+use crate::attached::{DEFAULT_TYPE, attachment_edits, check_name};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::document::{edit_of_client, name_parent, write_one};
 use crate::multipart::is_kind;
@@ -50,7 +50,7 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
             let (mut edit, written) = edit_of_client(&document.bytes, id)?;
             name_parent(parts.request(), &mut edit)?;
             let kept = written.into_iter().filter(|attachment| !form.has_file(&attachment.name)).collect();
-            edit.attachments = uploads.edits(kept, |_| None).await?;
+            edit.attachments = attachment_edits(&mut uploads, kept, |_| None).await?;
             edit
         }
         (None, Some(rev)) => {

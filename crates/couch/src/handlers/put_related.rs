@@ -5,10 +5,10 @@ use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
 use flatbed_http::multipart::{MultipartError, PartHeaders};
 use flatbed_layer::Uploaded;
-use flatbed_service::Write;
+use flatbed_service::{Uploads, Write};
 use hyper::StatusCode;
 
-use crate::attached::{Source, Uploads, Written};
+use crate::attached::{Source, Written, attachment_edits};
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, name_parent, write_put};
 use crate::multipart::is_kind;
@@ -47,7 +47,7 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
         let at = data.iter().position(|(found, _)| found == name)?;
         Some(data.swap_remove(at).1)
     };
-    edit.attachments = uploads.edits(written, found).await?;
+    edit.attachments = attachment_edits(&mut uploads, written, found).await?;
     let reply = write_put(parts.request(), name, &edit).await?;
     // A revision of another replica may be known already, and its data with it.
     if edit.history.is_none() {

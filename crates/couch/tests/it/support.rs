@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_auth::PasswordHash;
-use flatbed_couch::{Couch, CouchOptions, Functions};
+use flatbed_couch::{Couch, CouchOptions};
 use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Database, LayerOptions, ServerActor};
 use flatbed_replicator::{Replicator, ReplicatorOptions};
-use flatbed_service::Service;
+use flatbed_service::{Functions, Service};
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
 use serde_json::Value;

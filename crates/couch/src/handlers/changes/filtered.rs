@@ -12,13 +12,13 @@ use flatbed_layer::{
     ChangeRow, Changes, ChangesPage, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Reader, RowKind,
     Seq, TailRow,
 };
+use flatbed_service::{SECURITY_DEFAULT, Selecting};
 use tokio::task::JoinHandle;
 
 use crate::error::{Failure, Result};
-use crate::functions;
 use crate::json_out;
 use crate::request::Request;
-use crate::selecting::Selecting;
+use crate::request_object::request_object;
 use crate::state::State;
 
 /// Documents that a function is given at once, and bytes of them (one document may pass it).
@@ -93,14 +93,14 @@ impl Function {
             error => error.into(),
         })?;
         let security = database.security().await?;
-        let security = security.as_deref().unwrap_or(functions::SECURITY_DEFAULT);
+        let security = security.as_deref().unwrap_or(SECURITY_DEFAULT);
         Ok(Some(Function {
             runner: state.functions.clone(),
             design,
             caller,
             name: function.to_owned(),
             kind,
-            request: functions::request(request, database.name(), security).into(),
+            request: request_object(request, database.name(), security).into(),
             database: database.clone(),
             all_leaves,
         }))
@@ -321,7 +321,7 @@ impl Filtered {
                     }
                 } else {
                     let selecting = selecting.clone();
-                    self.filtering = Some(tokio::spawn(async move { selecting.pass(rows).await.map(Passed::Shared) }));
+                    self.filtering = Some(tokio::spawn(async move { Ok(Passed::Shared(selecting.pass(rows).await?)) }));
                 }
             } else {
                 return Ok(Came::Shared(rows));

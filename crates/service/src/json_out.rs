@@ -5,12 +5,12 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_layer::{Attachment, Document, RevId};
 
 /// A string with its quotes.
-pub(crate) fn string(text: &str, out: &mut Vec<u8>) {
+pub fn string(text: &str, out: &mut Vec<u8>) {
     flatbed_layer::json::write_string(text, out);
 }
 
 /// A string, or `null`.
-pub(crate) fn string_or_null(text: Option<&str>, out: &mut Vec<u8>) {
+pub fn string_or_null(text: Option<&str>, out: &mut Vec<u8>) {
     match text {
         Some(text) => string(text, out),
         None => out.extend_from_slice(b"null"),
@@ -18,14 +18,14 @@ pub(crate) fn string_or_null(text: Option<&str>, out: &mut Vec<u8>) {
 }
 
 /// `"name":"text"`
-pub(crate) fn member(name: &str, text: &str, out: &mut Vec<u8>) {
+pub fn member(name: &str, text: &str, out: &mut Vec<u8>) {
     string(name, out);
     out.push(b':');
     string(text, out);
 }
 
 /// A revision id with quotes. Its text has no need of escapes but for foreign ids, which get them.
-pub(crate) fn rev(rev: &RevId, out: &mut Vec<u8>) {
+pub fn rev(rev: &RevId, out: &mut Vec<u8>) {
     match rev.hash() {
         flatbed_layer::Hash::Md5(_) => {
             out.push(b'"');
@@ -37,7 +37,7 @@ pub(crate) fn rev(rev: &RevId, out: &mut Vec<u8>) {
 }
 
 /// A list of revision ids.
-pub(crate) fn revs(revisions: &[RevId], out: &mut Vec<u8>) {
+pub fn revs(revisions: &[RevId], out: &mut Vec<u8>) {
     out.push(b'[');
     for (at, revision) in revisions.iter().enumerate() {
         comma(at, out);
@@ -46,12 +46,13 @@ pub(crate) fn revs(revisions: &[RevId], out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-pub(crate) fn number(value: u64, out: &mut Vec<u8>) {
+/// A number.
+pub fn number(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(value.to_string().as_bytes());
 }
 
 /// A document as CouchDB writes it: `_id`, `_rev`, `_deleted`, the body, what was asked for, stubs of attachments.
-pub(crate) fn document(document: &Document, out: &mut Vec<u8>) {
+pub fn document(document: &Document, out: &mut Vec<u8>) {
     open_document(document, out);
     if !document.attachments.is_empty() {
         out.extend_from_slice(b",\"_attachments\":{");
@@ -65,7 +66,7 @@ pub(crate) fn document(document: &Document, out: &mut Vec<u8>) {
 }
 
 /// `"name":{"content_type":...,"revpos":...,"digest":...,"length":...,"stub":true}`; `place`: `stub` or `follows`.
-pub(crate) fn attachment(attachment: &Attachment, place: &str, with_encoding: bool, out: &mut Vec<u8>) {
+pub fn attachment(attachment: &Attachment, place: &str, with_encoding: bool, out: &mut Vec<u8>) {
     attachment_head(attachment, out);
     out.extend_from_slice(b",\"length\":");
     number(attachment.length, out);
@@ -80,7 +81,7 @@ pub(crate) fn attachment(attachment: &Attachment, place: &str, with_encoding: bo
 }
 
 /// An attachment's name and what is told of it up to its length, left open.
-pub(crate) fn attachment_head(attachment: &Attachment, out: &mut Vec<u8>) {
+pub fn attachment_head(attachment: &Attachment, out: &mut Vec<u8>) {
     string(&attachment.name, out);
     out.extend_from_slice(b":{");
     member("content_type", &attachment.content_type, out);
@@ -91,7 +92,7 @@ pub(crate) fn attachment_head(attachment: &Attachment, out: &mut Vec<u8>) {
 }
 
 /// CouchDB's digest of an attachment.
-pub(crate) fn digest(attachment: &Attachment) -> String {
+pub fn digest(attachment: &Attachment) -> String {
     format!("md5-{}", BASE64.encode(attachment.md5))
 }
 
@@ -104,7 +105,7 @@ fn open_document(document: &Document, out: &mut Vec<u8>) {
 }
 
 /// What stands before a document's body.
-pub(crate) fn begin_document(document: &Document, out: &mut Vec<u8>) {
+pub fn begin_document(document: &Document, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"_id\":");
     string(&document.id, out);
     out.extend_from_slice(b",\"_rev\":");
@@ -118,7 +119,7 @@ pub(crate) fn begin_document(document: &Document, out: &mut Vec<u8>) {
 }
 
 /// What stands behind a document's body up to its attachments, left open.
-pub(crate) fn go_on_with_document(document: &Document, with_revisions: bool, out: &mut Vec<u8>) {
+pub fn go_on_with_document(document: &Document, with_revisions: bool, out: &mut Vec<u8>) {
     if let Some(revisions) = document.revisions.as_ref().filter(|_| with_revisions) {
         out.extend_from_slice(b",\"_revisions\":{\"start\":");
         number(revisions.first().map_or(0, RevId::generation), out);
@@ -155,14 +156,15 @@ pub(crate) fn go_on_with_document(document: &Document, with_revisions: bool, out
     }
 }
 
-pub(crate) fn comma(at: usize, out: &mut Vec<u8>) {
+/// A comma, but before the first.
+pub fn comma(at: usize, out: &mut Vec<u8>) {
     if at > 0 {
         out.push(b',');
     }
 }
 
 /// `{"ok":true,"id":...,"rev":...}`
-pub(crate) fn written(id: &str, revision: &RevId, out: &mut Vec<u8>) {
+pub fn written(id: &str, revision: &RevId, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"ok\":true,\"id\":");
     string(id, out);
     out.extend_from_slice(b",\"rev\":");

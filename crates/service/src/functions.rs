@@ -1,4 +1,4 @@
-//! What functions of design documents are told of requests, and how their failures are answered.
+//! Functions of design documents: what they are told, and writes judged by them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,19 +8,14 @@ use flatbed_layer::{
     Attachment, AttachmentEdit, Document, Edit, Judge, Judgement, NotJudged, Refusal, RevId, Room, Rule, User, Verdict,
     Writing, json,
 };
-use hyper::StatusCode;
-use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 
-use crate::error::Failure;
 use crate::json_out;
-use crate::query::decode;
-use crate::request::Request;
 
 /// What `_security` is where nobody has set it: administrators only.
-pub(crate) const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
+pub const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
 
 /// Who asks, as JSON text: `userCtx`.
-fn user_context(user: &User, database: &str) -> String {
+pub fn user_context(user: &User, database: &str) -> String {
     let mut out = b"{\"db\":".to_vec();
     json_out::string(database, &mut out);
     out.extend_from_slice(b",\"name\":");
@@ -32,48 +27,6 @@ fn user_context(user: &User, database: &str) -> String {
     }
     out.extend_from_slice(b"]}");
     text(out)
-}
-
-/// The request as JSON text: what of CouchDB's request object is known here. Credentials are nobody's business.
-pub(crate) fn request(request: &Request, database: &str, security: &[u8]) -> String {
-    let mut out = b"{\"id\":null,".to_vec();
-    json_out::member("method", request.method.as_str(), &mut out);
-    let raw = request.uri.path_and_query().map_or("/", |path| path.as_str());
-    out.push(b',');
-    json_out::member("raw_path", raw, &mut out);
-    let parts = request.uri.path().split('/').filter(|part| !part.is_empty());
-    let parts: Vec<String> = parts.filter_map(|part| decode(part).ok()).collect();
-    for name in ["requested_path", "path"] {
-        out.push(b',');
-        json_out::string(name, &mut out);
-        out.extend_from_slice(b":[");
-        for (at, part) in parts.iter().enumerate() {
-            json_out::comma(at, &mut out);
-            json_out::string(part, &mut out);
-        }
-        out.push(b']');
-    }
-    out.extend_from_slice(b",\"query\":");
-    members(request.query.pairs(), &mut out);
-    out.extend_from_slice(b",\"headers\":");
-    let secret = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE];
-    let told = request.headers.iter().filter(|(name, _)| !secret.contains(name));
-    members(told.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))), &mut out);
-    out.extend_from_slice(b",\"form\":{},\"cookie\":{},\"userCtx\":");
-    out.extend_from_slice(user_context(&request.context.user(), database).as_bytes());
-    out.extend_from_slice(b",\"secObj\":");
-    out.extend_from_slice(security);
-    out.push(b'}');
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-fn members<'t>(pairs: impl Iterator<Item = (&'t str, &'t str)>, out: &mut Vec<u8>) {
-    out.push(b'{');
-    for (at, (name, text)) in pairs.enumerate() {
-        json_out::comma(at, out);
-        json_out::member(name, text, out);
-    }
-    out.push(b'}');
 }
 
 /// Judges writes by the functions of design documents.
@@ -211,23 +164,4 @@ fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
     }
     out.push(b'}');
     text(out)
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        let reason = error.to_string();
-        let internal = |word| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, word, reason.clone());
-        match error {
-            Error::Forbidden(reason) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
-            Error::Unauthorized(reason) => Failure::unauthorized(&reason),
-            Error::Missing => Failure::not_found(reason),
-            Error::Compilation(_) => internal("compilation_error"),
-            Error::Thrown { .. } => internal("unknown_error"),
-            Error::TimedOut(_) => internal("timeout"),
-            Error::OutOfResources => internal("os_process_error"),
-            Error::Busy | Error::Refused => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
-            }
-        }
-    }
 }

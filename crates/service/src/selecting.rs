@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, RowKind, TailDocument, TailRow};
 use flatbed_mango::{Exhausted, InvalidSelector, Selector};
-use hyper::StatusCode;
 use tokio::sync::Semaphore;
 
-use crate::error::{Failure, Result};
 use crate::json_out;
 
 /// Selectors that are compiled at once.
@@ -27,16 +25,44 @@ const MATCHED_AT_ONCE: usize = 2;
 /// A page takes long beyond so many bytes, times the selector's weight: some milliseconds.
 const SHORT_WORK: usize = 500_000;
 
+/// Why a selector is not compiled, or not matched.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectorError {
+    /// It is none, or beyond its bounds.
+    #[error("{}", invalid(.0))]
+    Invalid(InvalidSelector),
+    /// Many are being compiled.
+    #[error("Too many selectors are being compiled")]
+    Busy,
+    /// A document is too much for it, or nobody waits any more.
+    #[error(transparent)]
+    Exhausted(Exhausted),
+    /// The work ended before its end.
+    #[error("{0}")]
+    BrokenOff(String),
+}
+
+type Result<T> = std::result::Result<T, SelectorError>;
+
+fn invalid(error: &InvalidSelector) -> String {
+    match error {
+        InvalidSelector::NotAnObject => "Selector error: expected a JSON object".to_owned(),
+        error => error.to_string(),
+    }
+}
+
 /// What selectors are compiled and matched with. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Selectors {
+pub struct Selectors {
     room: Arc<Semaphore>,
     compiling: Arc<Semaphore>,
     matching: Arc<Semaphore>,
 }
 
 impl Selectors {
-    pub(crate) fn new() -> Selectors {
+    /// None is compiled or matched yet.
+    #[allow(clippy::new_without_default, reason = "it is made once")]
+    pub fn new() -> Selectors {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         let (room, compiling) = (semaphore(COMPILING_MAX), semaphore(COMPILED_AT_ONCE));
         Selectors { room, compiling, matching: semaphore(MATCHED_AT_ONCE) }
@@ -45,20 +71,13 @@ impl Selectors {
     /// Compiles a selector.
     ///
     /// # Errors
-    /// 400 for one that is not a selector, or is beyond its bounds; 503 where many are being compiled.
-    pub(crate) async fn compile(&self, selector: Value<'static>) -> Result<Selecting> {
-        let refused = |error| match error {
-            InvalidSelector::NotAnObject => Failure::bad_request("Selector error: expected a JSON object"),
-            error => Failure::bad_request(error.to_string()),
-        };
+    /// [`SelectorError`], all but [`SelectorError::Exhausted`].
+    pub async fn compile(&self, selector: Value<'static>) -> Result<Selecting> {
         // What goes on without its request must not hold more than this.
-        Selector::measure(&selector).map_err(refused)?;
-        let _room = self.room.try_acquire().map_err(|_| {
-            let reason = "Too many selectors are being compiled";
-            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
-        })?;
+        Selector::measure(&selector).map_err(SelectorError::Invalid)?;
+        let _room = self.room.try_acquire().map_err(|_| SelectorError::Busy)?;
         let compiled = apart(&self.compiling, move |stop| Selector::new_unless(&selector, stop)).await?;
-        let selector = Arc::new(compiled.map_err(refused)?);
+        let selector = Arc::new(compiled.map_err(SelectorError::Invalid)?);
         Ok(Selecting { selector, selectors: self.clone() })
     }
 }
@@ -74,20 +93,19 @@ async fn apart<T: Send + 'static>(
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let failed = |what: String| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", what);
-    let permit = permits.clone().acquire_owned().await.map_err(|error| failed(error.to_string()))?;
+    let permit = permits.clone().acquire_owned().await.map_err(|error| SelectorError::BrokenOff(error.to_string()))?;
     let abandoned = Arc::new(AtomicBool::new(false));
     let _abandon = Abandon(abandoned.clone());
     let done = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         work(&|| abandoned.load(Ordering::Relaxed))
     });
-    done.await.map_err(|_| failed("a selector was not matched to its end".to_owned()))
+    done.await.map_err(|_| SelectorError::BrokenOff("a selector was not matched to its end".to_owned()))
 }
 
 /// A feed's selector.
 #[derive(Debug, Clone)]
-pub(crate) struct Selecting {
+pub struct Selecting {
     selector: Arc<Selector>,
     selectors: Selectors,
 }
@@ -96,8 +114,8 @@ impl Selecting {
     /// The rows whose documents are selected.
     ///
     /// # Errors
-    /// 400 where a document is too much for the selector.
-    pub(crate) async fn pass<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+    /// [`SelectorError::Exhausted`], [`SelectorError::BrokenOff`].
+    pub async fn pass<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
         if self.is_short(&rows) {
             return self.pass_now(rows);
         }
@@ -106,19 +124,22 @@ impl Selecting {
     }
 
     /// As [`Selecting::pass`], where that is short.
-    pub(crate) fn pass_now<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+    ///
+    /// # Errors
+    /// [`SelectorError::Exhausted`].
+    pub fn pass_now<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
         pass(&self.selector, rows, &|| false)
     }
 
     /// Whether it takes some milliseconds at most.
-    pub(crate) fn is_short<R: Row>(&self, rows: &[R]) -> bool {
+    pub fn is_short<R: Row>(&self, rows: &[R]) -> bool {
         let bytes: usize = rows.iter().filter_map(Row::document).map(|document| document.body.len() + 100).sum();
         bytes.saturating_mul(self.selector.weight()) <= SHORT_WORK
     }
 }
 
 /// What a selector lets through, or does not.
-pub(crate) trait Row: Send + 'static {
+pub trait Row: Send + 'static {
     /// The document that is asked about.
     fn document(&self) -> Option<&Document>;
 
@@ -164,7 +185,7 @@ fn pass<R: Row>(selector: &Selector, rows: Vec<R>, stop: &dyn Fn() -> bool) -> R
         json_out::document(document, &mut text);
         let Ok(value) = json::parse(&text, &Limits::default()) else { continue };
         let selected = if stop() { Err(Exhausted::Stopped) } else { selector.matches_unless(&value, stop) };
-        if selected.map_err(|error| Failure::bad_request(error.to_string()))? {
+        if selected.map_err(SelectorError::Exhausted)? {
             passed.push(row);
         }
     }

@@ -1,0 +1,75 @@
+//! Data of attachments that is uploaded before the documents that it is for are written.
+
+use std::time::Instant;
+
+use flatbed_layer::{Result, Upload, Uploaded};
+
+use crate::database::Writer;
+
+/// Data that is uploaded for edits. When this is dropped, what no document has taken is removed.
+pub struct Uploads {
+    database: Writer,
+    staged: Vec<Uploaded>,
+    /// When what is staged was last renewed, or began to come.
+    renewed_at: Instant,
+}
+
+impl Uploads {
+    /// None yet.
+    pub fn new(database: &Writer) -> Uploads {
+        Uploads { database: database.clone(), staged: Vec::new(), renewed_at: Instant::now() }
+    }
+
+    /// More of the request has come: what came before is kept for as long as it goes on. A body that does not go on ends
+    /// after `BODY_IDLE_MAX`, and what was uploaded is removed with it.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn renew(&mut self) -> Result<()> {
+        if self.renewed_at.elapsed() > self.database.renew_uploads_every() {
+            self.database.renew_uploads(&self.staged).await?;
+            self.renewed_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Begins an upload; [`Uploads::finish`] follows.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn begin(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
+        self.database.upload(content_type, is_gzip).await
+    }
+
+    /// The data of an upload is complete.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
+        let data = upload.finish().await?;
+        self.staged.push(data.clone());
+        self.renew().await?;
+        Ok(data)
+    }
+
+    /// All of it is known to be in documents: there is nothing to look after.
+    pub fn taken(mut self) {
+        self.staged.clear();
+    }
+}
+
+impl Drop for Uploads {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let staged = std::mem::take(&mut self.staged);
+        if staged.is_empty() {
+            return;
+        }
+        let database = self.database.clone();
+        runtime.spawn(async move {
+            for data in staged {
+                database.discard(&data).await;
+            }
+        });
+    }
+}
