@@ -1,5 +1,6 @@
 //! JSON text, strictly as RFC 8259 has it, with what CouchDB keeps: the order of names, and numbers as written.
 
+mod compose;
 mod number;
 mod parse;
 mod scan;
@@ -8,6 +9,8 @@ mod write;
 
 use std::borrow::Cow;
 
+pub use crate::json_name as name;
+pub use compose::{Array, Literal, Name, Object, write_number};
 pub(crate) use number::float_of;
 pub use parse::{
     DEPTH_MAX, DEPTH_MAX_LIMIT, Limits, NUMBER_BYTES_MAX, ParseError, ParseErrorKind, parse, parse_unique,
