@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::{Limits, Value, parse_unique, write, write_string};
+use flatbed_flatten::json::{Limits, Object, Value, parse_unique};
 use http_body_util::BodyExt;
 use hyper::{Method, header};
 use tokio::sync::mpsc;
@@ -165,10 +165,11 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
         text.extend_from_slice(value);
         text.push(b',');
     }
-    text.extend_from_slice(b"\"_attachments\":{");
+    text.extend_from_slice(b"\"_attachments\":");
+    let mut written = Object::new(&mut text);
     let mut parts = Vec::new();
     let mut heads = Vec::new();
-    for (at, (name, stub)) in attachments.iter().enumerate() {
+    for (name, stub) in &attachments {
         if stub.len() > STUB_BYTES_MAX {
             return None;
         }
@@ -178,24 +179,22 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
             _ => return None,
         };
         let content_type = stub.get("content_type").and_then(Value::as_str).unwrap_or("application/octet-stream");
-        text.extend_from_slice(if at > 0 { b"," } else { b"" });
-        write_string(name, &mut text);
-        text.extend_from_slice(b":{\"content_type\":");
-        write_string(content_type, &mut text);
+        let mut attachment = written.object(name.as_str());
+        attachment.string("content_type", content_type);
         for member in ["revpos", "digest"] {
             // The digest of what is stored compressed is not that of what is sent.
             if let Some(value) = stub.get(member).filter(|_| member == "revpos" || stub.get("encoding").is_none()) {
-                text.extend_from_slice(format!(",\"{member}\":").as_bytes());
-                write(value, &mut text);
+                attachment.value(member, value);
             }
         }
         let path = name.split('/').map(encode_segment).collect::<Vec<_>>().join("/");
         if is_base64 {
-            text.extend_from_slice(b",\"data\":\"");
-            parts.push((std::mem::take(&mut text), path, length));
-            text.extend_from_slice(b"\"}");
+            let text = attachment.place("data");
+            text.push(b'"');
+            parts.push((std::mem::take(text), path, length));
+            text.push(b'"');
         } else {
-            text.extend_from_slice(format!(",\"length\":{length},\"follows\":true}}").as_bytes());
+            attachment.number("length", length).bool("follows", true);
             let clean = |text: &str| text.replace(['"', '\\', '\r', '\n'], "_");
             let head = format!(
                 "\r\n--{boundary}\r\nContent-Disposition: attachment; filename=\"{}\"\r\nContent-Type: {}\r\n\
@@ -206,7 +205,8 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
             heads.push((head.into_bytes(), path, length));
         }
     }
-    text.extend_from_slice(b"}}");
+    written.end();
+    text.push(b'}');
     if is_base64 {
         return Some(Message { kind: "application/json".to_owned(), parts, tail: text, is_base64 });
     }

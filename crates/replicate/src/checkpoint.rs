@@ -1,6 +1,6 @@
 //! Replication logs: where a replication stands, kept on both sides in CouchDB's form.
 
-use flatbed_flatten::json::{Limits, Value, parse, write, write_string};
+use flatbed_flatten::json::{Limits, Object, Value, parse, write};
 
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -143,58 +143,38 @@ impl Session {
     /// Members `session_id`, `source_last_seq`, `replication_id_version` and `history`, without braces: what logs and
     /// answers have in common.
     pub(crate) fn members(&self, through: &[u8], stats: &Stats) -> Vec<u8> {
-        let mut out = b"\"session_id\":".to_vec();
-        write_string(&self.id, &mut out);
-        out.extend_from_slice(b",\"source_last_seq\":");
-        out.extend_from_slice(through);
-        out.extend_from_slice(format!(",\"replication_id_version\":{ID_VERSION},\"history\":[").as_bytes());
-        self.write_entry(through, stats, &mut out);
-        for entry in &self.history {
-            out.push(b',');
-            out.extend_from_slice(&entry.text);
-        }
-        out.push(b']');
-        out
+        Object::members_text(|log| self.write_members(through, stats, log))
     }
 
-    fn write_entry(&self, through: &[u8], stats: &Stats, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"session_id\":");
-        write_string(&self.id, out);
-        for (name, time) in [("start_time", self.start_time), ("end_time", time::now())] {
-            out.extend_from_slice(format!(",\"{name}\":\"{}\"", time::http(time)).as_bytes());
+    fn write_members(&self, through: &[u8], stats: &Stats, object: &mut Object<'_>) {
+        object.string("session_id", &self.id).raw("source_last_seq", through);
+        object.number("replication_id_version", ID_VERSION.into());
+        let mut history = object.array("history");
+        self.write_entry(through, stats, &mut history.object());
+        for entry in &self.history {
+            history.raw(&entry.text);
         }
-        for (name, seq) in
-            [("start_last_seq", self.start_seq.as_slice()), ("end_last_seq", through), ("recorded_seq", through)]
-        {
-            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
-            out.extend_from_slice(seq);
-        }
-        let counts = format!(
-            ",\"missing_checked\":{},\"missing_found\":{},\"docs_read\":{},\"docs_written\":{},\
-             \"doc_write_failures\":{},\"bulk_get_docs\":{},\"bulk_get_attempts\":{}}}",
-            stats.missing_checked,
-            stats.missing_found,
-            stats.docs_read,
-            stats.docs_written,
-            stats.doc_write_failures,
-            stats.bulk_get_docs,
-            stats.bulk_get_attempts
-        );
-        out.extend_from_slice(counts.as_bytes());
+    }
+
+    fn write_entry(&self, through: &[u8], stats: &Stats, entry: &mut Object<'_>) {
+        entry.string("session_id", &self.id);
+        entry.string("start_time", &time::http(self.start_time)).string("end_time", &time::http(time::now()));
+        entry.raw("start_last_seq", &self.start_seq).raw("end_last_seq", through).raw("recorded_seq", through);
+        entry.number("missing_checked", stats.missing_checked).number("missing_found", stats.missing_found);
+        entry.number("docs_read", stats.docs_read).number("docs_written", stats.docs_written);
+        entry.number("doc_write_failures", stats.doc_write_failures);
+        entry.number("bulk_get_docs", stats.bulk_get_docs).number("bulk_get_attempts", stats.bulk_get_attempts);
     }
 
     /// The log to be written over the one of revision `rev`.
     pub(crate) fn log(&self, id: &str, rev: Option<&str>, through: &[u8], stats: &Stats) -> Vec<u8> {
-        let mut out = b"{\"_id\":".to_vec();
-        write_string(&format!("_local/{id}"), &mut out);
-        if let Some(rev) = rev.filter(|rev| !rev.is_empty()) {
-            out.extend_from_slice(b",\"_rev\":");
-            write_string(rev, &mut out);
-        }
-        out.push(b',');
-        out.extend_from_slice(&self.members(through, stats));
-        out.push(b'}');
-        out
+        Object::text(|log| {
+            log.string("_id", &format!("_local/{id}"));
+            if let Some(rev) = rev.filter(|rev| !rev.is_empty()) {
+                log.string("_rev", rev);
+            }
+            self.write_members(through, stats, log);
+        })
     }
 }
 

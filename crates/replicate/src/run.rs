@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{Object, Value};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use hyper::Method;
@@ -338,11 +338,15 @@ impl Reader {
             None => {}
             Some(Filter::Ids(ids)) => {
                 path.push_str("&filter=_doc_ids");
-                posted = Some([b"{\"doc_ids\":", ids.as_slice(), b"}"].concat());
+                posted = Some(Object::text(|body| {
+                    body.raw("doc_ids", ids);
+                }));
             }
             Some(Filter::Selector(selector)) => {
                 path.push_str("&filter=_selector");
-                posted = Some([b"{\"selector\":", selector.as_slice(), b"}"].concat());
+                posted = Some(Object::text(|body| {
+                    body.raw("selector", selector);
+                }));
             }
             Some(Filter::Function(name, parameters)) => {
                 path.push_str(&format!("&filter={}", encode_segment(name)));

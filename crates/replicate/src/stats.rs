@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use flatbed_flatten::json::Object;
+
 /// Counts of one session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -107,26 +109,21 @@ impl Progress {
         change(&mut self.seqs.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The members of `info` in `_scheduler/jobs`, without braces.
-    pub fn info(&self) -> String {
+    /// Writes the members of `info` in `_scheduler/jobs`.
+    pub fn write_info(&self, info: &mut Object<'_>) {
         let stats = self.stats();
         let seqs = self.seqs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let or_null = |seq: &str| if seq.is_empty() { "null".to_owned() } else { seq.to_owned() };
-        format!(
-            "\"revisions_checked\":{},\"missing_revisions_found\":{},\"docs_read\":{},\"docs_written\":{},\
-             \"changes_pending\":{},\"doc_write_failures\":{},\"bulk_get_docs\":{},\"bulk_get_attempts\":{},\
-             \"checkpointed_source_seq\":{},\"source_seq\":{},\"through_seq\":{}",
-            stats.missing_checked,
-            stats.missing_found,
-            stats.docs_read,
-            stats.docs_written,
-            self.pending.load(Ordering::Relaxed),
-            stats.doc_write_failures,
-            stats.bulk_get_docs,
-            stats.bulk_get_attempts,
-            or_null(&seqs.checkpointed),
-            or_null(&seqs.source),
-            or_null(&seqs.through),
-        )
+        info.number("revisions_checked", stats.missing_checked).number("missing_revisions_found", stats.missing_found);
+        info.number("docs_read", stats.docs_read).number("docs_written", stats.docs_written);
+        info.number("changes_pending", self.pending.load(Ordering::Relaxed));
+        info.number("doc_write_failures", stats.doc_write_failures);
+        info.number("bulk_get_docs", stats.bulk_get_docs).number("bulk_get_attempts", stats.bulk_get_attempts);
+        for (name, seq) in [
+            ("checkpointed_source_seq", &seqs.checkpointed),
+            ("source_seq", &seqs.source),
+            ("through_seq", &seqs.through),
+        ] {
+            info.raw(name, if seq.is_empty() { b"null" } else { seq.as_bytes() });
+        }
     }
 }

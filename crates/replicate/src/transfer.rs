@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_client::encode_segment;
 use flatbed_client::split::Splitter;
-use flatbed_flatten::json::{Limits, Value, parse, write_string};
+use flatbed_flatten::json::{Array, Limits, Object, Value, name, parse};
 use hyper::Method;
 
 use crate::asked::{Asked, is_ancestry_of};
@@ -113,22 +113,11 @@ impl Transfer {
         for change in changes {
             asked.entry(&change.id).or_default().extend(change.revs.iter().map(String::as_str));
         }
-        let mut body = b"{".to_vec();
-        for (at, (id, revs)) in asked.iter().enumerate() {
-            if at > 0 {
-                body.push(b',');
+        let body = Object::text(|body| {
+            for (id, revs) in &asked {
+                body.array(&***id).strings(revs.iter().copied());
             }
-            write_string(id, &mut body);
-            body.extend_from_slice(b":[");
-            for (at, rev) in revs.iter().enumerate() {
-                if at > 0 {
-                    body.push(b',');
-                }
-                write_string(rev, &mut body);
-            }
-            body.push(b']');
-        }
-        body.push(b'}');
+        });
         let checked = asked.values().map(BTreeSet::len).sum();
         let mut share = Share::new(room);
         share.set(body.len()).await.map_err(|error| self.target.no_room(error))?;
@@ -226,9 +215,10 @@ impl Transfer {
             self.lacks_bulk_get.store(true, Ordering::Relaxed);
         }
         for (id, rev) in wanted {
-            let mut list = Vec::new();
-            write_string(rev, &mut list);
-            let list = encode_segment(&format!("[{}]", String::from_utf8_lossy(&list)));
+            let list = Array::text(|revs| {
+                revs.string(rev);
+            });
+            let list = encode_segment(&String::from_utf8_lossy(&list));
             let attachments = if with_attachments { "&attachments=true" } else { "" };
             let path = format!("{}?revs=true&latest=true&open_revs={list}{attachments}", Peer::document_path(id));
             let answer = self.source.send_once(Method::GET, &path, None).await?;
@@ -254,15 +244,12 @@ impl Transfer {
 
     /// `None`: the source does not know `_bulk_get`.
     async fn bulk_get(&self, wanted: &[Wanted], with_attachments: bool, room: &Arc<Room>) -> Result<Option<Answer>> {
-        let mut body = b"{\"docs\":[".to_vec();
-        for (at, (id, rev)) in wanted.iter().enumerate() {
-            body.extend_from_slice(if at > 0 { b",{\"id\":" } else { b"{\"id\":" });
-            write_string(id, &mut body);
-            body.extend_from_slice(b",\"rev\":");
-            write_string(rev, &mut body);
-            body.push(b'}');
-        }
-        body.extend_from_slice(b"]}");
+        let body = Object::text(|body| {
+            let mut docs = body.array("docs");
+            for (id, rev) in wanted {
+                docs.object().string(name!("id"), id).string(name!("rev"), rev);
+            }
+        });
         let attachments = if with_attachments { "&attachments=true" } else { "" };
         let path = format!("/_bulk_get?revs=true&latest=true{attachments}");
         let answer = self.source.send_once(Method::POST, &path, Some(body.into())).await?;
@@ -393,14 +380,12 @@ impl Transfer {
             if part.is_empty() {
                 continue;
             }
-            let mut body = b"{\"new_edits\":false,\"docs\":[".to_vec();
-            for (at, doc) in part.iter().enumerate() {
-                if at > 0 {
-                    body.push(b',');
+            let body = Object::text(|body| {
+                let mut docs = body.bool("new_edits", false).array("docs");
+                for doc in part {
+                    docs.raw(doc);
                 }
-                body.extend_from_slice(doc);
-            }
-            body.extend_from_slice(b"]}");
+            });
             let room = outbox.share.room();
             let answer = self.target.call_in(room, Method::POST, "/_bulk_docs", Some(body.into())).await?;
             match answer.status {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Document, Edit, Error as LayerError, RevId};
 use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
 
@@ -98,8 +98,11 @@ impl Description {
         match done {
             Err(error) => push("state_reason", text(error.to_string())),
             Ok(_) => {
-                let stats = format!("{{{},\"start_time\":\"{}\"}}", progress.info(), time::iso(started_at));
-                if let Ok(stats) = json::parse(stats.as_bytes(), &Limits::default()) {
+                let stats = Object::text(|stats| {
+                    progress.write_info(stats);
+                    stats.string("start_time", &time::iso(started_at));
+                });
+                if let Ok(stats) = json::parse(&stats, &Limits::default()) {
                     push("stats", stats.into_owned());
                 }
             }

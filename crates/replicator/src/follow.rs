@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_jobs::{Claim, Failure, Job, LEASE_STATE_BYTES_MAX, Next, Room, Run, Status, lead};
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Error as LayerError, GetOptions, RevId};
 use flatbed_replicate::{Error, Outcome, Spec};
 
@@ -194,19 +194,22 @@ impl Work {
 /// or not at all where there is no room for them.
 fn state_of(job: &Replication, rev: &str) -> Vec<u8> {
     let error_count = job.standing().error_count;
-    let head = format!("{{\"rev\":\"{rev}\",\"error_count\":{error_count}").into_bytes();
+    let text = |extent: Option<Extent>| {
+        Object::text(|state| {
+            state.string("rev", rev).number("error_count", error_count.into());
+            if let Some(extent) = extent {
+                job.write(NODE, extent, state.place("job"));
+                job.write_doc(NODE, extent, state.place("doc"));
+            }
+        })
+    };
     for extent in [Extent::WHOLE, Extent::SHORT] {
-        let mut out = head.clone();
-        out.extend_from_slice(b",\"job\":");
-        job.write(NODE, extent, &mut out);
-        out.extend_from_slice(b",\"doc\":");
-        job.write_doc(NODE, extent, &mut out);
-        out.push(b'}');
+        let out = text(Some(extent));
         if out.len() <= LEASE_STATE_BYTES_MAX {
             return out;
         }
     }
-    [head.as_slice(), b"}"].concat()
+    text(None)
 }
 
 /// The failures that the last owner counted, of the same revision.

@@ -8,7 +8,6 @@ mod description;
 mod follow;
 mod replication;
 mod supervisor;
-mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

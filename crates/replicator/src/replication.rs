@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_jobs::{HISTORY_MAX, Run, Standing, Status};
+use flatbed_layer::json::Object;
 use flatbed_replicate::{Control, Error, Outcome, Progress, Spec, replicate, time};
 
 use crate::Replicator;
-use crate::words::{member, string_or_null};
 
 /// How much is written of a job.
 #[derive(Debug, Clone, Copy)]
@@ -127,93 +127,57 @@ impl Replication {
 
     /// The job as `_scheduler/jobs` shows it.
     pub fn write(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"database\":");
-        string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
-        out.push(b',');
-        member("id", &self.id, out);
-        out.extend_from_slice(b",\"pid\":null,");
-        member("source", &extent.address(&self.source), out);
-        out.push(b',');
-        member("target", &extent.address(&self.target), out);
-        out.extend_from_slice(b",\"user\":");
-        string_or_null(self.user.as_deref(), out);
-        out.extend_from_slice(b",\"doc_id\":");
-        string_or_null(self.origin.as_ref().map(|origin| origin.doc_id.as_str()), out);
-        out.extend_from_slice(b",\"info\":{");
-        out.extend_from_slice(self.progress().info().as_bytes());
-        out.extend_from_slice(b"},\"history\":[");
-        for (at, event) in self.standing().history.iter().take(extent.events_max).enumerate() {
-            out.extend_from_slice(if at > 0 { b",{" } else { b"{" });
-            member("timestamp", &time::iso(event.at), out);
-            out.push(b',');
-            member("type", event.kind, out);
+        let mut job = Object::new(out);
+        job.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
+        job.string("id", &self.id).null("pid");
+        job.string("source", &extent.address(&self.source)).string("target", &extent.address(&self.target));
+        job.string_or_null("user", self.user.as_deref());
+        job.string_or_null("doc_id", self.origin.as_ref().map(|origin| origin.doc_id.as_str()));
+        self.progress().write_info(&mut job.object("info"));
+        let mut history = job.array("history");
+        for event in self.standing().history.iter().take(extent.events_max) {
+            let mut object = history.object();
+            object.string("timestamp", &time::iso(event.at)).string("type", event.kind);
             if let Some(reason) = &event.reason {
-                out.push(b',');
-                member("reason", reason, out);
+                object.string("reason", reason);
             }
-            out.push(b'}');
         }
-        out.extend_from_slice(b"],");
-        member("node", node, out);
-        out.push(b',');
-        member("start_time", &time::iso(self.started_at), out);
-        out.push(b'}');
+        history.end();
+        job.string("node", node).string("start_time", &time::iso(self.started_at));
     }
 
     /// The job as `_active_tasks` shows it.
     pub fn write_task(&self, node: &str, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"type\":\"replication\",");
-        member("node", node, out);
-        out.extend_from_slice(b",\"pid\":null,");
-        member("replication_id", &self.id, out);
-        out.push(b',');
-        member("source", &self.source, out);
-        out.push(b',');
-        member("target", &self.target, out);
-        out.extend_from_slice(b",\"database\":");
-        string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
-        out.extend_from_slice(b",\"doc_id\":");
-        string_or_null(self.origin.as_ref().map(|origin| origin.doc_id.as_str()), out);
-        out.extend_from_slice(b",\"user\":");
-        string_or_null(self.user.as_deref(), out);
-        let rest = format!(
-            ",\"continuous\":{},\"checkpoint_interval\":{},{},\"started_on\":{},\"updated_on\":{}}}",
-            self.continuous,
-            self.checkpoint_interval.as_millis(),
-            self.progress().info(),
-            self.started_at,
-            time::now()
-        );
-        out.extend_from_slice(rest.as_bytes());
+        let mut task = Object::new(out);
+        task.string("type", "replication").string("node", node).null("pid");
+        task.string("replication_id", &self.id).string("source", &self.source).string("target", &self.target);
+        task.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
+        task.string_or_null("doc_id", self.origin.as_ref().map(|origin| origin.doc_id.as_str()));
+        task.string_or_null("user", self.user.as_deref()).bool("continuous", self.continuous);
+        task.number("checkpoint_interval", u64::try_from(self.checkpoint_interval.as_millis()).unwrap_or(u64::MAX));
+        self.progress().write_info(&mut task);
+        task.number("started_on", self.started_at).number("updated_on", time::now());
     }
 
     /// The job as `_scheduler/docs` shows it.
     pub fn write_doc(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         let standing = self.standing().clone();
-        let state = standing.state();
-        out.extend_from_slice(b"{\"database\":");
-        string_or_null(self.origin.as_ref().map(|origin| origin.database), out);
-        out.extend_from_slice(b",\"doc_id\":");
-        string_or_null(self.origin.as_ref().map(|origin| origin.doc_id.as_str()), out);
-        out.push(b',');
-        member("id", &self.id, out);
-        out.push(b',');
-        member("node", node, out);
-        out.push(b',');
-        member("source", &extent.address(&self.source), out);
-        out.push(b',');
-        member("target", &extent.address(&self.target), out);
-        out.push(b',');
-        member("state", state, out);
-        out.extend_from_slice(b",\"info\":{");
-        match standing.error.filter(|_| !standing.is_running) {
-            Some(error) => member("error", &error, out),
-            None => out.extend_from_slice(self.progress().info().as_bytes()),
+        let mut doc = Object::new(out);
+        doc.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
+        doc.string_or_null("doc_id", self.origin.as_ref().map(|origin| origin.doc_id.as_str()));
+        doc.string("id", &self.id).string("node", node);
+        doc.string("source", &extent.address(&self.source)).string("target", &extent.address(&self.target));
+        doc.string("state", standing.state());
+        let mut info = doc.object("info");
+        match standing.error.as_ref().filter(|_| !standing.is_running) {
+            Some(error) => {
+                info.string("error", error);
+            }
+            None => self.progress().write_info(&mut info),
         }
-        out.extend_from_slice(format!("}},\"error_count\":{},", standing.error_count).as_bytes());
-        member("last_updated", &time::iso(standing.updated_at), out);
-        out.push(b',');
-        member("start_time", &time::iso(self.started_at), out);
-        out.extend_from_slice(b",\"source_proxy\":null,\"target_proxy\":null}");
+        info.end();
+        doc.number("error_count", standing.error_count.into());
+        doc.string("last_updated", &time::iso(standing.updated_at)).string("start_time", &time::iso(self.started_at));
+        doc.null("source_proxy").null("target_proxy");
     }
 }
