@@ -221,8 +221,8 @@ mod tests {
             polite.status.stop();
             deaf.status.stop();
         };
-        let (ends, ()) = tokio::join!(both, stop);
-        assert_eq!(ends, (End::Done, End::Done));
+        let ended = tokio::time::timeout(Duration::from_secs(10_000), async { tokio::join!(both, stop) }).await;
+        assert_eq!(ended, Ok(((End::Done, End::Done), ())), "one is waited for without end");
         assert_eq!(polite.status.standing().error.as_deref(), Some("last words"));
         assert_eq!(deaf.born.elapsed().as_secs(), 1_030);
     }
