@@ -162,7 +162,7 @@ impl From<LayerError> for Failure {
             LayerError::Storage(code) if code.code() == TRANSACTION_TOO_LARGE => {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
             }
-            LayerError::FormatTooNew { .. } => {
+            LayerError::FormatTooNew { .. } | LayerError::FeatureUnknown { .. } => {
                 tracing::error!(error = reason, "data of a newer version");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "format_too_new", reason)
             }

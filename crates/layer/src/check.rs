@@ -14,13 +14,15 @@ use prost::Message;
 
 use crate::database::Reader;
 use crate::error::{Error, Result};
+use crate::index::kinds::{DefinedIndex, indexes_of};
+use crate::index::maintainers::Within;
+use crate::index::{all_docs, by_seq};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer, NameRange};
-use crate::read::get::{info, last_seq};
+use crate::read::get::last_seq;
 use crate::store::keys::{Counter, KeyRange, Subspace};
 use crate::store::proto;
 use crate::store::records::decode_counter;
-use crate::store::records::revision;
 use crate::store::seq::Seq;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -89,6 +91,9 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     }
     let (by_seq, newest) = check_index(inner, &instance, IndexKind::BySeq, &mut report).await?;
     let (all_docs, _) = check_index(inner, &instance, IndexKind::AllDocs, &mut report).await?;
+    for index in indexes_of(&instance) {
+        check_index(inner, &instance, IndexKind::Defined(&index), &mut report).await?;
+    }
     let uses = attachments::check(inner, &instance, &mut sums, &mut report).await?;
     let waiting = attachments::waiting(inner, &instance, &mut report).await?;
     let blobs =
@@ -204,11 +209,14 @@ impl Operation for End<'_> {
     }
 }
 
-async fn same_instance(inner: &Inner, name: &str, instance: &Instance, trx: &Transaction) -> Result<()> {
-    match inner.resolve(trx, name).await?.id() == instance.id() {
-        true => Ok(()),
-        false => Err(Error::DatabaseNotFound),
-    }
+async fn same_instance(
+    inner: &Inner,
+    name: &str,
+    instance: &Instance,
+    trx: &Transaction,
+) -> Result<std::sync::Arc<Instance>> {
+    let found = inner.resolve(trx, name).await?;
+    if found.id() == instance.id() { Ok(found) } else { Err(Error::DatabaseNotFound) }
 }
 
 /// Ids and names must be each other's inverse, without a gap, below the next id.
@@ -267,7 +275,8 @@ impl Operation for DocumentPage<'_> {
     type Output = (Vec<document::Found>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        same_instance(self.inner, self.name, self.instance, trx).await?;
+        let now = same_instance(self.inner, self.name, self.instance, trx).await?;
+        let indexes: Vec<_> = indexes_of(&now).collect();
         let keys = &self.instance.keys;
         let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
         let more = page.more() || page.len() == PAGE_KEYS;
@@ -283,7 +292,11 @@ impl Operation for DocumentPage<'_> {
         // The last one may go on beyond the page: it is left to the next, unless it is all there is.
         let left = if more && ids.len() > 1 { ids.pop() } else { None };
         for id in &ids {
-            found.push(DocumentCheck { inner: self.inner, instance: self.instance, trx, id }.check().await?);
+            found.push(
+                DocumentCheck { inner: self.inner, instance: self.instance, trx, id, indexes: &indexes }
+                    .check()
+                    .await?,
+            );
         }
         let last = page.last().map(|row| row.key().to_vec());
         let next = match (left, ids.last(), last) {
@@ -296,17 +309,19 @@ impl Operation for DocumentPage<'_> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IndexKind {
+#[derive(Debug, Clone, Copy)]
+enum IndexKind<'a> {
     BySeq,
     AllDocs,
+    /// One of the database's own.
+    Defined(&'a DefinedIndex),
 }
 
 /// Every entry must be the one that its document's info names. Returns how many there are, and the last one's sequence.
 async fn check_index(
     inner: &Inner,
     instance: &Instance,
-    kind: IndexKind,
+    kind: IndexKind<'_>,
     report: &mut Report,
 ) -> Result<(u64, Option<Seq>)> {
     let mut entries = 0;
@@ -314,10 +329,11 @@ async fn check_index(
     let range = match kind {
         IndexKind::BySeq => instance.keys.by_seq_any(),
         IndexKind::AllDocs => instance.keys.all_docs(),
+        IndexKind::Defined(index) => instance.keys.index(index.index.number),
     };
     let mut rest = Some(range);
     while let Some(range) = rest {
-        let (count, last, violations, next) = run(inner, &mut IndexPage { instance, kind, range }).await?;
+        let (count, last, violations, next) = run(inner, &mut IndexPage { inner, instance, kind, range }).await?;
         entries += count;
         newest = last.or(newest);
         violations.into_iter().for_each(|violation| report.violation(violation));
@@ -328,8 +344,9 @@ async fn check_index(
 }
 
 struct IndexPage<'a> {
+    inner: &'a Inner,
     instance: &'a Instance,
-    kind: IndexKind,
+    kind: IndexKind<'a>,
     range: KeyRange,
 }
 
@@ -351,34 +368,20 @@ impl Operation for IndexPage<'_> {
             .filter(|_| more)
             .map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
         let last = page.last().and_then(|last| self.instance.keys.by_seq_parse(last.key()).ok());
-        Ok((page.len() as u64, last.filter(|_| self.kind == IndexKind::BySeq), violations, next))
+        Ok((page.len() as u64, last.filter(|_| matches!(self.kind, IndexKind::BySeq)), violations, next))
     }
 }
 
 impl IndexPage<'_> {
     async fn entry(&self, trx: &Transaction, key: &[u8], value: &[u8]) -> Result<std::result::Result<(), String>> {
-        let keys = &self.instance.keys;
-        let (id, seq) = match self.kind {
-            IndexKind::AllDocs => match keys.all_docs_id(key) {
-                Ok(id) => (id, None),
-                Err(error) => return Ok(Err(error.to_string())),
-            },
-            IndexKind::BySeq => match (keys.by_seq_parse(key), proto::SequenceEntry::decode(value)) {
-                (Ok(seq), Ok(entry)) => (entry.document_id, Some(seq)),
-                _ => return Ok(Err("cannot be read".into())),
-            },
-        };
-        let Some(info) = info(trx, &keys.document(&id), true).await? else {
-            return Ok(Err(format!("its document {id:?} is not there")));
-        };
-        let own = match seq {
-            Some(seq) => seq == Seq::new(self.instance.incarnation(), info.stamp),
-            None => {
-                let entry = proto::AllDocsEntry::decode(value).map(|entry| revision(entry.winner.as_ref()));
-                !info.deleted && matches!(entry, Ok(Ok(rev)) if rev == info.winner)
+        match self.kind {
+            IndexKind::BySeq => by_seq::check_entry(trx, self.instance, key, value).await,
+            IndexKind::AllDocs => all_docs::check_entry(trx, self.instance, key, value).await,
+            IndexKind::Defined(index) => {
+                let within = Within { inner: self.inner, trx, instance: self.instance };
+                index.check_entry(&within, key, value).await
             }
-        };
-        Ok(if own { Ok(()) } else { Err(format!("document {id:?} has another")) })
+        }
     }
 }
 
@@ -392,15 +395,14 @@ async fn check_strays(inner: &Inner, instance: &Instance, report: &mut Report) -
     for gap in gaps {
         let strays = read_keys(inner, instance, gap, |key, _| {
             Ok(match instance.keys.subspace(key) {
-                Some(Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId) => None,
-                Some(Subspace::FieldId | Subspace::FieldName | Subspace::Local) => None,
-                Some(
-                    Subspace::AttachmentData
-                    | Subspace::AttachmentUse
-                    | Subspace::Purge
-                    | Subspace::Lease
-                    | Subspace::Released,
-                ) => None,
+                // An index that is gone leaves nothing.
+                Some(Subspace::Index) => {
+                    let (number, _) = instance.keys.split_index(key)?;
+                    let is_there = instance.record.indexes.iter().any(|index| index.number == number);
+                    let is_later = number > instance.record.indexes_defined;
+                    (!is_there && !is_later).then(|| hex(key))
+                }
+                Some(subspace) if !subspace.is_walked() => None,
                 _ => Some(hex(key)),
             })
         });

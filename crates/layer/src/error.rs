@@ -71,6 +71,14 @@ pub enum Error {
         /// The newest that this binary reads.
         known: u32,
     },
+    /// A record names a feature that this program does not know.
+    #[error("{what} uses {feature:?}, which this flatbed does not know: use a newer flatbed")]
+    FeatureUnknown {
+        /// Which record.
+        what: String,
+        /// The feature's name.
+        feature: String,
+    },
     /// What lies in FoundationDB was written by an older Flatbed, in a format that this one does not read.
     #[error("{what} has format {found}, this flatbed reads {known}: dump it with the flatbed that wrote it")]
     FormatTooOld {

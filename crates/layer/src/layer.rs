@@ -21,10 +21,10 @@ use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::judge::actor::{Actor, Authority, ServerActor};
 use crate::judge::judgement::Judge;
 use crate::metrics::Metrics;
+use crate::store::features::check_record;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
-use crate::store::records::check_format;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::UpdatedKeys;
@@ -332,7 +332,7 @@ impl Inner {
             return Err(Error::DatabaseNotFound);
         };
         let record = proto::DatabaseRecord::decode(&*bytes)?;
-        check_format("the database", record.format_version)?;
+        check_record(&record)?;
         let known = self.databases.get(name).map(|cached| cached.instance.clone());
         let instance = match known {
             Some(instance) if instance.record == record => instance,
@@ -465,7 +465,7 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
         epoch_for_write(trx, &self.inner.keys).await?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
-        check_format("the database", before.format_version)?;
+        check_record(&before)?;
         let mut record = before.clone();
         (self.change)(&mut record);
         if record == before {
@@ -497,7 +497,7 @@ impl Operation for Delete<'_> {
         epoch_for_write(trx, &self.inner.keys).await?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let record = proto::DatabaseRecord::decode(&*bytes)?;
-        check_format("the database", record.format_version)?;
+        check_record(&record)?;
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod background;
+mod builder;
 pub mod check;
 mod database;
 mod document;
@@ -32,6 +33,7 @@ mod sweeper;
 mod unknown_results;
 mod write;
 
+pub use builder::IndexBuilder;
 pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX, Reader, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
@@ -68,7 +70,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 18] = [
+    let table: [(&str, &[&str]); 19] = [
         ("error", &[]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
@@ -76,15 +78,16 @@ fn folders_know_only_those_below_them() {
         ("layer", &["error", "metrics", "store", "instance"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["error", "store", "instance", "layer"]),
-        ("index", &["error", "store", "instance", "document"]),
+        ("index", &["error", "store", "instance", "layer", "document"]),
         ("read", &["error", "store", "instance", "layer", "document"]),
         ("judge", &["error", "store", "instance", "document", "read"]),
         ("feed", &["error", "metrics", "store", "instance", "layer", "document", "read"]),
         ("background", &["layer"]),
         ("write", &["background", "error", "store", "instance", "layer", "document", "index", "read", "judge"]),
         ("sweeper", &["background", "error", "store", "layer", "document", "feed"]),
-        ("database", &["error", "store", "layer", "document", "read", "feed", "write"]),
+        ("database", &["error", "store", "instance", "layer", "document", "read", "judge", "feed", "write"]),
         ("lease", &["error", "store", "layer", "database"]),
+        ("builder", &["error", "store", "layer", "judge", "index", "write", "database", "lease"]),
         ("check", &["error", "store", "instance", "layer", "document", "index", "read", "database"]),
         ("renew", &["error", "metrics", "store", "instance", "layer", "feed"]),
     ];
@@ -94,16 +97,17 @@ fn folders_know_only_those_below_them() {
         "feed/changes knows database",
         "instance knows document/fields",
         "instance knows feed/hub",
-        "instance knows judge/validate",
+        "instance knows judge/ask",
         "instance knows layer",
-        "judge/validate knows database",
+        "judge/ask knows database",
         "layer knows database",
         "layer knows document/staging",
         "layer knows feed/hub",
         "layer knows feed/updates",
         "layer knows feed/watches",
         "layer knows forget",
-        "layer knows judge/validate",
+        "layer knows judge/actor",
+        "layer knows judge/judgement",
         "layer knows sweeper",
         "layer knows write/compact",
         "read/all_docs knows database",

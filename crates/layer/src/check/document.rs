@@ -4,20 +4,19 @@ use std::collections::{HashMap, HashSet};
 
 use flatbed_flatten::DecodeError;
 use flatbed_revtree::{RevId, Tree};
-use prost::Message;
 
 use crate::check::hex;
 use crate::document::attachments::{Attachment, decode_list};
 use crate::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::document::tree::{Leaf, Segments};
 use crate::error::{Error, Result};
-use crate::index::maintainers::LEAVES_IN_ENTRY_MAX;
+use crate::index::kinds::DefinedIndex;
+use crate::index::maintainers::Within;
+use crate::index::{all_docs, by_seq};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{Counter, DocumentPart, take_int, take_rev};
-use crate::store::proto;
-use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, revision};
-use crate::store::seq::Seq;
+use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment};
 use crate::store::transaction::Transaction;
 
 /// A document's revisions may take this much altogether before the checker gives up on it.
@@ -79,6 +78,8 @@ pub(crate) struct DocumentCheck<'a> {
     pub instance: &'a Instance,
     pub trx: &'a Transaction,
     pub id: &'a str,
+    /// The database's own, as of the transaction.
+    pub indexes: &'a [DefinedIndex],
 }
 
 type BodyRows = Vec<(Vec<u8>, Vec<u8>)>;
@@ -287,36 +288,16 @@ impl DocumentCheck<'_> {
 
     /// The document's entries in the indexes.
     async fn entries(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) -> Result<()> {
-        let keys = &self.instance.keys;
-        let seq = Seq::new(self.instance.incarnation(), info.stamp);
-        let by_seq = self.trx.get(&keys.by_seq(&seq), true);
-        let all_docs = self.trx.get(&keys.all_docs_entry(self.id), true);
-        match by_seq.await?.as_deref().map(proto::SequenceEntry::decode) {
-            Some(Ok(entry))
-                if entry.document_id == self.id
-                    && entry.deleted == info.deleted
-                    && entry.leaf_count == info.leaf_count
-                    && leaves_are(&entry, parts)
-                    && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) => {}
-            Some(_) => wrong.push(format!("its by-seq entry at {seq} is not its own")),
-            None => wrong.push(format!("it has no by-seq entry at {seq}")),
-        }
-        match (all_docs.await?.as_deref().map(proto::AllDocsEntry::decode), info.deleted) {
-            (None, true) => {}
-            (Some(Ok(entry)), false) if revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) => {}
-            _ => wrong.push("its entry in _all_docs is missing or not its own".to_owned()),
+        let (trx, instance) = (self.trx, self.instance);
+        let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();
+        wrong.extend(by_seq::check_document(trx, instance, self.id, info, &leaves).await?);
+        wrong.extend(all_docs::check_document(trx, instance, self.id, info).await?);
+        for index in self.indexes {
+            let within = Within { inner: self.inner, trx, instance };
+            wrong.extend(index.check_document(&within, self.id, info).await?);
         }
         Ok(())
     }
-}
-
-/// Whether a by-seq entry names the leaves that the document has.
-fn leaves_are(entry: &proto::SequenceEntry, parts: &Parts) -> bool {
-    let named: Result<HashSet<RevId>> =
-        entry.winner.iter().chain(&entry.leaves).map(|leaf| revision(Some(leaf))).collect();
-    let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();
-    let names_all = (2..=LEAVES_IN_ENTRY_MAX).contains(&leaves.len());
-    if names_all { named.is_ok_and(|named| named == leaves) } else { entry.leaves.is_empty() }
 }
 
 fn sort_out(keys: &crate::store::keys::Keys, key: &[u8], value: &[u8], parts: &mut Parts) -> Result<()> {

@@ -205,16 +205,29 @@ const SHRUNK_ABOVE_BYTES: usize = 64 * 1024;
 
 /// A body's members as JSON text, without braces.
 pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<Vec<u8>> {
-    match to_json_with_cache(instance, rows) {
+    match members_with_cache(instance, rows.iter()) {
         Err(DecodeError::UnknownFieldId(_)) => Box::pin(instance.reload_names(inner)).await?,
         done => return done.map_err(|error| corrupt(instance, &error)),
     }
-    to_json_with_cache(instance, rows).map_err(|error| corrupt(instance, &error))
+    members_with_cache(instance, rows.iter()).map_err(|error| corrupt(instance, &error))
 }
 
-fn to_json_with_cache(instance: &Instance, rows: &Rows) -> std::result::Result<Vec<u8>, DecodeError> {
+/// The same of a body that is not written yet.
+pub(crate) async fn prepared_to_json(inner: &Inner, instance: &Instance, body: &Prepared) -> Result<Vec<u8>> {
+    let rows = || body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+    match members_with_cache(instance, rows()) {
+        Err(DecodeError::UnknownFieldId(_)) => Box::pin(instance.reload_names(inner)).await?,
+        done => return done.map_err(|error| corrupt(instance, &error)),
+    }
+    members_with_cache(instance, rows()).map_err(|error| corrupt(instance, &error))
+}
+
+fn members_with_cache<'r>(
+    instance: &Instance,
+    rows: impl Iterator<Item = (&'r [u8], &'r [u8])> + Clone,
+) -> std::result::Result<Vec<u8>, DecodeError> {
     let mut out = Vec::with_capacity(1024);
-    flatbed_flatten::write_members(rows.iter(), &instance.fields.view(), &mut out)?;
+    flatbed_flatten::write_members(rows, &instance.fields.view(), &mut out)?;
     // It may wait long for its reader.
     if out.capacity() > SHRUNK_ABOVE_BYTES {
         out.shrink_to_fit();

@@ -1,36 +1,44 @@
 //! What a document's change does to everything that is derived from documents.
 //!
-//! A write hands the old and the new state of each document to a list of maintainers, in its own transaction. By-seq,
-//! `_all_docs` and the counters are the first three; views, channels and expiry come by the same door.
+//! A write hands the old and the new state of each document to the maintainers of its database, in its own transaction:
+//! by-seq, `_all_docs` and the counters, which every database has, and one for each index in the database's record.
 
-use flatbed_revtree::{RevId, rank};
-use foundationdb::options::MutationType;
-use prost::Message;
+use flatbed_revtree::RevId;
+use futures_util::future::{BoxFuture, try_join_all};
 
-use crate::document::body::Rows;
+use crate::document::body::{self, Prepared, Rows};
 use crate::error::Result;
+use crate::index::all_docs::AllDocs;
+use crate::index::by_seq::BySeq;
+use crate::index::counters::Counters;
+use crate::index::definitions::Definitions;
+use crate::index::kinds::indexes_of;
 use crate::instance::Instance;
-use crate::store::keys::Counter;
-use crate::store::proto;
-use crate::store::records::{Info, revision_message};
-use crate::store::seq::Seq;
-use crate::store::transaction::{Quiet, Transaction};
-use crate::store::updated::touch_last_seq;
+use crate::layer::Inner;
+use crate::store::keys::DocumentKeys;
+use crate::store::records::{BodyPlace, Info};
+use crate::store::transaction::Transaction;
 
-/// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
-pub(crate) const LEAVES_IN_ENTRY_MAX: usize = 8;
+/// The transaction that a maintainer writes into.
+#[derive(Clone, Copy)]
+pub(crate) struct Within<'a> {
+    pub inner: &'a Inner,
+    pub trx: &'a Transaction,
+    pub instance: &'a Instance,
+}
 
 /// One document's change within a transaction.
 pub(crate) struct Change<'c> {
     pub id: &'c str,
+    pub keys: &'c DocumentKeys,
     /// Before; `None`: the document is new.
     pub old: Option<&'c Info>,
-    /// The old winner's body, where the write had to read it. For a maintainer that needs it always, the write is told
-    /// to read it.
-    #[expect(dead_code, reason = "read by maintainers that come with views and channels; part of the door's shape")]
+    /// The old winner's body, where the write had to read it: of a body in a blob if a maintainer wants it.
     pub old_rows: Option<&'c Rows>,
     /// After; its stamp is not filled in.
     pub new: &'c Info,
+    /// The new winner's body, where the edit brings it.
+    pub brought: Option<&'c Prepared>,
     /// All leaves after the change, as (deleted, revision).
     pub leaves: &'c [(bool, RevId)],
     /// Change of what the document's bodies and new or dropped attachments take, all revisions together.
@@ -39,6 +47,41 @@ pub(crate) struct Change<'c> {
     pub superseded_bytes_delta: i64,
     /// Distinct among the documents of the transaction.
     pub user_version: u16,
+}
+
+impl Change<'_> {
+    /// The new winner's body as JSON text of its members, without braces. Read only where the edit does not bring it and
+    /// the winner is another one, or its body lies in a blob.
+    pub(crate) async fn new_body(&self, within: &Within<'_>) -> Result<Vec<u8>> {
+        let Within { inner, trx, instance } = *within;
+        let read;
+        let rows = match (&self.new.place, self.brought, self.old_rows) {
+            (BodyPlace::Blob(blob_id), ..) => {
+                read = body::read_rows(trx, instance.keys.blob_rows(blob_id)).await?;
+                &read
+            }
+            (BodyPlace::Rows, Some(brought), _) => {
+                return body::prepared_to_json(inner, instance, brought).await;
+            }
+            (BodyPlace::Rows, None, Some(rows)) if self.old.is_some_and(|old| old.winner == self.new.winner) => rows,
+            // It has been moved, in this transaction.
+            (BodyPlace::Rows, None, _) => {
+                read = body::read_rows(trx, self.keys.body_rows()).await?;
+                &read
+            }
+        };
+        body::to_json(inner, instance, rows).await
+    }
+
+    /// The old winner's body, likewise; `None`: the document is new. Who asks for it says so in
+    /// [`IndexMaintainer::wants_old_body`].
+    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    pub(crate) async fn old_body(&self, within: &Within<'_>) -> Result<Option<Vec<u8>>> {
+        match (self.old, self.old_rows) {
+            (Some(_), Some(rows)) => Ok(Some(body::to_json(within.inner, within.instance, rows).await?)),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// A document that was purged whole.
@@ -50,126 +93,102 @@ pub(crate) struct Purged<'c> {
     pub user_version: u16,
 }
 
-/// Keeps one derived thing true. It writes into the caller's transaction and reads nothing that others write often.
+/// What a maintainer has still to do, if it has to wait for something.
+pub(crate) type Later<'a> = Option<BoxFuture<'a, Result<()>>>;
+
+/// Keeps one derived thing true. It writes into the caller's transaction and reads nothing there that others write often:
+/// its own old entries of a document are read as a snapshot, since whoever changes them conflicts on the document's info.
 pub(crate) trait IndexMaintainer: Send {
+    /// A document may be written: what is read of the maintainer's own is asked for here, before anything is awaited.
+    fn begin(&mut self, _within: &Within<'_>, _id: &str) {}
+
+    /// Whether the old winner's body is wanted wherever it lies.
+    fn wants_old_body(&self) -> bool {
+        false
+    }
+
     /// One document has changed.
-    fn document(&mut self, trx: &Transaction, instance: &Instance, change: &Change<'_>) -> Result<()>;
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>>;
 
     /// A document has gone without a trace.
-    fn purged(&mut self, trx: &Transaction, instance: &Instance, purged: &Purged<'_>) -> Result<()>;
+    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>>;
 
     /// All documents of the transaction are through.
-    fn finish(&mut self, _trx: &Transaction, _instance: &Instance) -> Result<()> {
+    fn finish(&mut self, _within: &Within<'_>) -> Result<()> {
         Ok(())
     }
 }
 
 /// The maintainers of one transaction.
-pub(crate) fn maintainers() -> Vec<Box<dyn IndexMaintainer>> {
-    vec![Box::new(BySeq::default()), Box::new(AllDocs), Box::new(Counters::default())]
+pub(crate) struct Maintainers {
+    /// Those that every database has come first.
+    all: Vec<Box<dyn IndexMaintainer>>,
+    definitions: Definitions,
 }
 
-/// Exactly one entry a document; `last_seq` for the watches; that the database has changed.
-#[derive(Default)]
-struct BySeq {
-    greatest_user_version: Option<u16>,
-}
+/// How many every database has.
+const COMMON: usize = 3;
 
-impl IndexMaintainer for BySeq {
-    fn document(&mut self, trx: &Transaction, instance: &Instance, change: &Change<'_>) -> Result<()> {
-        let quiet = Quiet(trx);
-        if let Some(old) = change.old {
-            quiet.clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), old.stamp)))?;
+impl Maintainers {
+    pub(crate) fn of(instance: &Instance) -> Maintainers {
+        let mut all: Vec<Box<dyn IndexMaintainer>> = Vec::with_capacity(COMMON + instance.record.indexes.len());
+        all.push(Box::new(BySeq::default()));
+        all.push(Box::new(AllDocs));
+        all.push(Box::new(Counters::default()));
+        all.extend(indexes_of(instance).map(|index| index.maintainer()));
+        Maintainers { all, definitions: Definitions::default() }
+    }
+
+    /// See [`IndexMaintainer::begin`].
+    pub(crate) fn begin(&mut self, within: &Within<'_>, id: &str) {
+        self.all.iter_mut().skip(COMMON).for_each(|maintainer| maintainer.begin(within, id));
+    }
+
+    pub(crate) fn want_old_body(&self) -> bool {
+        self.all.iter().skip(COMMON).any(|maintainer| maintainer.wants_old_body())
+    }
+
+    pub(crate) async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
+        self.definitions.document(within, change).await?;
+        let mut later = Vec::new();
+        for maintainer in &mut self.all {
+            later.extend(maintainer.document(within, change)?);
         }
-        let new = change.new;
-        let leaves = match change.leaves.len() {
-            2..=LEAVES_IN_ENTRY_MAX => {
-                let mut others: Vec<_> = change.leaves.iter().filter(|(_, rev)| *rev != new.winner).collect();
-                others.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
-                others.into_iter().map(|(_, rev)| revision_message(rev)).collect()
-            }
-            _ => Vec::new(),
-        };
-        let entry = proto::SequenceEntry {
-            document_id: change.id.to_owned(),
-            winner: Some(revision_message(&new.winner)),
-            deleted: new.deleted,
-            leaf_count: new.leaf_count,
-            leaves,
-        };
-        let key = instance.keys.by_seq_stamped(instance.incarnation(), change.user_version);
-        quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
-        self.greatest_user_version = self.greatest_user_version.max(Some(change.user_version));
-        Ok(())
-    }
-
-    fn purged(&mut self, trx: &Transaction, instance: &Instance, purged: &Purged<'_>) -> Result<()> {
-        Quiet(trx).clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), purged.old.stamp)))?;
-        self.greatest_user_version = self.greatest_user_version.max(Some(purged.user_version));
-        Ok(())
-    }
-
-    fn finish(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
-        let Some(last) = self.greatest_user_version else { return Ok(()) };
-        touch_last_seq(trx, &instance.keys, last)?;
-        instance.updated.touch(trx)
-    }
-}
-
-/// The ids of documents that are not deleted.
-struct AllDocs;
-
-impl IndexMaintainer for AllDocs {
-    fn document(&mut self, trx: &Transaction, instance: &Instance, change: &Change<'_>) -> Result<()> {
-        let key = instance.keys.all_docs_entry(change.id);
-        if change.new.deleted {
-            return if change.old.is_some_and(|old| !old.deleted) { Quiet(trx).clear(&key) } else { Ok(()) };
+        if later.is_empty() {
+            return Ok(());
         }
-        let entry = proto::AllDocsEntry { winner: Some(revision_message(&change.new.winner)) };
-        Quiet(trx).set(&key, &entry.encode_to_vec())
+        try_join_all(later).await.map(|_| ())
     }
 
-    fn purged(&mut self, trx: &Transaction, instance: &Instance, purged: &Purged<'_>) -> Result<()> {
-        if purged.old.deleted { Ok(()) } else { Quiet(trx).clear(&instance.keys.all_docs_entry(purged.id)) }
+    pub(crate) async fn purged(&mut self, within: &Within<'_>, purged: &Purged<'_>) -> Result<()> {
+        self.definitions.purged(within, purged);
+        let mut later = Vec::new();
+        for maintainer in &mut self.all {
+            later.extend(maintainer.purged(within, purged)?);
+        }
+        try_join_all(later).await.map(|_| ())
+    }
+
+    /// All documents are through; the database's record is written where the list of indexes, or what judges writes, has
+    /// changed.
+    pub(crate) fn finish(&mut self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
+        for maintainer in &mut self.all {
+            maintainer.finish(within)?;
+        }
+        self.definitions.finish(within, changes_rules)
     }
 }
 
-/// Sums, changed by atomic ADD once a transaction.
-#[derive(Default)]
-struct Counters {
-    deltas: [i64; Counter::ALL.len()],
-}
-
-impl IndexMaintainer for Counters {
-    fn document(&mut self, _: &Transaction, _: &Instance, change: &Change<'_>) -> Result<()> {
-        let live = |deleted: bool| if deleted { [0, 1] } else { [1, 0] };
-        let [old_live, old_deleted] = change.old.map_or([0, 0], |old| live(old.deleted));
-        let [new_live, new_deleted] = live(change.new.deleted);
-        let external = change.new.external_bytes as i64 - change.old.map_or(0, |old| old.external_bytes as i64);
-        let stored = [change.stored_bytes_delta, change.superseded_bytes_delta];
-        let changes = [new_live - old_live, new_deleted - old_deleted, external, stored[0], stored[1]];
-        for (delta, change) in self.deltas.iter_mut().zip(changes) {
-            *delta += change;
-        }
-        Ok(())
-    }
-
-    fn purged(&mut self, _: &Transaction, _: &Instance, purged: &Purged<'_>) -> Result<()> {
-        let [live, deleted] = if purged.old.deleted { [0, -1] } else { [-1, 0] };
-        let external = -(purged.old.external_bytes as i64);
-        let changes = [live, deleted, external, purged.stored_bytes_delta, purged.superseded_bytes_delta];
-        for (delta, change) in self.deltas.iter_mut().zip(changes) {
-            *delta += change;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self, trx: &Transaction, instance: &Instance) -> Result<()> {
-        for (counter, delta) in Counter::ALL.into_iter().zip(self.deltas) {
-            if delta != 0 {
-                Quiet(trx).atomic(&instance.keys.counter(counter), &delta.to_le_bytes(), MutationType::Add)?;
-            }
-        }
-        Ok(())
-    }
+/// Whether an entry is its document's own; else why not.
+pub(crate) async fn is_of_document(
+    trx: &Transaction,
+    instance: &Instance,
+    id: &str,
+    is_own: impl Fn(&Info) -> bool,
+) -> Result<std::result::Result<(), String>> {
+    let Some(info) = trx.get(&instance.keys.document(id).info(), true).await? else {
+        return Ok(Err(format!("its document {id:?} is not there")));
+    };
+    let is_own = is_own(&Info::decode(&info)?);
+    Ok(if is_own { Ok(()) } else { Err(format!("document {id:?} has another")) })
 }

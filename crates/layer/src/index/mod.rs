@@ -1,3 +1,11 @@
-//! What is derived from documents, in the transaction that changes them.
+//! What is derived from documents, in the transaction that changes them, and what builds it of documents from before.
 
+pub(crate) mod all_docs;
+pub(crate) mod build;
+pub(crate) mod by_seq;
+pub(crate) mod counters;
+pub(crate) mod definitions;
+pub(crate) mod kinds;
 pub(crate) mod maintainers;
+pub(crate) mod member;
+mod tests;

@@ -18,8 +18,11 @@ use tuple::{
 };
 pub(crate) use tuple::{take_int, take_rev};
 
-/// The newest format of what lies under the root.
+/// The format of what lies under the root.
 pub(crate) const FORMAT_VERSION: u32 = 2;
+
+/// The format of a database's record that names features: programs that know none refuse it.
+pub(crate) const FEATURES_FORMAT_VERSION: u32 = 3;
 
 /// FoundationDB's own key that every creation, deletion and change of settings bumps.
 pub(crate) const METADATA_VERSION: &[u8] = b"\xff/metadataVersion";
@@ -46,6 +49,7 @@ const ATTACHMENT_USES: u64 = 9;
 const PURGES: u64 = 10;
 const LEASES: u64 = 11;
 const RELEASED: u64 = 12;
+const INDEXES: u64 = 13;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -54,6 +58,29 @@ const LAST_SEQ: u64 = 0;
 const NEXT_ID: u64 = 0;
 const IDS: u64 = 1;
 const NAMES: u64 = 2;
+
+// Under {NS}/INDEXES/{index}.
+const PROGRESS: u64 = 0;
+const ENTRIES: u64 = 1;
+const OF_DOCUMENT: u64 = 2;
+
+/// The subspaces of {NS} by their first element: what a key belongs to follows from this table, and so does whether the
+/// checker's walks over documents, by-seq and so on meet it, or a stray is looked for among them. `{NS}/0` and `{NS}/1` have
+/// several keys of their own. A number is never given a second meaning.
+const SUBSPACES: [(u64, Subspace); 12] = [
+    (DOC, Subspace::Document),
+    (BY_SEQ, Subspace::BySeq),
+    (ALL_DOCS, Subspace::AllDocs),
+    (BLOBS, Subspace::Blob),
+    (STAGED, Subspace::Staged),
+    (LOCAL, Subspace::Local),
+    (ATTACHMENT_DATA, Subspace::AttachmentData),
+    (ATTACHMENT_USES, Subspace::AttachmentUse),
+    (PURGES, Subspace::Purge),
+    (LEASES, Subspace::Lease),
+    (RELEASED, Subspace::Released),
+    (INDEXES, Subspace::Index),
+];
 
 /// A half-open range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -411,6 +438,54 @@ impl Keys {
         Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
     }
 
+    /// All of an index.
+    pub(crate) fn index(&self, number: u64) -> KeyRange {
+        under(&self.two(INDEXES, number))
+    }
+
+    fn index_part(&self, number: u64, part: u64) -> Vec<u8> {
+        let mut key = self.two(INDEXES, number);
+        put_int(&mut key, part);
+        key
+    }
+
+    /// How far an index's builder has come.
+    pub(crate) fn index_progress(&self, number: u64) -> Vec<u8> {
+        self.index_part(number, PROGRESS)
+    }
+
+    /// An entry of an index: what its kind sorts by, and whose entry it is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    pub(crate) fn index_entry(&self, number: u64, sorted_by: &[u8], id: &str) -> Vec<u8> {
+        let mut key = self.index_part(number, ENTRIES);
+        put_text(&mut key, TUPLE_BYTES, sorted_by);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// What a document has in an index.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    pub(crate) fn index_of_document(&self, number: u64, id: &str) -> Vec<u8> {
+        let mut key = self.index_part(number, OF_DOCUMENT);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// What a key of an index is, and of which.
+    pub(crate) fn split_index(&self, key: &[u8]) -> Result<(u64, IndexPart)> {
+        let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
+        let part = match take_int(rest)? {
+            (PROGRESS, []) => IndexPart::Progress,
+            (ENTRIES, rest) => {
+                let (sorted_by, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
+                IndexPart::Entry(sorted_by, take_text(rest)?)
+            }
+            (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),
+            _ => return Err(bad_key()),
+        };
+        Ok((number, part))
+    }
+
     /// The key of a purge's record for SET_VERSIONSTAMPED_KEY: see [`Keys::by_seq_stamped`].
     pub(crate) fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
         let mut key = self.one(PURGES);
@@ -484,18 +559,7 @@ impl Keys {
                 (NAMES, _) => Subspace::FieldName,
                 _ => return None,
             },
-            DOC => Subspace::Document,
-            BY_SEQ => Subspace::BySeq,
-            ALL_DOCS => Subspace::AllDocs,
-            BLOBS => Subspace::Blob,
-            STAGED => Subspace::Staged,
-            LOCAL => Subspace::Local,
-            ATTACHMENT_DATA => Subspace::AttachmentData,
-            ATTACHMENT_USES => Subspace::AttachmentUse,
-            PURGES => Subspace::Purge,
-            LEASES => Subspace::Lease,
-            RELEASED => Subspace::Released,
-            _ => return None,
+            first => SUBSPACES.iter().find(|(number, _)| *number == first)?.1,
         })
     }
 
@@ -508,6 +572,16 @@ impl Keys {
         put_int(&mut key, second);
         key
     }
+}
+
+/// A key of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IndexPart {
+    Progress,
+    /// What it is sorted by, and its document's id.
+    Entry(Vec<u8>, String),
+    /// The document's id.
+    OfDocument(String),
 }
 
 /// A subspace of {NS}.
@@ -529,6 +603,19 @@ pub(crate) enum Subspace {
     Purge,
     Lease,
     Released,
+    Index,
+}
+
+impl Subspace {
+    /// Whether the checker meets each of its keys on a walk of its own; else they are looked at among the strays.
+    pub(crate) fn is_walked(self) -> bool {
+        match self {
+            Subspace::Document | Subspace::BySeq | Subspace::AllDocs | Subspace::Blob | Subspace::Staged => true,
+            Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId | Subspace::FieldId => false,
+            Subspace::FieldName | Subspace::Local | Subspace::AttachmentData | Subspace::AttachmentUse => false,
+            Subspace::Purge | Subspace::Lease | Subspace::Released | Subspace::Index => false,
+        }
+    }
 }
 
 #[cfg(test)]

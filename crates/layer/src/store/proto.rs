@@ -42,7 +42,7 @@ pub struct DatabaseEvent {
     pub renewed: u64,
 }
 /// {root}/DBS/{name}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DatabaseRecord {
     #[prost(uint32, tag = "1")]
     pub format_version: u32,
@@ -79,6 +79,41 @@ pub struct DatabaseRecord {
     /// of the renewal that gave it its incarnation, or in which it was created
     #[prost(fixed64, tag = "12")]
     pub epoch: u64,
+    /// what a program must know to open it; format_version is 3 where there are any
+    #[prost(string, repeated, tag = "13")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// what is derived from its documents beside by-seq, _all_docs and the counters
+    #[prost(message, repeated, tag = "14")]
+    pub indexes: ::prost::alloc::vec::Vec<Index>,
+    /// how many there ever were: an index's number is not given twice
+    #[prost(uint64, tag = "15")]
+    pub indexes_defined: u64,
+}
+/// In a DatabaseRecord.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Index {
+    /// its keys lie under {NS}/INDEXES/{number}
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// what keeps it; the feature "index:{kind}" is named with it
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// the id of the design document that defines it
+    #[prost(string, tag = "3")]
+    pub source: ::prost::alloc::string::String,
+    /// in the words of its kind
+    #[prost(bytes = "vec", tag = "4")]
+    pub definition: ::prost::alloc::vec::Vec<u8>,
+    /// what was there before it has been entered; until then it is only written
+    #[prost(bool, tag = "5")]
+    pub readable: bool,
+}
+/// {NS}/INDEXES/{index}/0: how far its builder has come. No write of a document reads it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IndexProgress {
+    /// documents up to this id are in it
+    #[prost(string, tag = "1")]
+    pub built_until: ::prost::alloc::string::String,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

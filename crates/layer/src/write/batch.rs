@@ -15,7 +15,8 @@ use crate::document::edit::{Edit, Updated, check_document_id};
 use crate::document::staging;
 use crate::document::tree::Leaves;
 use crate::error::{Error, Result};
-use crate::index::maintainers::maintainers;
+use crate::index::kinds;
+use crate::index::maintainers::{Maintainers, Within};
 use crate::instance::Instance;
 use crate::judge::ask;
 use crate::judge::judgement::{Judgement, Verdict};
@@ -206,7 +207,7 @@ pub(crate) async fn prepare(
                 Err(error) => return Err(error),
             }
         }
-        let bytes = transaction_bytes(&body, edit);
+        let bytes = transaction_bytes(&body, edit) + kinds::reserve(instance, edit);
         let item = Item {
             at,
             body,
@@ -291,7 +292,7 @@ pub(crate) async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instanc
 }
 
 /// The database's instance as it is now.
-async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
+pub(crate) async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     struct Resolve<'a>(&'a Inner, &'a str);
     impl Operation for Resolve<'_> {
         type Output = Arc<Instance>;
@@ -334,6 +335,8 @@ impl Operation for WriteBatch<'_, '_> {
         let halvings = self.attempts.saturating_sub(WHOLE_FAILURES_MAX).min(usize::BITS - 1);
         let most = (self.items.len() >> halvings).max(1);
         self.attempts += 1;
+        let within = Within { inner: self.inner, trx, instance };
+        let mut maintainers = Maintainers::of(instance);
         // All reads are issued before the first is awaited.
         let reads: Vec<_> = self
             .items
@@ -348,10 +351,10 @@ impl Operation for WriteBatch<'_, '_> {
                 // An edit of a revision will supersede it: its leaf and body are needed then.
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
                 let old = (!is_first).then(|| OldRead::begin(trx, &keys));
+                maintainers.begin(&within, &edit.id);
                 (keys, earlier, info, old)
             })
             .collect();
-        let mut maintainers = maintainers();
         let room = Room::new(DROPPED_BYTES_MAX);
         let mut results = Vec::with_capacity(self.items.len());
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
@@ -373,6 +376,8 @@ impl Operation for WriteBatch<'_, '_> {
                 break;
             }
             bytes += transaction_bytes(&item.body, &self.edits[item.at]) + info.as_ref().map_or(0, moved_bytes);
+            // By the list as it is now: one that has changed since the batch was cut cuts it anew.
+            bytes += kinds::reserve(instance, &self.edits[item.at]);
             if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
                 break;
             }
@@ -383,8 +388,20 @@ impl Operation for WriteBatch<'_, '_> {
             let leaves_max = self.inner.options.leaves_max;
             let refused = item.judged.as_ref().err();
             let (keys, room) = (&keys, &room);
-            let document =
-                DocumentWrite { trx, instance, keys, edit, body, token, user_version, refused, leaves_max, room };
+            let inner = self.inner;
+            let document = DocumentWrite {
+                inner,
+                trx,
+                instance,
+                keys,
+                edit,
+                body,
+                token,
+                user_version,
+                refused,
+                leaves_max,
+                room,
+            };
             let written = document.write(info, old, &mut maintainers).await?;
             user_version += u16::from(written.is_ok());
             changes_rules |= written.is_ok() && instance.is_judged_by(edit);
@@ -395,12 +412,7 @@ impl Operation for WriteBatch<'_, '_> {
                 is_full = trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64;
             }
         }
-        for maintainer in &mut maintainers {
-            maintainer.finish(trx, instance)?;
-        }
-        if changes_rules {
-            instance.change_rules(trx);
-        }
+        maintainers.finish(&within, changes_rules)?;
         Ok(Some(results))
     }
 }

@@ -16,8 +16,9 @@ use crate::document::tree::{
     winner,
 };
 use crate::error::{Error, Refusal, Result};
-use crate::index::maintainers::{Change, IndexMaintainer};
+use crate::index::maintainers::{Change, Maintainers, Within};
 use crate::instance::Instance;
+use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::room::Room;
@@ -41,6 +42,7 @@ impl OldRead {
 
 /// What is written, and into what.
 pub(crate) struct DocumentWrite<'a, 'e> {
+    pub inner: &'a Inner,
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
     pub keys: &'a DocumentKeys,
@@ -178,7 +180,7 @@ impl DocumentWrite<'_, '_> {
         self,
         info: Option<Info>,
         old: Option<OldRead>,
-        maintainers: &mut [Box<dyn IndexMaintainer>],
+        maintainers: &mut Maintainers,
     ) -> Result<Result<Updated>> {
         let old = match (&info, old) {
             (Some(_), None) => Some(OldRead::begin(self.trx, self.keys)),
@@ -236,6 +238,11 @@ impl DocumentWrite<'_, '_> {
             _ => None,
         };
         let new = self.place_bodies(&grown, info.as_ref(), old_rows.as_ref()).await?;
+        // Before it may be dropped.
+        let old_blob = match &info {
+            Some(info) if maintainers.want_old_body() => self.blob_rows(info).await?,
+            _ => None,
+        };
         let superseded = self.supersede(&grown, info.as_ref()).await?;
         let dropped = match grown.trim {
             Trim::Below(generation) => self.stem(generation).await?,
@@ -252,17 +259,31 @@ impl DocumentWrite<'_, '_> {
         let change = Change {
             id: &self.edit.id,
             old: info.as_ref(),
-            old_rows: old_rows.as_ref(),
+            keys: self.keys,
+            old_rows: old_blob.as_ref().or(old_rows.as_ref()),
             new: &new,
+            brought: Some(self.body).filter(|_| grown.brings == Brings::Leaf && new.winner == grown.rev),
             leaves: &grown.leaves,
             stored_bytes_delta: added_bytes,
             superseded_bytes_delta: superseded.kept_bytes - dropped.body_bytes,
             user_version: self.user_version,
         };
-        for maintainer in maintainers {
-            maintainer.document(self.trx, self.instance, &change)?;
-        }
+        maintainers.document(&self.within(), &change).await?;
         Ok(Ok(Updated { rev: grown.rev }))
+    }
+
+    fn within(&self) -> Within<'_> {
+        Within { inner: self.inner, trx: self.trx, instance: self.instance }
+    }
+
+    /// The winner's body, if it lies in a blob.
+    async fn blob_rows(&self, info: &Info) -> Result<Option<Rows>> {
+        match &info.place {
+            BodyPlace::Blob(blob_id) => {
+                Ok(Some(Box::pin(body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id))).await?))
+            }
+            BodyPlace::Rows => Ok(None),
+        }
     }
 
     /// Takes leaves away; others are left. What only they had below them has gone already, or goes with the caller, who
@@ -273,9 +294,10 @@ impl DocumentWrite<'_, '_> {
         dropped: &Dropped,
         old: &Info,
         old_rows: &Rows,
-        maintainers: &mut [Box<dyn IndexMaintainer>],
+        maintainers: &mut Maintainers,
     ) -> Result<()> {
         let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
+        let old_blob = if maintainers.want_old_body() { self.blob_rows(old).await? } else { None };
         let (rev, superseded) = (old.winner.clone(), Vec::new());
         let grown = Grown { rev, brings: Brings::Nothing, leaves, superseded, trim: Trim::Nothing };
         let new = self.place_bodies(&grown, Some(old), None).await?;
@@ -283,16 +305,16 @@ impl DocumentWrite<'_, '_> {
         let change = Change {
             id: &self.edit.id,
             old: Some(old),
-            old_rows: Some(old_rows),
+            keys: self.keys,
+            old_rows: old_blob.as_ref().or(Some(old_rows)),
             new: &new,
+            brought: None,
             leaves: &grown.leaves,
             stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
             superseded_bytes_delta: -dropped.superseded_bytes,
             user_version: self.user_version,
         };
-        for maintainer in maintainers {
-            maintainer.document(self.trx, self.instance, &change)?;
-        }
+        maintainers.document(&self.within(), &change).await?;
         Ok(())
     }
 

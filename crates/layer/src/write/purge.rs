@@ -21,7 +21,7 @@ use crate::document::edit::Edit;
 use crate::document::release;
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, revision_bytes};
 use crate::error::{Error, Result};
-use crate::index::maintainers::{Purged, maintainers};
+use crate::index::maintainers::{Maintainers, Purged, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::info;
@@ -228,7 +228,9 @@ impl Purge<'_> {
         let is_last = purged.len() == leaves.len();
         let forgotten = self.beyond_limit(trx, instance).await?;
         dropped.attachment_bytes = attachments::drop_lists(trx, instance, keys, self.id, &listed, &room).await?;
-        let mut maintainers = maintainers();
+        let within = Within { inner: self.inner, trx, instance };
+        let mut maintainers = Maintainers::of(instance);
+        maintainers.begin(&within, self.id);
         if is_last && after.is_empty() {
             // With a conflict range on the info: an edit that is under way must see that the document has gone.
             let all = keys.whole();
@@ -240,9 +242,7 @@ impl Purge<'_> {
                 superseded_bytes_delta: -dropped.superseded_bytes,
                 user_version: 0,
             };
-            for maintainer in &mut maintainers {
-                maintainer.purged(trx, instance, &gone)?;
-            }
+            maintainers.purged(&within, &gone).await?;
         } else {
             let mut after = whole.tree.clone();
             purged.iter().for_each(|rev| {
@@ -251,12 +251,7 @@ impl Purge<'_> {
             purged.iter().try_for_each(|rev| Quiet(trx).clear(&keys.revision(rev)))?;
             self.leaves(trx, instance, keys, old, whole, &after, &dropped, &mut maintainers).await?;
         }
-        for maintainer in &mut maintainers {
-            maintainer.finish(trx, instance)?;
-        }
-        if self.id.starts_with("_design/") && instance.record.rules > 0 {
-            instance.change_rules(trx);
-        }
+        maintainers.finish(&within, self.id.starts_with("_design/") && instance.record.rules > 0)?;
         self.note(trx, instance, &purged, forgotten.as_ref())?;
         // What is left begins with the first record: nothing is known of what this commit's stamp will be.
         let from = (!is_last).then(|| From { stamp: Vec::new(), key: Vec::new() });
@@ -303,7 +298,7 @@ impl Purge<'_> {
         whole: WholeTree,
         after: &Tree,
         dropped: &Dropped,
-        maintainers: &mut [Box<dyn crate::index::maintainers::IndexMaintainer>],
+        maintainers: &mut Maintainers,
     ) -> Result<()> {
         let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
         let rows = Rows::new(rows, keys.body().len());
@@ -317,6 +312,7 @@ impl Purge<'_> {
             body: Value::Null,
         };
         let write = DocumentWrite {
+            inner: self.inner,
             trx,
             instance,
             keys,

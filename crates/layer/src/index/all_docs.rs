@@ -1,0 +1,69 @@
+//! `_all_docs`: the documents that are not deleted, by their ids.
+
+use prost::Message;
+
+use crate::error::Result;
+use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
+use crate::instance::Instance;
+use crate::store::proto;
+use crate::store::records::{Info, revision, revision_message};
+use crate::store::transaction::{Quiet, Transaction};
+
+/// The ids of documents that are not deleted.
+pub(crate) struct AllDocs;
+
+impl IndexMaintainer for AllDocs {
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        let Within { trx, instance, .. } = *within;
+        let key = instance.keys.all_docs_entry(change.id);
+        if change.new.deleted {
+            if change.old.is_some_and(|old| !old.deleted) {
+                Quiet(trx).clear(&key)?;
+            }
+            return Ok(None);
+        }
+        let entry = proto::AllDocsEntry { winner: Some(revision_message(&change.new.winner)) };
+        Quiet(trx).set(&key, &entry.encode_to_vec())?;
+        Ok(None)
+    }
+
+    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+        let Within { trx, instance, .. } = *within;
+        if !purged.old.deleted {
+            Quiet(trx).clear(&instance.keys.all_docs_entry(purged.id))?;
+        }
+        Ok(None)
+    }
+}
+
+/// What is wrong with a document's entry.
+pub(crate) async fn check_document(
+    trx: &Transaction,
+    instance: &Instance,
+    id: &str,
+    info: &Info,
+) -> Result<Option<String>> {
+    let entry = trx.get(&instance.keys.all_docs_entry(id), true).await?;
+    Ok(match (entry.as_deref().map(|entry| names(entry, info)), info.deleted) {
+        (None, true) | (Some(true), false) => None,
+        _ => Some("its entry in _all_docs is missing or not its own".to_owned()),
+    })
+}
+
+fn names(entry: &[u8], info: &Info) -> bool {
+    let entry = proto::AllDocsEntry::decode(entry).map(|entry| revision(entry.winner.as_ref()));
+    matches!(entry, Ok(Ok(rev)) if rev == info.winner)
+}
+
+/// Every entry must name its document's winner, which is not deleted.
+pub(crate) async fn check_entry(
+    trx: &Transaction,
+    instance: &Instance,
+    key: &[u8],
+    value: &[u8],
+) -> Result<std::result::Result<(), String>> {
+    match instance.keys.all_docs_id(key) {
+        Ok(id) => is_of_document(trx, instance, &id, |info| !info.deleted && names(value, info)).await,
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}

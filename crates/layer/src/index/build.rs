@@ -1,0 +1,138 @@
+//! Enters into an index what was there before it was defined, beside the writes.
+//!
+//! Writes keep an index from its definition on. A builder walks over the documents in the order of their ids, and hands each
+//! to the index's maintainer as if it had been written anew. The place that it has come to is a key of the index, which every
+//! step reads with conflict and no write of a document reads: so it goes on wherever it was ended, after a restore too, since
+//! place and entries lie in one store, and two builders at once do no more than one. A step conflicts with the edits and
+//! purges of the documents that it enters, in both directions: whichever of the two comes second sees what the other wrote.
+
+use prost::Message;
+
+use crate::document::body::{self, Rows};
+use crate::error::Result;
+use crate::index::definitions::write_record;
+use crate::index::kinds::indexes_of;
+use crate::index::maintainers::{Change, Within};
+use crate::layer::Inner;
+use crate::store::proto;
+use crate::store::records::{BodyPlace, Info};
+use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use foundationdb::options::ConflictRangeType;
+
+/// Documents that a step enters.
+const STEP_DOCUMENTS_MAX: usize = 100;
+
+/// What a step reads of bodies and writes of entries, about; one document may pass it.
+const STEP_BYTES_MAX: u64 = 400_000;
+
+/// The last document that is in the index, of those from before; `None`: none is yet.
+pub(crate) async fn progress(within: &Within<'_>, number: u64, snapshot: bool) -> Result<Option<String>> {
+    let found = within.trx.get(&within.instance.keys.index_progress(number), snapshot).await?;
+    Ok(found.map(|bytes| proto::IndexProgress::decode(&*bytes)).transpose()?.map(|progress| progress.built_until))
+}
+
+/// The numbers of a database's indexes that are still to be built.
+pub(crate) fn unbuilt(record: &proto::DatabaseRecord) -> Vec<u64> {
+    record.indexes.iter().filter(|index| !index.readable).map(|index| index.number).collect()
+}
+
+/// What a step has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stepped {
+    /// There is more to do.
+    On,
+    /// The index may be read.
+    Built,
+    /// The index is no longer there.
+    Gone,
+}
+
+/// A transaction of a builder. All that it knows of the index it reads: only the number is its own.
+pub(crate) struct Step<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub number: u64,
+    /// How many there have been.
+    pub attempts: u32,
+}
+
+impl Operation for Step<'_> {
+    type Output = Stepped;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stepped> {
+        // An earlier attempt that was committed is seen by the place: this one goes on from there.
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let within = Within { inner: self.inner, trx, instance: &instance };
+        let Some(found) = indexes_of(&instance).find(|found| found.index.number == self.number) else {
+            return Ok(Stepped::Gone);
+        };
+        if found.index.readable {
+            return Ok(Stepped::Built);
+        }
+        // Documents that others write all the time are entered with fewer others.
+        let most = (STEP_DOCUMENTS_MAX >> self.attempts.min(10)).max(1);
+        self.attempts += 1;
+        let mut range = instance.keys.all_docs();
+        if let Some(until) = progress(&within, self.number, false).await? {
+            range.begin = [&instance.keys.all_docs_entry(&until)[..], &[0]].concat();
+        }
+        let page = trx.get_range(&page_of(&range, most, false), 1, true).await?;
+        let ids = page.iter().map(|row| instance.keys.all_docs_id(row.key())).collect::<Result<Vec<_>>>()?;
+        let infos: Vec<_> = ids.iter().map(|id| trx.get(&instance.keys.document(id).info(), false)).collect();
+        let (mut bytes, mut entered) = (0, None);
+        for (id, info) in ids.iter().zip(infos) {
+            let info = info.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
+            if let Some(info) = info.filter(|info| !info.deleted) {
+                bytes += info.stored_bytes + found.kind.reserve(&found.index, id, None);
+                if entered.is_some() && bytes > STEP_BYTES_MAX {
+                    break;
+                }
+                let mut maintainer = found.maintainer();
+                maintainer.begin(&within, id);
+                let keys = instance.keys.document(id);
+                let range = match &info.place {
+                    BodyPlace::Rows => keys.body_rows(),
+                    BodyPlace::Blob(blob_id) => instance.keys.blob_rows(blob_id),
+                };
+                let rows: Rows = body::read_rows(trx, range).await?;
+                let change = Change {
+                    id,
+                    keys: &keys,
+                    old: Some(&info),
+                    old_rows: Some(&rows),
+                    new: &info,
+                    brought: None,
+                    leaves: &[],
+                    stored_bytes_delta: 0,
+                    superseded_bytes_delta: 0,
+                    user_version: 0,
+                };
+                if let Some(later) = maintainer.document(&within, &change)? {
+                    later.await?;
+                }
+                maintainer.finish(&within)?;
+                let info_key = keys.info();
+                let end = [&info_key[..], &[0]].concat();
+                trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
+            }
+            entered = Some(id);
+        }
+        let is_last = entered == ids.last() && !page.more() && ids.len() < most;
+        let key = instance.keys.index_progress(self.number);
+        if is_last {
+            let mut record = instance.record.clone();
+            record
+                .indexes
+                .iter_mut()
+                .filter(|index| index.number == self.number)
+                .for_each(|index| index.readable = true);
+            trx.clear(&key);
+            write_record(&within, record);
+            return Ok(Stepped::Built);
+        }
+        if let Some(id) = entered {
+            trx.set(&key, &proto::IndexProgress { built_until: id.clone() }.encode_to_vec());
+        }
+        Ok(Stepped::On)
+    }
+}

@@ -1,0 +1,117 @@
+//! By-seq: which document changed when.
+
+use std::collections::HashSet;
+
+use flatbed_revtree::{RevId, rank};
+use foundationdb::options::MutationType;
+use prost::Message;
+
+use crate::error::Result;
+use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
+use crate::instance::Instance;
+use crate::store::proto;
+use crate::store::records::{Info, revision, revision_message};
+use crate::store::seq::Seq;
+use crate::store::transaction::{Quiet, Transaction};
+use crate::store::updated::touch_last_seq;
+
+/// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
+const LEAVES_IN_ENTRY_MAX: usize = 8;
+
+/// Exactly one entry a document; `last_seq` for the watches; that the database has changed.
+#[derive(Default)]
+pub(crate) struct BySeq {
+    greatest_user_version: Option<u16>,
+}
+
+impl IndexMaintainer for BySeq {
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        let Within { trx, instance, .. } = *within;
+        let quiet = Quiet(trx);
+        if let Some(old) = change.old {
+            quiet.clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), old.stamp)))?;
+        }
+        let new = change.new;
+        let leaves = match change.leaves.len() {
+            2..=LEAVES_IN_ENTRY_MAX => {
+                let mut others: Vec<_> = change.leaves.iter().filter(|(_, rev)| *rev != new.winner).collect();
+                others.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
+                others.into_iter().map(|(_, rev)| revision_message(rev)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let entry = proto::SequenceEntry {
+            document_id: change.id.to_owned(),
+            winner: Some(revision_message(&new.winner)),
+            deleted: new.deleted,
+            leaf_count: new.leaf_count,
+            leaves,
+        };
+        let key = instance.keys.by_seq_stamped(instance.incarnation(), change.user_version);
+        quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
+        self.greatest_user_version = self.greatest_user_version.max(Some(change.user_version));
+        Ok(None)
+    }
+
+    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+        let Within { trx, instance, .. } = *within;
+        Quiet(trx).clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), purged.old.stamp)))?;
+        self.greatest_user_version = self.greatest_user_version.max(Some(purged.user_version));
+        Ok(None)
+    }
+
+    fn finish(&mut self, within: &Within<'_>) -> Result<()> {
+        let Within { trx, instance, .. } = *within;
+        let Some(last) = self.greatest_user_version else { return Ok(()) };
+        touch_last_seq(trx, &instance.keys, last)?;
+        instance.updated.touch(trx)
+    }
+}
+
+/// What is wrong with a document's entry.
+pub(crate) async fn check_document(
+    trx: &Transaction,
+    instance: &Instance,
+    id: &str,
+    info: &Info,
+    leaves: &HashSet<RevId>,
+) -> Result<Option<String>> {
+    let seq = Seq::new(instance.incarnation(), info.stamp);
+    let entry = trx.get(&instance.keys.by_seq(&seq), true).await?;
+    Ok(match entry.as_deref().map(proto::SequenceEntry::decode) {
+        Some(Ok(entry))
+            if entry.document_id == id
+                && entry.deleted == info.deleted
+                && entry.leaf_count == info.leaf_count
+                && leaves_are(&entry, leaves)
+                && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) =>
+        {
+            None
+        }
+        Some(_) => Some(format!("its by-seq entry at {seq} is not its own")),
+        None => Some(format!("it has no by-seq entry at {seq}")),
+    })
+}
+
+/// Whether an entry names the leaves that the document has.
+fn leaves_are(entry: &proto::SequenceEntry, leaves: &HashSet<RevId>) -> bool {
+    let named: Result<HashSet<RevId>> =
+        entry.winner.iter().chain(&entry.leaves).map(|leaf| revision(Some(leaf))).collect();
+    let names_all = (2..=LEAVES_IN_ENTRY_MAX).contains(&leaves.len());
+    if names_all { named.is_ok_and(|named| named == *leaves) } else { entry.leaves.is_empty() }
+}
+
+/// Every entry must stand at its document's sequence.
+pub(crate) async fn check_entry(
+    trx: &Transaction,
+    instance: &Instance,
+    key: &[u8],
+    value: &[u8],
+) -> Result<std::result::Result<(), String>> {
+    let (seq, id) = match (instance.keys.by_seq_parse(key), proto::SequenceEntry::decode(value)) {
+        (Ok(seq), Ok(entry)) => (seq, entry.document_id),
+        _ => return Ok(Err("cannot be read".into())),
+    };
+    let is_own = |info: &Info| seq == Seq::new(instance.incarnation(), info.stamp);
+    is_of_document(trx, instance, &id, is_own).await
+}

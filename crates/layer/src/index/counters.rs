@@ -1,0 +1,49 @@
+//! Sums over all documents of a database.
+
+use foundationdb::options::MutationType;
+
+use crate::error::Result;
+use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
+use crate::store::keys::Counter;
+use crate::store::transaction::Quiet;
+
+/// Sums, changed by atomic ADD once a transaction.
+#[derive(Default)]
+pub(crate) struct Counters {
+    deltas: [i64; Counter::ALL.len()],
+}
+
+impl IndexMaintainer for Counters {
+    fn document<'a>(&'a mut self, _: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        let live = |deleted: bool| if deleted { [0, 1] } else { [1, 0] };
+        let [old_live, old_deleted] = change.old.map_or([0, 0], |old| live(old.deleted));
+        let [new_live, new_deleted] = live(change.new.deleted);
+        let external = change.new.external_bytes as i64 - change.old.map_or(0, |old| old.external_bytes as i64);
+        let stored = [change.stored_bytes_delta, change.superseded_bytes_delta];
+        let changes = [new_live - old_live, new_deleted - old_deleted, external, stored[0], stored[1]];
+        for (delta, change) in self.deltas.iter_mut().zip(changes) {
+            *delta += change;
+        }
+        Ok(None)
+    }
+
+    fn purged<'a>(&'a mut self, _: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+        let [live, deleted] = if purged.old.deleted { [0, -1] } else { [-1, 0] };
+        let external = -(purged.old.external_bytes as i64);
+        let changes = [live, deleted, external, purged.stored_bytes_delta, purged.superseded_bytes_delta];
+        for (delta, change) in self.deltas.iter_mut().zip(changes) {
+            *delta += change;
+        }
+        Ok(None)
+    }
+
+    fn finish(&mut self, within: &Within<'_>) -> Result<()> {
+        let Within { trx, instance, .. } = *within;
+        for (counter, delta) in Counter::ALL.into_iter().zip(self.deltas) {
+            if delta != 0 {
+                Quiet(trx).atomic(&instance.keys.counter(counter), &delta.to_le_bytes(), MutationType::Add)?;
+            }
+        }
+        Ok(())
+    }
+}

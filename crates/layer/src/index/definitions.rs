@@ -1,0 +1,117 @@
+//! Which indexes a database has: what its design documents define, in the transaction that writes them.
+
+use flatbed_flatten::json::{Limits, Value, parse};
+use prost::Message;
+
+use crate::error::Result;
+use crate::index::kinds::KINDS;
+use crate::index::maintainers::{Change, Purged, Within};
+use crate::store::features::name_indexes;
+use crate::store::proto;
+use crate::store::transaction::Quiet;
+
+/// Indexes of one database. Each takes its part of every write.
+const INDEXES_MAX: usize = 64;
+
+/// The longest definition, in bytes: all of them stand in the database's record.
+const DEFINITION_BYTES_MAX: usize = 500;
+
+/// What the design documents of one transaction define.
+#[derive(Default)]
+pub(crate) struct Definitions {
+    /// Each with its document's id.
+    changed: Vec<(String, Vec<Defined>)>,
+}
+
+/// A kind's name, and a definition in its words.
+type Defined = (&'static str, Vec<u8>);
+
+impl Definitions {
+    /// A document has changed, by an edit here or on a replica: what its winner says holds.
+    pub(crate) async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
+        if KINDS.is_empty() || !change.id.starts_with("_design/") {
+            return Ok(());
+        }
+        let mut defined = Vec::new();
+        if !change.new.deleted {
+            let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
+            // What no parser takes was refused when it came.
+            if let Ok(body) = parse(&text, &Limits::default()) {
+                defined = defined_by(&body);
+            }
+        }
+        self.changed.push((change.id.to_owned(), defined));
+        Ok(())
+    }
+
+    /// A document has gone without a trace.
+    pub(crate) fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
+        if !KINDS.is_empty() && purged.id.starts_with("_design/") {
+            self.changed.push((purged.id.to_owned(), Vec::new()));
+        }
+    }
+
+    /// Writes the database's record, where the list is another one now or what judges writes has changed. Every write has
+    /// the record as a read conflict: none that knows the old list is committed behind it.
+    pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
+        let Within { trx, instance, .. } = *within;
+        let mut record = instance.record.clone();
+        for (source, defined) in &self.changed {
+            redefine(&mut record, source, defined);
+        }
+        if record.indexes == instance.record.indexes {
+            if changes_rules {
+                instance.change_rules(trx);
+            }
+            return Ok(());
+        }
+        record.rules += u64::from(changes_rules);
+        for gone in &instance.record.indexes {
+            if !record.indexes.iter().any(|index| index.number == gone.number) {
+                Quiet(trx).clear_range(&instance.keys.index(gone.number))?;
+            }
+        }
+        write_record(within, record);
+        Ok(())
+    }
+}
+
+/// Writes a record with another list of indexes, or another state of one; every process notices.
+pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecord) {
+    name_indexes(&mut record);
+    within.trx.set(&within.instance.record_key, &record.encode_to_vec());
+    within.trx.update_metadata_version();
+}
+
+fn defined_by(body: &Value<'_>) -> Vec<Defined> {
+    let mut all: Vec<Defined> = Vec::new();
+    for kind in KINDS {
+        for definition in kind.defined_by(body) {
+            let defined = (kind.name(), definition);
+            if defined.1.len() <= DEFINITION_BYTES_MAX && !all.contains(&defined) {
+                all.push(defined);
+            }
+        }
+    }
+    all
+}
+
+/// Replaces what `source` defined: what it still defines keeps its number and its state.
+fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined]) {
+    let is = |index: &proto::Index, defined: &Defined| index.kind == defined.0 && index.definition == defined.1;
+    record.indexes.retain(|index| index.source != source || defined.iter().any(|defined| is(index, defined)));
+    for new in defined {
+        let is_there = record.indexes.iter().any(|index| index.source == source && is(index, new));
+        if is_there || record.indexes.len() == INDEXES_MAX {
+            continue;
+        }
+        record.indexes_defined += 1;
+        record.indexes.push(proto::Index {
+            number: record.indexes_defined,
+            kind: new.0.to_owned(),
+            source: source.to_owned(),
+            definition: new.1.clone(),
+            readable: false,
+        });
+    }
+}

@@ -1,0 +1,116 @@
+//! Kinds of indexes, and the indexes that a database has by its record.
+//!
+//! A kind is code: it finds its definitions in design documents, keeps its entries in the transactions that change
+//! documents, and checks them. An index is one definition in one database, with a number of its own.
+
+use flatbed_flatten::json::Value;
+use futures_util::future::BoxFuture;
+
+use crate::document::edit::Edit;
+use crate::error::Result;
+use crate::index::maintainers::{IndexMaintainer, Within};
+use crate::instance::Instance;
+use crate::store::keys::IndexPart;
+use crate::store::proto;
+use crate::store::records::Info;
+
+/// All kinds. For each there is a feature in `store::features`, and lines in design/data-model.md.
+pub(crate) const KINDS: &[&dyn Kind] = &[
+    #[cfg(test)]
+    &crate::index::member::Member,
+];
+
+/// Code that keeps indexes.
+pub(crate) trait Kind: Send + Sync {
+    /// Its name in records, for ever: what is laid out otherwise is another kind.
+    fn name(&self) -> &'static str;
+
+    /// The indexes that a design document's body defines, each in the kind's own words.
+    fn defined_by(&self, body: &Value<'_>) -> Vec<Vec<u8>>;
+
+    /// What the index takes at most, in bytes of keys and values, in a transaction that writes the edit: of new entries and
+    /// of old ones. Also in one that enters a document of that id which was there before.
+    fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64;
+
+    /// Keeps the index in one transaction. A builder hands it documents that do not change: the old and the new state are
+    /// the same, and what is entered already is entered again.
+    fn maintainer(&self, index: &proto::Index) -> Box<dyn IndexMaintainer>;
+
+    /// What is wrong with a document's entries. `is_built`: it must have them; else those that it has must be right.
+    fn check_document<'a>(
+        &'a self,
+        within: &'a Within<'a>,
+        index: &'a proto::Index,
+        id: &'a str,
+        info: &'a Info,
+        is_built: bool,
+    ) -> BoxFuture<'a, Result<Option<String>>>;
+
+    /// What is wrong with an entry, seen from its key.
+    fn check_entry<'a>(
+        &'a self,
+        within: &'a Within<'a>,
+        index: &'a proto::Index,
+        part: IndexPart,
+        value: &'a [u8],
+    ) -> BoxFuture<'a, Result<std::result::Result<(), String>>>;
+}
+
+/// One index of a database, with its kind.
+pub(crate) struct DefinedIndex {
+    pub index: proto::Index,
+    pub kind: &'static dyn Kind,
+}
+
+impl std::fmt::Debug for DefinedIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.index.fmt(f)
+    }
+}
+
+/// The indexes of a database. Of kinds that are not known there are none: who does not know them has not opened it.
+pub(crate) fn indexes_of(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
+    instance.record.indexes.iter().filter_map(|index| {
+        let kind = *KINDS.iter().find(|kind| kind.name() == index.kind)?;
+        Some(DefinedIndex { index: index.clone(), kind })
+    })
+}
+
+/// What a database's indexes take at most in a transaction that writes the edit.
+pub(crate) fn reserve(instance: &Instance, edit: &Edit<'_>) -> u64 {
+    if instance.record.indexes.is_empty() {
+        return 0;
+    }
+    indexes_of(instance).map(|found| found.kind.reserve(&found.index, &edit.id, Some(edit))).sum()
+}
+
+impl DefinedIndex {
+    pub(crate) fn maintainer(&self) -> Box<dyn IndexMaintainer> {
+        self.kind.maintainer(&self.index)
+    }
+
+    /// See [`Kind::check_document`].
+    pub(crate) async fn check_document(&self, within: &Within<'_>, id: &str, info: &Info) -> Result<Option<String>> {
+        let is_built = self.index.readable || {
+            let progress = crate::index::build::progress(within, self.index.number, true).await?;
+            progress.is_some_and(|until| *id <= *until)
+        };
+        self.kind.check_document(within, &self.index, id, info, is_built).await
+    }
+
+    /// See [`Kind::check_entry`].
+    pub(crate) async fn check_entry(
+        &self,
+        within: &Within<'_>,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<std::result::Result<(), String>> {
+        match within.instance.keys.split_index(key) {
+            Ok((number, _)) if number != self.index.number => Ok(Err("lies in another index".to_owned())),
+            Ok((_, IndexPart::Progress)) if self.index.readable => Ok(Err("its builder is through".to_owned())),
+            Ok((_, IndexPart::Progress)) => Ok(Ok(())),
+            Ok((_, part)) => self.kind.check_entry(within, &self.index, part, value).await,
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}

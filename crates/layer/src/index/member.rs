@@ -1,0 +1,188 @@
+//! For tests: documents by the value of one of their members.
+//!
+//! A design document says `{"member_indexes": ["name"]}`. An entry is sorted by the value as JSON text, as far as
+//! [`VALUE_BYTES_MAX`]; beside it lies what a document has in the index, which is what the maintainer reads to find its old
+//! entry.
+#![cfg(test)]
+
+use std::collections::HashMap;
+use std::pin::Pin;
+
+use flatbed_flatten::json::{Limits, Value, parse};
+use foundationdb::future::FdbSlice;
+use futures_util::future::BoxFuture;
+
+use crate::document::body;
+use crate::document::edit::Edit;
+use crate::error::{Error, Result};
+use crate::index::kinds::Kind;
+use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
+use crate::store::keys::IndexPart;
+use crate::store::proto;
+use crate::store::records::{BodyPlace, Info};
+use crate::store::transaction::Quiet;
+
+const VALUE_BYTES_MAX: usize = 200;
+
+pub(crate) struct Member;
+
+/// What a body has in an index, of its members as JSON text.
+fn value_of(definition: &[u8], members: &[u8]) -> Option<Vec<u8>> {
+    let text = [b"{", members, b"}"].concat();
+    let body = parse(&text, &Limits::default()).unwrap();
+    let value = body.get(std::str::from_utf8(definition).unwrap())?;
+    let mut text = match value {
+        Value::String(text) | Value::Number(text) => text.as_bytes().to_vec(),
+        _ => return None,
+    };
+    text.truncate(VALUE_BYTES_MAX);
+    Some(text)
+}
+
+impl Kind for Member {
+    fn name(&self) -> &'static str {
+        "member"
+    }
+
+    fn defined_by(&self, body: &Value<'_>) -> Vec<Vec<u8>> {
+        let Some(Value::Array(names)) = body.get("member_indexes") else { return Vec::new() };
+        let name = |name: &Value<'_>| match name {
+            Value::String(name) => Some(name.as_bytes().to_vec()),
+            _ => None,
+        };
+        names.iter().filter_map(name).collect()
+    }
+
+    fn reserve(&self, _: &proto::Index, id: &str, _: Option<&Edit<'_>>) -> u64 {
+        // The old entry and the new one, and what the document has in it twice.
+        4 * (id.len() + 2 * VALUE_BYTES_MAX + 100) as u64
+    }
+
+    fn maintainer(&self, index: &proto::Index) -> Box<dyn IndexMaintainer> {
+        Box::new(Maintainer { index: index.clone(), old: HashMap::new() })
+    }
+
+    fn check_document<'a>(
+        &'a self,
+        within: &'a Within<'a>,
+        index: &'a proto::Index,
+        id: &'a str,
+        info: &'a Info,
+        is_built: bool,
+    ) -> BoxFuture<'a, Result<Option<String>>> {
+        Box::pin(async move {
+            let (trx, keys) = (within.trx, &within.instance.keys);
+            let found = trx.get(&keys.index_of_document(index.number, id), true).await?.map(|found| found.to_vec());
+            let range = match &info.place {
+                BodyPlace::Rows => keys.document(id).body_rows(),
+                BodyPlace::Blob(blob_id) => keys.blob_rows(blob_id),
+            };
+            let rows = body::read_rows(trx, range).await?;
+            let members = body::to_json(within.inner, within.instance, &rows).await?;
+            let expected = if info.deleted { None } else { value_of(&index.definition, &members) };
+            let entry = match &found {
+                Some(found) => trx.get(&keys.index_entry(index.number, found, id), true).await?,
+                None => None,
+            };
+            if found.is_some() != entry.is_some() || found != expected && (is_built || found.is_some()) {
+                let number = index.number;
+                return Ok(Some(format!(
+                    "in index {number} it has {found:?} and its entry is there: {}, it should have {expected:?}",
+                    entry.is_some()
+                )));
+            }
+            Ok(None)
+        })
+    }
+
+    fn check_entry<'a>(
+        &'a self,
+        within: &'a Within<'a>,
+        index: &'a proto::Index,
+        part: IndexPart,
+        _: &'a [u8],
+    ) -> BoxFuture<'a, Result<std::result::Result<(), String>>> {
+        Box::pin(async move {
+            let (trx, instance) = (within.trx, within.instance);
+            let id = match part {
+                IndexPart::Progress => return Ok(Ok(())),
+                IndexPart::OfDocument(id) => id,
+                IndexPart::Entry(value, id) => {
+                    let own = trx.get(&instance.keys.index_of_document(index.number, &id), true).await?;
+                    if own.as_deref() != Some(&value) {
+                        return Ok(Err(format!("document {id:?} does not know of it")));
+                    }
+                    id
+                }
+            };
+            is_of_document(trx, instance, &id, |info| !info.deleted).await
+        })
+    }
+}
+
+type Old = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
+
+struct Maintainer {
+    index: proto::Index,
+    /// What documents have in it, asked for before anything is awaited.
+    old: HashMap<String, Old>,
+}
+
+impl Maintainer {
+    fn take(&mut self, within: &Within<'_>, id: &str) -> Old {
+        self.begin(within, id);
+        self.old.remove(id).unwrap()
+    }
+
+    fn replace(&self, within: &Within<'_>, id: &str, old: Option<&[u8]>, new: Option<&[u8]>) -> Result<()> {
+        let (keys, number, quiet) = (&within.instance.keys, self.index.number, Quiet(within.trx));
+        if let Some(old) = old.filter(|old| Some(*old) != new) {
+            quiet.clear(&keys.index_entry(number, old, id))?;
+        }
+        match new {
+            Some(new) => {
+                quiet.set(&keys.index_entry(number, new, id), b"")?;
+                quiet.set(&keys.index_of_document(number, id), new)
+            }
+            None if old.is_some() => quiet.clear(&keys.index_of_document(number, id)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl IndexMaintainer for Maintainer {
+    fn begin(&mut self, within: &Within<'_>, id: &str) {
+        let key = within.instance.keys.index_of_document(self.index.number, id);
+        self.old.entry(id.to_owned()).or_insert_with(|| Box::pin(within.trx.get(&key, true)));
+    }
+
+    fn wants_old_body(&self) -> bool {
+        true
+    }
+
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        let old = self.take(within, change.id);
+        Ok(Some(Box::pin(async move {
+            let old = old.await?;
+            let definition = &self.index.definition;
+            // What a document has, where it was entered, is what its old winner's body says.
+            if let (Some(found), Some(info)) = (&old, change.old) {
+                let before = change.old_body(within).await?.filter(|_| !info.deleted);
+                let before = before.and_then(|before| value_of(definition, &before));
+                if before.as_deref() != Some(&found[..]) {
+                    return Err(Error::Corrupt(format!("{}: {before:?} in the old body, {:?}", change.id, &found[..])));
+                }
+            }
+            let new = if change.new.deleted { None } else { value_of(definition, &change.new_body(within).await?) };
+            self.replace(within, change.id, old.as_deref(), new.as_deref())
+        })))
+    }
+
+    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+        let old = self.take(within, purged.id);
+        Ok(Some(Box::pin(async move {
+            let old = old.await?;
+            self.replace(within, purged.id, old.as_deref(), None)
+        })))
+    }
+}

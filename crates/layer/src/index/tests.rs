@@ -1,0 +1,443 @@
+//! The index of tests alone, at work: beside writes, purges and renewals, built, killed and resumed.
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_flatten::json::{Limits, parse};
+use flatbed_revtree::RevId;
+use foundationdb::api::NetworkAutoStop;
+
+use crate::builder::IndexBuilder;
+use crate::database::Database;
+use crate::document::edit::{Edit, EditParts, GetOptions};
+use crate::error::{Error, Result};
+use crate::fenced::database;
+use crate::index::build::{Step, Stepped, unbuilt};
+use crate::judge::actor::{Actor, ServerActor};
+use crate::layer::{CreateOptions, Layer, LayerOptions};
+use crate::renew::renew;
+use crate::store::keys::IndexPart;
+use crate::store::proto;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
+use crate::write::purge::Purge;
+
+const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
+
+fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {
+    let EditParts { deleted, body, .. } =
+        EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+    Edit { id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body }
+}
+
+async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) -> Result<RevId> {
+    Ok(db.update(&edit(id, parent.cloned(), body)).await?.rev)
+}
+
+async fn fill(db: &Database, count: usize) {
+    let texts: Vec<_> =
+        (0..count).map(|n| (format!("d{n:04}"), format!(r#"{{"kind":"k{}","n":{n}}}"#, n % 7))).collect();
+    let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
+    assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
+}
+
+/// The indexes that a database's record has now.
+async fn indexes(db: &Database) -> Vec<proto::Index> {
+    resolved(&db.inner, &db.name).await.unwrap().record.indexes.clone()
+}
+
+/// All entries of an index by its raw keys: what each is sorted by, and its document.
+async fn entries(db: &Database, number: u64) -> Vec<(String, String)> {
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+    let mut found = Vec::new();
+    for row in pages.unwrap().iter().flat_map(|page| page.iter()) {
+        if let (_, IndexPart::Entry(value, id)) = instance.keys.split_index(row.key()).unwrap() {
+            found.push((String::from_utf8(value).unwrap(), id));
+        }
+    }
+    found
+}
+
+/// What a walk over all documents gives for the member.
+async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
+    let query = crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() };
+    let mut walk = db.all_docs(query);
+    let mut expected = Vec::new();
+    while let Some(rows) = walk.next_page().await.unwrap() {
+        for document in rows.into_iter().filter_map(|row| row.doc) {
+            let text = [b"{", document.body.as_slice(), b"}"].concat();
+            let body = parse(&text, &Limits::default()).unwrap();
+            if let Some(crate::json::Value::String(value) | crate::json::Value::Number(value)) = body.get(member) {
+                expected.push((value.to_string(), document.id));
+            }
+        }
+    }
+    expected.sort();
+    expected
+}
+
+/// One step, committed or not.
+async fn step(db: &Database, number: u64) -> Stepped {
+    let mut step = Step { inner: &db.inner, name: &db.name, number, attempts: 0 };
+    transaction::write(&db.inner.db, &db.inner.metrics, &mut step).await.unwrap()
+}
+
+fn begin(db: &Database) -> Transaction {
+    Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap()
+}
+
+async fn assert_clean(db: &Database) {
+    let report = crate::check::check_database(db, |_| {}).await.unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+fn actor(db: &Database) -> ServerActor {
+    match &db.actor {
+        Actor::Server(actor) => actor.clone(),
+        Actor::User(_) => panic!("the tests' own"),
+    }
+}
+
+async fn build_all(db: &Database) {
+    let mut builder = IndexBuilder::new(
+        Layer { inner: Arc::clone(&db.inner) },
+        actor(db),
+        *b"0123456789abcdef",
+        Duration::from_secs(1),
+    );
+    for _ in 0..100 {
+        builder.round().await.unwrap();
+        if unbuilt(&resolved(&db.inner, &db.name).await.unwrap().record).is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    panic!("indexes stay unbuilt");
+}
+
+const DEFINES: &str = r#"{"member_indexes":["kind"]}"#;
+
+#[tokio::test]
+async fn an_index_is_defined_written_built_and_dropped() {
+    let (db, _directory) = database().await;
+    fill(&db, 30).await;
+    let rev = put(&db, "_design/a", None, DEFINES).await.unwrap();
+    let [index] = &indexes(&db).await[..] else { panic!("one index") };
+    assert_eq!((index.number, index.readable, index.source.as_str()), (1, false, "_design/a"));
+    assert_eq!(entries(&db, 1).await, []);
+    // Written from its definition on: a new document, an old one that is edited, one that is deleted.
+    let of = |id: &str| {
+        let (db, id) = (db.clone(), id.to_owned());
+        async move { db.get(&id, &GetOptions::default()).await.unwrap().rev }
+    };
+    put(&db, "new", None, r#"{"kind":"n"}"#).await.unwrap();
+    put(&db, "d0001", Some(&of("d0001").await), r#"{"kind":"edited"}"#).await.unwrap();
+    put(&db, "d0002", Some(&of("d0002").await), r#"{"_deleted":true}"#).await.unwrap();
+    let pair = |value: &str, id: &str| (value.to_owned(), id.to_owned());
+    assert_eq!(entries(&db, 1).await, [pair("edited", "d0001"), pair("n", "new")]);
+    assert_clean(&db).await;
+    build_all(&db).await;
+    assert!(indexes(&db).await[0].readable);
+    assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
+    put(&db, "new", Some(&of("new").await), r#"{"kind":7}"#).await.unwrap();
+    // A body that lies in a blob, before and after.
+    let large = format!(r#"{{"kind":"large","x":[{}]}}"#, vec![format!("{:?}", "x".repeat(1_000)); 700].join(","));
+    let rev_large = put(&db, "large", None, &large).await.unwrap();
+    put(&db, "large", Some(&rev_large), &large.replace("\"large\"", "\"larger\"")).await.unwrap();
+    assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
+    assert_clean(&db).await;
+    // Another definition is another index; one that stays keeps its state.
+    let rev = put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["kind","n"]}"#).await.unwrap();
+    let states: Vec<_> = indexes(&db).await.iter().map(|index| (index.number, index.readable)).collect();
+    assert_eq!(states, [(1, true), (2, false)]);
+    build_all(&db).await;
+    assert_eq!(entries(&db, 2).await, recomputed(&db, "n").await);
+    let record = resolved(&db.inner, "db").await.unwrap().record.clone();
+    assert_eq!((record.format_version, record.features), (3, vec!["index:member".to_owned()]));
+    put(&db, "_design/a", Some(&rev), r#"{"_deleted":true}"#).await.unwrap();
+    assert_eq!((indexes(&db).await, entries(&db, 1).await, entries(&db, 2).await), (vec![], vec![], vec![]));
+    let record = resolved(&db.inner, "db").await.unwrap().record.clone();
+    assert_eq!((record.format_version, record.features, record.indexes_defined), (2, vec![], 2));
+    assert_clean(&db).await;
+}
+
+#[tokio::test]
+async fn a_replicated_definition_holds_if_it_wins() {
+    let (db, _directory) = database().await;
+    let replicated = |path: &[&str], body: &'static str| Edit {
+        history: Some(path.iter().map(|rev| rev.parse().unwrap()).collect()),
+        ..edit("_design/a", None, body)
+    };
+    let of = |digit: &str, generation: u32| format!("{generation}-{}", digit.repeat(32));
+    db.bulk_update(&[replicated(&[&of("b", 2), &of("a", 1)], DEFINES)]).await.unwrap()[0].as_ref().unwrap();
+    assert_eq!(indexes(&db).await[0].definition, b"kind");
+    db.bulk_update(&[replicated(&[&of("c", 1)], r#"{"member_indexes":["loses"]}"#)]).await.unwrap()[0]
+        .as_ref()
+        .unwrap();
+    assert_eq!(indexes(&db).await.len(), 1);
+    db.bulk_update(&[replicated(&[&of("d", 3), &of("c", 2), &of("c", 1)], r#"{"member_indexes":["wins"]}"#)])
+        .await
+        .unwrap()[0]
+        .as_ref()
+        .unwrap();
+    let now = indexes(&db).await;
+    assert_eq!((now.len(), now[0].definition.as_slice(), now[0].number), (1, &b"wins"[..], 2));
+    // Its winner goes: the other branch says again what holds.
+    db.purge("_design/a", &[of("d", 3).parse().unwrap()]).await.unwrap();
+    assert_eq!(indexes(&db).await[0].definition, b"kind");
+    db.purge("_design/a", &[of("b", 2).parse().unwrap()]).await.unwrap();
+    assert_eq!(indexes(&db).await, []);
+}
+
+#[tokio::test]
+async fn a_builder_that_is_killed_at_any_step_is_resumed() {
+    let (db, _directory) = database().await;
+    fill(&db, 450).await;
+    put(&db, "_design/a", None, DEFINES).await.unwrap();
+    let mut steps = 0;
+    loop {
+        // Killed before its commit: nothing is left of it.
+        let before = entries(&db, 1).await;
+        let killed = begin(&db);
+        let mut attempt = Step { inner: &db.inner, name: "db", number: 1, attempts: 0 };
+        attempt.attempt(&killed, FIRST).await.unwrap();
+        drop(killed);
+        assert_eq!(entries(&db, 1).await, before);
+        assert_clean(&db).await;
+        // Two at once: one of them does it.
+        let (one, other) = (begin(&db), begin(&db));
+        let found = attempt.attempt(&one, FIRST).await.unwrap();
+        attempt.attempts = 0;
+        attempt.attempt(&other, FIRST).await.unwrap();
+        one.commit().await.unwrap();
+        assert!(other.commit().await.is_err());
+        // Killed behind it: another one goes on, at another process.
+        assert_clean(&db).await;
+        steps += 1;
+        match found {
+            Stepped::On => assert!(entries(&db, 1).await.len() > before.len() || steps > 4),
+            found => break assert_eq!(found, Stepped::Built),
+        }
+    }
+    assert!(steps > 4, "{steps}");
+    assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
+    assert_eq!(step(&db, 1).await, Stepped::Built);
+    assert_eq!(step(&db, 2).await, Stepped::Gone);
+}
+
+#[tokio::test]
+async fn a_purge_and_an_edit_meet_a_builder() {
+    let (db, _directory) = database().await;
+    fill(&db, 5).await;
+    put(&db, "_design/a", None, DEFINES).await.unwrap();
+    let rev = |id: &'static str| {
+        let db = db.clone();
+        async move { db.get(id, &GetOptions::default()).await.unwrap().rev }
+    };
+    let mut attempt = Step { inner: &db.inner, name: "db", number: 1, attempts: 0 };
+    // What is purged or edited since the builder read it.
+    let building = begin(&db);
+    attempt.attempt(&building, FIRST).await.unwrap();
+    db.purge("d0001", &[rev("d0001").await]).await.unwrap();
+    assert!(building.commit().await.is_err(), "a document is gone");
+    let building = begin(&db);
+    attempt.attempt(&building, FIRST).await.unwrap();
+    put(&db, "d0002", Some(&rev("d0002").await), r#"{"kind":"edited"}"#).await.unwrap();
+    assert!(building.commit().await.is_err(), "a document is another one");
+    // What was built since the purge, or the edit, read what the document has.
+    let revs = [rev("d0003").await];
+    let mut purge = Purge::new(&db.inner, "db", "d0003", &revs, None).unwrap();
+    let purging = begin(&db);
+    purge.attempt(&purging, FIRST).await.unwrap();
+    let edits = [edit("d0004", Some(rev("d0004").await), r#"{"kind":"later"}"#)];
+    let instance = instance_of(&db.inner, "db").await.unwrap();
+    let mut batches = prepare(&db.inner, &instance, &edits, &[0], &mut [None]).await.unwrap();
+    let (work, items) = (Work::new(&db.inner), &mut batches[0]);
+    let mut write =
+        WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items, attempts: 0, work: &work };
+    let writing = begin(&db);
+    write.attempt(&writing, FIRST).await.unwrap();
+    assert_eq!(step(&db, 1).await, Stepped::Built);
+    assert!(purging.commit().await.is_err(), "it does not know the entry");
+    assert!(writing.commit().await.is_err(), "it does not know the entry");
+    db.purge("d0003", &revs).await.unwrap();
+    assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
+    assert_clean(&db).await;
+}
+
+#[tokio::test]
+async fn a_list_that_changes_under_a_write_cuts_it_anew() {
+    let (db, _directory) = database().await;
+    let texts: Vec<_> = (0..250).map(|n| (format!("{n:03}"), r#"{"kind":"k","x":1}"#)).collect();
+    let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
+    let instance = resolved(&db.inner, "db").await.unwrap();
+    let wanted: Vec<_> = (0..edits.len()).collect();
+    let mut results: Vec<_> = edits.iter().map(|_| None).collect();
+    let mut batches = prepare(&db.inner, &instance, &edits, &wanted, &mut results).await.unwrap();
+    let (work, before) = (Work::new(&db.inner), batches[0].len());
+    let items = &mut batches[0];
+    let mut write =
+        WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items, attempts: 0, work: &work };
+    let (old_list, failed) = (begin(&db), begin(&db));
+    assert_eq!(write.attempt(&old_list, FIRST).await.unwrap().unwrap().len(), before);
+    drop(failed);
+    put(&db, "_design/a", None, r#"{"member_indexes":["kind","x","a","b","c"]}"#).await.unwrap();
+    assert!(old_list.commit().await.is_err(), "it knows another list");
+    // The same batch: fewer documents now, as each takes more, and all of these in the index.
+    let anew = begin(&db);
+    let written = write.attempt(&anew, FIRST).await.unwrap().unwrap().len();
+    anew.commit().await.unwrap();
+    assert!(written < before, "{written} of {before}");
+    assert_eq!(entries(&db, 1).await.len(), written);
+    assert_clean(&db).await;
+}
+
+#[tokio::test]
+async fn a_renewal_meets_a_builder() {
+    let (db, _directory) = database().await;
+    fill(&db, 250).await;
+    put(&db, "_design/a", None, DEFINES).await.unwrap();
+    assert_eq!(step(&db, 1).await, Stepped::On);
+    let building = begin(&db);
+    let mut attempt = Step { inner: &db.inner, name: "db", number: 1, attempts: 0 };
+    attempt.attempt(&building, FIRST).await.unwrap();
+    renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
+    assert!(building.commit().await.is_err(), "it read another epoch");
+    assert_clean(&db).await;
+    // Right after it, from where it was.
+    build_all(&db).await;
+    assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
+    assert_clean(&db).await;
+}
+
+/// Two layers on one engine with faults. `None`: another library answers, which makes none.
+async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], NetworkAutoStop, tempfile::TempDir)> {
+    let Some(engine) = foundationdb_sys::backend::embedded() else {
+        println!("skipped: needs the embedded engine");
+        return None;
+    };
+    // SAFETY: the network is stopped by nobody before the process ends.
+    let network = unsafe { foundationdb::boot() };
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = fdb_embedded::OpenOptions::default();
+    options.buggify = Some(fdb_embedded::Buggify { probability, seed });
+    let database = engine.open(directory.path(), options).unwrap();
+    // SAFETY: the pointer is a database that nobody else destroys.
+    let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
+    let fdb = Arc::new(fdb);
+    let open = || Layer::open(Arc::clone(&fdb), LayerOptions { root: b"t".to_vec(), ..LayerOptions::default() }, None);
+    let [one, other] = [open().await.unwrap(), open().await.unwrap()]
+        .map(|(layer, authority)| layer.database("db", authority.for_job("test")));
+    one.create(&CreateOptions { leaves_only: seed.is_multiple_of(2), ..CreateOptions::default() }).await.unwrap();
+    Some(([one, other], network, directory))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Edits, conflicts, deletions, purges, and now and then another list of indexes.
+async fn writer(db: Database, seed: u64) {
+    let mut random = Random(seed);
+    for _ in 0..60 {
+        let id = format!("d{:02}", random.below(40));
+        let leaves = match db.get(&id, &GetOptions { conflicts: true, ..GetOptions::default() }).await {
+            Ok(document) => Some(document.rev),
+            Err(Error::DocumentNotFound(_)) => None,
+            Err(error) => panic!("{error}"),
+        };
+        let body = match random.below(8) {
+            0 => r#"{"_deleted":true}"#.to_owned(),
+            1 => format!(r#"{{"kind":"big","x":[{}]}}"#, vec![format!("{:?}", "y".repeat(900)); 600].join(",")),
+            _ => format!(r#"{{"kind":"k{}","n":{}}}"#, random.below(5), random.below(1_000)),
+        };
+        let done = match random.below(12) {
+            0 => {
+                let members = [r#"["kind"]"#, r#"["kind","n"]"#, r#"["n"]"#, "[]"][random.below(4) as usize];
+                let id = ["_design/a", "_design/b"][random.below(2) as usize];
+                let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
+                put(&db, id, parent.as_ref(), &format!(r#"{{"member_indexes":{members}}}"#)).await.map(|_| ())
+            }
+            1 => match &leaves {
+                Some(rev) => db.purge(&id, std::slice::from_ref(rev)).await.map(|_| ()),
+                None => Ok(()),
+            },
+            2 => {
+                // A branch of another replica.
+                let generation = 1 + random.below(4);
+                let rev = format!("{generation}-{:032x}", random.below(1 << 30));
+                let history = Some(vec![rev.parse().unwrap()]);
+                db.bulk_update(&[Edit { history, ..edit(&id, None, &body) }]).await.map(|_| ())
+            }
+            _ => put(&db, &id, leaves.as_ref(), &body).await.map(|_| ()),
+        };
+        match done {
+            Ok(()) | Err(Error::Conflict | Error::DocumentNotFound(_)) => {}
+            // What may have been committed, by what is there.
+            Err(Error::Storage(error)) if error.is_maybe_committed() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Builders that are killed again and again.
+async fn builders(db: Database, seed: u64, until: tokio::sync::watch::Receiver<bool>) {
+    let (mut random, layer) = (Random(seed), Layer { inner: Arc::clone(&db.inner) });
+    while !*until.borrow() {
+        let mut owner = [7; 16];
+        owner[0] = random.below(250) as u8;
+        let mut builder = IndexBuilder::new(layer.clone(), actor(&db), owner, Duration::from_millis(30));
+        let _ = tokio::time::timeout(Duration::from_millis(random.below(120)), async {
+            loop {
+                let _ = builder.round().await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+async fn torture(probability: f64, seed: u64) {
+    let Some(([one, other], _network, _directory)) = with_faults(probability, seed).await else { return };
+    let (done, until) = tokio::sync::watch::channel(false);
+    let building: Vec<_> = [&one, &other]
+        .into_iter()
+        .enumerate()
+        .map(|(n, db)| tokio::spawn(builders(db.clone(), seed + n as u64, until.clone())))
+        .collect();
+    let writers: Vec<_> =
+        (0..4).map(|n| tokio::spawn(writer([&one, &other][n % 2].clone(), seed * 100 + n as u64))).collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    done.send_replace(true);
+    for building in building {
+        building.await.unwrap();
+    }
+    let db = one;
+    assert_clean(&db).await;
+    build_all(&db).await;
+    for index in indexes(&db).await {
+        let member = String::from_utf8(index.definition).unwrap();
+        assert_eq!(entries(&db, index.number).await, recomputed(&db, &member).await, "{member}");
+    }
+    assert_clean(&db).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_at_two_layers() {
+    torture(0.0, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_with_faults() {
+    torture(0.05, 2).await;
+}

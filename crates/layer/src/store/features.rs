@@ -1,0 +1,71 @@
+//! What a program must know to open a database, by the names in its record.
+//!
+//! Whoever adds something to a database that an older program would miss, or would undo by writing without it, names a
+//! feature in the record, in the transaction that adds it, and takes the name away with the last of it. An unknown name is
+//! refused; no format version is given for a new one. Formats themselves stay for what every database has.
+
+use crate::error::{Error, Result};
+use crate::store::keys::{FEATURES_FORMAT_VERSION, FORMAT_VERSION};
+use crate::store::proto;
+use crate::store::records::check_format;
+
+/// The features that this program knows. Each kind of index is one.
+const KNOWN: &[&str] = &[
+    #[cfg(test)]
+    "index:member",
+];
+
+/// Before the name of a kind of index.
+const INDEX: &str = "index:";
+
+/// Whether this program may open a database: its format, and the features that its record names.
+pub(crate) fn check_record(record: &proto::DatabaseRecord) -> Result<()> {
+    if record.format_version != FEATURES_FORMAT_VERSION {
+        check_format("the database", record.format_version)?;
+    }
+    match record.features.iter().find(|feature| !KNOWN.contains(&feature.as_str())) {
+        Some(feature) => Err(Error::FeatureUnknown { what: "the database".to_owned(), feature: feature.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Names the features of a record's indexes, beside others that it has, and gives it the format that this needs: the one
+/// from before features where there are none, so that an older program opens the database again.
+pub(crate) fn name_indexes(record: &mut proto::DatabaseRecord) {
+    record.features.retain(|feature| !feature.starts_with(INDEX));
+    record.features.extend(record.indexes.iter().map(|index| format!("{INDEX}{}", index.kind)));
+    record.features.sort_unstable();
+    record.features.dedup();
+    record.format_version = if record.features.is_empty() { FORMAT_VERSION } else { FEATURES_FORMAT_VERSION };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_feature_is_refused_and_a_known_one_needs_no_format() {
+        let mut record = proto::DatabaseRecord { format_version: FORMAT_VERSION, ..Default::default() };
+        assert!(check_record(&record).is_ok());
+        record.indexes = vec![proto::Index { kind: "member".to_owned(), ..Default::default() }];
+        name_indexes(&mut record);
+        assert_eq!((record.format_version, record.features.as_slice()), (3, &["index:member".to_owned()][..]));
+        assert!(check_record(&record).is_ok());
+        record.features.push("channels".to_owned());
+        let refused = check_record(&record).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the database uses \"channels\", which this flatbed does not know: use a newer flatbed"
+        );
+        // Those of others stay.
+        record.indexes.clear();
+        name_indexes(&mut record);
+        assert_eq!((record.format_version, record.features.as_slice()), (3, &["channels".to_owned()][..]));
+        record.features.clear();
+        name_indexes(&mut record);
+        assert_eq!(record.format_version, FORMAT_VERSION, "a program from before features opens it again");
+        for format_version in [1, 4] {
+            assert!(check_record(&proto::DatabaseRecord { format_version, ..Default::default() }).is_err());
+        }
+    }
+}
