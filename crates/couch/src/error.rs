@@ -141,7 +141,9 @@ impl From<LayerError> for Failure {
             // A replicator takes it as the refusal of this one document, and goes on.
             LayerError::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             // Replicators send half of it then.
-            LayerError::TooManyEdits => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason),
+            LayerError::TooManyEdits | LayerError::TooMuchAtOnce { .. } => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+            }
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
             LayerError::IllegalDatabaseName(_) => {
                 Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason)

@@ -322,6 +322,15 @@ impl Database {
         crate::write::batch::write_documents(self, edits).await
     }
 
+    /// Writes distinct documents, all of them in one transaction or none; their revisions, in order.
+    ///
+    /// # Errors
+    /// [`Error::NoneWritten`] names each document whose edit is refused, [`Error::TooMuchAtOnce`]. After
+    /// [`Error::Storage`] it is unknown whether all are written.
+    pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
+        crate::write::batch::write_all(self, edits).await
+    }
+
     /// Sets how many revisions of each branch are kept: 1 to [`REVS_LIMIT_MAX`]. Branches are shortened as they are
     /// edited.
     ///

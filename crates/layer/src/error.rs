@@ -151,6 +151,17 @@ pub enum Error {
     /// taken in several requests.
     #[error("The request edits documents with many conflicting revisions too often: send it in parts")]
     TooManyEdits,
+    /// Of edits that are made all or not at all some are refused: their documents, and why. None is made.
+    #[error("none of the documents was written: {} of them refused", .0.len())]
+    NoneWritten(Vec<(String, Error)>),
+    /// The edits, to be made all or not at all, are more than one transaction takes. None is made.
+    #[error("too much to write at once: at most {documents_max} documents, and about {bytes_max} bytes of them")]
+    TooMuchAtOnce {
+        /// How many documents one transaction takes.
+        documents_max: usize,
+        /// And how many bytes, with what the edits supersede.
+        bytes_max: u64,
+    },
     /// What a client asked for is refused.
     #[error(transparent)]
     Refused(#[from] Refusal),

@@ -1,5 +1,7 @@
 //! Writing documents: one transaction for a batch, each document with its own result.
 
+mod all;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +29,8 @@ use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::document_write::{DocumentWrite, OldRead};
+
+pub(crate) use all::write_all;
 
 /// Most documents of one transaction.
 const BATCH_DOCUMENTS_MAX: usize = 250;

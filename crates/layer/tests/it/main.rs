@@ -2,6 +2,7 @@
 //! What needs a process of its own is a program beside this one and says why.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
+mod all_or_nothing;
 mod attachments;
 mod bounded;
 mod compaction;

@@ -1,0 +1,169 @@
+//! Writing several documents in one transaction, all of them or none.
+//!
+//! A batch takes what fits, and each document has its own result. Here the transaction is committed only if every edit
+//! may be made, and refused if one transaction does not take them all. It leaves a mark, so that an attempt after one
+//! whose commit is unknown finds out what became of the whole, whatever others have done to its documents since.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use flatbed_revtree::RevId;
+
+use super::{
+    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch, instance_of,
+    prepare, resolved, transaction_bytes,
+};
+use crate::database::Database;
+use crate::document::edit::{Edit, Updated, check_document_id, invalid};
+use crate::document::staging;
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::judge::ask;
+use crate::store::once::Once;
+use crate::store::records::BodyPlace;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// What is known of the operation over all its attempts.
+struct Attempts {
+    once: Once,
+    /// The revisions of each attempt that would have written all, by the number of its mark.
+    revs: Vec<Vec<RevId>>,
+    maybe_committed: bool,
+}
+
+/// Writes edits of distinct documents in one transaction; their new revisions, in order.
+pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
+    let (inner, name) = (&*database.inner, &*database.name);
+    if edits.len() > BATCH_DOCUMENTS_MAX {
+        return Err(too_much());
+    }
+    let mut seen = HashSet::new();
+    let refused = edits.iter().filter_map(|edit| match check_document_id(&edit.id) {
+        Ok(()) if seen.insert(&*edit.id) => None,
+        Ok(()) => Some((edit.id.to_string(), invalid("bad_request", "the document is edited twice"))),
+        Err(error) => Some((edit.id.to_string(), error)),
+    });
+    none_if(refused.collect())?;
+    if edits.is_empty() {
+        // No transaction will find out whether the database is there.
+        return resolved(inner, name).await.map(|_| Vec::new());
+    }
+    let mut attempts = Attempts { once: Once::new(&inner.keys)?, revs: Vec::new(), maybe_committed: false };
+    let wanted: Vec<usize> = (0..edits.len()).collect();
+    for _ in 0..BEGUN_ANEW_MAX {
+        let instance = instance_of(inner, name).await?;
+        let mut results = vec![None; edits.len()];
+        let batches = prepare(inner, &instance, edits, &wanted, &mut results).await?;
+        let mut items: Vec<Item> = batches.into_iter().flatten().collect();
+        let refused =
+            edits.iter().zip(results).filter_map(|(edit, result)| Some((edit.id.to_string(), result?.err()?)));
+        let written = match none_if(refused.collect()) {
+            Ok(()) => write_items(database, instance.clone(), edits, &mut items, &mut attempts).await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(Some(revs)) => {
+                inner.metrics.documents_written.add(revs.len() as u64);
+                return Ok(revs.into_iter().map(|rev| Updated { rev }).collect());
+            }
+            // The database is another one now.
+            Ok(None) => {}
+            Err(error) => {
+                if let Error::NoneWritten(refused) = &error {
+                    let conflicts = refused.iter().filter(|(_, error)| matches!(error, Error::Conflict)).count();
+                    inner.metrics.document_conflicts.add(conflicts as u64);
+                }
+                // Whether anything was written is known then.
+                if matches!(error, Error::NoneWritten(_) | Error::TooMuchAtOnce { .. }) {
+                    for item in &items {
+                        if let BodyPlace::Blob(blob_id) = &item.body.place {
+                            staging::discard(inner, &instance, blob_id).await;
+                        }
+                    }
+                }
+                return Err(error);
+            }
+        }
+    }
+    Err(Error::DatabaseNotFound)
+}
+
+/// Asks what judges, and writes. `None`: the database is another one now.
+async fn write_items(
+    database: &Database,
+    mut instance: Arc<Instance>,
+    edits: &[Edit<'_>],
+    items: &mut Vec<Item>,
+    attempts: &mut Attempts,
+) -> Result<Option<Vec<RevId>>> {
+    let inner = &*database.inner;
+    let bytes: u64 = items.iter().zip(edits).map(|(item, edit)| transaction_bytes(&item.body, edit)).sum();
+    if items.len() > 1 && bytes > TRANSACTION_BYTES_MAX {
+        return Err(too_much());
+    }
+    let work = Work::new(inner);
+    let asked: Vec<&Edit<'_>> = edits.iter().collect();
+    for _ in 0..=JUDGED_ANEW_MAX {
+        let judged = ask::judge(database, &instance, &asked, edits.len()).await?;
+        items.iter_mut().zip(judged).for_each(|(item, judged)| item.judged = judged);
+        let _turn = work.turn(inner).await;
+        let batch = WriteBatch { inner, instance: &instance, edits, items, attempts: 0, work: &work };
+        let mut write = WriteAll { batch, attempts };
+        let written = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
+        if written.is_some() {
+            return Ok(written);
+        }
+        let found = resolved(inner, &database.name).await?;
+        if found.id() != instance.id() {
+            return Ok(None);
+        }
+        instance = found;
+    }
+    Ok(None)
+}
+
+struct WriteAll<'a, 'e> {
+    batch: WriteBatch<'a, 'e>,
+    attempts: &'a mut Attempts,
+}
+
+impl Operation for WriteAll<'_, '_> {
+    type Output = Option<Vec<RevId>>;
+
+    /// Fails, and nothing is committed, where an edit is refused or does not fit.
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
+        self.attempts.maybe_committed |= attempt.maybe_committed;
+        let attempt = Attempt { maybe_committed: self.attempts.maybe_committed, ..attempt };
+        if let Some(number) = self.attempts.once.happened(trx, attempt).await? {
+            let revs = self.attempts.revs.get(number as usize).cloned();
+            return revs.map(Some).ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
+        }
+        // It never takes fewer documents than all.
+        self.batch.attempts = 0;
+        let Some(results) = self.batch.attempt(trx, attempt).await? else { return Ok(None) };
+        let edits = self.batch.edits;
+        let is_part = results.len() < edits.len();
+        let (mut revs, mut refused) = (Vec::with_capacity(edits.len()), Vec::new());
+        for (result, edit) in results.into_iter().zip(edits) {
+            match result {
+                Ok(Updated { rev }) => revs.push(rev),
+                Err(error) => refused.push((edit.id.to_string(), error)),
+            }
+        }
+        none_if(refused)?;
+        if is_part || (edits.len() > 1 && trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64) {
+            return Err(too_much());
+        }
+        self.attempts.once.mark(trx);
+        self.attempts.revs.push(revs.clone());
+        Ok(Some(revs))
+    }
+}
+
+fn none_if(refused: Vec<(String, Error)>) -> Result<()> {
+    if refused.is_empty() { Ok(()) } else { Err(Error::NoneWritten(refused)) }
+}
+
+fn too_much() -> Error {
+    Error::TooMuchAtOnce { documents_max: BATCH_DOCUMENTS_MAX, bytes_max: TRANSACTION_BYTES_MAX }
+}
