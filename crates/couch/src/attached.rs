@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_http::{CHUNK_BYTES, Sender};
-use flatbed_layer::json::Value;
+use flatbed_layer::json::{Object, Value, name};
 use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Uploaded};
 use flatbed_service::Uploads;
 use hyper::StatusCode;
@@ -234,23 +234,23 @@ pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> V
     let known_to = show.known_to(document);
     let (mut out, mut parts) = (Vec::new(), Vec::new());
     open(document, with_revisions, &mut parts, &mut out);
+    let mut text = Object::reopen(&mut out);
     if !document.attachments.is_empty() {
-        out.extend_from_slice(b",\"_attachments\":{");
+        let mut attachments = text.object(name!("_attachments"));
         for (at, attachment) in document.attachments.iter().enumerate() {
-            json_out::comma(at, &mut out);
             if show.shows(attachment, known_to) {
-                json_out::attachment_head(attachment, &mut out);
-                out.extend_from_slice(b",\"data\":\"");
-                parts.push(Part::Text(std::mem::take(&mut out)));
+                let mut object = json_out::attachment_head(attachment, &mut attachments);
+                let text = object.place(name!("data"));
+                text.push(b'"');
+                parts.push(Part::Text(std::mem::take(text)));
                 parts.push(Part::Data(at));
-                out.extend_from_slice(b"\"}");
+                text.push(b'"');
             } else {
-                json_out::attachment(attachment, "stub", show.encoding, &mut out);
+                json_out::attachment(attachment, "stub", show.encoding, &mut attachments);
             }
         }
-        out.push(b'}');
     }
-    out.push(b'}');
+    text.end();
     parts.push(Part::Text(out));
     parts
 }

@@ -4,11 +4,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flatbed_http::Reply;
+use flatbed_layer::json::Object;
 use flatbed_service::Service;
 use hyper::StatusCode;
 use hyper::header::HeaderName;
-
-use crate::json_out::member;
 
 /// What is told of the storage besides CouchDB's answer, which monitors may compare: its state (`ok`, `unreachable`,
 /// `failed`), what it is, and how long it took to answer.
@@ -64,16 +63,12 @@ impl StorageHealth {
             (None, Some(reason)) => ("unreachable", Some(("service_unavailable", reason))),
             (None, None) => ("ok", None),
         };
-        let mut out = b"{".to_vec();
-        member("status", failure.as_ref().map_or("ok", |(error, _)| error), &mut out);
-        out.extend_from_slice(b",\"seeds\":{}");
-        if let Some((error, reason)) = &failure {
-            for (name, text) in [("error", *error), ("reason", reason)] {
-                out.push(b',');
-                member(name, text, &mut out);
+        let out = Object::text(|object| {
+            object.string("status", failure.as_ref().map_or("ok", |(error, _)| error)).raw("seeds", b"{}");
+            if let Some((error, reason)) = &failure {
+                object.string("error", error).string("reason", reason);
             }
-        }
-        out.push(b'}');
+        });
         let mut reply =
             Reply::json(if failure.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, out);
         let mut told = format!("state={state}");

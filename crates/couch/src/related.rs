@@ -1,6 +1,7 @@
 //! Documents as `multipart/related`: their JSON first, then the data of each attachment as it is stored.
 
 use flatbed_layer::Document;
+use flatbed_layer::json::{Object, name};
 
 use crate::attached::{Part, Show, open};
 use crate::json_out;
@@ -24,16 +25,15 @@ pub(crate) fn related(document: &Document, show: &Show, with_revisions: bool, bo
         out.extend_from_slice(format!("--{boundary}\r\nContent-Type: application/json\r\n\r\n").as_bytes());
     }
     open(document, with_revisions, &mut parts, &mut out);
+    let mut text = Object::reopen(&mut out);
     if !document.attachments.is_empty() {
-        out.extend_from_slice(b",\"_attachments\":{");
-        for (at, attachment) in document.attachments.iter().enumerate() {
-            json_out::comma(at, &mut out);
+        let mut attachments = text.object(name!("_attachments"));
+        for attachment in &document.attachments {
             let place = if goes(&attachment) { "follows" } else { "stub" };
-            json_out::attachment(attachment, place, true, &mut out);
+            json_out::attachment(attachment, place, true, &mut attachments);
         }
-        out.push(b'}');
     }
-    out.push(b'}');
+    text.end();
     if has_data {
         out.extend_from_slice(format!("\r\n--{boundary}").as_bytes());
         for (at, attachment) in document.attachments.iter().enumerate().filter(|(_, attachment)| goes(attachment)) {

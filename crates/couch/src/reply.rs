@@ -3,10 +3,10 @@
 use flatbed_http::CHUNK_BYTES;
 pub(crate) use flatbed_http::Reply;
 use flatbed_layer::Document;
+use flatbed_layer::json::Object;
 use hyper::{StatusCode, header};
 
 use crate::error::Failure;
-use crate::json_out;
 
 /// `{"ok":true}`
 pub(crate) fn ok(status: StatusCode) -> Reply {
@@ -15,11 +15,9 @@ pub(crate) fn ok(status: StatusCode) -> Reply {
 
 /// The answer to a failure.
 pub(crate) fn failed(failure: &Failure) -> Reply {
-    let mut text = b"{\"error\":".to_vec();
-    json_out::string(failure.error, &mut text);
-    text.extend_from_slice(b",\"reason\":");
-    json_out::string(&failure.reason, &mut text);
-    text.push(b'}');
+    let text = Object::text(|object| {
+        object.string("error", failure.error).string("reason", &failure.reason);
+    });
     let mut reply = Reply::json(failure.status, text);
     if let Some(allow) = failure.allow {
         reply.header(header::ALLOW, allow);

@@ -1,6 +1,7 @@
 //! The text of a row that many followers are sent: written by the first of them, and sent by all.
 
 use bytes::Bytes;
+use flatbed_layer::json::{Object, name};
 use flatbed_layer::{ChangeRow, Document, Documents, RevId, RowKind, Seq, TEXTS, TailDocument, TailRow};
 
 use crate::json_out;
@@ -56,28 +57,23 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
 
 /// A row up to its document, left open. Without its sequence it says `null` there.
 pub(crate) fn open(row: &ChangeRow, seq: Option<&Seq>, leaves: &[RevId], out: &mut Vec<u8>) {
+    let mut open = Object::new(out);
     match seq {
-        // A sequence has no character that needs an escape.
-        Some(seq) => {
-            out.extend_from_slice(b"{\"seq\":\"");
-            seq.write(out);
-            out.push(b'"');
+        Some(seq) => json_out::seq(seq, open.place(name!("seq"))),
+        None => {
+            open.null(name!("seq"));
         }
-        None => out.extend_from_slice(b"{\"seq\":null"),
     }
-    out.extend_from_slice(b",\"id\":");
-    json_out::string(&row.id, out);
-    out.extend_from_slice(b",\"changes\":[");
-    for (at, rev) in leaves.iter().enumerate() {
-        json_out::comma(at, out);
-        out.extend_from_slice(b"{\"rev\":");
-        json_out::rev(rev, out);
-        out.push(b'}');
+    open.string(name!("id"), &row.id);
+    let mut changes = open.array(name!("changes"));
+    for rev in leaves {
+        json_out::rev(rev, changes.object().place(name!("rev")));
     }
-    out.push(b']');
+    changes.end();
     if row.deleted {
-        out.extend_from_slice(b",\"deleted\":true");
+        open.bool(name!("deleted"), true);
     }
+    open.leave_open();
 }
 
 #[cfg(test)]

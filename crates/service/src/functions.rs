@@ -4,9 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
+use flatbed_layer::json::{self, Object};
 use flatbed_layer::{
     Attachment, AttachmentEdit, Document, Edit, Judge, Judgement, NotJudged, Refusal, RevId, Room, Rule, User, Verdict,
-    Writing, json,
+    Writing,
 };
 
 use crate::json_out;
@@ -16,17 +17,10 @@ pub const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins"
 
 /// Who asks, as JSON text: `userCtx`.
 pub fn user_context(user: &User, database: &str) -> String {
-    let mut out = b"{\"db\":".to_vec();
-    json_out::string(database, &mut out);
-    out.extend_from_slice(b",\"name\":");
-    json_out::string_or_null(user.name.as_deref(), &mut out);
-    out.extend_from_slice(b",\"roles\":[");
-    for (at, role) in user.roles.iter().enumerate() {
-        json_out::comma(at, &mut out);
-        json_out::string(role, &mut out);
-    }
-    out.extend_from_slice(b"]}");
-    text(out)
+    text(Object::text(|context| {
+        context.string("db", database).string_or_null("name", user.name.as_deref());
+        context.array("roles").strings(user.roles.iter().map(String::as_str));
+    }))
 }
 
 /// Judges writes by the functions of design documents.
@@ -111,57 +105,41 @@ fn text(out: Vec<u8>) -> String {
 /// An edit as the document that it would make, in JSON text. As in CouchDB `_rev` is that of the revision below it where the
 /// new one is yet to be named.
 fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
-    let mut out = b"{\"_id\":".to_vec();
-    json_out::string(&edit.id, &mut out);
+    let mut out = Vec::new();
+    let mut document = Object::new(&mut out);
+    document.string("_id", &edit.id);
     let line: &[RevId] = match (&edit.history, &edit.parent) {
         (Some(history), _) => history,
         (None, parent) => parent.as_slice(),
     };
     if let Some(first) = line.first() {
-        out.extend_from_slice(b",\"_rev\":");
-        json_out::rev(first, &mut out);
+        json_out::rev(first, document.place("_rev"));
     }
     if edit.deleted {
-        out.extend_from_slice(b",\"_deleted\":true");
+        document.bool("_deleted", true);
     }
     let mut body = Vec::new();
     json::write(&edit.body, &mut body);
-    if let Some(members) = body.get(1..body.len().saturating_sub(1)).filter(|members| !members.is_empty()) {
-        out.push(b',');
-        out.extend_from_slice(members);
-    }
-    out.extend_from_slice(b",\"_revisions\":{\"start\":");
-    json_out::number(line.first().map_or(0, RevId::generation), &mut out);
-    out.extend_from_slice(b",\"ids\":[");
-    for (at, rev) in line.iter().enumerate() {
-        json_out::comma(at, &mut out);
-        json_out::string(&rev.hash_text(), &mut out);
-    }
-    out.extend_from_slice(b"]}");
+    document.members(body.get(1..body.len().saturating_sub(1)).unwrap_or_default());
+    json_out::history(line, document.object("_revisions"));
     if !edit.attachments.is_empty() {
-        out.extend_from_slice(b",\"_attachments\":{");
-        for (at, (name, attachment)) in edit.attachments.iter().enumerate() {
-            json_out::comma(at, &mut out);
+        let mut attachments = document.object("_attachments");
+        for (name, attachment) in &edit.attachments {
             let there = |found: &&Attachment| found.name == *name;
             match attachment {
-                AttachmentEdit::Copy(attachment) => json_out::attachment(attachment, "stub", false, &mut out),
+                AttachmentEdit::Copy(attachment) => json_out::attachment(attachment, "stub", false, &mut attachments),
                 AttachmentEdit::Data { content_type, .. } => {
-                    json_out::string(name, &mut out);
-                    out.extend_from_slice(b":{");
-                    json_out::member("content_type", content_type, &mut out);
-                    out.extend_from_slice(b",\"stub\":true}");
+                    attachments.object(&**name).string("content_type", content_type).bool("stub", true);
                 }
                 AttachmentEdit::Stub { .. } => match old.and_then(|old| old.attachments.iter().find(there)) {
-                    Some(attachment) => json_out::attachment(attachment, "stub", false, &mut out),
+                    Some(attachment) => json_out::attachment(attachment, "stub", false, &mut attachments),
                     None => {
-                        json_out::string(name, &mut out);
-                        out.extend_from_slice(b":{\"stub\":true}");
+                        attachments.object(&**name).bool("stub", true);
                     }
                 },
             }
         }
-        out.push(b'}');
     }
-    out.push(b'}');
+    document.end();
     text(out)
 }

@@ -2,26 +2,22 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use flatbed_layer::{Attachment, Document, RevId};
+pub use flatbed_layer::json::write_number as number;
+use flatbed_layer::json::{Array, Object, name, write_string};
+use flatbed_layer::{Attachment, Document, RevId, Seq};
 
-/// A string with its quotes.
-pub fn string(text: &str, out: &mut Vec<u8>) {
-    flatbed_layer::json::write_string(text, out);
-}
-
-/// A string, or `null`.
-pub fn string_or_null(text: Option<&str>, out: &mut Vec<u8>) {
-    match text {
-        Some(text) => string(text, out),
-        None => out.extend_from_slice(b"null"),
-    }
-}
-
-/// `"name":"text"`
+/// `"name":"text"`, for a text that is written piece by piece.
 pub fn member(name: &str, text: &str, out: &mut Vec<u8>) {
-    string(name, out);
+    write_string(name, out);
     out.push(b':');
-    string(text, out);
+    write_string(text, out);
+}
+
+/// The comma before any item but the first, of a text that is written piece by piece.
+pub fn comma(at: usize, out: &mut Vec<u8>) {
+    if at > 0 {
+        out.push(b',');
+    }
 }
 
 /// A revision id with quotes. Its text has no need of escapes but for foreign ids, which get them.
@@ -32,63 +28,53 @@ pub fn rev(rev: &RevId, out: &mut Vec<u8>) {
             rev.write(out);
             out.push(b'"');
         }
-        flatbed_layer::Hash::Text(_) => string(&rev.to_string(), out),
+        flatbed_layer::Hash::Text(_) => write_string(&rev.to_string(), out),
     }
+}
+
+/// A sequence with quotes. It has no character that needs an escape.
+pub fn seq(seq: &Seq, out: &mut Vec<u8>) {
+    out.push(b'"');
+    seq.write(out);
+    out.push(b'"');
 }
 
 /// A list of revision ids.
 pub fn revs(revisions: &[RevId], out: &mut Vec<u8>) {
-    out.push(b'[');
-    for (at, revision) in revisions.iter().enumerate() {
-        comma(at, out);
-        rev(revision, out);
+    let mut array = Array::new(out);
+    for revision in revisions {
+        rev(revision, array.place());
     }
-    out.push(b']');
-}
-
-/// A number.
-pub fn number(value: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(value.to_string().as_bytes());
 }
 
 /// A document as CouchDB writes it: `_id`, `_rev`, `_deleted`, the body, what was asked for, stubs of attachments.
 pub fn document(document: &Document, out: &mut Vec<u8>) {
     open_document(document, out);
+    let mut open = Object::reopen(out);
     if !document.attachments.is_empty() {
-        out.extend_from_slice(b",\"_attachments\":{");
-        for (at, found) in document.attachments.iter().enumerate() {
-            comma(at, out);
-            attachment(found, "stub", false, out);
+        let mut attachments = open.object(name!("_attachments"));
+        for found in &document.attachments {
+            attachment(found, "stub", false, &mut attachments);
         }
-        out.push(b'}');
     }
-    out.push(b'}');
 }
 
-/// `"name":{"content_type":...,"revpos":...,"digest":...,"length":...,"stub":true}`; `place`: `stub` or `follows`.
-pub fn attachment(attachment: &Attachment, place: &str, with_encoding: bool, out: &mut Vec<u8>) {
-    attachment_head(attachment, out);
-    out.extend_from_slice(b",\"length\":");
-    number(attachment.length, out);
-    out.push(b',');
-    string(place, out);
-    out.extend_from_slice(b":true");
+/// Adds `"name":{"content_type":...,"revpos":...,"digest":...,"length":...,"stub":true}` to `_attachments`; `place`:
+/// `stub` or `follows`.
+pub fn attachment(attachment: &Attachment, place: &str, with_encoding: bool, attachments: &mut Object<'_>) {
+    let mut object = attachment_head(attachment, attachments);
+    object.number("length", attachment.length).bool(place, true);
     if with_encoding && attachment.gzip {
-        out.extend_from_slice(b",\"encoding\":\"gzip\",\"encoded_length\":");
-        number(attachment.stored_length, out);
+        object.string("encoding", "gzip").number("encoded_length", attachment.stored_length);
     }
-    out.push(b'}');
 }
 
-/// An attachment's name and what is told of it up to its length, left open.
-pub fn attachment_head(attachment: &Attachment, out: &mut Vec<u8>) {
-    string(&attachment.name, out);
-    out.extend_from_slice(b":{");
-    member("content_type", &attachment.content_type, out);
-    out.extend_from_slice(b",\"revpos\":");
-    number(attachment.revpos, out);
-    out.push(b',');
-    member("digest", &digest(attachment), out);
+/// What is told of an attachment up to its length.
+pub fn attachment_head<'a>(attachment: &Attachment, attachments: &'a mut Object<'_>) -> Object<'a> {
+    let mut object = attachments.object(attachment.name.as_str());
+    object.string("content_type", &attachment.content_type).number("revpos", attachment.revpos);
+    object.string("digest", &digest(attachment));
+    object
 }
 
 /// CouchDB's digest of an attachment.
@@ -106,13 +92,12 @@ fn open_document(document: &Document, out: &mut Vec<u8>) {
 
 /// What stands before a document's body.
 pub fn begin_document(document: &Document, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"_id\":");
-    string(&document.id, out);
-    out.extend_from_slice(b",\"_rev\":");
-    rev(&document.rev, out);
+    let mut open = Object::new(out);
+    rev(&document.rev, open.string(name!("_id"), &document.id).place(name!("_rev")));
     if document.deleted {
-        out.extend_from_slice(b",\"_deleted\":true");
+        open.bool(name!("_deleted"), true);
     }
+    open.leave_open();
     if !document.body.is_empty() {
         out.push(b',');
     }
@@ -120,54 +105,40 @@ pub fn begin_document(document: &Document, out: &mut Vec<u8>) {
 
 /// What stands behind a document's body up to its attachments, left open.
 pub fn go_on_with_document(document: &Document, with_revisions: bool, out: &mut Vec<u8>) {
+    let mut open = Object::reopen(out);
     if let Some(revisions) = document.revisions.as_ref().filter(|_| with_revisions) {
-        out.extend_from_slice(b",\"_revisions\":{\"start\":");
-        number(revisions.first().map_or(0, RevId::generation), out);
-        out.extend_from_slice(b",\"ids\":[");
-        for (at, rev) in revisions.iter().enumerate() {
-            comma(at, out);
-            string(&rev.hash_text(), out);
-        }
-        out.extend_from_slice(b"]}");
+        history(revisions, open.object(name!("_revisions")));
     }
     if let Some(revs_info) = &document.revs_info {
-        out.extend_from_slice(b",\"_revs_info\":[");
-        for (at, (revision, available)) in revs_info.iter().enumerate() {
-            comma(at, out);
-            out.extend_from_slice(b"{\"rev\":");
-            rev(revision, out);
-            out.extend_from_slice(b",\"status\":");
-            string(if *available { "available" } else { "missing" }, out);
-            out.push(b'}');
+        let mut array = open.array("_revs_info");
+        for (revision, available) in revs_info {
+            let mut object = array.object();
+            rev(revision, object.place(name!("rev")));
+            object.string(name!("status"), if *available { "available" } else { "missing" });
         }
-        out.push(b']');
     }
     for (name, leaves) in [("_conflicts", &document.conflicts), ("_deleted_conflicts", &document.deleted_conflicts)] {
         if let Some(leaves) = leaves.as_ref().filter(|leaves| !leaves.is_empty()) {
-            out.push(b',');
-            string(name, out);
-            out.push(b':');
-            revs(leaves, out);
+            revs(leaves, open.place(name));
         }
     }
     if let Some(seq) = &document.local_seq {
-        out.extend_from_slice(b",\"_local_seq\":");
-        string(&seq.to_string(), out);
+        open.string("_local_seq", &seq.to_string());
     }
+    open.leave_open();
 }
 
-/// A comma, but before the first.
-pub fn comma(at: usize, out: &mut Vec<u8>) {
-    if at > 0 {
-        out.push(b',');
+/// The value of `_revisions`: a revision and those before it.
+pub fn history(revisions: &[RevId], mut object: Object<'_>) {
+    object.number(name!("start"), revisions.first().map_or(0, RevId::generation));
+    let mut ids = object.array(name!("ids"));
+    for revision in revisions {
+        ids.string(&revision.hash_text());
     }
 }
 
 /// `{"ok":true,"id":...,"rev":...}`
 pub fn written(id: &str, revision: &RevId, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"ok\":true,\"id\":");
-    string(id, out);
-    out.extend_from_slice(b",\"rev\":");
-    rev(revision, out);
-    out.push(b'}');
+    let mut object = Object::new(out);
+    rev(revision, object.bool(name!("ok"), true).string(name!("id"), id).place(name!("rev")));
 }

@@ -1,7 +1,7 @@
 //! `_all_docs` and what is like it, streamed page by page.
 
 use flatbed_http::{Pages, Reply, Sender, shrink, spawn};
-use flatbed_layer::json::{self, Value};
+use flatbed_layer::json::{Object, Value, name};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Reader, Seq};
 use flatbed_service::Read;
 use hyper::Method;
@@ -275,9 +275,7 @@ async fn write(
                 match row {
                     Some(row) => write_row(database, &row, include_docs, &selection.show, sender).await?,
                     None => {
-                        sender.buffer.extend_from_slice(b"{\"key\":");
-                        json::write(key, &mut sender.buffer);
-                        sender.buffer.extend_from_slice(b",\"error\":\"not_found\"}");
+                        Object::new(&mut sender.buffer).value(name!("key"), key).string(name!("error"), "not_found");
                     }
                 }
                 written += 1;
@@ -315,19 +313,17 @@ async fn count_design_documents(database: &Reader) -> std::result::Result<u64, f
 }
 
 fn head(total: u64, offset: Option<u64>, update_seq: Option<Seq>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"total_rows\":");
-    json_out::number(total, out);
-    out.extend_from_slice(b",\"offset\":");
+    let mut open = Object::new(out);
+    open.number("total_rows", total);
     match offset {
-        Some(offset) => json_out::number(offset, out),
-        None => out.extend_from_slice(b"null"),
-    }
-    out.push(b',');
+        Some(offset) => open.number("offset", offset),
+        None => open.null("offset"),
+    };
     if let Some(seq) = update_seq {
-        json_out::member("update_seq", &seq.to_string(), out);
-        out.push(b',');
+        open.string("update_seq", &seq.to_string());
     }
-    out.extend_from_slice(b"\"rows\":[\r\n");
+    open.place("rows").extend_from_slice(b"[\r\n");
+    open.leave_open();
 }
 
 fn separator(rows: &mut u64, out: &mut Vec<u8>) {
@@ -344,19 +340,17 @@ async fn write_row(
     show: &Show,
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
-    let out = &mut sender.buffer;
-    out.extend_from_slice(b"{\"id\":");
-    json_out::string(&row.id, out);
-    out.extend_from_slice(b",\"key\":");
-    json_out::string(&row.id, out);
-    out.extend_from_slice(b",\"value\":{\"rev\":");
-    json_out::rev(&row.rev, out);
+    let mut open = Object::new(&mut sender.buffer);
+    open.string(name!("id"), &row.id).string(name!("key"), &row.id);
+    let mut value = open.object(name!("value"));
+    json_out::rev(&row.rev, value.place(name!("rev")));
     if row.deleted {
-        out.extend_from_slice(b",\"deleted\":true");
+        value.bool(name!("deleted"), true);
     }
-    out.push(b'}');
+    value.end();
+    open.leave_open();
     if include_docs {
-        out.extend_from_slice(b",\"doc\":");
+        sender.buffer.extend_from_slice(b",\"doc\":");
         attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
     }
     sender.buffer.push(b'}');

@@ -1,7 +1,7 @@
 //! Many documents in one request.
 
 use flatbed_http::Reply;
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Array, Limits, Value, name};
 use flatbed_layer::{Edit, Error as LayerError, Updated};
 use flatbed_service::{Uploads, Write, Writer};
 use hyper::{Method, StatusCode};
@@ -109,33 +109,25 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         return Err(error.clone().into());
     }
     let mut out = Vec::with_capacity(100 * results.len() + 2);
-    out.push(b'[');
-    let mut written = 0;
+    let mut rows = Array::new(&mut out);
     for (edit, result) in results {
         // Of what comes from another replica only failures are told.
         if result.is_ok() && !new_edits {
             continue;
         }
-        json_out::comma(written, &mut out);
-        written += 1;
         match result {
-            Ok(Updated { rev }) => json_out::written(&edit.id, &rev, &mut out),
+            Ok(Updated { rev }) => json_out::written(&edit.id, &rev, rows.place()),
             Err(error) => {
                 let failure = Failure::from(error);
-                out.extend_from_slice(b"{\"id\":");
-                json_out::string(&edit.id, &mut out);
+                let mut row = rows.object();
+                row.string(name!("id"), &edit.id);
                 if let Some(rev) = edit.history.as_ref().and_then(|history| history.first()) {
-                    out.extend_from_slice(b",\"rev\":");
-                    json_out::rev(rev, &mut out);
+                    json_out::rev(rev, row.place(name!("rev")));
                 }
-                out.push(b',');
-                json_out::member("error", failure.error, &mut out);
-                out.push(b',');
-                json_out::member("reason", &failure.reason, &mut out);
-                out.push(b'}');
+                row.string(name!("error"), failure.error).string(name!("reason"), &failure.reason);
             }
         }
     }
-    out.push(b']');
+    rows.end();
     Ok(Reply::json(StatusCode::CREATED, out))
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
-use flatbed_layer::json::Value;
+use flatbed_layer::json::{Object, Value, name};
 use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, RevId};
 use flatbed_service::Read;
 use hyper::{StatusCode, header};
@@ -208,9 +208,9 @@ impl Form {
     fn begin(&self, at: usize, id: Option<&str>, out: &mut Vec<u8>) {
         if self.is_json() {
             json_out::comma(at, out);
-            out.extend_from_slice(b"{\"id\":");
-            json_out::string_or_null(id, out);
-            out.extend_from_slice(b",\"docs\":[");
+            let mut open = Object::new(out);
+            open.string_or_null(name!("id"), id).place(name!("docs")).push(b'[');
+            open.leave_open();
         }
     }
 
@@ -222,34 +222,20 @@ impl Form {
     }
 
     fn failed(&self, id: Option<&str>, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
-        self.begin_failure(out);
-        out.extend_from_slice(b"\"id\":");
-        json_out::string_or_null(id, out);
-        out.push(b',');
-        self.end_failure(rev, error, reason, out);
+        self.failure(out, |failure| {
+            failure.string_or_null(name!("id"), id).string_or_null(name!("rev"), rev);
+            failure.string(name!("error"), error).string(name!("reason"), reason);
+        });
     }
 
-    fn begin_failure(&self, out: &mut Vec<u8>) {
+    fn failure(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Object<'_>)) {
         match self {
-            Form::Json => out.extend_from_slice(b"{\"error\":"),
+            Form::Json => write(&mut Object::new(out).object(name!("error"))),
             Form::Multipart { outer, .. } => {
                 let head = format!("\r\n--{outer}\r\nContent-Type: application/json; error=\"true\"\r\n\r\n");
                 out.extend_from_slice(head.as_bytes());
+                write(&mut Object::new(out));
             }
-        }
-        out.push(b'{');
-    }
-
-    fn end_failure(&self, rev: Option<&str>, error: &str, reason: &str, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"\"rev\":");
-        json_out::string_or_null(rev, out);
-        out.push(b',');
-        json_out::member("error", error, out);
-        out.push(b',');
-        json_out::member("reason", reason, out);
-        out.push(b'}');
-        if self.is_json() {
-            out.push(b'}');
         }
     }
 
@@ -257,10 +243,10 @@ impl Form {
         let failure = Failure::from(flatbed_layer::Error::DocumentNotFound(reason));
         match (self, rev) {
             // CouchDB tells no id here.
-            (Form::Multipart { .. }, Some(rev)) => {
-                self.begin_failure(out);
-                self.end_failure(Some(&rev.to_string()), failure.error, &failure.reason, out);
-            }
+            (Form::Multipart { .. }, Some(rev)) => self.failure(out, |object| {
+                object.string(name!("rev"), &rev.to_string());
+                object.string(name!("error"), failure.error).string(name!("reason"), &failure.reason);
+            }),
             _ => {
                 let rev = rev.map_or("undefined".to_owned(), ToString::to_string);
                 self.failed(Some(id), Some(&rev), failure.error, &failure.reason, out);

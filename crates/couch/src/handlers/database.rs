@@ -1,6 +1,7 @@
 //! `/{db}`: its life, what is told of it, and documents posted to it.
 
 use flatbed_http::Reply;
+use flatbed_layer::json::Object;
 use flatbed_layer::{CreateOptions, DatabaseInfo};
 use flatbed_service::{Own, Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
@@ -9,7 +10,6 @@ use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
 use crate::handlers::local::LOCAL;
-use crate::json_out::{member, number};
 use crate::path::METRICS;
 use crate::query::encode;
 use crate::reply::ok;
@@ -86,30 +86,18 @@ impl<E> Positive for std::result::Result<u16, E> {
 }
 
 fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
-    let mut out = b"{".to_vec();
-    member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
-    out.push(b',');
-    member("db_name", name, &mut out);
-    out.push(b',');
-    member("purge_seq", &info.purge_seq.to_string(), &mut out);
-    out.push(b',');
-    member("update_seq", &info.update_seq.to_string(), &mut out);
-    out.extend_from_slice(b",\"sizes\":{\"file\":");
-    number(info.file_size_bytes, &mut out);
-    out.extend_from_slice(b",\"external\":");
-    number(info.external_size_bytes, &mut out);
-    out.extend_from_slice(b",\"active\":");
-    number(info.active_size_bytes, &mut out);
-    out.extend_from_slice(b"},\"props\":{\"run_bytes\":");
-    number(u64::from(info.run_bytes), &mut out);
-    out.extend_from_slice(b"},\"doc_del_count\":");
-    number(info.doc_del_count, &mut out);
-    out.extend_from_slice(b",\"doc_count\":");
-    number(info.doc_count, &mut out);
-    out.extend_from_slice(b",\"disk_format_version\":8,\"compact_running\":");
-    out.extend_from_slice(if info.is_compacting { b"true," } else { b"false," });
-    out.extend_from_slice(b"\"cluster\":{\"q\":1,\"n\":1,\"w\":1,\"r\":1}}");
-    out
+    Object::text(|object| {
+        object.string("instance_start_time", &(info.created_at_ms / 1000).to_string()).string("db_name", name);
+        object.string("purge_seq", &info.purge_seq.to_string()).string("update_seq", &info.update_seq.to_string());
+        let mut sizes = object.object("sizes");
+        sizes.number("file", info.file_size_bytes).number("external", info.external_size_bytes);
+        sizes.number("active", info.active_size_bytes);
+        sizes.end();
+        object.object("props").number("run_bytes", info.run_bytes.into());
+        object.number("doc_del_count", info.doc_del_count).number("doc_count", info.doc_count);
+        object.number("disk_format_version", 8).bool("compact_running", info.is_compacting);
+        object.object("cluster").number("q", 1).number("n", 1).number("w", 1).number("r", 1);
+    })
 }
 
 /// A document whose id may be in its body, or is made here.
@@ -154,8 +142,8 @@ pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Resu
         return Err(Failure::method("POST"));
     }
     let info = request.context.database(name, Read)?.info().await?;
-    let mut out = b"{\"ok\":true,".to_vec();
-    member("instance_start_time", &(info.created_at_ms / 1000).to_string(), &mut out);
-    out.push(b'}');
+    let out = Object::text(|object| {
+        object.bool("ok", true).string("instance_start_time", &(info.created_at_ms / 1000).to_string());
+    });
     Ok(Reply::json(StatusCode::CREATED, out))
 }

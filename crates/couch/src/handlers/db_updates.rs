@@ -1,6 +1,7 @@
 //! `_db_updates`: which databases come, go and change.
 
 use flatbed_http::{Handshake, PagePermit, Pages, Reply, Sender, first_room, spawn};
+use flatbed_layer::json::Object;
 use flatbed_layer::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, Wait,
 };
@@ -192,13 +193,11 @@ impl Writer {
 }
 
 fn write_row(row: &DatabaseUpdate, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"db_name\":");
-    json_out::string(&row.name, out);
-    out.extend_from_slice(match row.kind {
-        DatabaseUpdateKind::Created => b",\"type\":\"created\",\"seq\":\"",
-        DatabaseUpdateKind::Updated => b",\"type\":\"updated\",\"seq\":\"",
-        DatabaseUpdateKind::Deleted => b",\"type\":\"deleted\",\"seq\":\"",
-    });
-    row.seq.write(out);
-    out.extend_from_slice(b"\"}");
+    let kind = match row.kind {
+        DatabaseUpdateKind::Created => "created",
+        DatabaseUpdateKind::Updated => "updated",
+        DatabaseUpdateKind::Deleted => "deleted",
+    };
+    let mut object = Object::new(out);
+    json_out::seq(&row.seq, object.string("db_name", &row.name).string("type", kind).place("seq"));
 }

@@ -1,7 +1,7 @@
 //! `/{db}/{doc}`
 
 use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
     AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
 };
@@ -294,9 +294,9 @@ pub(crate) async fn write_put(request: &Request, name: &str, edit: &Edit<'_>) ->
 pub(crate) async fn write_one(database: &Writer, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
     let updated = database.update(edit).await?;
     if batch {
-        let mut out = b"{\"ok\":true,\"id\":".to_vec();
-        json_out::string(&edit.id, &mut out);
-        out.push(b'}');
+        let out = Object::text(|object| {
+            object.bool("ok", true).string("id", &edit.id);
+        });
         return Ok(Reply::json(StatusCode::ACCEPTED, out));
     }
     let mut out = Vec::with_capacity(100);

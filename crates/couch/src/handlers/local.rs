@@ -1,7 +1,7 @@
 //! `_local/...` and `_local_docs`.
 
 use flatbed_http::{Reply, spawn};
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
     Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Reader, Updated, check_local_id,
 };
@@ -11,7 +11,6 @@ use hyper::{Method, StatusCode, header};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::bulk::object;
 use crate::handlers::bulk::take;
-use crate::json_out;
 use crate::query::{Query, encode};
 use crate::request::Request;
 
@@ -155,23 +154,18 @@ async fn copy(database: Writer, request: &Request, name: &str, document: LocalDo
 }
 
 fn written(status: StatusCode, id: &str, revision: u64) -> Reply {
-    let mut out = b"{\"ok\":true,\"id\":".to_vec();
-    json_out::string(&format!("_local/{id}"), &mut out);
-    out.extend_from_slice(format!(",\"rev\":\"0-{revision}\"}}").as_bytes());
+    let out = Object::text(|object| {
+        object.bool("ok", true).string("id", &format!("_local/{id}")).string("rev", &format!("0-{revision}"));
+    });
     let mut reply = Reply::json(status, out);
     reply.header(header::ETAG, &format!("\"0-{revision}\""));
     reply
 }
 
 fn write(document: &LocalDocument, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"_id\":");
-    json_out::string(&format!("_local/{}", document.id), out);
-    out.extend_from_slice(format!(",\"_rev\":\"0-{}\"", document.revision).as_bytes());
-    if !document.body.is_empty() {
-        out.push(b',');
-        out.extend_from_slice(&document.body);
-    }
-    out.push(b'}');
+    let mut object = Object::new(out);
+    object.string("_id", &format!("_local/{}", document.id)).string("_rev", &format!("0-{}", document.revision));
+    object.members(&document.body);
 }
 
 /// What of the list is asked for.
@@ -289,9 +283,7 @@ async fn by_keys(
                 if at > 0 {
                     sender.buffer.extend_from_slice(b",\r\n");
                 }
-                sender.buffer.extend_from_slice(b"{\"key\":");
-                json::write(key, &mut sender.buffer);
-                sender.buffer.extend_from_slice(b",\"error\":\"not_found\"}");
+                Object::new(&mut sender.buffer).value("key", key).string("error", "not_found");
             }
         }
         sender.send_if_full().await?;
@@ -304,14 +296,10 @@ fn row(document: &LocalDocument, include_docs: bool, at: u64, out: &mut Vec<u8>)
         out.extend_from_slice(b",\r\n");
     }
     let id = format!("_local/{}", document.id);
-    out.extend_from_slice(b"{\"id\":");
-    json_out::string(&id, out);
-    out.extend_from_slice(b",\"key\":");
-    json_out::string(&id, out);
-    out.extend_from_slice(format!(",\"value\":{{\"rev\":\"0-{}\"}}", document.revision).as_bytes());
+    let mut object = Object::new(out);
+    object.string("id", &id).string("key", &id);
+    object.object("value").string("rev", &format!("0-{}", document.revision));
     if include_docs {
-        out.extend_from_slice(b",\"doc\":");
-        write(document, out);
+        write(document, object.place("doc"));
     }
-    out.push(b'}');
 }

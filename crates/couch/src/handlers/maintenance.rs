@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::RevId;
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_service::{Administer, Read, SECURITY_DEFAULT};
 use hyper::{Method, StatusCode};
 
@@ -36,14 +36,14 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
     }
     let database = request.context.database(name, Administer)?;
     database.exists().await?;
-    let mut out = b"{\"purge_seq\":null,\"purged\":{".to_vec();
-    for (at, (id, revs)) in wanted.iter().enumerate() {
-        json_out::comma(at, &mut out);
-        json_out::string(id, &mut out);
-        out.push(b':');
-        json_out::revs(&database.purge(id, revs).await?, &mut out);
+    let mut out = Vec::new();
+    let mut answer = Object::new(&mut out);
+    let mut purged = answer.null("purge_seq").object("purged");
+    for (id, revs) in &wanted {
+        json_out::revs(&database.purge(id, revs).await?, purged.place(id.as_str()));
     }
-    out.extend_from_slice(b"}}");
+    purged.end();
+    answer.end();
     Ok(Reply::json(StatusCode::CREATED, out))
 }
 

@@ -1,7 +1,7 @@
 //! `GET /{db}/{doc}?open_revs=...`: several revisions of a document, as JSON or as `multipart/mixed`.
 
 use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{Document, Error as LayerError, GetOptions, NotFound, OpenRevs, Reader, RevId};
 use hyper::header;
 
@@ -174,7 +174,5 @@ async fn one(
 
 /// `{"missing":"..."}`
 fn missing(rev: &RevId, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"missing\":");
-    json_out::rev(rev, out);
-    out.push(b'}');
+    json_out::rev(rev, Object::new(out).place(name!("missing")));
 }

@@ -1,13 +1,12 @@
 //! `POST /_replicate`.
 
 use flatbed_http::Reply;
-use flatbed_layer::json::{Limits, Value, parse};
+use flatbed_layer::json::{Limits, Object, Value, parse};
 use flatbed_replicator::{Error, SPEC_BYTES_MAX, Spec};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::json_body;
-use crate::json_out;
 use crate::request::Request;
 use crate::state::State;
 
@@ -58,18 +57,19 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
         return Ok(local_id(StatusCode::ACCEPTED, &job.id));
     }
     let outcome = job.ended().await.map_err(|error| failure(&error))?;
-    let mut out = b"{\"ok\":true,".to_vec();
-    if outcome.no_changes {
-        out.extend_from_slice(b"\"no_changes\":true,");
-    }
-    out.extend_from_slice(&outcome.members);
-    out.push(b'}');
+    let out = Object::text(|object| {
+        object.bool("ok", true);
+        if outcome.no_changes {
+            object.bool("no_changes", true);
+        }
+        object.members(&outcome.members);
+    });
     Ok(Reply::json(StatusCode::OK, out))
 }
 
 fn local_id(status: StatusCode, id: &str) -> Reply {
-    let mut out = b"{\"ok\":true,".to_vec();
-    json_out::member("_local_id", id, &mut out);
-    out.push(b'}');
+    let out = Object::text(|object| {
+        object.bool("ok", true).string("_local_id", id);
+    });
     Reply::json(status, out)
 }

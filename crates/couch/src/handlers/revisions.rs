@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use flatbed_http::Reply;
 use flatbed_layer::RevId;
-use flatbed_layer::json::Value;
+use flatbed_layer::json::{Object, Value, name};
 use flatbed_service::{Administer, Read};
 use hyper::{Method, StatusCode};
 
@@ -52,37 +52,27 @@ async fn look_up(request: &mut Request, name: &str, mut each: impl FnMut(&str, &
 }
 
 pub(crate) async fn revs_diff(mut request: Request, name: &str) -> Result<Reply> {
-    let mut out = b"{".to_vec();
-    let mut written = 0;
+    let mut out = Vec::new();
+    let mut answer = Object::new(&mut out);
     look_up(&mut request, name, |id, revs, ancestors| {
-        json_out::comma(written, &mut out);
-        written += 1;
-        json_out::string(id, &mut out);
-        out.extend_from_slice(b":{\"missing\":");
-        json_out::revs(revs, &mut out);
+        let mut document = answer.object(id);
+        json_out::revs(revs, document.place(name!("missing")));
         if !ancestors.is_empty() {
-            out.extend_from_slice(b",\"possible_ancestors\":");
-            json_out::revs(ancestors, &mut out);
+            json_out::revs(ancestors, document.place(name!("possible_ancestors")));
         }
-        out.push(b'}');
     })
     .await?;
-    out.push(b'}');
+    answer.end();
     Ok(Reply::json(StatusCode::OK, out))
 }
 
 pub(crate) async fn missing_revs(mut request: Request, name: &str) -> Result<Reply> {
-    let mut out = b"{\"missing_revs\":{".to_vec();
-    let mut written = 0;
-    look_up(&mut request, name, |id, revs, _| {
-        json_out::comma(written, &mut out);
-        written += 1;
-        json_out::string(id, &mut out);
-        out.push(b':');
-        json_out::revs(revs, &mut out);
-    })
-    .await?;
-    out.extend_from_slice(b"}}");
+    let mut out = Vec::new();
+    let mut answer = Object::new(&mut out);
+    let mut missing = answer.object("missing_revs");
+    look_up(&mut request, name, |id, revs, _| json_out::revs(revs, missing.place(id))).await?;
+    missing.end();
+    answer.end();
     Ok(Reply::json(StatusCode::OK, out))
 }
 

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 
 use flatbed_http::Reply;
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{AllDocsQuery, Error as LayerError, Reader};
 use flatbed_replicator::{Description, Extent, NODE, REPLICATOR, Spec};
 use flatbed_service::Read;
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::json_out::{comma, member, string, string_or_null};
 use crate::path::Scheduler;
 use crate::request::Request;
 use crate::state::State;
@@ -59,13 +58,8 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
         return Ok(Reply::json(StatusCode::OK, row));
     }
     let (skip, limit) = window(request)?;
-    let mut out =
-        format!("{{\"total_rows\":{},\"offset\":{},\"jobs\":[", rows.len(), skip.min(rows.len())).into_bytes();
-    for (at, (_, row)) in rows.iter().skip(skip).take(limit).enumerate() {
-        comma(at, &mut out);
-        out.extend_from_slice(row);
-    }
-    out.extend_from_slice(b"]}");
+    let shown = rows.iter().skip(skip).take(limit).map(|(_, row)| &row[..]);
+    let out = list("jobs", rows.len(), skip, shown);
     Ok(Reply::json(StatusCode::OK, out))
 }
 
@@ -97,13 +91,19 @@ async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
             total += 1;
         }
     }
-    let mut out = format!("{{\"total_rows\":{total},\"offset\":{},\"docs\":[", skip.min(total)).into_bytes();
-    for (at, row) in rows.iter().enumerate() {
-        comma(at, &mut out);
-        out.extend_from_slice(row);
-    }
-    out.extend_from_slice(b"]}");
+    let out = list("docs", total, skip, rows.iter().map(|row| &row[..]));
     Ok(Reply::json(StatusCode::OK, out))
+}
+
+/// `{"total_rows":...,"offset":...,"NAME":[...]}`
+fn list<'r>(name: &str, total: usize, skip: usize, rows: impl Iterator<Item = &'r [u8]>) -> Vec<u8> {
+    Object::text(|object| {
+        object.number("total_rows", total as u64).number("offset", skip.min(total) as u64);
+        let mut array = object.array(name);
+        for row in rows {
+            array.raw(row);
+        }
+    })
 }
 
 /// What the servers tell of the replications that they run, by their documents: the leases' states.
@@ -158,40 +158,25 @@ fn doc(state: &State, description: &mut Description, told: &Told) -> Vec<u8> {
 fn ended(description: &mut Description, out: &mut Vec<u8>) {
     let spec = description.spec();
     let noted = |name: &str| description.noted(name).unwrap_or_else(|| b"null".to_vec());
-    out.push(b'{');
-    member("database", REPLICATOR, out);
-    out.push(b',');
-    member("doc_id", &description.id, out);
-    out.extend_from_slice(b",\"id\":");
-    out.extend_from_slice(&noted("id"));
-    out.push(b',');
-    member("node", NODE, out);
+    let mut object = Object::new(out);
+    object.string("database", REPLICATOR).string("doc_id", &description.id);
+    object.raw("id", &noted("id")).string("node", NODE);
     let shown = |endpoint: fn(&Spec) -> String| spec.as_ref().ok().map(endpoint);
     for (name, shown) in
         [("source", shown(|spec| spec.source.to_string())), ("target", shown(|spec| spec.target.to_string()))]
     {
-        out.push(b',');
-        string(name, out);
-        out.push(b':');
-        string_or_null(shown.as_deref(), out);
+        object.string_or_null(name, shown.as_deref());
     }
-    out.push(b',');
-    member("state", description.end().unwrap_or("initializing"), out);
-    out.extend_from_slice(b",\"info\":");
-    match description.end() {
-        Some("failed") => {
-            out.extend_from_slice(b"{\"error\":");
-            out.extend_from_slice(&noted("state_reason"));
-            out.push(b'}');
-        }
-        _ => out.extend_from_slice(&noted("stats")),
+    object.string("state", description.end().unwrap_or("initializing"));
+    let has_failed = description.end() == Some("failed");
+    if has_failed {
+        object.object("info").raw("error", &noted("state_reason"));
+    } else {
+        object.raw("info", &noted("stats"));
     }
-    let error_count = if description.end() == Some("failed") { 1 } else { 0 };
-    out.extend_from_slice(format!(",\"error_count\":{error_count},\"last_updated\":").as_bytes());
-    out.extend_from_slice(&noted("state_time"));
-    out.extend_from_slice(b",\"start_time\":");
-    out.extend_from_slice(&noted("state_time"));
-    out.extend_from_slice(b",\"source_proxy\":null,\"target_proxy\":null}");
+    object.number("error_count", has_failed.into());
+    object.raw("last_updated", &noted("state_time")).raw("start_time", &noted("state_time"));
+    object.null("source_proxy").null("target_proxy");
 }
 
 fn text_of(value: &Value<'_>) -> Vec<u8> {

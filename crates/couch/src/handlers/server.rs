@@ -2,13 +2,12 @@
 
 use flatbed_http::{Reply, ReplyBody};
 use flatbed_layer::NameRange;
+use flatbed_layer::json::{Array, Object};
 use flatbed_replicator::NODE;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::ids;
-use crate::json_out;
-use crate::json_out::{comma, member, string, string_or_null};
 use crate::request::Request;
 use crate::state::State;
 
@@ -25,18 +24,13 @@ fn only_get(request: &Request, allow: &'static str) -> Result<()> {
 
 pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    let mut out = b"{\"couchdb\":\"Welcome\",".to_vec();
-    // Clients choose what they ask for by the version of CouchDB that they talk to.
-    member("version", "3.5.0", &mut out);
-    out.push(b',');
-    member("git_sha", "", &mut out);
-    out.push(b',');
-    member("uuid", state.service.uuid(), &mut out);
-    out.extend_from_slice(b",\"features\":[\"flatbed\"],\"vendor\":{");
-    member("name", "Flatbed", &mut out);
-    out.push(b',');
-    member("version", &state.version, &mut out);
-    out.extend_from_slice(b"}}");
+    let out = Object::text(|object| {
+        object.string("couchdb", "Welcome");
+        // Clients choose what they ask for by the version of CouchDB that they talk to.
+        object.string("version", "3.5.0").string("git_sha", "").string("uuid", state.service.uuid());
+        object.array("features").string("flatbed");
+        object.object("vendor").string("name", "Flatbed").string("version", &state.version);
+    });
     Ok(Reply::json(StatusCode::OK, out))
 }
 
@@ -51,17 +45,18 @@ pub(crate) fn session(state: &State, request: &Request) -> Result<Reply> {
         Method::POST | Method::DELETE => return Err(Failure::not_implemented("Cookie sessions")),
         _ => return Err(Failure::method("GET,HEAD,POST,DELETE")),
     }
-    let mut out = b"{\"ok\":true,\"userCtx\":{\"name\":".to_vec();
-    string_or_null(request.context.principal().name.as_deref(), &mut out);
-    out.extend_from_slice(b",\"roles\":[");
-    if request.context.principal().is_admin {
-        string("_admin", &mut out);
-    }
-    out.extend_from_slice(b"]},\"info\":{\"authentication_handlers\":[\"default\"]");
-    if !state.admins.is_empty() && request.context.principal().name.is_some() {
-        out.extend_from_slice(b",\"authenticated\":\"default\"");
-    }
-    out.extend_from_slice(b"}}");
+    let principal = request.context.principal();
+    let out = Object::text(|object| {
+        let mut context = object.bool("ok", true).object("userCtx");
+        context.string_or_null("name", principal.name.as_deref());
+        context.array("roles").strings(principal.is_admin.then_some("_admin"));
+        context.end();
+        let mut info = object.object("info");
+        info.array("authentication_handlers").string("default");
+        if !state.admins.is_empty() && principal.name.is_some() {
+            info.string("authenticated", "default");
+        }
+    });
     Ok(Reply::json(StatusCode::OK, out))
 }
 
@@ -79,12 +74,10 @@ pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
         skip: usize::try_from(query.number("skip")?.unwrap_or(0)).unwrap_or(usize::MAX),
         limit: query.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
     };
-    let mut out = b"[".to_vec();
-    for (at, name) in request.context.server()?.all_databases(&range).await?.iter().enumerate() {
-        comma(at, &mut out);
-        string(name, &mut out);
-    }
-    out.push(b']');
+    let names = request.context.server()?.all_databases(&range).await?;
+    let out = Array::text(|array| {
+        array.strings(names.iter().map(|name| &**name));
+    });
     Ok(Reply::json(StatusCode::OK, out))
 }
 
@@ -100,12 +93,14 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
     if count > UUIDS_MAX {
         return Err(Failure::bad_request(format!("count parameter too large: at most {UUIDS_MAX}")));
     }
-    let mut out = b"{\"uuids\":[".to_vec();
-    for at in 0..count {
-        comma(at as usize, &mut out);
-        string(&state.uuids.next()?, &mut out);
+    let mut out = Vec::new();
+    let mut answer = Object::new(&mut out);
+    let mut uuids = answer.array("uuids");
+    for _ in 0..count {
+        uuids.string(&state.uuids.next()?);
     }
-    out.extend_from_slice(b"]}");
+    uuids.end();
+    answer.end();
     let mut reply = Reply::json(StatusCode::OK, out);
     reply.header(header::CACHE_CONTROL, "no-cache");
     reply.header(header::PRAGMA, "no-cache");
@@ -115,27 +110,20 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
 
 pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
-    let mut out = b"[".to_vec();
-    for (at, task) in request.context.server()?.compactions().into_iter().enumerate() {
-        json_out::comma(at, &mut out);
+    let mut out = Vec::new();
+    let mut tasks = Array::new(&mut out);
+    for task in request.context.server()?.compactions() {
         let progress = task.changes_done * 100 / task.total_changes.max(1);
-        out.extend_from_slice(b"{\"type\":\"database_compaction\",\"database\":");
-        json_out::string(&task.database, &mut out);
-        let rest = format!(
-            ",\"changes_done\":{},\"total_changes\":{},\"progress\":{},\"started_on\":{},\"updated_on\":{}}}",
-            task.changes_done,
-            task.total_changes,
-            progress.min(100),
-            task.started_at_seconds,
-            task.updated_at_seconds
-        );
-        out.extend_from_slice(rest.as_bytes());
+        let mut object = tasks.object();
+        object.string("type", "database_compaction").string("database", &task.database);
+        object.number("changes_done", task.changes_done).number("total_changes", task.total_changes);
+        object.number("progress", progress.min(100));
+        object.number("started_on", task.started_at_seconds).number("updated_on", task.updated_at_seconds);
     }
     for job in state.replicator.here().iter().filter(|job| job.is_running()) {
-        json_out::comma(out.len() - 1, &mut out);
-        job.write_task(NODE, &mut out);
+        job.write_task(NODE, tasks.place());
     }
-    out.push(b']');
+    tasks.end();
     Ok(Reply::json(StatusCode::OK, out))
 }
 
