@@ -15,7 +15,6 @@ use crate::index::build::{Step, Stepped, unbuilt};
 use crate::index::kinds::KINDS;
 use crate::judge::actor::ServerActor;
 use crate::layer::{Layer, NameRange};
-
 use crate::store::transaction;
 
 /// The builder of one process.

@@ -19,8 +19,8 @@ use crate::store::records::{BodyPlace, Info};
 use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
 use foundationdb::options::ConflictRangeType;
 
-/// Documents that a step enters.
-const STEP_DOCUMENTS_MAX: usize = 100;
+/// Documents that a step enters; tests have several steps with few.
+const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 100 };
 
 /// What a step reads of bodies and writes of entries, about; one document may pass it.
 const STEP_BYTES_MAX: u64 = 400_000;
