@@ -180,7 +180,11 @@ async fn with_room(
             // It is never closed.
             _ => READING.acquire().await.ok(),
         };
-        let Some(old) = old(database, edit).await? else { return Ok(None) };
+        let old = match replaced(database, edit).await? {
+            Replaced::Itself => return Ok(None),
+            Replaced::Nothing => None,
+            Replaced::Revision(old) => Some(*old),
+        };
         drop(reading);
         let bytes = 2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes);
         match room.take().or_else(|| judge.try_room(named, bytes)) {
@@ -218,9 +222,17 @@ fn text_bytes(value: &Value<'_>) -> usize {
     }
 }
 
-/// The revision that an edit replaces: its parent, of a replicated one the nearest ancestor whose body is there. `None`:
-/// the revision is there already.
-async fn old(database: &Reader, edit: &Edit<'_>) -> Result<Option<Option<Document>>> {
+/// What an edit replaces.
+enum Replaced {
+    /// Its revision is there already.
+    Itself,
+    /// Nothing that has a body.
+    Nothing,
+    /// This revision: its parent, of a replicated one the nearest ancestor whose body is there.
+    Revision(Box<Document>),
+}
+
+async fn replaced(database: &Reader, edit: &Edit<'_>) -> Result<Replaced> {
     let candidates = match &edit.history {
         None => edit.parent.iter().cloned().collect(),
         Some(path) => {
@@ -228,7 +240,7 @@ async fn old(database: &Reader, edit: &Edit<'_>) -> Result<Option<Option<Documen
             let missing = missing.into_iter().next().map(|(missing, _)| missing).unwrap_or_default();
             let mut there = path.iter().filter(|rev| !missing.contains(rev)).cloned().peekable();
             if path.first() == there.peek() {
-                return Ok(None);
+                return Ok(Replaced::Itself);
             }
             there.take(ANCESTORS_MAX).collect::<Vec<_>>()
         }
@@ -237,10 +249,10 @@ async fn old(database: &Reader, edit: &Edit<'_>) -> Result<Option<Option<Documen
         let options = GetOptions { rev: Some(rev), revs: true, ..GetOptions::default() };
         match database.get(&edit.id, &options).await {
             Err(Error::DocumentNotFound(_)) => {}
-            found => return Ok(Some(Some(found?))),
+            found => return Ok(Replaced::Revision(Box::new(found?))),
         }
     }
-    Ok(Some(None))
+    Ok(Replaced::Nothing)
 }
 
 #[cfg(test)]
