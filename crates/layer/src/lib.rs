@@ -112,6 +112,7 @@ fn folders_know_only_those_below_them() {
         "layer knows write/compact",
         "read/all_docs knows database",
         "write/batch knows database",
+        "write/batch/all knows database",
         "write/purge knows database",
     ];
     assert_eq!(layers.beyond(&table), upwards);

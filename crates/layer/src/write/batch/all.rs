@@ -9,10 +9,6 @@ use std::sync::Arc;
 
 use flatbed_revtree::RevId;
 
-use super::{
-    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch, instance_of,
-    prepare, resolved, transaction_bytes,
-};
 use crate::database::Database;
 use crate::document::edit::{Edit, Updated, check_document_id, invalid};
 use crate::document::staging;
@@ -22,6 +18,10 @@ use crate::judge::ask;
 use crate::store::once::Once;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::write::batch::{
+    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch, instance_of,
+    prepare, resolved, transaction_bytes,
+};
 
 /// What is known of the operation over all its attempts.
 struct Attempts {
