@@ -13,6 +13,7 @@ use crate::database::Database;
 use crate::document::edit::{Edit, Updated, check_document_id, invalid};
 use crate::document::staging;
 use crate::error::{Error, Result};
+use crate::index::kinds;
 use crate::instance::Instance;
 use crate::judge::ask;
 use crate::store::once::Once;
@@ -97,7 +98,9 @@ async fn write_items(
     attempts: &mut Attempts,
 ) -> Result<Option<Vec<RevId>>> {
     let inner = &*database.inner;
-    let bytes: u64 = items.iter().zip(edits).map(|(item, edit)| transaction_bytes(&item.body, edit)).sum();
+    let taken =
+        |(item, edit): (&Item, &Edit<'_>)| transaction_bytes(&item.body, edit) + kinds::reserve(&instance, edit);
+    let bytes: u64 = items.iter().zip(edits).map(taken).sum();
     if items.len() > 1 && bytes > TRANSACTION_BYTES_MAX {
         return Err(too_much());
     }
