@@ -1,4 +1,4 @@
-//! Latencies, and what the operating system tells of a process.
+//! Latencies, and what the operating system reports of a process.
 
 use std::{collections::HashMap, fs, path::Path};
 

@@ -173,7 +173,7 @@ pub(crate) struct Show {
     pub data: bool,
     /// Only of those that came after these revisions.
     pub since: Option<HashSet<RevId>>,
-    /// With what is told of their compression.
+    /// With their compression.
     pub encoding: bool,
 }
 

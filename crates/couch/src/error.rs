@@ -177,7 +177,7 @@ impl From<LayerError> for Failure {
                 tracing::warn!(error = reason, "the storage did not answer");
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
-            // What is wrong inside is told to the log, not to the client.
+            // What is wrong inside is logged, and the client does not see it.
             other => {
                 tracing::error!(error = %other, "internal error");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")

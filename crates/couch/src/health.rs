@@ -1,4 +1,4 @@
-//! How the storage is, told from outside.
+//! How the storage is, seen from outside.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use flatbed_service::Service;
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 
-/// What is told of the storage besides CouchDB's answer, which monitors may compare: its state (`ok`, `unreachable`,
+/// What `/_up` says of the storage besides CouchDB's answer, which monitors may compare: its state (`ok`, `unreachable`,
 /// `failed`), what it is, and how long it took to answer.
 const STORAGE: HeaderName = HeaderName::from_static("x-flatbed-storage");
 

@@ -22,7 +22,7 @@ pub struct CouchOptions {
     pub admins: HashMap<String, PasswordHash>,
     /// This program's version, told in `GET /`.
     pub version: String,
-    /// Where a failure of the storage is told.
+    /// Where a failure of the storage is reported.
     pub health: StorageHealth,
     /// What `/metrics` tells besides the figures of the server, of this surface and of its layer.
     pub figures: FiguresElsewhere,

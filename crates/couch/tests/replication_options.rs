@@ -1,4 +1,4 @@
-//! What a replication may be told besides its source and target, by `POST /_replicate` and in documents of
+//! The options of a replication besides its source and target, by `POST /_replicate` and in documents of
 //! `_replicator`; and that its secrets stay with it.
 //!
 //! A program of its own: a test reads the log of its whole process.
@@ -74,7 +74,7 @@ async fn some_documents_only() {
             assert_eq!(ids(&server, &format!("doc-{way}{number}")).await, wanted, "{spec}");
         }
     }
-    // A function of a design document is not there to be called, and that is told. No such job ends well.
+    // A function of a design document is not there to be called, which is an error. No such job ends well.
     let spec = json!({"source": "a", "target": "f", "create_target": true, "filter": "d/f"});
     let (status, answer) = server.json("POST", "/_replicate", spec.clone()).await;
     assert!(status >= 400 && answer["reason"].as_str().unwrap().contains("_changes of a"), "{status} {answer}");
@@ -120,7 +120,7 @@ async fn targets_checkpoints_and_winners() {
     let logs = |of: Value| of["rows"].as_array().unwrap().len();
     assert_eq!(logs(server.ok("GET", "/w/_local_docs", Value::Null).await), 0);
 
-    // Checkpoints come while it runs, as often as asked for, and are told.
+    // Checkpoints come while it runs, as often as asked for, and are shown.
     let spec = json!({"source": "a", "target": "c", "create_target": true, "continuous": true,
                       "checkpoint_interval": 30});
     server.ok("PUT", "/_replicator/c", spec).await;

@@ -3,7 +3,7 @@
 //! `cargo run --release --example watch_bench -- [DIRECTORY] [SECONDS]`. Memory is what the allocator was asked for and
 //! holds while 10,000 watches wait, each with its future and a callback, its transaction destroyed; without what the
 //! allocator itself adds. Commits are of ten keys of 32 and 100 bytes, 64 in flight, in turns without and with watches; the
-//! best of five rounds is told.
+//! best of five rounds is printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a measurement ends where it fails")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

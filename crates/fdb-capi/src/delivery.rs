@@ -185,7 +185,7 @@ pub fn advance(clock: &VirtualClock) -> bool {
     HAS_CALLED_BACK.get()
 }
 
-/// Calls a future's callbacks, which [`advance`] is told.
+/// Calls a future's callbacks; [`advance`] learns of it.
 fn call_back(future: &Arc<FDBFuture>) {
     if FDBFuture::run_callbacks(future) {
         HAS_CALLED_BACK.set(true);

@@ -41,7 +41,7 @@ pub(crate) struct Waiting {
     pub(crate) source: Source,
 }
 
-/// Where the answer comes from, if that must be told something.
+/// Where the answer comes from, if that must be notified.
 #[derive(Debug, Default)]
 pub(crate) enum Source {
     #[default]

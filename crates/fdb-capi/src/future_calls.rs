@@ -28,7 +28,7 @@ pub unsafe extern "C" fn fdb_future_cancel(f: *mut FDBFuture) {
 /// answers 1102 from then on.
 ///
 /// # Safety
-/// As [`fdb_future_cancel`]; what one call of a getter handed out is not used any more.
+/// As [`fdb_future_cancel`]; what one call of a getter handed out is no longer used.
 pub unsafe extern "C" fn fdb_future_release_memory(f: *mut FDBFuture) {
     // SAFETY: by contract `f` is alive.
     unsafe { &*f }.release_memory();

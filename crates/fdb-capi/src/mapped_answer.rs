@@ -49,7 +49,7 @@ impl MappedAnswer {
         let array = range.index.iter().zip(&range.records).zip(&mut records);
         let array = array.map(|(((index_key, index_value), asked), found)| {
             // The two bytes are what C++ has there: whether there are more records than were given, and that the answer
-            // is that of a range. Single keys are told as ranges, too, as C has no shape for them.
+            // is that of a range. Single keys are given as ranges, too, as C has no shape for them.
             let mut buffer = [0; 32];
             buffer[0] = u8::from(asked.pairs.more);
             buffer[24] = 1;

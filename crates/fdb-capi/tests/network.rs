@@ -168,12 +168,12 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!((fdb_run_network(), fdb_setup_network(), fdb_stop_network()), (2025, 2009, 0));
     assert_eq!((add_hook(100), HOOKS.load(Ordering::SeqCst)), (0, 111));
     assert_eq!(database.transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
-    // There is no thread for callbacks any more; futures are answered all the same.
+    // The thread for callbacks is gone; futures are answered all the same.
     let (watch, called, parameter) = watch_with_callback(&database);
     database.write(b"watched", b"2");
     assert_eq!((watch.wait(), called.try_recv()), (0, Err(TryRecvError::Empty)));
     drop(watch);
-    // SAFETY: the callback is not called any more, and would have been the only one to take it.
+    // SAFETY: the callback is not called again, and would have been the only one to take it.
     drop(unsafe { Box::from_raw(parameter) });
     assert_eq!(called.recv(), Err(RecvError));
 }

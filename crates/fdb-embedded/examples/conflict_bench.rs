@@ -1,7 +1,7 @@
 //! Measures conflict checks alone: nanoseconds of a check, of an insertion and of forgetting, by the number of recent
 //! ranges.
 //!
-//! `cargo run --release --example conflict_bench -- [ROUNDS]`; the least of the rounds is told. Keys are 32 bytes: a
+//! `cargo run --release --example conflict_bench -- [ROUNDS]`; the least of the rounds is printed. Keys are 32 bytes: a
 //! prefix, a random document, one of its eight keys. The ranges are spread evenly over the five seconds that a
 //! transaction may last, in commits of ten; reads are of one key or of a quarter of all, at a version so recent that one
 //! commit is newer, at the newest, in the middle, or so old that all are newer. Forgetting is the longest call.

@@ -174,7 +174,7 @@ impl Batch {
     }
 }
 
-/// Reads the files and hands out batches until all are read or nobody takes them any more.
+/// Reads the files and hands out batches until all are read or nobody takes them.
 fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> {
     let mut batch = Batch::default();
     for path in &options.files {
@@ -208,7 +208,7 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
         splitter.finish().map_err(split_failed)?;
     }
     if !batch.documents.is_empty() {
-        // Nobody takes it if a sender failed, and that error is told.
+        // Nobody takes it if a sender failed, and that error is reported.
         let _ = batches.blocking_send(batch);
     }
     Ok(())

@@ -55,7 +55,7 @@ where
         return Ok(None);
     }
     let named = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some_and(|url| !url.is_empty()));
-    // A receiver that nobody has named is not looked for: its absence would be told in the log again and again.
+    // A receiver that nobody has named is not looked for: its absence would be logged again and again.
     if named.is_none() && !is("OTEL_TRACES_EXPORTER", "otlp") {
         return Ok(None);
     }

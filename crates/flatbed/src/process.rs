@@ -1,5 +1,5 @@
-//! What the system tells of this process, under the names that Prometheus' own clients use. Linux's `/proc` is read; where
-//! there is none, nothing is told.
+//! What the system reports of this process, under the names that Prometheus' own clients use. Linux's `/proc` is read; where
+//! there is none, there are no figures.
 
 use std::{fs, sync::OnceLock};
 

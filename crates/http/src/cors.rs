@@ -10,7 +10,7 @@ const HEADERS: &str = "accept, authorization, content-type, origin, referer, if-
                        x-couch-full-commit, x-requested-with, last-event-id, content-encoding";
 const EXPOSED: &str = "content-type, cache-control, etag, location, server, x-couch-request-id, x-couch-update-newrev";
 
-/// What browsers are told.
+/// What browsers are answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cors {
     /// Origins that may call, such as `https://app.example`; `*` for all.

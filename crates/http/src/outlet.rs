@@ -245,7 +245,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// A request begins, whose answer goes out here; `None`: there are too many. It is one of them until nothing works
-    /// for it any more, though its client has given it up.
+    /// for it, though its client has given it up.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<Arc<Outlet>> {
         let most = if self.is_known.load(Ordering::Relaxed) { ANSWERS_MAX } else { ANSWERS_MAX_UNKNOWN };
         if self.answers.fetch_add(1, Ordering::Relaxed) >= most {

@@ -1,4 +1,4 @@
-//! A request from its first line to the last byte of its answer: its spans, and what is told of it at the end.
+//! A request from its first line to the last byte of its answer: its spans, and what is logged and counted at the end.
 
 use std::net::SocketAddr;
 use std::pin::Pin;

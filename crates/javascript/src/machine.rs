@@ -60,7 +60,7 @@ impl Machine {
     }
 
     /// Calls a function; `path` and `input` are JSON text, as is what it gives. It is stopped at `until`, and when nobody
-    /// waits for it any more. After [`Error::TimedOut`] or [`Error::OutOfResources`] the machine is not to be used again.
+    /// waits for it. After [`Error::TimedOut`] or [`Error::OutOfResources`] the machine is not to be used again.
     pub(crate) fn call(
         &self,
         kind: &str,

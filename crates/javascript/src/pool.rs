@@ -194,7 +194,7 @@ impl Runner {
         let id = lock(&pool.queue).push(&database, job).map_err(|Full| Error::Busy)?;
         let ticket = Ticket { pool, database, id, state };
         pool.come.notify_one();
-        // Threads are looked after by those who wait for them: one that is stuck may have no caller any more.
+        // Threads are looked after by those who wait for them: one that is stuck may have lost its caller.
         loop {
             match tokio::time::timeout(LOOK, &mut answered).await {
                 // A thread that is gone drops the job.

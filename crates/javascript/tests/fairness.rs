@@ -68,7 +68,7 @@ async fn what_waits_does_not_run_into_its_time() {
     assert_eq!(run(&waits_short, &design("good", QUICK)).await, Err(Error::Busy));
 }
 
-/// A function nobody waits for any more is stopped, or does not begin.
+/// A function that nobody waits for is stopped, or does not begin.
 #[tokio::test]
 async fn who_leaves_takes_his_calls_along() {
     let time = Duration::from_secs(60);

@@ -110,7 +110,7 @@ async fn hold<J: Job, L: Leases>(
     let fence = fence(job, claim.owner, leases);
     let end = tokio::select! {
         end = supervise(&**job, backoff, Some(fence)) => end,
-        // The run is dropped where it stands: nothing of it is recorded any more.
+        // The run is dropped where it stands: nothing further of it is recorded.
         () = renew(&**job, claim, &**leases, begun) => End::Superseded,
     };
     job.status().rest();

@@ -21,7 +21,7 @@ pub struct Lease {
     pub owner: Vec<u8>,
     /// Another number whenever anything was done with it.
     pub beats: u64,
-    /// What its last owner told.
+    /// What its last owner wrote.
     pub state: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl Sighting {
 /// What became of an attempt to take a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakenLease {
-    /// It is ours; the state is what the last owner told.
+    /// It is ours; the state is what the last owner wrote.
     Ours(Lease),
     /// Another has it.
     Others(Lease),

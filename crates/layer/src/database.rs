@@ -48,7 +48,7 @@ impl Deref for Database {
     }
 }
 
-/// What is told of a database as a whole.
+/// A database's figures as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseInfo {
     /// Documents that are not deleted.

@@ -1,4 +1,4 @@
-//! Removes, from time to time, what no operation needs any more: broken uploads, marks of operations, old events.
+//! Removes, from time to time, what no operation needs: broken uploads, marks of operations, old events.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,7 +48,7 @@ pub enum InvalidSelector {
     /// Its regular expressions take too much, each or together.
     #[error("The selector's regular expressions are too large")]
     RegexesTooLarge,
-    /// Nobody waits for it any more.
+    /// Nobody waits for it.
     #[error("The selector is not waited for any more")]
     Stopped,
 }

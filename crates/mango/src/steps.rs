@@ -9,7 +9,7 @@ const STEPS_BETWEEN: usize = 10_000;
 /// Bytes of a string that count as a step.
 const STEP_BYTES: usize = 64;
 
-/// Matching was not done: it took too many steps, or nobody waited any more.
+/// Matching was not done: it took too many steps, or nobody waited for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
     /// The document is too much for this selector.

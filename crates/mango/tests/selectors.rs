@@ -133,7 +133,7 @@ fn regular_expressions_are_bounded_together() {
         Selector::new(&json(r#"{"a":{"$regex":"(x{1000}){1000}"}}"#)).err(),
         Some(InvalidSelector::RegexesTooLarge)
     );
-    // Nobody waits any more: none is compiled that was not begun.
+    // Nobody waits: none is compiled that was not begun.
     let asked = std::cell::Cell::new(0);
     let stop = || {
         asked.set(asked.get() + 1);

@@ -259,7 +259,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// False: nobody takes any more.
+    /// False: nobody takes more.
     async fn send(&self, piece: Bytes) -> bool {
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.pieces.send(Ok(piece)).await.is_ok()

@@ -22,7 +22,7 @@ const NAME_BYTES_MAX: usize = 1 << 10;
 /// The beginning of every source.
 const BEGINNING: &[u8] = b"0";
 
-/// The version of the replication's id that is told.
+/// The version of the replication's id that is written.
 pub(crate) const ID_VERSION: u32 = 4;
 
 /// A log as it was read.

@@ -41,7 +41,7 @@ pub enum Error {
     /// Other replications hold what memory there is for peers' answers. Trying again may help.
     #[error("{0}: there is no memory left for answers, as other replications need it")]
     NoRoom(String),
-    /// Whether this replication is still ours could not be told. Trying again may help.
+    /// Whether this replication is still ours could not be found out. Trying again may help.
     #[error("whether another process has taken over this replication is not known: {0}")]
     Unsure(String),
     /// Another process runs this replication now.

@@ -170,7 +170,7 @@ impl Replicator {
         }
     }
 
-    /// Follows no other documents than these any more.
+    /// From now on follows these documents alone.
     fn keep(&self, ids: &HashSet<String>) {
         self.followed_map().retain(|id, followed| {
             let is_kept = ids.contains(id);

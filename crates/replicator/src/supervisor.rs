@@ -116,7 +116,7 @@ async fn follow(replicator: &Arc<Replicator>) {
         if !page.at_end {
             continue;
         }
-        // All is read once: what was followed from before and is not there any more was in another database.
+        // All is read once: what was followed from before and is gone was in another database.
         if let Some(seen) = seen.take() {
             replicator.keep(&seen);
         }

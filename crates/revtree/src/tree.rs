@@ -38,7 +38,7 @@ pub fn rank(deleted: bool, leaf: &RevId) -> (bool, &RevId) {
 /// What a path was to a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merged {
-    /// The revision was there; the path may have told more of its ancestors.
+    /// The revision was there; the path may have named more of its ancestors.
     Known,
     /// The revision is a new leaf.
     New,
@@ -124,7 +124,7 @@ impl Tree {
     }
 
     /// Adds a revision and the way to it: `path` begins with the revision, then its ancestors, newest first, each one
-    /// generation below the one before. An ancestor that was a leaf is none any more.
+    /// generation below the one before. An ancestor that was a leaf is no longer one.
     pub fn merge(&mut self, path: &[RevId], deleted: bool) -> Merged {
         let Some((leaf, ancestors)) = path.split_first() else { return Merged::Known };
         let merged = if self.contains(leaf) { Merged::Known } else { Merged::New };

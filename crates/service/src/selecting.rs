@@ -1,7 +1,7 @@
 //! Selectors of feeds, compiled and matched where that takes long without holding up the runtime's threads.
 //!
 //! Of both a few go on at once, on threads for blocking work. The permit is the work's, not the request's: it comes back
-//! when the work ends, which it does soon after nobody waits for it any more.
+//! when the work ends, which it does soon after the last who waited for it is gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,7 +82,7 @@ impl Selectors {
     }
 }
 
-/// Runs work on a thread of its own when there is a permit for it; it is given how to see that nobody waits any more.
+/// Runs work on a thread of its own when there is a permit for it; it can see whether somebody still waits.
 async fn apart<T: Send + 'static>(
     permits: &Arc<Semaphore>,
     work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,

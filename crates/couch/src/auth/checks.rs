@@ -1,7 +1,7 @@
 //! Checks of passwords, which cost their time on purpose: few run at once, few wait, and equal ones are made once.
 //!
 //! A client that hangs up does not end a check that runs: the permit is the work's, and comes back with its end. What has
-//! not begun when nobody waits for it any more does not begin.
+//! not begun when nobody waits for it does not begin.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

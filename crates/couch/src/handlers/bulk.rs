@@ -111,7 +111,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     let mut out = Vec::with_capacity(100 * results.len() + 2);
     let mut rows = Array::new(&mut out);
     for (edit, result) in results {
-        // Of what comes from another replica only failures are told.
+        // Of what comes from another replica only failures are answered.
         if result.is_ok() && !new_edits {
             continue;
         }

@@ -242,7 +242,7 @@ impl Form {
     fn missing(&self, id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {
         let failure = Failure::from(flatbed_layer::Error::DocumentNotFound(reason));
         match (self, rev) {
-            // CouchDB tells no id here.
+            // CouchDB gives no id here.
             (Form::Multipart { .. }, Some(rev)) => self.failure(out, |object| {
                 object.string(name!("rev"), &rev.to_string());
                 object.string(name!("error"), failure.error).string(name!("reason"), &failure.reason);

@@ -243,7 +243,7 @@ impl Writer {
                 if !wait {
                     break;
                 }
-                // The client is told that it is connected, before it waits.
+                // The client learns that it is connected, before it waits.
                 self.sender.flush().await?;
                 drop(room.take());
                 match self.wait(&mut deadline).await? {
@@ -307,7 +307,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Nothing can come any more: who goes down from the newest change does not come by later ones.
+    /// Nothing further can come: who goes down from the newest change does not come by later ones.
     fn is_done(&self) -> bool {
         self.follow.descending || self.follow.limit.is_some_and(|limit| self.rows >= limit)
     }

@@ -1,4 +1,4 @@
-//! `/{db}`: its life, what is told of it, and documents posted to it.
+//! `/{db}`: creation and deletion, its figures, and documents posted to it.
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;

@@ -111,7 +111,7 @@ impl Writer {
             }
             if page.at_end {
                 let waits = self.feed == Feed::Longpoll && self.rows == 0 && !self.is_done();
-                // The client is told that it is connected, before it waits.
+                // The client learns that it is connected, before it waits.
                 if !waits || !self.wait(&mut room).await? {
                     break;
                 }
@@ -157,7 +157,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Nothing can come any more.
+    /// Nothing further can come.
     fn is_done(&self) -> bool {
         self.asked.descending || self.asked.limit.is_some_and(|limit| self.rows >= limit)
     }

@@ -141,7 +141,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
 pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
     let meta = query.flag("meta")?;
     let rev = query.get("rev").map(parse_rev).transpose()?;
-    // Of a revision that is named CouchDB tells no conflicts.
+    // For a named revision CouchDB shows no conflicts.
     let tells_conflicts = rev.is_none();
     Ok(GetOptions {
         revs: query.flag("revs")?,

@@ -106,7 +106,7 @@ fn list<'r>(name: &str, total: usize, skip: usize, rows: impl Iterator<Item = &'
     })
 }
 
-/// What the servers tell of the replications that they run, by their documents: the leases' states.
+/// The servers' reports on the replications that they run, by their documents: the leases' states.
 type Told = HashMap<String, Value<'static>>;
 
 async fn told_by_others(database: &Reader) -> Result<Told> {

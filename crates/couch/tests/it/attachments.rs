@@ -234,7 +234,7 @@ async fn names() {
         let made = client.call("PUT", &format!("/db/d/{path}?rev={rev}"), &[KIND], path.as_bytes()).await;
         assert_eq!(made.status, 201, "{path}: {made:?}");
         rev = made.text("rev");
-        // The place that is told leads back.
+        // The sequence that is given leads back.
         let place = made.header("location").expect("a place").replace("http://test", "");
         let data = path;
         for path in [&format!("/db/d/{path}"), &place] {

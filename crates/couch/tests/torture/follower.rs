@@ -160,7 +160,7 @@ impl Follower {
                 }
                 Line::Id(id) => assert_eq!(id, last, "the event's id is its row's place"),
                 Line::Last(place) => {
-                    assert!(place >= last, "{path}: {place} is told at the end, but {last} came before");
+                    assert!(place >= last, "{path}: {place} is given at the end, but {last} came before");
                     self.since = place;
                 }
                 Line::Nothing => {}

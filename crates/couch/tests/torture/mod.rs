@@ -3,7 +3,7 @@
 //!
 //! The last write of all is a document that every filter passes. A follower has all that came before once it has that
 //! one; nobody waits for a time to pass. What a connection gives is checked as it comes: the order never goes back, so no
-//! row comes twice; a row is one that the filter passes, with its own document; a place that is told at the end of a feed
+//! row comes twice; a row is one that the filter passes, with its own document; a sequence given at the end of a feed
 //! is not before a row of it; and a whole answer has all that was acknowledged before it was asked for.
 
 // Each test program uses its own part of this.
@@ -37,7 +37,7 @@ pub const CONFLICTS_EVERY: u64 = 20;
 /// The document that is written last.
 pub const END: &str = "end";
 
-/// Within this time after the last write all followers have it. What looks again without being told does so later: a
+/// Within this time after the last write all followers have it. What looks again without a signal does so later: a
 /// follower that was forgotten is found.
 const PATIENCE: Duration = Duration::from_secs(40);
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::client::{Broken, Feed};
 use super::{Random, World, lock};
 
-/// Less than the time after which the server looks again without being told.
+/// Less than the time after which the server looks again without a signal.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Few writes, seen at each server before the next ones, until `is_over`.

@@ -21,7 +21,7 @@ const STEP_BYTES: usize = 1 << 20;
 /// bound, and pages that are free within the file count for nothing in it.
 ///
 /// # Errors
-/// The old map is gone and no new one could be made: the environment must not be touched any more.
+/// The old map is gone and no new one could be made: the environment must not be touched again.
 pub(crate) fn make_room(core: &Core, requests: &[CommitRequest]) -> StoreResult<()> {
     let map_bytes = core.env.info().map_size;
     let page_bytes = core.env.unnamed_database_stat().page_size as usize;

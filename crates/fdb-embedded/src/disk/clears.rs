@@ -46,12 +46,12 @@ impl Clears {
         self.by_begin.len()
     }
 
-    /// Whether the ranges' records must be told something.
+    /// Whether the ranges' records are to be changed.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// What the ranges' records must be told since this was called last.
+    /// What is to be changed in the ranges' records since this was called last.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }

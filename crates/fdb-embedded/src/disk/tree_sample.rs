@@ -34,7 +34,7 @@ struct Found {
 }
 
 /// Calls `each` with keys of the range, ascending, and the bytes from each to the next: of keys and values, about. `Ok` of
-/// false: the two meta pages know nothing of the transaction any more, so another one must be tried.
+/// false: the two meta pages know no longer of the transaction, so another one must be tried.
 ///
 /// # Errors
 /// The file cannot be read, or a page is not what it should be.

@@ -32,7 +32,7 @@ pub(crate) struct Limits {
     pub(crate) bytes: Option<usize>,
     /// Bytes that count beside those of each pair.
     pub(crate) pair_overhead: usize,
-    /// A limit is negative, which is told once the transaction and the range were looked at.
+    /// A limit is negative, which is reported once the transaction and the range were looked at.
     pub(crate) is_invalid: bool,
 }
 

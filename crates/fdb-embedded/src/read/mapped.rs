@@ -31,7 +31,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 28;
 /// Pairs of an index, and the records that each points to.
 #[derive(Clone, Debug, Default)]
 pub struct MappedRange {
-    /// The pairs of the index. Where the mapper has no `{...}` only the first and the last are told, and those between
+    /// The pairs of the index. Where the mapper has no `{...}` only the first and the last are given, and those between
     /// are empty, as on a cluster.
     pub index: RangeResult,
     /// What each pair of the index was mapped to, in the same order.

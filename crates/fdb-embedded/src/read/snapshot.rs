@@ -1,7 +1,7 @@
 //! Read versions, and the LMDB read transactions behind them.
 //!
 //! A version is a number of microseconds: the clock at opening, plus the time since. Where an earlier run may have gone
-//! further, versions stand still until the clock has caught up, so that they do not go back, whoever is told one when. A commit takes the clock's version, or one more than any version handed out. A read version is
+//! further, versions stand still until the clock has caught up, so that they do not go back, whoever asks for one when. A commit takes the clock's version, or one more than any version handed out. A read version is
 //! the clock's too, so its age is its distance from the clock; it sees the newest commit not above it. All read versions
 //! between two commits share one snapshot.
 
@@ -24,7 +24,7 @@ use crate::read::readers::{MapGate, Readers};
 pub(crate) const READ_VERSIONS_MAX_AGE: i64 = 5_000_000;
 /// The same as a time.
 pub(crate) const READ_AGE_MAX: Duration = Duration::from_micros(READ_VERSIONS_MAX_AGE as u64);
-/// Snapshots kept only because their version was told to someone; past it the oldest go.
+/// Snapshots kept only because their version was handed out; past it the oldest go.
 const RETAINED_MAX: usize = 8_192;
 
 /// One state of the database, shared by all transactions that read it.
@@ -55,7 +55,7 @@ pub(crate) struct ReadPoint {
     pub(crate) snapshot: Arc<Snapshot>,
 }
 
-/// A state that is not the newest any more, or is.
+/// The newest state, or one that was.
 struct Live {
     snapshot: Weak<Snapshot>,
     /// Held here when the version was handed out, so that others may read at it.
@@ -73,7 +73,7 @@ struct Inner {
     pending: Option<Pending>,
     /// The greatest read version handed out.
     read: i64,
-    /// LMDB's environment must not be touched any more.
+    /// LMDB's environment must not be touched again.
     is_closed: bool,
     /// The newest state, if anyone read it yet.
     current: Option<Arc<Snapshot>>,
@@ -158,7 +158,7 @@ impl Versions {
         superseded.max().unwrap_or_default()
     }
 
-    /// The newest read version. With `retain` the version is going to be told to the caller, and stays readable.
+    /// The newest read version. With `retain` the version is handed to the caller, and stays readable.
     pub(crate) fn acquire(&self, retain: bool) -> Result<ReadPoint> {
         let mut inner = lock(&self.inner);
         let snapshot = self.current(&mut inner)?;
@@ -190,7 +190,7 @@ impl Versions {
         Ok(ReadPoint { version, snapshot: found.ok_or(Error::TRANSACTION_TOO_OLD)? })
     }
 
-    /// Keeps a snapshot readable until it is five seconds old: its version was told to someone.
+    /// Keeps a snapshot readable until it is five seconds old: its version was handed out.
     pub(crate) fn retain(&self, snapshot: &Arc<Snapshot>) {
         lock(&self.inner).retain(snapshot);
     }
@@ -236,7 +236,7 @@ impl Versions {
         version
     }
 
-    /// Sees to it that the newest state is open. After a failed write of its meta page LMDB opens none any more, and
+    /// Sees to it that the newest state is open. After a failed write of its meta page LMDB opens no more of them, and
     /// reads go on at this one.
     pub(crate) fn hold_newest(&self) {
         // Where LMDB has no place for it now, there are others that are being read.
@@ -328,7 +328,7 @@ impl Versions {
         done
     }
 
-    /// No transaction reads below this version any more.
+    /// No transaction reads below this version from now on.
     pub(crate) fn oldest_readable(&self) -> i64 {
         let inner = lock(&self.inner);
         let oldest = inner.live.iter().find(|(_, live)| live.snapshot.strong_count() > 0);

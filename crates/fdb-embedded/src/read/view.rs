@@ -161,7 +161,7 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
     fn skip(&mut self, is_skipped: impl FnOnce(&[u8]) -> bool) {
         match &self.pair {
             Some(Some(pair)) if !is_skipped(&pair.0) => {}
-            // Nothing comes any more.
+            // Nothing comes after this.
             Some(None) => {}
             _ => (self.cursor, self.pair) = (None, None),
         }

@@ -279,7 +279,7 @@ impl WriteMap {
         }
     }
 
-    /// `[begin, end)` was handed over to the commit already and may not be read any more.
+    /// `[begin, end)` was handed over to the commit already and must not be read again.
     pub(crate) fn make_unreadable(&mut self, begin: &[u8], end: &[u8]) {
         self.take(begin, end);
         let after = RangeState { is_unreadable: true, ..RangeState::default() };

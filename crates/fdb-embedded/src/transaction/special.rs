@@ -2,7 +2,7 @@
 //! with.
 //!
 //! FoundationDB divides them into modules, and so it is here: a read must lie in one module. Of a module that is not
-//! offered nothing is told but that it is not there (2113). What is offered and has no content here has none on a cluster
+//! offered there is only the error that it is not there (2113). What is offered and has no content here has none on a cluster
 //! of one process either: nothing is excluded or locked, and no configuration is shared.
 
 use crate::base::error::{Error, Result};

@@ -19,7 +19,7 @@ use crate::transaction::late_answer::LateAnswer;
 use crate::transaction::options::{TransactionOptions, is_persistent};
 use crate::transaction::outgoing::{MUTATION_OVERHEAD, Outgoing, RANGE_OVERHEAD};
 
-/// What is told as the version of a commit where there is none.
+/// What stands for the version of a commit where there is none.
 pub(crate) const NO_VERSION: i64 = -1;
 /// The first delay of `on_error`, before its random factor.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);

@@ -292,5 +292,5 @@ fn what_was_acknowledged_outlives_a_power_cut() {
         acknowledged += u64::from(is_note(call));
     }
     assert_eq!(acknowledged, COMMITS);
-    eprintln!("{} disks, {beyond} of them with a commit that nobody was told of", calls.len() as u64 * disks);
+    eprintln!("{} disks, {beyond} of them with a commit that was never acknowledged", calls.len() as u64 * disks);
 }

@@ -62,7 +62,7 @@ fn every_kind_comes_and_breaks_nothing() {
         }
     };
     let stats = engine.stats();
-    assert_eq!(value, 100 + count(&stats, "unknown_applied"), "what is told to be applied is, and nothing else");
+    assert_eq!(value, 100 + count(&stats, "unknown_applied"), "what is counted as applied is, and nothing else");
     assert_eq!(unknown, count(&stats, "unknown_applied") + count(&stats, "unknown_not_applied"));
     assert_eq!(stats.faults.iter().map(|fault| fault.count).sum::<u64>(), stats.faults_injected);
     let status: serde_json::Value = serde_json::from_str(&engine.status_json()).unwrap();
@@ -125,7 +125,7 @@ fn watches_fire_late_or_without_a_change_and_always() {
                 break;
             }
         }
-        assert_eq!(wait(&fired), Ok(()), "a change is told, however late");
+        assert_eq!(wait(&fired), Ok(()), "a change is noticed, however late");
     }
     let stats = engine.stats();
     assert!(count(&stats, "late_watch") > 0 && count(&stats, "spurious_watch") > 0, "{stats:?}");

@@ -74,7 +74,7 @@ fn single_records_and_none_at_all() {
     let ((first, first_value), (last, last_value)) = (entry("00000"), entry("00003"));
     let told: Vec<_> = range.index.iter().collect();
     let empty = (&b""[..], &b""[..]);
-    assert_eq!(told, [(&first[..], &first_value[..]), empty, empty, (&last, &last_value)], "only the ends are told");
+    assert_eq!(told, [(&first[..], &first_value[..]), empty, empty, (&last, &last_value)], "only the ends are given");
 }
 
 #[test]

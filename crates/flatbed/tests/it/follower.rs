@@ -107,7 +107,7 @@ async fn follow(faults: Option<String>) {
     // The server goes away, and the feed ends with it; another takes its place.
     assert!(server.stop(), "an open feed does not hold the server up");
     while let Some(end) = soon(row(&mut feed)).await {
-        assert_eq!(text(&end, "last_seq"), last, "only the end is told");
+        assert_eq!(text(&end, "last_seq"), last, "only the end is reported");
     }
     let server = Server::start_under(&faults, directory.path());
     let mut connection = server.connect().await;

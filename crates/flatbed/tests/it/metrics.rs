@@ -10,7 +10,7 @@ use hyper::Method;
 /// A time series: its name and its labels.
 type Series = (String, BTreeMap<String, String>);
 
-/// What was told at one time.
+/// The figures at one time.
 #[derive(Default)]
 struct Scrape {
     /// By name.

@@ -86,7 +86,7 @@ enum State {
     Preamble,
     Headers,
     Data,
-    /// The last boundary has come and is not told yet.
+    /// The last boundary has come and is not reported yet.
     Ending,
     End,
 }
@@ -112,7 +112,7 @@ enum Behind {
 }
 
 /// Takes a body apart, however it is cut into pieces: [`Parser::next`] until it has nothing, then [`Parser::push`]. It
-/// keeps what was pushed and not told yet, and beyond that no more than the headers of a part.
+/// keeps what was pushed and not handed out yet, and beyond that no more than the headers of a part.
 #[derive(Debug)]
 pub(crate) struct Parser {
     /// A line's end, two hyphens, the boundary.

@@ -70,21 +70,17 @@ impl Operation for UpdatedPage<'_> {
                 continue;
             };
             let Some(record) = trx.get(&keys.database(&name), true).await? else {
-                violations.push(format!("{name:?} is told to have changed, and there is no such database"));
+                violations.push(format!("{name:?} is listed as changed, and there is no such database"));
                 continue;
             };
             let namespace = proto::DatabaseRecord::decode(&*record)?.namespace;
             let last_seq = trx.get(&keys.namespace(namespace).last_seq(), true).await?;
             let last_seq = last_seq.as_deref().unwrap_or_default();
             if last_seq.get(..10) != stamp.get(..10) {
-                violations.push(format!(
-                    "{name:?} is told to have changed at {}, not at {}",
-                    hex(value),
-                    hex(last_seq)
-                ));
+                violations.push(format!("{name:?} is listed as changed at {}, not at {}", hex(value), hex(last_seq)));
             }
             if value.as_slice() > newest.as_slice() {
-                violations.push(format!("{name:?} is told to have changed after the newest change of all"));
+                violations.push(format!("{name:?} is listed as changed after the newest change of all"));
             }
         }
         let next = rows.last().filter(|_| more);
@@ -122,7 +118,7 @@ impl Operation for EventsPage<'_> {
             let is_there = trx.get(&keys.database(&event.name), true).await?.is_some();
             if is_there == event.deleted {
                 let told = if event.deleted { "deleted" } else { "created" };
-                violations.push(format!("{:?} is told to be {told}, and that it is not", event.name));
+                violations.push(format!("{:?} is listed as {told}, and is not", event.name));
             }
         }
         // Only now: an attempt may be made again.

@@ -301,7 +301,7 @@ pub(crate) fn list_bytes(key_bytes: usize, list: &[u8]) -> u64 {
 }
 
 /// Drops the lists of revisions that a transaction takes away, given as they are stored, and the data that no document has
-/// any more: at once where the document has few lists, else in steps (see [`release`]). Returns how many stored bytes
+/// now: at once where the document has few lists, else in steps (see [`release`]). Returns how many stored bytes
 /// went. It sees what the transaction has written so far.
 pub(crate) async fn drop_lists(
     trx: &Transaction,
@@ -370,7 +370,7 @@ pub(crate) struct OpenAttachment<'a> {
 /// Where an attachment's data lies.
 #[derive(Debug, Clone)]
 pub(crate) struct AttachmentPlace {
-    /// What is told of it.
+    /// Its description.
     pub attachment: Attachment,
     instance: Arc<Instance>,
     blob_id: Vec<u8>,
@@ -444,7 +444,7 @@ impl AttachmentReader {
         AttachmentReader { database, place, next: 0, left }
     }
 
-    /// What is told of the attachment.
+    /// The attachment's description.
     pub fn attachment(&self) -> &Attachment {
         &self.place.attachment
     }

@@ -367,9 +367,9 @@ pub(crate) fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId
 pub(crate) struct Dropped {
     /// Of bodies.
     pub body_bytes: i64,
-    /// Of these, of bodies of revisions that are no leaves; told by those who drop leaves too.
+    /// Of these, of bodies of revisions that are no leaves; given by those who drop leaves too.
     pub superseded_bytes: i64,
-    /// Of attachments that no document has any more.
+    /// Of attachments that no document has now.
     pub attachment_bytes: i64,
 }
 

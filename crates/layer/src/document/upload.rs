@@ -195,7 +195,7 @@ impl Upload {
             self.stage(self.pending.len().min(CHUNK_BYTES * CHUNKS_AT_ONCE)).await?;
         }
         self.inner.metrics.blobs_staged.add(1);
-        // The name goes on with the data: dropping this takes nothing away any more.
+        // The name goes on with the data: dropping this takes nothing away from now on.
         self.is_staged = false;
         Ok(Uploaded {
             blob_id: std::mem::take(&mut self.blob_id),

@@ -49,7 +49,7 @@ const TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;
 const TAILS_BYTES_MAX: usize = 64 * 1024 * 1024;
 const TAIL_BYTES_MIN: usize = 16 * 1024;
 
-/// Between two reads the hub gives each follower this much time to be told, but not more than [`PACE_MAX`] in all: what
+/// Between two reads the hub gives each follower this much time to take rows, but not more than [`PACE_MAX`] in all: what
 /// is committed meanwhile comes together.
 const PACE_OF_FOLLOWER: Duration = Duration::from_micros(10);
 const PACE_MAX: Duration = Duration::from_millis(100);
@@ -190,7 +190,7 @@ pub(crate) struct Following {
 pub(crate) enum Taken {
     /// Changes behind its place; perhaps none, but a place further on.
     Part(Part),
-    /// What it needs is not here, or not any more.
+    /// What it needs is not here, or no longer here.
     ReadBySeq,
     /// The task has ended.
     Ended,
@@ -234,7 +234,7 @@ impl Following {
         Arc::ptr_eq(&self.hub, &instance.hub)
     }
 
-    /// What lies behind a sequence. What comes later is told by [`Following::changed`].
+    /// What lies behind a sequence. What comes later is signalled by [`Following::changed`].
     pub(crate) fn take(&mut self, cursor: Seq) -> Option<Taken> {
         self.rounds.borrow_and_update();
         let state = self.hub.lock();
@@ -468,7 +468,7 @@ impl Reader {
             let is_first = state.tail.is_none();
             let tail = state.tail.get_or_insert_with(|| Tail::new(page.drained));
             if self.purges.replace(page.purges).is_some_and(|before| before != page.purges) {
-                // What was purged is not in by-seq any more, and leaves nothing there that would say so.
+                // What was purged is gone from by-seq, and leaves nothing there that would say so.
                 tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained)));
             }
             let moved = is_first || tail.drained() < page.drained;

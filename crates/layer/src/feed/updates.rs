@@ -2,7 +2,7 @@
 //!
 //! Creations and deletions are a log by versionstamp. Changes are one key a database, which every commit of documents
 //! overwrites with its stamp: so they never grow, whatever crashes, and need no memory of what was written before. A third
-//! key holds the newest stamp of all, for the watch. All are written blindly, in the transaction that they tell of.
+//! key holds the newest stamp of all, for the watch. All are written blindly, in the transaction that they are about.
 //!
 //! A reader takes the newest stamp first and shows nothing beyond it. Whatever it reads afterwards, in as many
 //! transactions as it likes, a change that it no longer finds was overwritten by one with a later stamp, which comes in
@@ -63,7 +63,7 @@ pub struct DatabaseUpdate {
     pub kind: DatabaseUpdateKind,
 }
 
-/// Which updates are told.
+/// Which updates are shown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DatabaseUpdatesQuery {
     /// Where to begin.
@@ -165,7 +165,7 @@ impl DatabaseUpdates {
         }
         let Some(following) = &mut self.following else {
             self.following = Some(UpdatesHub::subscribe(&self.inner));
-            // What came since the last page may have been told before: read once more.
+            // What came since the last page may have been sent before: read once more.
             return Wait::MayHaveChanged;
         };
         loop {
@@ -214,7 +214,7 @@ fn before(mut stamp: Stamp) -> Stamp {
 
 /// Where updates stand at a read version.
 struct Begin {
-    /// Of all that is told: the epoch.
+    /// Of all updates: the epoch.
     incarnation: u64,
     newest: Stamp,
 }

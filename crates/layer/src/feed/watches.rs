@@ -59,7 +59,7 @@ impl Watches {
                 return false;
             };
             places.watched.remove(&namespace);
-            // Told to look again, it finds that it has no place any more, and is polled.
+            // Told to look again, it finds that it has lost its place, and is polled.
             quietest.upgrade().inspect(|hub| hub.look());
         }
         if let Some(place) = place {

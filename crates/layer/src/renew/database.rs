@@ -201,7 +201,7 @@ impl Step<'_> {
                 cleared.take_if(|begin| *begin < own.begin).inspect(|begin| trx.clear_range(begin, &own.begin));
             }
             let Ok(seq) = self.keys.by_seq_parse(key) else {
-                // What is no entry stays, for the checker to tell of.
+                // What is no entry stays, for the checker to report.
                 cleared.take().inspect(|begin| trx.clear_range(begin, key));
                 continue;
             };

@@ -1,4 +1,4 @@
-//! New stamps for what `_db_updates` tells of creations and deletions.
+//! New stamps for the creations and deletions in `_db_updates`.
 
 use foundationdb::options::MutationType;
 use prost::Message;
@@ -45,7 +45,7 @@ impl Operation for EventsPage<'_> {
         let (mut bytes, mut user_version, mut last) = (0, 0, None);
         for row in &page {
             last = Some(row.key().to_vec());
-            // What is no event stays, for the checker to tell of.
+            // What is no event stays, for the checker to report.
             let event = proto::DatabaseEvent::decode(row.value()).ok().filter(|event| event.renewed != epoch);
             if let (Some(mut event), Ok(_)) = (event, keys.database_event_stamp(row.key())) {
                 event.renewed = epoch;

@@ -295,7 +295,7 @@ pub struct Lease {
     /// changes whenever the owner says that it is there
     #[prost(uint64, tag = "2")]
     pub beats: u64,
-    /// what the owner tells the others
+    /// what the owner shows the others
     #[prost(bytes = "vec", tag = "3")]
     pub state: ::prost::alloc::vec::Vec<u8>,
 }

@@ -34,7 +34,7 @@ impl UpdatedKeys {
         UpdatedKeys { database: keys.database_updated(name), newest: keys.newest_update() }
     }
 
-    /// Whether anything was ever told of the database's documents.
+    /// Whether the database's documents have ever changed.
     pub(crate) async fn is_there(&self, trx: &Transaction) -> Result<bool> {
         Ok(trx.get(&self.database, true).await?.is_some())
     }

@@ -56,7 +56,7 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     pub refused: Option<&'a Refusal>,
     /// No revision of another replica makes the document's leaves more than this.
     pub leaves_max: usize,
-    /// What the transaction has left for dropping what nobody needs any more.
+    /// What the transaction has left for dropping what nobody needs.
     pub room: &'a Room,
 }
 
@@ -91,7 +91,7 @@ enum Brings {
 
 /// How the tree changes.
 enum Plan {
-    /// The revision is there, and nothing new is told of its ancestors.
+    /// The revision is there, and nothing new is said of its ancestors.
     Known(RevId),
     /// A leaf gets a child (`None`: the document its first revision).
     Grow {
@@ -102,11 +102,11 @@ enum Plan {
         /// Ancestors between the parent and the revision, newest first.
         between: Vec<RevId>,
     },
-    /// A path joined the tree somewhere, or told more of its past.
+    /// A path joined the tree somewhere, or brought more of its past.
     Merge {
         rev: RevId,
         brings: Brings,
-        /// Leaves that are none any more.
+        /// Leaves that are no longer leaves.
         superseded: Vec<RevId>,
         replacement: Replacement,
         after: Tree,
@@ -143,12 +143,12 @@ struct Grown {
     brings: Brings,
     /// As (deleted, revision).
     leaves: Vec<(bool, RevId)>,
-    /// Leaves that are none any more.
+    /// Leaves that are no longer leaves.
     superseded: Vec<RevId>,
     trim: Trim,
 }
 
-/// What became of the bodies of leaves that are none any more.
+/// What became of the bodies of leaves that are no longer leaves.
 #[derive(Default)]
 struct Superseded {
     /// Bytes of those that are kept.

@@ -141,7 +141,7 @@ async fn long_branches_under_a_long_id() {
         write(&db, edit(edited, Some(parent), true, Vec::new())).await.unwrap();
     }
     assert_clean(&layer, &db).await;
-    // A path that tells of another branch looks at all of them.
+    // A path that names another branch looks at all of them.
     let history = Some(vec!["2-z".parse().unwrap(), "1-z".parse().unwrap()]);
     write(&db, Edit { history, ..edit(edited, None, false, Vec::new()) }).await.unwrap();
     assert_clean(&layer, &db).await;

@@ -129,7 +129,7 @@ async fn leaves_beyond_the_limit_are_refused() {
     assert_clean(&layer, &db).await;
 }
 
-/// What a path tells of the past of many branches is written into each of them.
+/// What a path says of the past of many branches is written into each of them.
 #[tokio::test]
 async fn a_path_that_many_branches_share_is_taken_while_it_fits() {
     let store = Store::new();

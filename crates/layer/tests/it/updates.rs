@@ -1,4 +1,4 @@
-//! What is told of all databases: creations, deletions, changes, in the order of commits.
+//! The updates of all databases: creations, deletions, changes, in the order of commits.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -177,7 +177,7 @@ async fn random_work(store: &Store, steps: usize) {
             let without_updates =
                 |kinds: &[DatabaseUpdateKind]| kinds.iter().copied().filter(|k| *k != Updated).collect::<Vec<_>>();
             assert_eq!(without_updates(&seen), without_updates(done), "{name}");
-            // Changes are told together, and none before its database's creation or after the last change.
+            // Changes are sent together, and none before its database's creation or after the last change.
             let tail =
                 |kinds: &[DatabaseUpdateKind]| kinds.rsplit(|kind| *kind != Updated).next().map_or(0, <[_]>::len);
             assert_eq!(tail(&seen) > 0, tail(done) > 0, "{name}: {seen:?}");

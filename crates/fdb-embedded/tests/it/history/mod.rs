@@ -55,7 +55,7 @@ fn concurrent_histories_are_serializable_and_nothing_is_refused_without_a_reason
         let seed = first.wrapping_add(number);
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        // Smaller plans would run another way: the first failure is told, with the transaction that it is about.
+        // Smaller plans would run another way: the first failure is reported, with the transaction that it is about.
         let config = Config { cases: 1, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         let result = runner.run(&plan::threads(), |plans| {

@@ -118,7 +118,7 @@ impl ByIds {
         let incarnation = instance.incarnation();
         let (descending, cursor) = (page.descending, page.cursor);
         if descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
-            // By-seq tells of it.
+            // It is in by-seq.
             return Ok(None);
         }
         let until = last_seq(trx, instance).await?;

@@ -21,7 +21,7 @@ use crate::store::updated::{Stamp, stamp_of};
 const BATCHES_WAITING_MAX: usize = 64;
 
 /// The reader rests after each look for this many times what it took, so that however many databases there are it takes a
-/// fifth of a core at most; and changes that come meanwhile are told together.
+/// fifth of a core at most; and changes that come meanwhile are sent together.
 const REST_PER_LOOK: u32 = 4;
 const REST_MIN: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Whether nothing lies between the cursor and what is told here.
+    /// Whether nothing lies between the cursor and this.
     pub(super) fn continues(&self, cursor: Seq) -> bool {
         cursor.incarnation() == self.incarnation && self.after <= *cursor.stamp()
     }
@@ -64,7 +64,7 @@ pub(crate) struct UpdatesHub {
 }
 
 impl UpdatesHub {
-    /// A follower's place: it is told of every batch from now on.
+    /// A follower's place: it receives every batch from now on.
     pub(super) fn subscribe(inner: &Arc<Inner>) -> broadcast::Receiver<Arc<Batch>> {
         let mut running = inner.updates.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = &*running {

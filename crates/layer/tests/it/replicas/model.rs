@@ -152,7 +152,7 @@ impl Known {
         self.foreign.get(random.below(1 + self.foreign.len() as u64) as usize).cloned()
     }
 
-    /// How another replica tells of a revision: with all it knows of its past, or with the beginning of that.
+    /// How another replica presents a revision: with all it knows of its past, or with the beginning of that.
     pub fn path(&self, rev: &RevId, kind: Kind, random: &mut Random) -> Vec<RevId> {
         let mut path = self.line(rev);
         if kind == Kind::Contradictory {
@@ -167,7 +167,7 @@ impl Known {
         path
     }
 
-    /// What a read told: it must be what somebody wrote, and nobody may have said otherwise before.
+    /// What a read gave: it must be what somebody wrote, and nobody may have said otherwise before.
     pub fn look_at(&mut self, id: &str, leaf: &Leaf) {
         let rev = &leaf.line[0];
         let tag = tag_of(&leaf.content.body);
@@ -189,7 +189,7 @@ impl Known {
     pub fn account(&self, id: &str, leaves: &[Leaf], revs_limit_min: u64) {
         let present: HashSet<&RevId> = leaves.iter().flat_map(|leaf| &leaf.line).collect();
         let tips: HashSet<&RevId> = leaves.iter().map(|leaf| &leaf.line[0]).collect();
-        // What a contradiction stands on is told by the tree alone, which forgets what is beyond the limit.
+        // What a contradiction stands on is known to the tree alone, which forgets what is beyond the limit.
         if kind(id) == Kind::Purged || (kind(id) == Kind::Contradictory && revs_limit_min < 30) {
             return;
         }
