@@ -16,7 +16,7 @@ const STORAGE: HeaderName = HeaderName::from_static("x-flatbed-storage");
 /// How long the storage may take to answer to `_up`.
 const PING_MAX: Duration = Duration::from_secs(5);
 
-/// Where the program that runs a [`Server`](crate::Server) says what its storage is, and that it has failed for good:
+/// Where the program that runs a [`Server`](flatbed_http::Server) says what its storage is, and that it has failed for good:
 /// `GET /_up` and `/metrics` tell it. Clones share it.
 ///
 /// Nobody needs to say that a storage does not answer at all: `GET /_up` itself notices.
