@@ -49,7 +49,8 @@ impl Followed {
             before.job.status.ended().await;
         }
         let (database, backoff) = (replicator.database(), replicator.backoff());
-        let work = Arc::new(Work { followed: self, replicator, database: database.clone(), held: Mutex::default() });
+        let held = Arc::default();
+        let work = Arc::new(Work { followed: self, replicator, database: database.clone(), held });
         lead(&work, &work.followed.claim, &Arc::new(database), &backoff).await;
     }
 
@@ -58,7 +59,7 @@ impl Followed {
     }
 }
 
-/// What is known while the lease is held.
+/// What is known while the lease is held, and forgotten then: it may be long.
 #[derive(Default)]
 struct Held {
     spec: Option<Arc<Spec>>,
@@ -71,7 +72,19 @@ struct Work {
     followed: Arc<Followed>,
     replicator: Arc<Replicator>,
     database: Database,
-    held: Mutex<Held>,
+    held: Arc<Mutex<Held>>,
+}
+
+/// The room that the replication takes while the lease is held, and what goes with it.
+struct Holding {
+    _room: crate::Room,
+    held: Arc<Mutex<Held>>,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Held::default();
+    }
 }
 
 impl Job for Work {
@@ -127,11 +140,11 @@ impl Job for Work {
 
     fn restore(&self, state: &[u8]) {
         self.followed.job.status.restore(error_count(state, &self.followed.rev.to_string()));
-        *self.held() = Held::default();
     }
 
     fn room(&self) -> Option<Room> {
-        self.replicator.room(self.followed.filter_bytes).map(|room| Box::new(room) as Room)
+        let room = self.replicator.room(self.followed.filter_bytes)?;
+        Some(Box::new(Holding { _room: room, held: self.held.clone() }))
     }
 
     fn grace(&self) -> Duration {
@@ -228,6 +241,15 @@ fn error_count(state: &[u8], rev: &str) -> u32 {
 mod tests {
     use super::*;
     use crate::replication::Origin;
+
+    #[test]
+    fn what_is_known_is_forgotten_with_the_room() {
+        let semaphore = Arc::new(tokio::sync::Semaphore::new(2));
+        let permit = || semaphore.clone().try_acquire_owned().unwrap();
+        let held = Arc::new(Mutex::new(Held { spec: None, done: Some(Err(Error::Superseded)) }));
+        drop(Holding { _room: crate::Room { _job: permit(), _filter: permit() }, held: held.clone() });
+        assert!(held.lock().unwrap().done.is_none());
+    }
 
     #[test]
     fn a_state_fits_into_its_record() {

@@ -55,16 +55,13 @@ impl Definitions {
     /// the record as a read conflict: none that knows the old list is committed behind it.
     pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
         let Within { trx, instance, .. } = *within;
-        let mut record = instance.record.clone();
-        for (source, defined) in &self.changed {
-            redefine(&mut record, source, defined);
-        }
-        if record.indexes == instance.record.indexes {
+        let changed = (!self.changed.is_empty()).then(|| self.redefined(&instance.record));
+        let Some(mut record) = changed.filter(|record| record.indexes != instance.record.indexes) else {
             if changes_rules {
                 instance.change_rules(trx);
             }
             return Ok(());
-        }
+        };
         record.rules += u64::from(changes_rules);
         for gone in &instance.record.indexes {
             if !record.indexes.iter().any(|index| index.number == gone.number) {
@@ -73,6 +70,14 @@ impl Definitions {
         }
         write_record(within, record);
         Ok(())
+    }
+
+    fn redefined(&self, record: &proto::DatabaseRecord) -> proto::DatabaseRecord {
+        let mut record = record.clone();
+        for (source, defined) in &self.changed {
+            redefine(&mut record, source, defined);
+        }
+        record
     }
 }
 
