@@ -397,10 +397,11 @@ async fn check_strays(inner: &Inner, instance: &Instance, report: &mut Report) -
             Ok(match instance.keys.subspace(key) {
                 // An index that is gone leaves nothing.
                 Some(Subspace::Index) => {
-                    let (number, _) = instance.keys.split_index(key)?;
-                    let is_there = instance.record.indexes.iter().any(|index| index.number == number);
-                    let is_later = number > instance.record.indexes_defined;
-                    (!is_there && !is_later).then(|| hex(key))
+                    let is_there = |number| instance.record.indexes.iter().any(|index| index.number == number);
+                    let is_later = |number| number > instance.record.indexes_defined;
+                    let found = instance.keys.split_index(key);
+                    let is_known = found.is_ok_and(|(number, _)| is_there(number) || is_later(number));
+                    (!is_known).then(|| hex(key))
                 }
                 Some(subspace) if !subspace.is_walked() => None,
                 _ => Some(hex(key)),
