@@ -14,7 +14,12 @@ use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
 use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
-static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+/// Starts FoundationDB's client, once for all tests of the process.
+pub(crate) fn network() {
+    static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+    // SAFETY: the network is stopped by nobody before the process ends.
+    NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+}
 
 /// A layer with a database `db`, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
 pub(crate) async fn layer() -> (Layer, Authority, Option<tempfile::TempDir>) {
@@ -25,8 +30,7 @@ pub(crate) async fn layer() -> (Layer, Authority, Option<tempfile::TempDir>) {
 pub(crate) async fn layer_judged_by(
     judge: Option<Arc<dyn crate::Judge>>,
 ) -> (Layer, Authority, Option<tempfile::TempDir>) {
-    // SAFETY: the network is stopped by nobody before the process ends.
-    NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+    network();
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
     let root = format!("test{}-{now}", std::process::id()).into_bytes();
     let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;
-use foundationdb::api::NetworkAutoStop;
 
 use crate::builder::IndexBuilder;
 use crate::database::Database;
@@ -316,13 +315,12 @@ async fn a_renewal_meets_a_builder() {
 }
 
 /// Two layers on one engine with faults. `None`: another library answers, which makes none.
-async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], NetworkAutoStop, tempfile::TempDir)> {
+async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], tempfile::TempDir)> {
     let Some(engine) = foundationdb_sys::backend::embedded() else {
         println!("skipped: needs the embedded engine");
         return None;
     };
-    // SAFETY: the network is stopped by nobody before the process ends.
-    let network = unsafe { foundationdb::boot() };
+    crate::fenced::network();
     let directory = tempfile::tempdir().unwrap();
     let mut options = fdb_embedded::OpenOptions::default();
     options.buggify = Some(fdb_embedded::Buggify { probability, seed });
@@ -334,7 +332,7 @@ async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], Netw
     let [one, other] = [open().await.unwrap(), open().await.unwrap()]
         .map(|(layer, authority)| layer.database("db", authority.for_job("test")));
     one.create(&CreateOptions { leaves_only: seed.is_multiple_of(2), ..CreateOptions::default() }).await.unwrap();
-    Some(([one, other], network, directory))
+    Some(([one, other], directory))
 }
 
 struct Random(u64);
@@ -408,7 +406,7 @@ async fn builders(db: Database, seed: u64, until: tokio::sync::watch::Receiver<b
 }
 
 async fn torture(probability: f64, seed: u64) {
-    let Some(([one, other], _network, _directory)) = with_faults(probability, seed).await else { return };
+    let Some(([one, other], _directory)) = with_faults(probability, seed).await else { return };
     let (done, until) = tokio::sync::watch::channel(false);
     let building: Vec<_> = [&one, &other]
         .into_iter()
