@@ -55,7 +55,7 @@ pub struct State {
 }
 
 impl State {
-    /// `functions` runs filters, and what the layer validates with; `replicator` is told of `_replicate`, and is started
+    /// `functions` runs filters, and what the layer validates with; `replicator` runs `_replicate`, and is started
     /// and stopped by whoever made it.
     pub fn new(
         options: CouchOptions,

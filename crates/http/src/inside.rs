@@ -31,7 +31,7 @@ struct ServerGone;
 pub struct Inside(mpsc::Receiver<DuplexStream>);
 
 /// What makes connections to a server, and where they arrive, which is for [`Server::bind`](crate::Server::bind). What speaks
-/// on such a connection is an administrator: it must act for one. A connection to a server that does not serve any more ends
+/// on such a connection is an administrator: it must act for one. A connection to a server that no longer serves ends
 /// at once.
 pub fn inside() -> (impl Fn() -> DuplexStream + Send + Sync + 'static, Inside) {
     let (arrive, arriving) = mpsc::channel(WAITING_MAX);

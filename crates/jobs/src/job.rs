@@ -15,7 +15,7 @@ pub type Room = Box<dyn Send>;
 /// transaction, which others see.
 pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<bool, String>> + Send>> + Send + Sync>;
 
-/// What one run of a job is told.
+/// What one run of a job is given.
 #[derive(Clone)]
 pub struct Run {
     /// Becomes true when the job is to end: soon, and so that another run can go on where it was.

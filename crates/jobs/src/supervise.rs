@@ -14,7 +14,7 @@ use crate::job::{Failure, Fence, Job, Next, Run};
 /// A run that goes on for this long is well: what failed before it is of the past.
 const HEALTHY: Duration = Duration::from_secs(120);
 
-/// Why a job is not run any more.
+/// Why a job is no longer run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// It is done, or was told to end.

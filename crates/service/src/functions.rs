@@ -1,4 +1,4 @@
-//! Functions of design documents: what they are told, and writes judged by them.
+//! Functions of design documents: what they are given, and writes judged by them.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -69,7 +69,7 @@ pub fn attachment(attachment: &Attachment, place: &str, with_encoding: bool, att
     }
 }
 
-/// What is told of an attachment up to its length.
+/// The members of an attachment up to its length.
 pub fn attachment_head<'a>(attachment: &Attachment, attachments: &'a mut Object<'_>) -> Object<'a> {
     let mut object = attachments.object(attachment.name.as_str());
     object.string("content_type", &attachment.content_type).number("revpos", attachment.revpos);

@@ -48,7 +48,7 @@ pub trait Right: sealed::Sealed {
     fn given(self, rights: &Rights, layer: &Layer, name: &str) -> Result<Self::Database, Denied>;
 }
 
-/// To read what is in it, and what is told of it.
+/// To read what is in it, and its figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Read;
 

@@ -34,7 +34,7 @@ pub enum SelectorError {
     /// Many are being compiled.
     #[error("Too many selectors are being compiled")]
     Busy,
-    /// A document is too much for it, or nobody waits any more.
+    /// A document is too much for it, or nobody waits for it.
     #[error(transparent)]
     Exhausted(Exhausted),
     /// The work ended before its end.

@@ -40,7 +40,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     }
     for (doc_id, told) in &told_by_others(&request.context.database(REPLICATOR, Read)?).await? {
         let rev = state.replicator.followed_by(doc_id).map(|followed| followed.rev.to_string());
-        // What is told of another revision, or of a document that has ended, is of the past.
+        // What is said of another revision, or of a document that has ended, is of the past.
         if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
             continue;
         }

@@ -60,7 +60,7 @@ macro_rules! json_name {
     };
 }
 
-/// An object under way, written to the end of a text as compact JSON: members in the order in which they are told,
+/// An object under way, written to the end of a text as compact JSON: members in the order in which they are given,
 /// duplicate names too. Dropping it closes it.
 ///
 /// It allocates nothing but what the text needs to grow.

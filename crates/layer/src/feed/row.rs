@@ -18,7 +18,7 @@ use crate::store::transaction::Transaction;
 pub enum RowKind {
     /// It has changed, or was deleted.
     Changed,
-    /// It is none of the feed's documents any more: it has left them, or the reader has lost the right to it. Such a row
+    /// It is no longer one of the feed's documents: it has left them, or the reader has lost the right to it. Such a row
     /// names the document and the revision with which that was so. It says nothing else of it, and filters let it pass.
     Lost,
 }

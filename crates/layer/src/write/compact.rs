@@ -369,7 +369,7 @@ impl Compact<'_> {
             next = last.map(|last| [last.key(), &[0]].concat());
         }
         // All records have been looked at, and the document was not edited since the first of them: what is beyond the
-        // limit has none any more.
+        // limit has none left.
         if let (None, Some(whole)) = (&next, &whole)
             && !whole.clear_unreachable(trx, &keys, revs_limit, room)?
         {
