@@ -38,6 +38,7 @@ pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX, Reader, SECURITY_BYTE
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
+pub use document::verdict::{Grant, Verdict};
 pub use error::{Error, NotFound, NotJudged, Refusal, Result};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
@@ -50,7 +51,7 @@ pub use feed::updates::{
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
 pub use judge::actor::{Actor, Authority, ServerActor, User};
-pub use judge::judgement::{Grant, Judge, Judgement, Room, Rule, Verdict, Writing};
+pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};

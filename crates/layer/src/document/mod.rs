@@ -8,3 +8,4 @@ pub(crate) mod release;
 pub(crate) mod staging;
 pub(crate) mod tree;
 pub(crate) mod upload;
+pub(crate) mod verdict;

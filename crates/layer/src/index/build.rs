@@ -102,6 +102,7 @@ impl Operation for Step<'_> {
                     old_rows: Some(&rows),
                     new: &info,
                     brought: None,
+                    judged: None,
                     leaves: &[],
                     stored_bytes_delta: 0,
                     superseded_bytes_delta: 0,

@@ -6,7 +6,7 @@ use prost::Message;
 use crate::error::Result;
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
-use crate::store::features::name_indexes;
+use crate::store::features::{name_indexes, name_verdicts};
 use crate::store::proto;
 use crate::store::transaction::Quiet;
 
@@ -21,6 +21,8 @@ const DEFINITION_BYTES_MAX: usize = 500;
 pub(crate) struct Definitions {
     /// Each with its document's id.
     changed: Vec<(String, Vec<Defined>)>,
+    /// A revision has a verdict.
+    has_verdicts: bool,
 }
 
 /// A kind's name, and a definition in its words.
@@ -29,6 +31,7 @@ type Defined = (&'static str, Vec<u8>);
 impl Definitions {
     /// A document has changed, by an edit here or on a replica: what its winner says holds.
     pub(crate) async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
+        self.has_verdicts |= change.judged.is_some_and(|(_, verdict)| !verdict.is_empty());
         if KINDS.is_empty() || !change.id.starts_with("_design/") {
             return Ok(());
         }
@@ -55,8 +58,13 @@ impl Definitions {
     /// the record as a read conflict: none that knows the old list is committed behind it.
     pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
         let Within { trx, instance, .. } = *within;
-        let changed = (!self.changed.is_empty()).then(|| self.redefined(&instance.record));
-        let Some(mut record) = changed.filter(|record| record.indexes != instance.record.indexes) else {
+        let mut record = None;
+        if !self.changed.is_empty() || self.has_verdicts {
+            let mut new = self.redefined(&instance.record);
+            let names_verdicts = self.has_verdicts && name_verdicts(&mut new);
+            record = Some(new).filter(|new| names_verdicts || new.indexes != instance.record.indexes);
+        }
+        let Some(mut record) = record else {
             if changes_rules {
                 instance.change_rules(trx);
             }

@@ -7,7 +7,8 @@ use flatbed_revtree::RevId;
 use futures_util::future::{BoxFuture, try_join_all};
 
 use crate::document::body::{self, Prepared, Rows};
-use crate::error::Result;
+use crate::document::verdict::Verdict;
+use crate::error::{Error, Result};
 use crate::index::all_docs::AllDocs;
 use crate::index::by_seq::BySeq;
 use crate::index::counters::Counters;
@@ -16,7 +17,7 @@ use crate::index::kinds::indexes_of;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info};
+use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
 /// The transaction that a maintainer writes into.
@@ -39,6 +40,8 @@ pub(crate) struct Change<'c> {
     pub new: &'c Info,
     /// The new winner's body, where the edit brings it.
     pub brought: Option<&'c Prepared>,
+    /// The revision that an edit brings, whether it wins or not, and what those who judge said of it.
+    pub judged: Option<(&'c RevId, &'c Verdict)>,
     /// All leaves after the change, as (deleted, revision).
     pub leaves: &'c [(bool, RevId)],
     /// Change of what the document's bodies and new or dropped attachments take, all revisions together.
@@ -80,6 +83,21 @@ impl Change<'_> {
         match (self.old, self.old_rows) {
             (Some(_), Some(rows)) => Ok(Some(body::to_json(within.inner, within.instance, rows).await?)),
             _ => Ok(None),
+        }
+    }
+}
+
+impl Change<'_> {
+    /// What was said of the new winner when it was written. Read where the edit does not bring it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    pub(crate) async fn verdict(&self, within: &Within<'_>) -> Result<Verdict> {
+        if let Some((_, verdict)) = self.judged.filter(|(rev, _)| **rev == self.new.winner) {
+            return Ok(verdict.clone());
+        }
+        // A conflict is not wanted: whoever writes the record conflicts on the document's info.
+        match within.trx.get(&self.keys.revision(&self.new.winner), true).await? {
+            Some(record) => Ok(Verdict::decode(RevisionRecord::decode(&record)?.verdict)),
+            None => Err(Error::Corrupt(format!("leaf {} has no record", self.new.winner))),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A design document says `{"member_indexes": ["name"]}`. An entry is sorted by the value as JSON text, as far as
 //! [`VALUE_BYTES_MAX`]; beside it lies what a document has in the index, which is what the maintainer reads to find its old
-//! entry.
+//! entry. [`CHANNELS`] in the place of a name means the channels that those who judge say of the winner.
 #![cfg(test)]
 
 use std::collections::HashMap;
@@ -14,17 +14,27 @@ use futures_util::future::BoxFuture;
 
 use crate::document::body;
 use crate::document::edit::Edit;
+use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::store::keys::IndexPart;
 use crate::store::proto;
-use crate::store::records::{BodyPlace, Info};
+use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Quiet;
 
 const VALUE_BYTES_MAX: usize = 200;
 
+/// What no member is called.
+const CHANNELS: &[u8] = b"@channels";
+
 pub(crate) struct Member;
+
+/// What a winner has in an index of channels.
+fn channels_of(verdict: Verdict) -> Option<Vec<u8>> {
+    let all: Vec<String> = verdict.channels.into_iter().collect();
+    (!all.is_empty()).then(|| all.join(",").into_bytes())
+}
 
 /// What a body has in an index, of its members as JSON text.
 fn value_of(definition: &[u8], members: &[u8]) -> Option<Vec<u8>> {
@@ -79,7 +89,15 @@ impl Kind for Member {
             };
             let rows = body::read_rows(trx, range).await?;
             let members = body::to_json(within.inner, within.instance, &rows).await?;
-            let expected = if info.deleted { None } else { value_of(&index.definition, &members) };
+            let expected = if info.deleted {
+                None
+            } else if index.definition == CHANNELS {
+                let record = trx.get(&keys.document(id).revision(&info.winner), true).await?;
+                let record = record.map(|record| RevisionRecord::decode(&record)).transpose()?;
+                channels_of(Verdict::decode(record.and_then(|record| record.verdict)))
+            } else {
+                value_of(&index.definition, &members)
+            };
             let entry = match &found {
                 Some(found) => trx.get(&keys.index_entry(index.number, found, id), true).await?,
                 None => None,
@@ -166,14 +184,20 @@ impl IndexMaintainer for Maintainer {
             let old = old.await?;
             let definition = &self.index.definition;
             // What a document has, where it was entered, is what its old winner's body says.
-            if let (Some(found), Some(info)) = (&old, change.old) {
+            if let (Some(found), Some(info)) = (&old, change.old.filter(|_| definition != CHANNELS)) {
                 let before = change.old_body(within).await?.filter(|_| !info.deleted);
                 let before = before.and_then(|before| value_of(definition, &before));
                 if before.as_deref() != Some(&found[..]) {
                     return Err(Error::Corrupt(format!("{}: {before:?} in the old body, {:?}", change.id, &found[..])));
                 }
             }
-            let new = if change.new.deleted { None } else { value_of(definition, &change.new_body(within).await?) };
+            let new = if change.new.deleted {
+                None
+            } else if definition == CHANNELS {
+                channels_of(change.verdict(within).await?)
+            } else {
+                value_of(definition, &change.new_body(within).await?)
+            };
             self.replace(within, change.id, old.as_deref(), new.as_deref())
         })))
     }

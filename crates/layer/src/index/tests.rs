@@ -4,20 +4,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_flatten::json::{Limits, parse};
+use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::RevId;
+use futures_util::future::BoxFuture;
 
 use crate::builder::IndexBuilder;
 use crate::database::Database;
-use crate::document::edit::{Edit, EditParts, GetOptions};
-use crate::error::{Error, Result};
+use crate::document::edit::{Document, Edit, EditParts, GetOptions};
+use crate::document::verdict::Verdict;
+use crate::error::{Error, Refusal, Result};
 use crate::fenced::database;
 use crate::index::build::{Step, Stepped, unbuilt};
-use crate::judge::actor::{Actor, ServerActor};
+use crate::judge::actor::{Actor, ServerActor, User};
+use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::{CreateOptions, Layer, LayerOptions};
 use crate::renew::renew;
 use crate::store::keys::IndexPart;
 use crate::store::proto;
+use crate::store::records::RevisionRecord;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
 use crate::write::purge::Purge;
@@ -69,7 +73,7 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
         for document in rows.into_iter().filter_map(|row| row.doc) {
             let text = [b"{", document.body.as_slice(), b"}"].concat();
             let body = parse(&text, &Limits::default()).unwrap();
-            if let Some(crate::json::Value::String(value) | crate::json::Value::Number(value)) = body.get(member) {
+            if let Some(Value::String(value) | Value::Number(value)) = body.get(member) {
                 expected.push((value.to_string(), document.id));
             }
         }
@@ -312,6 +316,85 @@ async fn a_renewal_meets_a_builder() {
     build_all(&db).await;
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
     assert_clean(&db).await;
+}
+
+/// Says of each document the channels that it names, and lets nobody else in.
+struct ByChannels;
+
+impl Judge for ByChannels {
+    fn load(&self, _: &Document, _: &str) -> Arc<dyn Rule> {
+        Arc::new(ByChannels)
+    }
+
+    fn caller(&self) -> u64 {
+        0
+    }
+}
+
+impl Rule for ByChannels {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+        let channels = match write.edit.body.get("channels") {
+            Some(Value::String(channels)) => channels.split(',').map(str::to_owned).collect(),
+            _ => Default::default(),
+        };
+        Box::pin(async move { Ok(Verdict { channels, ..Verdict::default() }) })
+    }
+}
+
+#[tokio::test]
+async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
+    let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(ByChannels))).await;
+    let server = layer.database("db", authority.for_job("test"));
+    let db = layer.database("db", User { name: Some("anna".into()), roles: Vec::new() });
+    put(&server, "_design/judge", None, r#"{"validate_doc_update":"function () {}"}"#).await.unwrap();
+    let features = |db: &Database| {
+        let db = db.clone();
+        async move { resolved(&db.inner, "db").await.unwrap().record.features.clone() }
+    };
+    put(&db, "silent", None, "{}").await.unwrap();
+    assert_eq!(features(&db).await, Vec::<String>::new());
+    // Judged before there is an index: what was said lies with the revision.
+    let old = put(&db, "old", None, r#"{"channels":"b,a"}"#).await.unwrap();
+    assert_eq!(features(&db).await, ["verdicts"]);
+    put(&server, "servers", None, r#"{"channels":"c"}"#).await.unwrap();
+    let design = put(&server, "_design/a", None, r#"{"member_indexes":["@channels"]}"#).await.unwrap();
+    put(&db, "new", None, r#"{"channels":"n"}"#).await.unwrap();
+    let pair = |value: &str, id: &str| (value.to_owned(), id.to_owned());
+    assert_eq!(entries(&db, 1).await, [pair("n", "new")]);
+    build_all(&server).await;
+    assert_eq!(entries(&db, 1).await, [pair("a,b", "old"), pair("n", "new")]);
+    // A losing leaf has channels of its own, which hold once it wins: by a deletion, and by a purge.
+    let loses = |rev: &str, channels: &'static str| Edit {
+        history: Some(vec![rev.parse().unwrap()]),
+        ..edit("old", None, channels)
+    };
+    let lost = format!("1-{}", "0".repeat(32));
+    let mut results = db.bulk_update(&[loses(&lost, r#"{"channels":"lost"}"#)]).await.unwrap();
+    results.pop().unwrap().unwrap();
+    assert_eq!(entries(&db, 1).await, [pair("a,b", "old"), pair("n", "new")]);
+    let gone = put(&db, "old", Some(&old), r#"{"_deleted":true}"#).await.unwrap();
+    assert_eq!(entries(&db, 1).await, [pair("lost", "old"), pair("n", "new")]);
+    server.purge("old", &[lost.parse().unwrap()]).await.unwrap();
+    assert_eq!(entries(&db, 1).await, [pair("n", "new")]);
+    let again = put(&db, "old", Some(&gone), r#"{"channels":"again"}"#).await.unwrap();
+    // A compaction writes the records of superseded revisions anew, and none loses what was said of it.
+    put(&db, "old", Some(&again), r#"{"channels":"last"}"#).await.unwrap();
+    db.compact().await.unwrap();
+    while db.info().await.unwrap().superseded_size_bytes > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let instance = resolved(&db.inner, "db").await.unwrap();
+    let record = begin(&db).get(&instance.keys.document("old").revision(&again), true).await.unwrap().unwrap();
+    let record = RevisionRecord::decode(&record).unwrap();
+    assert!(record.body_dropped && Verdict::decode(record.verdict).channels.contains("again"));
+    assert_eq!(entries(&db, 1).await, [pair("last", "old"), pair("n", "new")]);
+    put(&server, "_design/a", Some(&design), r#"{"_deleted":true}"#).await.unwrap();
+    assert_eq!(features(&db).await, ["verdicts"], "records still have them");
+    assert_clean(&db).await;
+    // More than can be stored.
+    let many: Vec<_> = (0..1_001).map(|n| n.to_string()).collect();
+    let refused = put(&db, "many", None, &format!(r#"{{"channels":"{}"}}"#, many.join(","))).await;
+    assert!(matches!(refused, Err(Error::Refused(Refusal::Forbidden(_)))), "{refused:?}");
 }
 
 /// Two layers on one engine with faults. `None`: another library answers, which makes none.

@@ -15,10 +15,11 @@ use tokio::sync::Semaphore;
 
 use crate::database::{Database, Reader};
 use crate::document::edit::{Document, Edit, GetOptions};
+use crate::document::verdict::Verdict;
 use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::instance::Instance;
 use crate::judge::actor::Actor;
-use crate::judge::judgement::{Judge, Judgement, Room, Rule, Verdict, Writing};
+use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::Transaction;
@@ -158,7 +159,7 @@ pub(crate) async fn judge(
                     Err(refusal) => return Ok(Err(cut(refusal, of))),
                 }
             }
-            Ok(Ok(verdict))
+            Ok(verdict.check())
         }
     });
     let asked: Vec<BoxFuture<'_, Result<Judgement>>> = asked.map(|asked| Box::pin(asked) as _).collect();
@@ -258,8 +259,8 @@ async fn replaced(database: &Reader, edit: &Edit<'_>) -> Result<Replaced> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::verdict::Grant;
     use crate::judge::actor::User;
-    use crate::judge::judgement::Grant;
 
     #[test]
     fn reasons_of_many_edits_are_short() {

@@ -4,12 +4,12 @@
 //! of a version of the database's record. It runs none itself: whoever opens the layer gives it a [`Judge`].
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
 use crate::document::edit::{Document, Edit};
+use crate::document::verdict::Verdict;
 use crate::error::Refusal;
 use crate::judge::actor::User;
 
@@ -67,33 +67,3 @@ pub struct Writing<'a> {
 
 /// What a rule says of an edit, or all of them together: why it may not be made, or what it means if it is.
 pub type Judgement = std::result::Result<Verdict, Refusal>;
-
-/// What an edit that may be made means to those who keep indexes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// The channels that the revision is in.
-    pub channels: BTreeSet<String>,
-    /// Whom the document, while this revision is its winner, lets into which channels.
-    pub grants: BTreeSet<Grant>,
-    /// When the document goes, in milliseconds of Unix time.
-    pub expires_at_ms: Option<u64>,
-}
-
-/// A channel that a document lets somebody into.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Grant {
-    /// A user's name, or a role with what whoever says so puts before roles.
-    pub to: String,
-    /// The channel.
-    pub channel: String,
-}
-
-impl Verdict {
-    /// What two rules say together: all channels and grants of both, and the earlier end.
-    pub(crate) fn and(mut self, other: Verdict) -> Verdict {
-        self.channels.extend(other.channels);
-        self.grants.extend(other.grants);
-        self.expires_at_ms = self.expires_at_ms.into_iter().chain(other.expires_at_ms).min();
-        self
-    }
-}

@@ -11,9 +11,13 @@ use crate::store::records::check_format;
 
 /// The features that this program knows. Each kind of index is one.
 const KNOWN: &[&str] = &[
+    VERDICTS,
     #[cfg(test)]
     "index:member",
 ];
+
+/// Records of revisions have verdicts: a program that does not know them would write the records back without.
+const VERDICTS: &str = "verdicts";
 
 /// Before the name of a kind of index.
 const INDEX: &str = "index:";
@@ -27,6 +31,15 @@ pub(crate) fn check_record(record: &proto::DatabaseRecord) -> Result<()> {
         Some(feature) => Err(Error::FeatureUnknown { what: "the database".to_owned(), feature: feature.clone() }),
         None => Ok(()),
     }
+}
+
+/// Names verdicts, where the record does not yet; whether it did not.
+pub(crate) fn name_verdicts(record: &mut proto::DatabaseRecord) -> bool {
+    let is_new = !record.features.iter().any(|feature| feature == VERDICTS);
+    if is_new {
+        record.features.push(VERDICTS.to_owned());
+    }
+    is_new
 }
 
 /// Names the features of a record's indexes, beside others that it has, and gives it the format that this needs: the one

@@ -182,7 +182,7 @@ pub struct AncestorSegment {
     pub next: ::core::option::Option<Revision>,
 }
 /// {NS}/DOC/{docid}/REVISIONS/{generation}/{hash}: outlives the body.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RevisionInfo {
     /// 16 bytes: of the write that made it, against a double apply
     #[prost(bytes = "vec", tag = "1")]
@@ -200,6 +200,28 @@ pub struct RevisionInfo {
     pub body_dropped: bool,
     #[prost(bool, tag = "7")]
     pub has_attachments: bool,
+    /// absent where those who judge say nothing. With the first the feature "verdicts" is named
+    #[prost(message, optional, tag = "8")]
+    pub verdict: ::core::option::Option<Verdict>,
+}
+/// In a RevisionInfo: what was said of the revision when it was written.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Verdict {
+    #[prost(string, repeated, tag = "1")]
+    pub channels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "2")]
+    pub grants: ::prost::alloc::vec::Vec<Grant>,
+    /// Unix time; 0: never
+    #[prost(uint64, tag = "3")]
+    pub expires_at_ms: u64,
+}
+/// In a Verdict.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Grant {
+    #[prost(string, tag = "1")]
+    pub to: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub channel: ::prost::alloc::string::String,
 }
 /// {NS}/BY_SEQ/{incarnation}/{versionstamp}
 #[derive(Clone, PartialEq, ::prost::Message)]

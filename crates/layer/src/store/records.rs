@@ -103,7 +103,7 @@ pub(crate) fn stamped_anew(info: &[u8], stamp: &[u8; STAMP_BYTES], user_version:
 }
 
 /// A revision's own record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RevisionRecord {
     pub token: Vec<u8>,
     pub deleted: bool,
@@ -112,6 +112,8 @@ pub(crate) struct RevisionRecord {
     pub place: BodyPlace,
     pub body_dropped: bool,
     pub has_attachments: bool,
+    /// What was said of it when it was written.
+    pub verdict: Option<proto::Verdict>,
 }
 
 impl RevisionRecord {
@@ -125,6 +127,7 @@ impl RevisionRecord {
             place: place(message.blob_id),
             body_dropped: message.body_dropped,
             has_attachments: message.has_attachments,
+            verdict: message.verdict,
         })
     }
 
@@ -137,6 +140,7 @@ impl RevisionRecord {
             blob_id: blob_id(&self.place),
             body_dropped: self.body_dropped,
             has_attachments: self.has_attachments,
+            verdict: self.verdict.clone(),
         }
         .encode_to_vec()
     }

@@ -16,12 +16,13 @@ use crate::document::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
 use crate::document::edit::{Edit, Updated, check_document_id};
 use crate::document::staging;
 use crate::document::tree::Leaves;
+use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::instance::Instance;
 use crate::judge::ask;
-use crate::judge::judgement::{Judgement, Verdict};
+use crate::judge::judgement::Judgement;
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
 use crate::store::once::random_id;
@@ -382,6 +383,7 @@ impl Operation for WriteBatch<'_, '_> {
             bytes += transaction_bytes(&item.body, &self.edits[item.at]) + info.as_ref().map_or(0, moved_bytes);
             // By the list as it is now: one that has changed since the batch was cut cuts it anew.
             bytes += kinds::reserve(instance, &self.edits[item.at]);
+            bytes += item.judged.as_ref().map_or(0, Verdict::bytes);
             if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
                 break;
             }
@@ -390,7 +392,8 @@ impl Operation for WriteBatch<'_, '_> {
             let (body, token) = (&item.body, &item.token);
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
             let leaves_max = self.inner.options.leaves_max;
-            let refused = item.judged.as_ref().err();
+            let unjudged = Verdict::default();
+            let (refused, verdict) = (item.judged.as_ref().err(), item.judged.as_ref().unwrap_or(&unjudged));
             let (keys, room) = (&keys, &room);
             let inner = self.inner;
             let document = DocumentWrite {
@@ -403,6 +406,7 @@ impl Operation for WriteBatch<'_, '_> {
                 token,
                 user_version,
                 refused,
+                verdict,
                 leaves_max,
                 room,
             };

@@ -15,6 +15,7 @@ use crate::document::tree::{
     Dropped, Leaf, Leaves, Replacement, WholeTree, are_too_large, decode_records, drop_revision, prune, put_leaf,
     winner,
 };
+use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::index::maintainers::{Change, Maintainers, Within};
 use crate::instance::Instance;
@@ -54,6 +55,8 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     pub user_version: u16,
     /// Why the edit is refused, if it would bring anything.
     pub refused: Option<&'a Refusal>,
+    /// What else was said of it.
+    pub verdict: &'a Verdict,
     /// No revision of another replica makes the document's leaves more than this.
     pub leaves_max: usize,
     /// What the transaction has left for dropping what nobody needs.
@@ -263,6 +266,7 @@ impl DocumentWrite<'_, '_> {
             old_rows: old_blob.as_ref().or(old_rows.as_ref()),
             new: &new,
             brought: Some(self.body).filter(|_| grown.brings == Brings::Leaf && new.winner == grown.rev),
+            judged: (grown.brings != Brings::Nothing).then_some((&grown.rev, self.verdict)),
             leaves: &grown.leaves,
             stored_bytes_delta: added_bytes,
             superseded_bytes_delta: superseded.kept_bytes - dropped.body_bytes,
@@ -309,6 +313,7 @@ impl DocumentWrite<'_, '_> {
             old_rows: old_blob.as_ref().or(Some(old_rows)),
             new: &new,
             brought: None,
+            judged: None,
             leaves: &grown.leaves,
             stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
             superseded_bytes_delta: -dropped.superseded_bytes,
@@ -573,6 +578,7 @@ impl DocumentWrite<'_, '_> {
                 place: self.body.place.clone(),
                 body_dropped: false,
                 has_attachments,
+                verdict: self.verdict.encode(),
             };
             quiet.set(&self.keys.revision(&grown.rev), &record.encode())?;
         }

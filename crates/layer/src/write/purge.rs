@@ -20,6 +20,7 @@ use crate::document::body::{BODY_BYTES_MAX, Prepared, Rows, begin_read};
 use crate::document::edit::Edit;
 use crate::document::release;
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, revision_bytes};
+use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::maintainers::{Maintainers, Purged, Within};
 use crate::instance::Instance;
@@ -321,6 +322,7 @@ impl Purge<'_> {
             token: &[0; 16],
             user_version: 0,
             refused: None,
+            verdict: &Verdict::default(),
             leaves_max: usize::MAX,
             room: &Room::new(0),
         };
