@@ -13,6 +13,7 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::index::build::{Step, Stepped, unbuilt};
 use crate::index::kinds::KINDS;
+use crate::index::prepare::Preparations;
 use crate::judge::actor::ServerActor;
 use crate::layer::{Layer, NameRange};
 use crate::store::transaction;
@@ -88,7 +89,8 @@ impl IndexBuilder {
                 }
             }
             let inner = &self.layer.inner;
-            let mut step = Step { inner, name: &database.name, number, attempts: 0 };
+            let mut step =
+                Step { inner, name: &database.name, number, attempts: 0, preparations: Preparations::default() };
             match transaction::write(&inner.db, &inner.metrics, &mut step).await? {
                 Stepped::On => {}
                 done => {

@@ -106,12 +106,27 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let (instance, mut items) = prepared().await;
     is_refused(
         &db,
-        WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0, work: &work },
+        WriteBatch {
+            inner,
+            instance: &instance,
+            edits: &edits,
+            items: &mut items,
+            attempts: 0,
+            work: &work,
+            preparations: Default::default(),
+        },
     )
     .await;
     // After its end it finds out by itself: what was prepared for the store of before is not written.
-    let mut write =
-        WriteBatch { inner, instance: &instance, edits: &edits, items: &mut items, attempts: 0, work: &work };
+    let mut write = WriteBatch {
+        inner,
+        instance: &instance,
+        edits: &edits,
+        items: &mut items,
+        attempts: 0,
+        work: &work,
+        preparations: Default::default(),
+    };
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
     assert!(matches!(write.attempt(&trx, Attempt::default()).await, Ok(None)));
 

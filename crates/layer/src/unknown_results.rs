@@ -328,6 +328,7 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
             items: &mut items,
             attempts: 0,
             work: &work,
+            preparations: Default::default(),
         };
         let committed = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
         let [Ok(mine)] = &committed[..] else { panic!("{committed:?}") };
@@ -365,6 +366,7 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
             items: &mut items,
             attempts: 0,
             work: &work,
+            preparations: Default::default(),
         };
         store.attempt(&mut write, FIRST, false).await.unwrap().unwrap();
         if !child_comes_first {
@@ -405,6 +407,7 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
         items: &mut items,
         attempts: 0,
         work: &work,
+        preparations: Default::default(),
     };
     let mut tried = Vec::new();
     for _ in 0..10 {

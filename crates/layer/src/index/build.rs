@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::index::definitions::write_record;
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, Within};
+use crate::index::prepare::Preparations;
 use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::records::{BodyPlace, Info};
@@ -54,14 +55,19 @@ pub(crate) struct Step<'a> {
     pub number: u64,
     /// How many there have been.
     pub attempts: u32,
+    pub preparations: Preparations,
 }
 
 impl Operation for Step<'_> {
     type Output = Stepped;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stepped> {
+        self.preparations.make_up(self.inner).await?;
         // An earlier attempt that was committed is seen by the place: this one goes on from there.
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        if !self.preparations.fit(&instance) {
+            self.preparations = Preparations::of(&instance);
+        }
         let within = Within { inner: self.inner, trx, instance: &instance };
         let Some(found) = indexes_of(&instance).find(|found| found.index.number == self.number) else {
             return Ok(Stepped::Gone);
@@ -87,7 +93,7 @@ impl Operation for Step<'_> {
                 if entered.is_some() && bytes > STEP_BYTES_MAX {
                     break;
                 }
-                let mut maintainer = found.maintainer();
+                let mut maintainer = found.maintainer(&self.preparations);
                 maintainer.begin(&within, id);
                 let keys = instance.keys.document(id);
                 let range = match &info.place {
@@ -118,6 +124,11 @@ impl Operation for Step<'_> {
             }
             entered = Some(id);
         }
+        if !self.preparations.lacks_nothing() {
+            // That does not make the next attempt smaller.
+            self.attempts -= 1;
+        }
+        self.preparations.check()?;
         let is_last = entered == ids.last() && !page.more() && ids.len() < most;
         let key = instance.keys.index_progress(self.number);
         if is_last {

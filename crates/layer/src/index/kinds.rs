@@ -9,7 +9,9 @@ use futures_util::future::BoxFuture;
 use crate::document::edit::Edit;
 use crate::error::Result;
 use crate::index::maintainers::{IndexMaintainer, Within};
+use crate::index::prepare::Preparations;
 use crate::instance::Instance;
+use crate::layer::Inner;
 use crate::store::keys::IndexPart;
 use crate::store::proto;
 use crate::store::records::Info;
@@ -32,9 +34,29 @@ pub(crate) trait Kind: Send + Sync {
     /// of old ones. Also in one that enters a document of that id which was there before.
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64;
 
+    /// Whether it prepares documents: see [`Kind::prepare`].
+    fn prepares(&self, _index: &proto::Index) -> bool {
+        false
+    }
+
+    /// What the maintainer will have of a document's body, in the kind's own words, as a function makes it for one: asked
+    /// before the transaction, of every revision that may win and is no tombstone, within seconds.
+    ///
+    /// # Errors
+    /// The write is refused with them: what a function itself does wrong is an answer, too.
+    fn prepare<'a>(
+        &'a self,
+        _inner: &'a Inner,
+        _index: &'a proto::Index,
+        _id: &'a str,
+        _body: &'a Value<'_>,
+    ) -> BoxFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// Keeps the index in one transaction. A builder hands it documents that do not change: the old and the new state are
     /// the same, and what is entered already is entered again.
-    fn maintainer(&self, index: &proto::Index) -> Box<dyn IndexMaintainer>;
+    fn maintainer(&self, index: &proto::Index, preparations: &Preparations) -> Box<dyn IndexMaintainer>;
 
     /// What is wrong with a document's entries. `is_built`: it must have them; else those that it has must be right.
     fn check_document<'a>(
@@ -85,8 +107,8 @@ pub(crate) fn reserve(instance: &Instance, edit: &Edit<'_>) -> u64 {
 }
 
 impl DefinedIndex {
-    pub(crate) fn maintainer(&self) -> Box<dyn IndexMaintainer> {
-        self.kind.maintainer(&self.index)
+    pub(crate) fn maintainer(&self, preparations: &Preparations) -> Box<dyn IndexMaintainer> {
+        self.kind.maintainer(&self.index, preparations)
     }
 
     /// See [`Kind::check_document`].

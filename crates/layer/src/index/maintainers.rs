@@ -14,6 +14,7 @@ use crate::index::by_seq::BySeq;
 use crate::index::counters::Counters;
 use crate::index::definitions::Definitions;
 use crate::index::kinds::indexes_of;
+use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
@@ -148,12 +149,12 @@ pub(crate) struct Maintainers {
 const COMMON: usize = 3;
 
 impl Maintainers {
-    pub(crate) fn of(instance: &Instance) -> Maintainers {
+    pub(crate) fn of(instance: &Instance, preparations: &Preparations) -> Maintainers {
         let mut all: Vec<Box<dyn IndexMaintainer>> = Vec::with_capacity(COMMON + instance.record.indexes.len());
         all.push(Box::new(BySeq::default()));
         all.push(Box::new(AllDocs));
         all.push(Box::new(Counters::default()));
-        all.extend(indexes_of(instance).map(|index| index.maintainer()));
+        all.extend(indexes_of(instance).map(|index| index.maintainer(preparations)));
         Maintainers { all, definitions: Definitions::default() }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A design document says `{"member_indexes": ["name"]}`. An entry is sorted by the value as JSON text, as far as
 //! [`VALUE_BYTES_MAX`]; beside it lies what a document has in the index, which is what the maintainer reads to find its old
-//! entry. [`CHANNELS`] in the place of a name means the channels that those who judge say of the winner.
+//! entry. [`CHANNELS`] in the place of a name means the channels that those who judge say of the winner. With
+//! [`PREPARED`] before a name the value is made before the transaction, in upper case.
 #![cfg(test)]
 
 use std::collections::HashMap;
@@ -15,9 +16,11 @@ use futures_util::future::BoxFuture;
 use crate::document::body;
 use crate::document::edit::Edit;
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Result};
+use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
+use crate::index::prepare::Preparations;
+use crate::layer::Inner;
 use crate::store::keys::IndexPart;
 use crate::store::proto;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
@@ -27,6 +30,9 @@ const VALUE_BYTES_MAX: usize = 200;
 
 /// What no member is called.
 const CHANNELS: &[u8] = b"@channels";
+
+/// What no member's name begins with.
+const PREPARED: u8 = b'^';
 
 pub(crate) struct Member;
 
@@ -39,13 +45,19 @@ fn channels_of(verdict: Verdict) -> Option<Vec<u8>> {
 /// What a body has in an index, of its members as JSON text.
 fn value_of(definition: &[u8], members: &[u8]) -> Option<Vec<u8>> {
     let text = [b"{", members, b"}"].concat();
-    let body = parse(&text, &Limits::default()).unwrap();
-    let value = body.get(std::str::from_utf8(definition).unwrap())?;
-    let mut text = match value {
+    value_in(definition, &parse(&text, &Limits::default()).unwrap())
+}
+
+fn value_in(definition: &[u8], body: &Value<'_>) -> Option<Vec<u8>> {
+    let name = definition.strip_prefix(&[PREPARED]).unwrap_or(definition);
+    let mut text = match body.get(std::str::from_utf8(name).unwrap())? {
         Value::String(text) | Value::Number(text) => text.as_bytes().to_vec(),
         _ => return None,
     };
     text.truncate(VALUE_BYTES_MAX);
+    if name.len() < definition.len() {
+        text.make_ascii_uppercase();
+    }
     Some(text)
 }
 
@@ -68,8 +80,31 @@ impl Kind for Member {
         4 * (id.len() + 2 * VALUE_BYTES_MAX + 100) as u64
     }
 
-    fn maintainer(&self, index: &proto::Index) -> Box<dyn IndexMaintainer> {
-        Box::new(Maintainer { index: index.clone(), old: HashMap::new() })
+    fn prepares(&self, index: &proto::Index) -> bool {
+        index.definition.starts_with(&[PREPARED])
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        _: &'a Inner,
+        index: &'a proto::Index,
+        _: &'a str,
+        body: &'a Value<'_>,
+    ) -> BoxFuture<'a, Result<Vec<u8>>> {
+        // With its first byte it says whether there is a value.
+        let value = value_in(&index.definition, body).map_or(vec![0], |value| [&[1], &value[..]].concat());
+        let fails = index.definition.ends_with(b"fails");
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            if fails {
+                return Err(Refusal::not_judged(NotJudged::Busy, "no room for an index").into());
+            }
+            Ok(value)
+        })
+    }
+
+    fn maintainer(&self, index: &proto::Index, preparations: &Preparations) -> Box<dyn IndexMaintainer> {
+        Box::new(Maintainer { index: index.clone(), old: HashMap::new(), preparations: preparations.clone() })
     }
 
     fn check_document<'a>(
@@ -144,6 +179,7 @@ struct Maintainer {
     index: proto::Index,
     /// What documents have in it, asked for before anything is awaited.
     old: HashMap<String, Old>,
+    preparations: Preparations,
 }
 
 impl Maintainer {
@@ -195,6 +231,9 @@ impl IndexMaintainer for Maintainer {
                 None
             } else if definition == CHANNELS {
                 channels_of(change.verdict(within).await?)
+            } else if definition.starts_with(&[PREPARED]) {
+                let Some(made) = self.preparations.get(self.index.number, within, change).await? else { return Ok(()) };
+                made.strip_prefix(&[1]).map(<[u8]>::to_vec)
             } else {
                 value_of(definition, &change.new_body(within).await?)
             };

@@ -8,4 +8,5 @@ pub(crate) mod definitions;
 pub(crate) mod kinds;
 pub(crate) mod maintainers;
 pub(crate) mod member;
+pub(crate) mod prepare;
 mod tests;

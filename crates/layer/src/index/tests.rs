@@ -15,6 +15,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::fenced::database;
 use crate::index::build::{Step, Stepped, unbuilt};
+use crate::index::prepare::Preparations;
 use crate::judge::actor::{Actor, ServerActor, User};
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::{CreateOptions, Layer, LayerOptions};
@@ -73,8 +74,10 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
         for document in rows.into_iter().filter_map(|row| row.doc) {
             let text = [b"{", document.body.as_slice(), b"}"].concat();
             let body = parse(&text, &Limits::default()).unwrap();
-            if let Some(Value::String(value) | Value::Number(value)) = body.get(member) {
-                expected.push((value.to_string(), document.id));
+            let name = member.trim_start_matches('^');
+            if let Some(Value::String(value) | Value::Number(value)) = body.get(name) {
+                let value = if name == member { value.to_string() } else { value.to_uppercase() };
+                expected.push((value, document.id));
             }
         }
     }
@@ -84,7 +87,8 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
 
 /// One step, committed or not.
 async fn step(db: &Database, number: u64) -> Stepped {
-    let mut step = Step { inner: &db.inner, name: &db.name, number, attempts: 0 };
+    let mut step =
+        Step { inner: &db.inner, name: &db.name, number, attempts: 0, preparations: Preparations::default() };
     transaction::write(&db.inner.db, &db.inner.metrics, &mut step).await.unwrap()
 }
 
@@ -205,7 +209,8 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
         // Killed before its commit: nothing is left of it.
         let before = entries(&db, 1).await;
         let killed = begin(&db);
-        let mut attempt = Step { inner: &db.inner, name: "db", number: 1, attempts: 0 };
+        let mut attempt =
+            Step { inner: &db.inner, name: "db", number: 1, attempts: 0, preparations: Preparations::default() };
         attempt.attempt(&killed, FIRST).await.unwrap();
         drop(killed);
         assert_eq!(entries(&db, 1).await, before);
@@ -240,7 +245,8 @@ async fn a_purge_and_an_edit_meet_a_builder() {
         let db = db.clone();
         async move { db.get(id, &GetOptions::default()).await.unwrap().rev }
     };
-    let mut attempt = Step { inner: &db.inner, name: "db", number: 1, attempts: 0 };
+    let mut attempt =
+        Step { inner: &db.inner, name: "db", number: 1, attempts: 0, preparations: Preparations::default() };
     // What is purged or edited since the builder read it.
     let building = begin(&db);
     attempt.attempt(&building, FIRST).await.unwrap();
@@ -259,8 +265,15 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     let instance = instance_of(&db.inner, "db").await.unwrap();
     let mut batches = prepare(&db.inner, &instance, &edits, &[0], &mut [None]).await.unwrap();
     let (work, items) = (Work::new(&db.inner), &mut batches[0]);
-    let mut write =
-        WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items, attempts: 0, work: &work };
+    let mut write = WriteBatch {
+        inner: &db.inner,
+        instance: &instance,
+        edits: &edits,
+        items,
+        attempts: 0,
+        work: &work,
+        preparations: Default::default(),
+    };
     let writing = begin(&db);
     write.attempt(&writing, FIRST).await.unwrap();
     // Not the last step: that would change the record, which every write has as a conflict.
@@ -284,8 +297,15 @@ async fn a_list_that_changes_under_a_write_cuts_it_anew() {
     let mut batches = prepare(&db.inner, &instance, &edits, &wanted, &mut results).await.unwrap();
     let (work, before) = (Work::new(&db.inner), batches[0].len());
     let items = &mut batches[0];
-    let mut write =
-        WriteBatch { inner: &db.inner, instance: &instance, edits: &edits, items, attempts: 0, work: &work };
+    let mut write = WriteBatch {
+        inner: &db.inner,
+        instance: &instance,
+        edits: &edits,
+        items,
+        attempts: 0,
+        work: &work,
+        preparations: Default::default(),
+    };
     let (old_list, failed) = (begin(&db), begin(&db));
     assert_eq!(write.attempt(&old_list, FIRST).await.unwrap().unwrap().len(), before);
     drop(failed);
@@ -307,7 +327,8 @@ async fn a_renewal_meets_a_builder() {
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     assert_eq!(step(&db, 1).await, Stepped::On);
     let building = begin(&db);
-    let mut attempt = Step { inner: &db.inner, name: "db", number: 1, attempts: 0 };
+    let mut attempt =
+        Step { inner: &db.inner, name: "db", number: 1, attempts: 0, preparations: Preparations::default() };
     attempt.attempt(&building, FIRST).await.unwrap();
     renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
     assert!(building.commit().await.is_err(), "it read another epoch");
@@ -397,6 +418,62 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     assert!(matches!(refused, Err(Error::Refused(Refusal::Forbidden(_)))), "{refused:?}");
 }
 
+#[tokio::test]
+async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
+    let (db, _directory) = database().await;
+    fill(&db, 25).await;
+    let rev = put(&db, "_design/a", None, r#"{"member_indexes":["^kind"]}"#).await.unwrap();
+    let expected = async || recomputed(&db, "^kind").await;
+    let texts: Vec<_> = (0..30).map(|n| (format!("e{n:04}"), r#"{"kind":"later"}"#)).collect();
+    let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
+    assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
+    assert_eq!(entries(&db, 1).await.len(), 30);
+    build_all(&db).await;
+    assert_eq!(entries(&db, 1).await, expected().await);
+    // Leaves that nobody knew would win: one by a deletion, one by a purge.
+    let of = |digit: &str| format!("1-{}", digit.repeat(32));
+    for digit in ["1", "2"] {
+        let body = format!(r#"{{"kind":"loser{digit}"}}"#);
+        let history = Some(vec![of(digit).parse().unwrap()]);
+        db.update(&Edit { history, ..edit("d0001", None, &body) }).await.unwrap();
+    }
+    for (value, gone) in [("LOSER2", None), ("LOSER1", Some(of("2")))] {
+        let current = db.get("d0001", &GetOptions::default()).await.unwrap().rev;
+        match gone {
+            None => drop(put(&db, "d0001", Some(&current), r#"{"_deleted":true}"#).await.unwrap()),
+            Some(rev) => drop(db.purge("d0001", &[rev.parse().unwrap()]).await.unwrap()),
+        }
+        assert!(entries(&db, 1).await.contains(&(value.to_owned(), "d0001".to_owned())), "{value}");
+        assert_eq!(entries(&db, 1).await, expected().await);
+    }
+    db.update_all(&[edit("f1", None, r#"{"kind":"all"}"#), edit("f2", None, r#"{"kind":"all"}"#)]).await.unwrap();
+    assert_eq!(entries(&db, 1).await, expected().await);
+    // What is prepared for another list is prepared again.
+    let instance = resolved(&db.inner, "db").await.unwrap();
+    let edits = [edit("g", None, r#"{"kind":"g","n":"x"}"#)];
+    let mut batches = prepare(&db.inner, &instance, &edits, &[0], &mut [None]).await.unwrap();
+    let (work, preparations) = (Work::new(&db.inner), Preparations::of(&instance));
+    preparations.edits(&db.inner, &[&edits[0]]).await.unwrap();
+    let (inner, items) = (&db.inner, &mut batches[0]);
+    let mut write =
+        WriteBatch { inner, instance: &instance, edits: &edits, items, attempts: 0, work: &work, preparations };
+    let writing = begin(&db);
+    assert!(write.attempt(&writing, FIRST).await.unwrap().is_some());
+    let rev = put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^kind","^n"]}"#).await.unwrap();
+    assert!(writing.commit().await.is_err(), "it knows another list");
+    assert!(write.attempt(&begin(&db), FIRST).await.unwrap().is_none(), "it is prepared for another list");
+    db.update(&edits[0]).await.unwrap();
+    assert!(entries(&db, 2).await.contains(&("X".to_owned(), "g".to_owned())));
+    build_all(&db).await;
+    assert_eq!(entries(&db, 2).await, recomputed(&db, "^n").await);
+    assert_clean(&db).await;
+    // An index that cannot be asked refuses the write.
+    put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^fails"]}"#).await.unwrap();
+    let refused = put(&db, "h", None, "{}").await;
+    assert!(matches!(refused, Err(Error::Refused(Refusal::NotJudged { .. }))), "{refused:?}");
+    assert_clean(&db).await;
+}
+
 /// Two layers on one engine with faults. `None`: another library answers, which makes none.
 async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], tempfile::TempDir)> {
     let Some(engine) = foundationdb_sys::backend::embedded() else {
@@ -444,7 +521,7 @@ async fn writer(db: Database, seed: u64) {
         };
         let done = match random.below(12) {
             0 => {
-                let members = [r#"["kind"]"#, r#"["kind","n"]"#, r#"["n"]"#, "[]"][random.below(4) as usize];
+                let members = [r#"["kind"]"#, r#"["^kind","n"]"#, r#"["n","^n"]"#, "[]"][random.below(4) as usize];
                 let id = ["_design/a", "_design/b"][random.below(2) as usize];
                 let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
                 put(&db, id, parent.as_ref(), &format!(r#"{{"member_indexes":{members}}}"#)).await.map(|_| ())

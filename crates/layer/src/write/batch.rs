@@ -20,6 +20,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
+use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::ask;
 use crate::judge::judgement::Judgement;
@@ -253,14 +254,20 @@ async fn write_batch(
             rest.iter_mut().zip(judged).for_each(|(item, judged)| item.judged = judged);
             judged_by = Some(instance.record.rules);
         }
+        let preparations = Preparations::of(&instance);
+        if preparations.are_wanted() {
+            let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
+            preparations.edits(inner, &asked).await?;
+        }
         let turn = work.turn(inner).await;
-        let mut write = WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0, work };
+        let mut write =
+            WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0, work, preparations };
         let written = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
         drop(turn);
         let Some(results) = written else {
             let found = resolved(inner, &database.name).await?;
             if found.id() == instance.id() && changes < JUDGED_ANEW_MAX {
-                // What judges has changed: the same edits are asked about anew, and know what became of them.
+                // What judges or prepares has changed: the same edits are asked about anew, and know what became of them.
                 changes += 1;
                 instance = found;
                 continue;
@@ -317,17 +324,22 @@ pub(crate) struct WriteBatch<'a, 'e> {
     /// How many there have been.
     pub attempts: u32,
     pub work: &'a Work,
+    /// Of the first items.
+    pub preparations: Preparations,
 }
 
 impl Operation for WriteBatch<'_, '_> {
-    /// Results of the first items, as many as one transaction takes; `None`: the database is another one now, or is
-    /// judged otherwise.
+    /// Results of the first items, as many as one transaction takes; `None`: the database is another one now, is judged
+    /// otherwise, or has other indexes that prepare documents.
     type Output = Option<Vec<Result<Updated>>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
+        let preparations = &self.preparations;
+        preparations.make_up(self.inner).await?;
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
-        if found.id() != self.instance.id() || found.record.rules != self.instance.record.rules {
+        let is_known = found.record.rules == self.instance.record.rules && preparations.fit(&found);
+        if found.id() != self.instance.id() || !is_known {
             return Ok(None);
         }
         // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
@@ -338,10 +350,10 @@ impl Operation for WriteBatch<'_, '_> {
         }
         // Of many documents that others write too, one is always new: the fewer at once, the sooner they are written.
         let halvings = self.attempts.saturating_sub(WHOLE_FAILURES_MAX).min(usize::BITS - 1);
-        let most = (self.items.len() >> halvings).max(1);
+        let most = (self.items.len() >> halvings).min(preparations.count()).max(1);
         self.attempts += 1;
         let within = Within { inner: self.inner, trx, instance };
-        let mut maintainers = Maintainers::of(instance);
+        let mut maintainers = Maintainers::of(instance, preparations);
         // All reads are issued before the first is awaited.
         let reads: Vec<_> = self
             .items
@@ -420,6 +432,7 @@ impl Operation for WriteBatch<'_, '_> {
                 is_full = trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64;
             }
         }
+        preparations.check()?;
         maintainers.finish(&within, changes_rules)?;
         Ok(Some(results))
     }

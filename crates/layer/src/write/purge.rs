@@ -23,6 +23,7 @@ use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_rev
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::maintainers::{Maintainers, Purged, Within};
+use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::info;
@@ -115,6 +116,7 @@ pub(crate) struct Purge<'a> {
     once: Once,
     /// What each attempt that wrote something would have done.
     attempted: Vec<Step>,
+    preparations: Preparations,
 }
 
 impl<'a> Purge<'a> {
@@ -125,7 +127,8 @@ impl<'a> Purge<'a> {
         revs: &'a [RevId],
         from: Option<From>,
     ) -> Result<Purge<'a>> {
-        Ok(Purge { inner, name, id, revs, from, once: Once::new(&inner.keys)?, attempted: Vec::new() })
+        let (attempted, preparations) = Default::default();
+        Ok(Purge { inner, name, id, revs, from, once: Once::new(&inner.keys)?, attempted, preparations })
     }
 }
 
@@ -133,7 +136,11 @@ impl Operation for Purge<'_> {
     type Output = Step;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Step> {
+        self.preparations.make_up(self.inner).await?;
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        if !self.preparations.fit(&instance) {
+            self.preparations = Preparations::of(&instance);
+        }
         if let Some(number) = self.once.happened(trx, attempt).await? {
             return Ok(self.attempted.get(number as usize).cloned().unwrap_or_default());
         }
@@ -230,7 +237,7 @@ impl Purge<'_> {
         let forgotten = self.beyond_limit(trx, instance).await?;
         dropped.attachment_bytes = attachments::drop_lists(trx, instance, keys, self.id, &listed, &room).await?;
         let within = Within { inner: self.inner, trx, instance };
-        let mut maintainers = Maintainers::of(instance);
+        let mut maintainers = Maintainers::of(instance, &self.preparations);
         maintainers.begin(&within, self.id);
         if is_last && after.is_empty() {
             // With a conflict range on the info: an edit that is under way must see that the document has gone.
@@ -252,6 +259,7 @@ impl Purge<'_> {
             purged.iter().try_for_each(|rev| Quiet(trx).clear(&keys.revision(rev)))?;
             self.leaves(trx, instance, keys, old, whole, &after, &dropped, &mut maintainers).await?;
         }
+        self.preparations.check()?;
         maintainers.finish(&within, self.id.starts_with("_design/") && instance.record.rules > 0)?;
         self.note(trx, instance, &purged, forgotten.as_ref())?;
         // What is left begins with the first record: nothing is known of what this commit's stamp will be.

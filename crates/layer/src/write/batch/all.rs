@@ -14,6 +14,7 @@ use crate::document::edit::{Edit, Updated, check_document_id, invalid};
 use crate::document::staging;
 use crate::error::{Error, Result};
 use crate::index::kinds;
+use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::ask;
 use crate::store::once::Once;
@@ -109,8 +110,15 @@ async fn write_items(
     for _ in 0..=JUDGED_ANEW_MAX {
         let judged = ask::judge(database, &instance, &asked, edits.len()).await?;
         items.iter_mut().zip(judged).for_each(|(item, judged)| item.judged = judged);
+        let preparations = Preparations::of(&instance);
+        if preparations.are_wanted() {
+            preparations.edits(inner, &asked).await?;
+            if preparations.count() < edits.len() {
+                return Err(too_much());
+            }
+        }
         let _turn = work.turn(inner).await;
-        let batch = WriteBatch { inner, instance: &instance, edits, items, attempts: 0, work: &work };
+        let batch = WriteBatch { inner, instance: &instance, edits, items, attempts: 0, work: &work, preparations };
         let mut write = WriteAll { batch, attempts };
         let written = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
         if written.is_some() {
