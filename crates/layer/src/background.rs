@@ -1,89 +1,170 @@
-//! What every process does from time to time for as long as its layer lives.
+//! What a server does in the background, for whoever puts the program together to start: the layer itself begins nothing.
+//!
+//! What is to be done for a whole root one process does for all, under a lease of the root: sweeping, and looking which
+//! databases are to be compacted. What a process holds in memory it looks after itself.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, lead, supervise};
+use tokio::time::Instant;
 
-use crate::layer::Inner;
+use crate::actor::ServerActor;
+use crate::error::Result;
+use crate::layer::Layer;
+use crate::lease::RootLeases;
+use crate::store::once::random_id;
+use crate::sweeper;
+use crate::write::compact;
 
-/// Work that is done again and again. It logs what goes wrong itself.
-struct Periodic<W> {
-    kind: &'static str,
-    every: Duration,
-    inner: Weak<Inner>,
+/// Between two looks, at what is cached and at what is to be compacted.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Between two sweeps.
+const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// A process that was not heard of for so long has lost its lease.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// After failures.
+const BACKOFF: Backoff = Backoff { first: LOOK_EVERY, max: SWEEP_EVERY };
+
+/// The work in the background of one process.
+pub struct Background {
+    cache: Arc<Cache>,
+    upkeep: Arc<Upkeep>,
+    owner: Owner,
+}
+
+impl Background {
+    /// Of a layer; what it writes is the server's own.
+    ///
+    /// # Errors
+    /// [`NoRandomness`](crate::Error::NoRandomness).
+    pub fn new(layer: &Layer, actor: ServerActor) -> Result<Arc<Background>> {
+        let cache = Arc::new(Cache { layer: layer.clone(), status: Status::new() });
+        let upkeep = Upkeep { layer: layer.clone(), actor, status: Status::new(), swept: Mutex::default() };
+        Ok(Arc::new(Background { cache, upkeep: Arc::new(upkeep), owner: random_id()? }))
+    }
+
+    /// Begins it, in a task of its own; [`Background::stop`] ends it.
+    pub fn start(self: &Arc<Self>) {
+        let background = Arc::clone(self);
+        tokio::spawn(async move {
+            let Background { cache, upkeep, owner } = &*background;
+            let cache = async {
+                supervise(&**cache, &BACKOFF, None).await;
+                cache.status.end();
+            };
+            tokio::join!(cache, shared(upkeep, *owner));
+        });
+    }
+
+    /// Ends what was begun: it may be left half done, and goes on in another process, or when this one is started again.
+    pub async fn stop(&self) {
+        let (cache, upkeep) = (&self.cache.status, &self.upkeep.status);
+        cache.stop();
+        upkeep.stop();
+        tokio::join!(cache.ended(), upkeep.ended());
+    }
+}
+
+/// Does the work whenever it is this process's turn, and looks from time to time whether it is.
+async fn shared(upkeep: &Arc<Upkeep>, owner: Owner) {
+    // Short-lived processes have nothing to do with it.
+    if tokio::time::timeout(LOOK_EVERY, upkeep.status.stopped()).await.is_ok() {
+        upkeep.status.end();
+        return;
+    }
+    let leases = Arc::new(RootLeases(upkeep.layer.inner.clone()));
+    let claim = Claim::new(owner, SILENCE_MAX);
+    let look = async {
+        loop {
+            tokio::time::sleep(SILENCE_MAX / 4).await;
+            if claim.is_ours() {
+                continue;
+            }
+            match leases.look(upkeep.id()).await {
+                Ok(found) => claim.note(found, Instant::now()),
+                Err(error) => tracing::debug!(%error, "the lease of the work in the background could not be read"),
+            }
+        }
+    };
+    tokio::select! {
+        () = lead(upkeep, &claim, &leases, &BACKOFF) => {}
+        () = look => {}
+    }
+}
+
+/// Takes what is gone out of the process's memory.
+struct Cache {
+    layer: Layer,
     status: Status,
-    work: W,
 }
 
-/// Begins to do `work` each time after `every`, the first time too; a panic does not end that. `kind` is for the log.
-pub(crate) fn start<W, D>(inner: &Arc<Inner>, kind: &'static str, every: Duration, work: W)
-where
-    W: Fn(Arc<Inner>) -> D + Send + Sync + 'static,
-    D: Future<Output = ()> + Send,
-{
-    let job = Periodic { kind, every, inner: Arc::downgrade(inner), status: Status::new(), work };
-    tokio::spawn(async move {
-        tokio::time::sleep(every).await;
-        supervise(&job, &Backoff { first: every, max: every }, None).await;
-    });
-}
-
-impl<W, D> Job for Periodic<W>
-where
-    W: Fn(Arc<Inner>) -> D + Send + Sync + 'static,
-    D: Future<Output = ()> + Send,
-{
+impl Job for Cache {
     fn kind(&self) -> &'static str {
-        self.kind
+        "cache"
     }
 
     fn id(&self) -> &str {
-        self.kind
+        "databases"
     }
 
     fn status(&self) -> &Status {
         &self.status
     }
 
-    async fn run(&self, _: Run) -> Result<Next, Failure> {
-        match self.inner.upgrade().filter(|inner| !inner.is_closing()) {
-            Some(inner) => (self.work)(inner).await,
-            None => return Ok(Next::Done),
+    async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
+        if tokio::time::timeout(LOOK_EVERY, self.status.stopped()).await.is_ok() {
+            return Ok(Next::Done);
         }
-        Ok(Next::Again(self.every))
+        self.layer.forget_gone_databases().await.map_err(|error| Failure::Failed(error.to_string()))?;
+        Ok(Next::Again(Duration::ZERO))
+    }
+
+    fn log_failure(&self, reason: &str) {
+        tracing::debug!(error = reason, "databases that are gone could not be forgotten");
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+/// What is done once for all processes.
+struct Upkeep {
+    layer: Layer,
+    actor: ServerActor,
+    status: Status,
+    /// When this process last swept.
+    swept: Mutex<Option<Instant>>,
+}
 
-    use super::*;
-    use crate::fenced::database;
+impl Job for Upkeep {
+    fn kind(&self) -> &'static str {
+        "upkeep"
+    }
 
-    #[tokio::test]
-    async fn it_goes_on_until_the_layer_closes() {
-        let (db, _directory) = database().await;
-        let runs = Arc::new(AtomicU32::new(0));
-        let counted = runs.clone();
-        let wait = |until: u32| {
-            let runs = runs.clone();
-            async move {
-                while runs.load(Ordering::Relaxed) < until {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
+    fn id(&self) -> &str {
+        "upkeep"
+    }
+
+    fn status(&self) -> &Status {
+        &self.status
+    }
+
+    async fn run(&self, run: Run) -> std::result::Result<Next, Failure> {
+        self.status.begin();
+        let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
+            let begun = Instant::now();
+            if !sweeper::sweep(&self.layer, &self.actor).await {
+                return Err(Failure::Failed("a sweep went wrong".to_owned()));
             }
-        };
-        start(&db.inner, "test", Duration::from_millis(20), move |_| {
-            let run = counted.fetch_add(1, Ordering::Relaxed);
-            async move { assert!(run != 1, "the second run panics") }
-        });
-        tokio::time::timeout(Duration::from_secs(20), wait(4)).await.expect("it goes on behind a panic");
-        db.inner.closing.send_replace(true);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let last = runs.load(Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(runs.load(Ordering::Relaxed), last);
+            *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+        }
+        if !run.is_stopped() {
+            compact::look(&self.layer.inner).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        }
+        self.status.succeed();
+        Ok(Next::Again(LOOK_EVERY))
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use flatbed_jobs::{Lease, Owner, Sighting, TakenLease};
 use tokio::time::Instant;
 
-use crate::database::Database;
+use crate::actor::ServerActor;
 use crate::error::{Error, Result};
+use crate::handle::Database;
 use crate::index::build::{Step, Stepped, unbuilt};
 use crate::index::kinds::KINDS;
 use crate::index::prepare::Preparations;
-use crate::judge::actor::ServerActor;
 use crate::layer::{Layer, NameRange};
 use crate::store::transaction;
 

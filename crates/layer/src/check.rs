@@ -12,8 +12,8 @@ use std::collections::HashSet;
 use flatbed_flatten::FieldNames;
 use prost::Message;
 
-use crate::database::Reader;
 use crate::error::{Error, Result};
+use crate::handle::Reader;
 use crate::index::kinds::{DefinedIndex, indexes_of};
 use crate::index::maintainers::Within;
 use crate::index::{all_docs, by_seq};

@@ -1,6 +1,5 @@
 //! A database, for those above the layer.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use crate::document::upload::{Upload, Uploaded};
 use crate::error::{Error, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
-use crate::instance::RUN_BYTES_MAX;
-use crate::judge::actor::Actor;
+use crate::handle::{Database, Reader};
+use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::{ChangeRecord, Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner, check_name};
 
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
@@ -25,28 +24,6 @@ use crate::store::once::{Once, now_ms};
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-
-/// A database by its name, to read from. Cheap to clone; it may not exist.
-#[derive(Clone)]
-pub struct Reader {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) name: Arc<str>,
-}
-
-/// A database by its name, to read from and to write to on somebody's behalf. Cheap to clone; it may not exist.
-#[derive(Clone)]
-pub struct Database {
-    reader: Reader,
-    pub(crate) actor: Actor,
-}
-
-impl Deref for Database {
-    type Target = Reader;
-
-    fn deref(&self) -> &Reader {
-        &self.reader
-    }
-}
 
 /// A database's figures as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,15 +55,6 @@ pub struct DatabaseInfo {
 }
 
 impl Reader {
-    pub(crate) fn new(inner: Arc<Inner>, name: &str) -> Self {
-        Reader { inner, name: name.into() }
-    }
-
-    /// The name that was asked for.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Counts and sizes.
     ///
     /// # Errors
@@ -182,14 +150,7 @@ impl Reader {
 
     /// How many revisions of each branch are kept.
     pub async fn revs_limit(&self) -> Result<u64> {
-        struct Limit<'a>(&'a Inner, &'a str);
-        impl Operation for Limit<'_> {
-            type Output = u64;
-            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
-                Ok(self.0.resolve(trx, self.1).await?.revs_limit())
-            }
-        }
-        self.read(&mut Limit(&self.inner, &self.name)).await
+        self.of_instance(Instance::revs_limit).await
     }
 
     /// After this time uploaded data is renewed: it is removed after four times as long.
@@ -208,24 +169,25 @@ impl Reader {
 
     /// How many purges are remembered.
     pub async fn purged_infos_limit(&self) -> Result<u64> {
-        let record = self.record().await?;
-        Ok(if record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { record.purged_infos_limit })
+        self.of_instance(Instance::purged_infos_limit).await
     }
 
     /// `_security` as JSON text; `None`: it was never set.
     pub async fn security(&self) -> Result<Option<Vec<u8>>> {
-        Ok(Some(self.record().await?.security).filter(|security| !security.is_empty()))
+        let security = self.of_instance(|instance| instance.record.security.clone()).await?;
+        Ok(Some(security).filter(|security| !security.is_empty()))
     }
 
-    async fn record(&self) -> Result<crate::store::proto::DatabaseRecord> {
-        struct Record<'a>(&'a Inner, &'a str);
-        impl Operation for Record<'_> {
-            type Output = crate::store::proto::DatabaseRecord;
-            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-                Ok(self.0.resolve(trx, self.1).await?.record.clone())
+    /// Something that the database's record says.
+    async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
+        struct Of<'a, T>(&'a Inner, &'a str, fn(&Instance) -> T);
+        impl<T: Send> Operation for Of<'_, T> {
+            type Output = T;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
+                Ok(self.2(&*self.0.resolve(trx, self.1).await?))
             }
         }
-        self.read(&mut Record(&self.inner, &self.name)).await
+        self.read(&mut Of(&self.inner, &self.name, of)).await
     }
 
     /// Reads a local document; `None`: there is none. `id` is without `_local/`.
@@ -249,27 +211,9 @@ impl Reader {
         crate::write::compact::start(&self.inner, instance);
         Ok(())
     }
-
-    pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        transaction::read(&self.inner.db, &self.inner.metrics, operation).await
-    }
 }
 
 impl Database {
-    pub(crate) fn new(inner: Arc<Inner>, name: &str, actor: Actor) -> Self {
-        Database { reader: Reader::new(inner, name), actor }
-    }
-
-    /// The same database, to read from alone.
-    pub fn reader(&self) -> &Reader {
-        &self.reader
-    }
-
-    /// On whose behalf it writes.
-    pub fn actor(&self) -> &Actor {
-        &self.actor
-    }
-
     /// Creates it.
     ///
     /// # Errors
@@ -443,9 +387,6 @@ impl Database {
 /// Documents whose revisions are looked up in one transaction.
 const MISSING_REVS_AT_ONCE: usize = 100;
 
-/// How many purges are remembered where a database says nothing else (CouchDB's default).
-pub(crate) const PURGED_INFOS_LIMIT: u64 = 1_000;
-
 /// The longest `_security`: it stands in the database's record.
 pub const SECURITY_BYTES_MAX: usize = 50_000;
 
@@ -480,7 +421,7 @@ impl Operation for ReadInfo<'_> {
             active_size_bytes,
             superseded_size_bytes,
             purge_seq,
-            is_compacting: self.inner.compactions.progress(instance.record.namespace).is_some(),
+            is_compacting: self.inner.compactions.is_running(instance.record.namespace),
             file_size_bytes: size.await?.max(0) as u64,
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use flatbed_flatten::json::{Limits, parse};
 use foundationdb::api::NetworkAutoStop;
 
-use crate::database::Database;
+use crate::handle::Database;
 use crate::instance::Instance;
 use crate::renew::renew;
 use crate::store::transaction::{Attempt, Operation, Transaction};

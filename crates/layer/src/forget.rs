@@ -1,48 +1,36 @@
-//! The cache of databases forgets those that are gone, and holds a bounded number of those that are there.
+//! The cache of databases forgets those that are gone.
 //!
 //! Who asks for a database by its name finds out when it is gone. One that was deleted, here or by another process, and
 //! that nobody asks for again, would stay: from time to time all names whose entry may be out of date are looked up.
-
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use prost::Message;
 
 use crate::error::Result;
 use crate::instance::InstanceId;
-use crate::layer::Inner;
+use crate::layer::{Inner, Layer};
 use crate::store::keys::METADATA_VERSION;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Between two looks at all entries.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
-
 /// Names that are looked up in one transaction.
 const NAMES_AT_ONCE: usize = 500;
 
-/// Of a full cache this part goes at once: so the look at all entries is paid for by many that come.
-const PART_THAT_GOES: usize = 8;
-
-/// Forgets databases that are gone, for as long as there is the layer.
-pub(crate) fn start(inner: &Arc<Inner>) {
-    let weak: Weak<Inner> = Arc::downgrade(inner);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let Some(inner) = weak.upgrade().filter(|inner| !inner.is_closing()) else { return };
-            if let Err(error) = forget_gone(&inner).await {
-                tracing::debug!(%error, "databases that are gone could not be forgotten");
-            }
-        }
-    });
+impl Layer {
+    /// Takes what is held of databases that are gone out of memory. [`crate::Background`] does so from time to time; returns
+    /// how many there were.
+    ///
+    /// # Errors
+    /// [`Storage`](crate::Error::Storage).
+    pub async fn forget_gone_databases(&self) -> Result<usize> {
+        forget_gone(&self.inner).await
+    }
 }
 
 /// An entry of the cache: the name, and which database of that name it is.
 type Known = (String, InstanceId);
 
 /// Takes the entries of databases out that are gone, or others by now; returns how many there were.
-pub(crate) async fn forget_gone(inner: &Inner) -> Result<usize> {
+async fn forget_gone(inner: &Inner) -> Result<usize> {
     let version = transaction::read(&inner.db, &inner.metrics, &mut Version).await?;
     let stale: Vec<Known> = inner
         .databases
@@ -58,21 +46,6 @@ pub(crate) async fn forget_gone(inner: &Inner) -> Result<usize> {
         }
     }
     Ok(count)
-}
-
-/// Makes room in a full cache: what goes is read again when it is asked for. What is being followed or used stays.
-pub(crate) fn make_room(inner: &Inner) {
-    let most = inner.options.databases_cached_max;
-    if inner.databases.len() <= most {
-        return;
-    }
-    let mut left = most / PART_THAT_GOES + 1;
-    inner.databases.retain(|_, cached| {
-        let is_used = Arc::strong_count(&cached.instance) > 1 || Arc::strong_count(&cached.instance.hub) > 1;
-        let goes = left > 0 && !is_used;
-        left -= usize::from(goes);
-        !goes
-    });
 }
 
 struct Version;

@@ -26,6 +26,9 @@ const TRANSACTION_TOO_OLD: i32 = 1007;
 /// Most names that one transaction gives ids to, so that it stays small.
 const ALLOCATED_AT_ONCE_MAX: usize = 256;
 
+/// How many purges are remembered where a database says nothing else (CouchDB's default).
+const PURGED_INFOS_LIMIT: u64 = 1_000;
+
 /// Which instance of a database is meant: one that was deleted and created again, or restored, is another one, and nothing
 /// that was prepared for one is written into another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,11 @@ impl Instance {
     /// How many revisions of each branch are kept, its leaf included.
     pub(crate) fn revs_limit(&self) -> u64 {
         if self.record.revs_limit == 0 { REVS_LIMIT } else { self.record.revs_limit }
+    }
+
+    /// How many purges are remembered.
+    pub(crate) fn purged_infos_limit(&self) -> u64 {
+        if self.record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { self.record.purged_infos_limit }
     }
 
     /// Makes sure that the names in `members` are cached as far as the database may have ids for them: what stays

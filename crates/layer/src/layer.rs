@@ -11,14 +11,14 @@ use foundationdb::{Database as Fdb, RangeOption};
 use prost::Message;
 use tokio::sync::{Semaphore, watch};
 
-use crate::database::{Database, Reader};
+use crate::actor::Authority;
+use crate::compactions::{CompactionProgress, Compactions};
 use crate::error::{Error, Result};
 use crate::feed::hub::{Followers, Hub};
-use crate::feed::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery, UpdatesHub};
+use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
 use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
-use crate::judge::actor::{Actor, Authority, ServerActor};
 use crate::judge::judgement::Judge;
 use crate::metrics::Metrics;
 use crate::store::features::check_record;
@@ -29,7 +29,6 @@ use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::UpdatedKeys;
 use crate::store::updated::note_event;
-use crate::write::compact::{CompactionProgress, Compactions};
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
 const NAME_BYTES_MAX: usize = 238;
@@ -55,6 +54,12 @@ const WATCHES_MAX: usize = 8_000;
 
 /// Databases that are held in memory.
 const DATABASES_CACHED_MAX: usize = 4_096;
+
+/// Of a full cache of databases this part goes at once: so the look at all entries is paid for by many that come.
+const PART_THAT_GOES: usize = 8;
+
+/// A staged blob that no document took for this long is a broken upload, unless the layer is set up otherwise.
+pub(crate) const UPLOADS_BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
 /// How the layer is set up.
 #[derive(Debug, Clone)]
@@ -89,7 +94,7 @@ impl Default for LayerOptions {
             leaves_max: LEAVES_MAX,
             leaves_read_max: LEAVES_READ_MAX,
             databases_cached_max: DATABASES_CACHED_MAX,
-            uploads_broken_after: crate::document::staging::BROKEN_AFTER,
+            uploads_broken_after: UPLOADS_BROKEN_AFTER,
         }
     }
 }
@@ -190,9 +195,6 @@ impl Layer {
             databases,
             epoch: Mutex::new(epoch),
         });
-        crate::sweeper::start_sweeper(&inner);
-        crate::write::compact::start_watching(&inner);
-        crate::forget::start(&inner);
         Ok((Layer { inner }, Authority::new()))
     }
 
@@ -236,57 +238,9 @@ impl Layer {
         self.inner.databases.len()
     }
 
-    /// Takes what is held of databases that are gone out of memory. The layer does so itself from time to time; returns how
-    /// many there were.
-    ///
-    /// # Errors
-    /// [`Error::Storage`].
-    pub async fn forget_gone_databases(&self) -> Result<usize> {
-        crate::forget::forget_gone(&self.inner).await
-    }
-
     /// Names of databases in bytewise order.
     pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await
-    }
-
-    /// A database by its name, to read from. Nothing is read here: its operations answer [`Error::DatabaseNotFound`].
-    pub fn reader(&self, name: &str) -> Reader {
-        Reader::new(self.inner.clone(), name)
-    }
-
-    /// A database by its name, to write to on somebody's behalf. Nothing is read here, either.
-    pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
-        Database::new(self.inner.clone(), name, actor.into())
-    }
-
-    /// Removes large bodies that were begun longer ago than `broken_after` and that no document took. The layer does so
-    /// itself from time to time; returns how many there were.
-    pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
-        crate::document::staging::sweep(&self.inner, broken_after).await
-    }
-
-    /// Creations, deletions and changes of all databases, in the order of commits: each creation and deletion, and of
-    /// each database its newest change.
-    pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
-        DatabaseUpdates::new(self.inner.clone(), query)
-    }
-
-    /// The newest update of any database.
-    ///
-    /// # Errors
-    /// [`Error::Storage`], [`Error::Corrupt`].
-    pub async fn newest_database_update(&self) -> Result<crate::store::seq::Seq> {
-        updates::newest(&self.inner).await
-    }
-
-    /// Forgets creations and deletions older than `kept_for` that later ones of the same name supersede. The layer does
-    /// so itself from time to time; returns how many there were.
-    ///
-    /// # Errors
-    /// [`Error::Storage`], [`Error::Corrupt`].
-    pub async fn sweep_database_updates(&self, _: &ServerActor, kept_for: Duration) -> Result<u64> {
-        updates::sweep(&self.inner, kept_for).await
     }
 
     /// All that is counted; cheap enough to be asked for every second.
@@ -349,8 +303,23 @@ impl Inner {
             }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
-        crate::forget::make_room(self);
+        self.make_room();
         Ok(instance)
+    }
+
+    /// Makes room in a full cache: what goes is read again when it is asked for. What is being followed or used stays.
+    fn make_room(&self) {
+        let most = self.options.databases_cached_max;
+        if self.databases.len() <= most {
+            return;
+        }
+        let mut left = most / PART_THAT_GOES + 1;
+        self.databases.retain(|_, cached| {
+            let is_used = Arc::strong_count(&cached.instance) > 1 || Arc::strong_count(&cached.instance.hub) > 1;
+            let goes = left > 0 && !is_used;
+            left -= usize::from(goes);
+            !goes
+        });
     }
 
     /// What is cached of another epoch goes, also of databases that nobody asks for again.

@@ -1,14 +1,18 @@
-//! Where the leases of a database's jobs lie. What they mean: the crate `jobs`.
+//! Where leases lie: those of a database's jobs in it, those of work for all databases under the root. What they mean: the
+//! crate `jobs`.
+
+use std::sync::Arc;
 
 use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
 use prost::Message;
 
-use crate::database::{Database, Reader};
 use crate::error::{Error, Result};
+use crate::handle::{Database, Reader};
 use crate::layer::Inner;
 use crate::store::keys::KeyRange;
 use crate::store::once::Once;
 use crate::store::proto;
+use crate::store::root::epoch_for_write;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -41,6 +45,80 @@ impl Leases for Database {
     }
 }
 
+/// The leases of work that the processes of a root have in common. One that is released is gone: what is not being done
+/// has no key.
+pub(crate) struct RootLeases(pub Arc<Inner>);
+
+impl Leases for RootLeases {
+    async fn take(
+        &self,
+        id: &str,
+        owner: &Owner,
+        stale: Option<&Lease>,
+    ) -> std::result::Result<TakenLease, LeaseError> {
+        take(&self.0, Place::Root, id, owner, stale).await.map_err(not_asked)
+    }
+
+    async fn hold(
+        &self,
+        id: &str,
+        owner: &Owner,
+        state: &[u8],
+        release: bool,
+    ) -> std::result::Result<bool, LeaseError> {
+        hold(&self.0, Place::Root, id, owner, state, release).await.map_err(not_asked)
+    }
+}
+
+impl RootLeases {
+    /// A lease as it stands.
+    pub(crate) async fn look(&self, id: &str) -> Result<Option<Lease>> {
+        struct Look<'a>(&'a Inner, &'a str);
+        impl Operation for Look<'_> {
+            type Output = Option<Lease>;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<Lease>> {
+                let found = trx.get(&self.0.keys.lease(self.1), true).await?;
+                found.map(|bytes| decode(&bytes)).transpose()
+            }
+        }
+        transaction::read(&self.0.db, &self.0.metrics, &mut Look(&self.0, id)).await
+    }
+}
+
+/// What leases belong to.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// The database of this name.
+    Database(&'a str),
+    Root,
+}
+
+impl Place<'_> {
+    /// The key of a lease, in a transaction that writes it.
+    async fn key(self, trx: &Transaction, inner: &Inner, id: &str) -> Result<Vec<u8>> {
+        match self {
+            Place::Database(name) => Ok(inner.resolve_for_write(trx, name).await?.keys.lease(id)),
+            Place::Root => epoch_for_write(trx, &inner.keys).await.map(|_| inner.keys.lease(id)),
+        }
+    }
+}
+
+async fn take(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
+    let first_beat = u64::from_le_bytes(random);
+    let mut take = Take { inner, place, id, owner, stale, first_beat };
+    transaction::write(&inner.db, &inner.metrics, &mut take).await
+}
+
+async fn hold(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
+    if state.len() > LEASE_STATE_BYTES_MAX {
+        return Err(Error::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")));
+    }
+    let mut hold = Hold { inner, place, id, owner, state, release, released: false };
+    transaction::write(&inner.db, &inner.metrics, &mut hold).await
+}
+
 fn not_asked(error: Error) -> LeaseError {
     match error {
         Error::DatabaseNotFound => LeaseError::Gone,
@@ -52,11 +130,7 @@ impl Database {
     /// Takes a lease that nobody has, that is `owner`'s already, or that still is as it was in `stale`, seen so for
     /// longer than its owner may be silent.
     pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
-        let first_beat = u64::from_le_bytes(random);
-        let mut take = Take { inner: &self.inner, name: &self.name, id, owner, stale, first_beat };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut take).await
+        take(&self.inner, Place::Database(&self.name), id, owner, stale).await
     }
 
     /// Says that `owner` is still there, and what it has to tell (at most [`LEASE_STATE_BYTES_MAX`] bytes). False: the
@@ -65,11 +139,7 @@ impl Database {
     /// # Errors
     /// [`Error::InvalidSetting`] for a longer state.
     pub async fn hold_lease(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
-        if state.len() > LEASE_STATE_BYTES_MAX {
-            return Err(Error::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")));
-        }
-        let mut hold = Hold { inner: &self.inner, name: &self.name, id, owner, state, release, released: false };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut hold).await
+        hold(&self.inner, Place::Database(&self.name), id, owner, state, release).await
     }
 
     /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
@@ -88,7 +158,7 @@ impl Reader {
 
 struct Take<'a> {
     inner: &'a Inner,
-    name: &'a str,
+    place: Place<'a>,
     id: &'a str,
     owner: &'a Owner,
     stale: Option<&'a Lease>,
@@ -100,8 +170,7 @@ impl Operation for Take<'_> {
     type Output = TakenLease;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<TakenLease> {
-        let instance = self.inner.resolve_for_write(trx, self.name).await?;
-        let key = instance.keys.lease(self.id);
+        let key = self.place.key(trx, self.inner, self.id).await?;
         let found = trx.get(&key, false).await?;
         let found = match found {
             Some(bytes) => decode(&bytes)?,
@@ -120,7 +189,7 @@ impl Operation for Take<'_> {
 
 struct Hold<'a> {
     inner: &'a Inner,
-    name: &'a str,
+    place: Place<'a>,
     id: &'a str,
     owner: &'a Owner,
     state: &'a [u8],
@@ -133,14 +202,17 @@ impl Operation for Hold<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
-        let instance = self.inner.resolve_for_write(trx, self.name).await?;
-        let key = instance.keys.lease(self.id);
+        let key = self.place.key(trx, self.inner, self.id).await?;
         let found = trx.get(&key, false).await?;
         let found = found.map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
         if found.owner != self.owner {
             return Ok(attempt.maybe_committed && self.released);
         }
         self.released |= self.release;
+        if self.release && matches!(self.place, Place::Root) {
+            trx.clear(&key);
+            return Ok(true);
+        }
         let owner = if self.release { Vec::new() } else { self.owner.to_vec() };
         let record = proto::Lease { owner, beats: found.beats.wrapping_add(1), state: self.state.to_vec() };
         trx.set(&key, &record.encode_to_vec());
@@ -195,5 +267,29 @@ impl Operation for List<'_> {
         let range = KeyRange { begin, end };
         let rows = trx.get_range(&page_of(&range, PAGE_LEASES_MAX, false), 1, true).await?;
         rows.iter().map(|row| Ok((instance.keys.lease_id(row.key())?, decode(row.value())?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+
+    #[tokio::test]
+    async fn what_nobody_does_for_the_root_has_no_key() {
+        let (db, _directory) = database().await;
+        let leases = RootLeases(db.inner.clone());
+        let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
+        assert!(matches!(leases.take("a", &one, None).await.unwrap(), TakenLease::Ours(_)));
+        let TakenLease::Others(seen) = leases.take("a", &two, None).await.unwrap() else { panic!("two have it") };
+        assert!(leases.look("a").await.unwrap().is_some_and(|lease| lease.is_still(&seen)));
+        // Silent since: taken over. The owner of before notices, and releases nothing.
+        assert!(matches!(leases.take("a", &two, Some(&seen)).await.unwrap(), TakenLease::Ours(_)));
+        assert!(!leases.hold("a", &one, b"", true).await.unwrap());
+        assert!(leases.hold("a", &two, b"", true).await.unwrap());
+        assert_eq!(leases.look("a").await.unwrap(), None);
+        // Taken anew it is not the one that was seen before.
+        assert!(matches!(leases.take("a", &two, None).await.unwrap(), TakenLease::Ours(_)));
+        assert!(matches!(leases.take("a", &one, Some(&seen)).await.unwrap(), TakenLease::Others(_)));
     }
 }

@@ -11,15 +11,18 @@
 //! in a transaction of its own.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
+mod actor;
 mod background;
 mod builder;
 pub mod check;
+mod compactions;
 mod database;
 mod document;
 mod error;
 mod feed;
 mod fenced;
 mod forget;
+mod handle;
 mod index;
 mod instance;
 mod judge;
@@ -33,8 +36,11 @@ mod sweeper;
 mod unknown_results;
 mod write;
 
+pub use actor::{Actor, Authority, ServerActor, User};
+pub use background::Background;
 pub use builder::IndexBuilder;
-pub use database::{Database, DatabaseInfo, REVS_LIMIT_MAX, Reader, SECURITY_BYTES_MAX};
+pub use compactions::CompactionProgress;
+pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
@@ -50,7 +56,7 @@ pub use feed::updates::{
 };
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{Hash, RevId};
-pub use judge::actor::{Actor, Authority, ServerActor, User};
+pub use handle::{Database, Reader};
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
@@ -59,7 +65,7 @@ pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, check_local_id}
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
-pub use write::compact::{CompactionProgress, SUPERSEDED_PERCENT_MAX};
+pub use write::compact::SUPERSEDED_PERCENT_MAX;
 
 #[cfg(test)]
 #[path = "../../fdb-embedded/src/layers.rs"]
@@ -71,50 +77,42 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 19] = [
+    let table: [(&str, &[&str]); 22] = [
+        ("actor", &[]),
+        ("compactions", &[]),
         ("error", &[]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
         ("instance", &["error", "store"]),
-        ("layer", &["error", "metrics", "store", "instance"]),
+        ("layer", &["actor", "compactions", "error", "metrics", "store", "instance"]),
+        ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
-        ("document", &["error", "store", "instance", "layer"]),
+        ("document", &["error", "store", "instance", "layer", "handle"]),
         ("index", &["error", "store", "instance", "layer", "document"]),
-        ("read", &["error", "store", "instance", "layer", "document"]),
-        ("judge", &["error", "store", "instance", "document", "read"]),
-        ("feed", &["error", "metrics", "store", "instance", "layer", "document", "read"]),
-        ("background", &["layer"]),
-        ("write", &["background", "error", "store", "instance", "layer", "document", "index", "read", "judge"]),
-        ("sweeper", &["background", "error", "store", "layer", "document", "feed"]),
-        ("database", &["error", "store", "instance", "layer", "document", "read", "judge", "feed", "write"]),
-        ("lease", &["error", "store", "layer", "database"]),
-        ("builder", &["error", "store", "layer", "judge", "index", "write", "database", "lease"]),
-        ("check", &["error", "store", "instance", "layer", "document", "index", "read", "database"]),
-        ("renew", &["error", "metrics", "store", "instance", "layer", "feed"]),
+        ("read", &["error", "store", "instance", "layer", "handle", "document"]),
+        ("judge", &["actor", "error", "store", "instance", "handle", "document", "read"]),
+        ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),
+        (
+            "write",
+            &["compactions", "error", "store", "instance", "layer", "handle", "document", "index", "read", "judge"],
+        ),
+        ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
+        ("database", &["error", "store", "instance", "layer", "handle", "document", "read", "judge", "feed", "write"]),
+        ("lease", &["error", "store", "layer", "handle"]),
+        ("background", &["actor", "error", "store", "layer", "lease", "sweeper", "write"]),
+        ("builder", &["actor", "error", "store", "layer", "handle", "index", "write", "lease"]),
+        ("check", &["error", "store", "instance", "layer", "handle", "document", "index", "read"]),
+        ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed"]),
     ];
     let upwards = [
-        "document/attachments knows database",
-        "document/release knows read/get",
-        "feed/changes knows database",
         "instance knows document/fields",
         "instance knows feed/hub",
         "instance knows judge/ask",
         "instance knows layer",
-        "judge/ask knows database",
-        "layer knows database",
-        "layer knows document/staging",
         "layer knows feed/hub",
         "layer knows feed/updates",
         "layer knows feed/watches",
-        "layer knows forget",
-        "layer knows judge/actor",
         "layer knows judge/judgement",
-        "layer knows sweeper",
-        "layer knows write/compact",
-        "read/all_docs knows database",
-        "write/batch knows database",
-        "write/batch/all knows database",
-        "write/purge knows database",
     ];
     assert_eq!(layers.beyond(&table), upwards);
 }

@@ -1,37 +1,51 @@
-//! Removes, from time to time, what no operation needs: broken uploads, marks of operations, old events.
+//! Removes what no operation needs: broken uploads, marks of operations, old events.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::background;
-use crate::document::staging::{self, BROKEN_AFTER};
+use crate::actor::ServerActor;
+use crate::document::staging;
 use crate::error::Result;
 use crate::feed::updates;
-use crate::layer::Inner;
+use crate::layer::{Inner, Layer};
 use crate::store::once::now_ms;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
 
-/// Between two sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+/// For how long what a later event supersedes, and the mark of an operation, is kept: followers see each event until then,
+/// and no operation is tried for nearly as long.
+const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
 
-/// Sweeps from time to time for as long as the layer lives.
-pub(crate) fn start_sweeper(inner: &Arc<Inner>) {
-    background::start(inner, "sweeper", SWEEP_EVERY, |inner| async move {
-        if let Err(error) = staging::sweep(&inner, inner.options.uploads_broken_after).await {
-            tracing::warn!(%error, "broken uploads could not be swept");
-        }
-        if let Err(error) = sweep_marks(&inner, BROKEN_AFTER).await {
-            tracing::warn!(%error, "marks of operations could not be swept");
-        }
-        if let Err(error) = updates::sweep(&inner, BROKEN_AFTER).await {
-            tracing::warn!(%error, "creations and deletions of databases could not be swept");
-        }
-    });
+impl Layer {
+    /// Removes large bodies that were begun longer ago than `broken_after` and that no document took. [`crate::Background`]
+    /// does so from time to time; returns how many there were.
+    pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
+        staging::sweep(&self.inner, broken_after).await
+    }
+
+    /// Forgets creations and deletions older than `kept_for` that later ones of the same name supersede.
+    /// [`crate::Background`] does so from time to time; returns how many there were.
+    ///
+    /// # Errors
+    /// [`Storage`](crate::Error::Storage), [`Corrupt`](crate::Error::Corrupt).
+    pub async fn sweep_database_updates(&self, _: &ServerActor, kept_for: Duration) -> Result<u64> {
+        updates::sweep(&self.inner, kept_for).await
+    }
+}
+
+/// One sweep of everything; true if nothing went wrong. What does is logged.
+pub(crate) async fn sweep(layer: &Layer, actor: &ServerActor) -> bool {
+    let uploads = layer.sweep_broken_uploads(actor, layer.inner.options.uploads_broken_after).await;
+    let uploads = uploads.inspect_err(|error| tracing::warn!(%error, "broken uploads could not be swept"));
+    let marks = sweep_marks(&layer.inner, KEPT_FOR).await;
+    let marks = marks.inspect_err(|error| tracing::warn!(%error, "marks of operations could not be swept"));
+    let updates = layer.sweep_database_updates(actor, KEPT_FOR).await;
+    let updates =
+        updates.inspect_err(|error| tracing::warn!(%error, "creations and deletions of databases could not be swept"));
+    uploads.is_ok() && marks.is_ok() && updates.is_ok()
 }
 
 /// Removes marks that are older than any operation is tried for. Returns whether there were any.
-pub(crate) async fn sweep_marks(inner: &Arc<Inner>, kept_for: Duration) -> Result<bool> {
+pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<bool> {
     struct Sweep<'a>(&'a Inner, u64);
     impl Operation for Sweep<'_> {
         type Output = bool;

@@ -432,14 +432,14 @@ impl Operation for ReadChunks<'_> {
 
 /// An attachment's stored bytes, read chunk by chunk.
 pub struct AttachmentReader {
-    database: crate::database::Reader,
+    database: crate::handle::Reader,
     place: AttachmentPlace,
     next: u32,
     left: u64,
 }
 
 impl AttachmentReader {
-    pub(crate) fn new(database: crate::database::Reader, place: AttachmentPlace) -> AttachmentReader {
+    pub(crate) fn new(database: crate::handle::Reader, place: AttachmentPlace) -> AttachmentReader {
         let left = place.attachment.stored_length;
         AttachmentReader { database, place, next: 0, left }
     }

@@ -12,10 +12,10 @@ use foundationdb::options::MutationType;
 
 use crate::document::attachments::{decode_list, free, free_bytes};
 use crate::document::body::begin_read;
+use crate::document::tree::info;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::read::get::info;
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::once::random_id;
 use crate::store::room::Room;

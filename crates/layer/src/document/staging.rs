@@ -22,9 +22,6 @@ use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 /// Rows of one staging transaction take at most this much.
 const STAGE_BYTES_MAX: u64 = 500_000;
 
-/// A staged blob that no document took for this long is a broken upload, unless the layer is set up otherwise.
-pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
-
 /// Blobs that are renewed in one transaction.
 const RENEWED_AT_ONCE: usize = 200;
 
@@ -223,7 +220,10 @@ pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<
             match transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
                 Ok(removed) => swept += u64::from(removed),
                 Err(Error::DatabaseNotFound) => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(database = name, %error, "a broken upload could not be removed");
+                    break;
+                }
             }
         }
     }

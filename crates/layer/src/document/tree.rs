@@ -11,10 +11,15 @@ use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::store::keys::{DocumentKeys, take_int, take_rev};
 use crate::store::records::{
-    BodyPlace, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment,
+    BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment,
 };
 use crate::store::room::Room;
 use crate::store::transaction::{Quiet, Transaction};
+
+/// Reads the info of a document only.
+pub(crate) async fn info(trx: &Transaction, keys: &DocumentKeys, snapshot: bool) -> Result<Option<Info>> {
+    trx.get(&keys.info(), snapshot).await?.map(|bytes| Info::decode(&bytes)).transpose()
+}
 
 /// A leaf's record.
 #[derive(Debug, Clone, PartialEq, Eq)]

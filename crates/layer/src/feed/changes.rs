@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::database::Reader;
 use crate::error::Result;
 use crate::feed::hub::{Following, Taken};
 use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::{AnySource, Page, Seen, Source};
 use crate::feed::tail::{Part, TailRow};
+use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::seq::Seq;

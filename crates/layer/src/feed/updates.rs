@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 use crate::error::Result;
 use crate::feed::changes::Wait;
 use crate::feed::query::Since;
-use crate::layer::Inner;
+use crate::layer::{Inner, Layer};
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
 use crate::store::root::in_use;
@@ -96,8 +96,26 @@ pub struct DatabaseUpdates {
     received: Option<Arc<Batch>>,
 }
 
+impl Layer {
+    /// Creations, deletions and changes of all databases, in the order of commits: each creation and deletion, and of
+    /// each database its newest change.
+    pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
+        DatabaseUpdates::new(self.inner.clone(), query)
+    }
+
+    /// The newest update of any database.
+    ///
+    /// # Errors
+    /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
+    pub async fn newest_database_update(&self) -> Result<Seq> {
+        let inner = &self.inner;
+        let begin = transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
+        Ok(Seq::new(begin.incarnation, begin.newest))
+    }
+}
+
 impl DatabaseUpdates {
-    pub(crate) fn new(inner: Arc<Inner>, query: DatabaseUpdatesQuery) -> Self {
+    fn new(inner: Arc<Inner>, query: DatabaseUpdatesQuery) -> Self {
         let limit = query.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         DatabaseUpdates { inner, query, cursor: None, limit, following: None, received: None }
     }
@@ -192,12 +210,6 @@ impl DatabaseUpdates {
     pub fn last_seq(&self) -> Option<Seq> {
         self.cursor
     }
-}
-
-/// The newest update.
-pub(crate) async fn newest(inner: &Inner) -> Result<Seq> {
-    let begin = transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
-    Ok(Seq::new(begin.incarnation, begin.newest))
 }
 
 /// The stamp before one, in the order of bytes.

@@ -8,15 +8,15 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::RevId;
 use futures_util::future::BoxFuture;
 
+use crate::actor::{Actor, ServerActor, User};
 use crate::builder::IndexBuilder;
-use crate::database::Database;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::fenced::database;
+use crate::handle::Database;
 use crate::index::build::{Step, Stepped, unbuilt};
 use crate::index::prepare::Preparations;
-use crate::judge::actor::{Actor, ServerActor, User};
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::{CreateOptions, Layer, LayerOptions};
 use crate::renew::renew;

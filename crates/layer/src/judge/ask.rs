@@ -13,12 +13,12 @@ use futures_util::stream::{StreamExt, TryStreamExt};
 use prost::Message;
 use tokio::sync::Semaphore;
 
-use crate::database::{Database, Reader};
+use crate::actor::Actor;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, NotJudged, Refusal, Result};
+use crate::handle::{Database, Reader};
 use crate::instance::Instance;
-use crate::judge::actor::Actor;
 use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
@@ -259,8 +259,8 @@ async fn replaced(database: &Reader, edit: &Edit<'_>) -> Result<Replaced> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actor::User;
     use crate::document::verdict::Grant;
-    use crate::judge::actor::User;
 
     #[test]
     fn reasons_of_many_edits_are_short() {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use crate::actor::User;
 use crate::document::edit::{Document, Edit};
 use crate::document::verdict::Verdict;
 use crate::error::Refusal;
-use crate::judge::actor::User;
 
 /// What makes rules of design documents, and has the room that judging takes.
 pub trait Judge: Send + Sync {

@@ -1,5 +1,4 @@
 //! Who says whether a write is allowed, asked before its transaction.
 
-pub(crate) mod actor;
 pub(crate) mod ask;
 pub(crate) mod judgement;

@@ -5,9 +5,9 @@ use foundationdb::RangeOption;
 use foundationdb::options::StreamingMode;
 use prost::Message;
 
-use crate::database::Reader;
 use crate::document::edit::Document;
 use crate::error::{Error, Result};
+use crate::handle::Reader;
 use crate::instance::InstanceId;
 use crate::layer::Inner;
 use crate::read::get::{READ_AHEAD, READ_BYTES_MAX, ShowsDocument, begin_latest, show_documents};

@@ -430,11 +430,6 @@ impl Get<'_> {
     }
 }
 
-/// Reads the info of a document only.
-pub(crate) async fn info(trx: &Transaction, keys: &DocumentKeys, snapshot: bool) -> Result<Option<Info>> {
-    trx.get(&keys.info(), snapshot).await?.map(|bytes| Info::decode(&bytes)).transpose()
-}
-
 /// The database's newest sequence.
 pub(crate) async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<Seq> {
     match trx.get(&instance.keys.last_seq(), true).await? {

@@ -294,8 +294,10 @@ mod tests {
         let instance = crate::write::batch::instance_of(inner, "db").await.unwrap();
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         for (id, incarnation) in ids.into_iter().zip([0, 0, u64::MAX]) {
-            let info =
-                crate::read::get::info(&trx, &instance.keys.document(id), true).await.unwrap().expect("a document");
+            let info = crate::document::tree::info(&trx, &instance.keys.document(id), true)
+                .await
+                .unwrap()
+                .expect("a document");
             let key = instance.keys.by_seq(&Seq::new(instance.incarnation(), info.stamp));
             let entry = trx.get(&key, true).await.unwrap().expect("an entry");
             trx.clear(&key);

@@ -6,6 +6,7 @@
 mod document;
 mod tuple;
 mod updates;
+mod work;
 
 use crate::error::Result;
 use crate::store::seq::{STAMP_BYTES, Seq};
@@ -32,7 +33,7 @@ const INSTANCE: u64 = 0;
 const DBS: u64 = 1;
 const NEXT_NAMESPACE: u64 = 2;
 const DATA: u64 = 3;
-// 4 to 6: `updates`.
+// 4 to 6: `updates`; 16: `work`.
 const MARKS: u64 = 8;
 
 // Under {NS}.

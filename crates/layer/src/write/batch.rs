@@ -10,7 +10,6 @@ use flatbed_revtree::RevId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::SemaphorePermit;
 
-use crate::database::Database;
 use crate::document::attachments;
 use crate::document::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
 use crate::document::edit::{Edit, Updated, check_document_id};
@@ -18,6 +17,7 @@ use crate::document::staging;
 use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
+use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;

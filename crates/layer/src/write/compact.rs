@@ -3,24 +3,22 @@
 //! Leaves always stay, losing ones too. A database is compacted when somebody asks, and by itself when its superseded
 //! bodies take more than a share of it.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use flatbed_revtree::{RevId, Tree};
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
-use crate::background;
+use crate::compactions::Running;
 use crate::document::attachments;
 use crate::document::body::begin_read;
 use crate::document::release;
-use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision};
+use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info};
 use crate::error::{Error, Result};
+use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::{Inner, NameRange};
-use crate::read::get::info;
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto;
 use crate::store::records::revision;
@@ -45,92 +43,20 @@ const RECORDS_BYTES_MAX: u64 = 1_000_000;
 /// A compaction of which so many documents have failed ends: it is not they that are at fault.
 const FAILURES_MAX: u32 = 100;
 
-/// Between two looks at how much is superseded.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
-
 /// Superseded bodies take at most this part of all bodies, in percent, before a compaction begins by itself.
 pub const SUPERSEDED_PERCENT_MAX: u64 = 50;
 
 /// Below this nothing is compacted by itself, in bytes.
 const SUPERSEDED_BYTES_MIN: u64 = 16_000_000;
 
-/// A compaction under way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CompactionProgress {
-    /// The database.
-    pub database: String,
-    /// Changes looked at.
-    pub changes_done: u64,
-    /// About how many there are.
-    pub total_changes: u64,
-    /// When it began, in seconds of Unix time.
-    pub started_at_seconds: u64,
-    /// When it last got on.
-    pub updated_at_seconds: u64,
-}
-
-#[derive(Debug)]
-struct Running {
-    database: String,
-    done: AtomicU64,
-    total: u64,
-    started: u64,
-    updated: AtomicU64,
-}
-
-/// The compactions of this process, by namespace.
-#[derive(Debug, Default)]
-pub(crate) struct Compactions(Mutex<HashMap<u64, Arc<Running>>>);
-
-impl Compactions {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Running>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn progress(&self, namespace: u64) -> Option<CompactionProgress> {
-        self.lock().get(&namespace).map(|running| running.progress())
-    }
-
-    pub(crate) fn all(&self) -> Vec<CompactionProgress> {
-        self.lock().values().map(|running| running.progress()).collect()
-    }
-}
-
-impl Running {
-    fn progress(&self) -> CompactionProgress {
-        CompactionProgress {
-            database: self.database.clone(),
-            changes_done: self.done.load(Ordering::Relaxed),
-            total_changes: self.total,
-            started_at_seconds: self.started,
-            updated_at_seconds: self.updated.load(Ordering::Relaxed),
-        }
-    }
-}
-
-fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 /// Begins a compaction, unless one is under way.
 pub(crate) fn start(inner: &Arc<Inner>, instance: Arc<Instance>) {
+    // Here and not in its task: whoever asked for it can see that it has not ended.
+    let Some(running) = inner.compactions.begin(instance.record.namespace, &instance.name) else { return };
     let inner = Arc::clone(inner);
-    let namespace = instance.record.namespace;
     let operation = waits::Operation::current();
     tokio::spawn(waits::carry(operation, async move {
-        let total = total(&inner, &instance).await.unwrap_or(0);
-        let now = now_seconds();
-        let running = Arc::new(Running {
-            database: instance.name.clone(),
-            done: AtomicU64::new(0),
-            total,
-            started: now,
-            updated: AtomicU64::new(now),
-        });
-        match inner.compactions.lock().entry(namespace) {
-            std::collections::hash_map::Entry::Occupied(_) => return,
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(Arc::clone(&running)),
-        };
+        running.expect(total(&inner, &instance).await.unwrap_or(0));
         inner.metrics.compactions.add(1);
         let _running = inner.metrics.compactions_running.hold();
         tracing::info!(database = instance.name, "compaction begins");
@@ -139,7 +65,6 @@ pub(crate) fn start(inner: &Arc<Inner>, instance: Arc<Instance>) {
             Err(Error::DatabaseNotFound) => {}
             Err(error) => tracing::warn!(database = instance.name, %error, "a compaction broke off"),
         }
-        inner.compactions.lock().remove(&namespace);
     }));
 }
 
@@ -198,9 +123,9 @@ async fn run(inner: &Inner, instance: &Instance, running: &Running) -> Result<u6
             };
             alone = alone.saturating_sub(documents);
             ids = ids.get(documents..).unwrap_or_default();
-            running.updated.store(now_seconds(), Ordering::Relaxed);
+            running.get_on(0);
         }
-        running.done.fetch_add(looked_at, Ordering::Relaxed);
+        running.get_on(looked_at);
         rest = next;
     }
     Ok(freed + release::drain(inner, instance, None).await?)
@@ -389,33 +314,26 @@ impl Compact<'_> {
     }
 }
 
-/// Looks from time to time which databases should be compacted, for as long as the layer lives.
-pub(crate) fn start_watching(inner: &Arc<Inner>) {
-    background::start(inner, "compactor", LOOK_EVERY, |inner| async move {
-        if let Err(error) = look(&inner).await {
-            tracing::warn!(%error, "it could not be found out what to compact");
-        }
-    });
-}
-
 /// Begins the compactions that are due.
 pub(crate) async fn look(inner: &Arc<Inner>) -> Result<()> {
     let layer = crate::layer::Layer { inner: Arc::clone(inner) };
     for name in layer.all_databases(&NameRange::default()).await? {
-        let info = match layer.reader(&name).info().await {
-            Ok(info) => info,
-            Err(Error::DatabaseNotFound) => continue,
-            Err(error) => return Err(error),
-        };
-        let is_much = info.superseded_size_bytes >= SUPERSEDED_BYTES_MIN;
-        if is_much && info.superseded_size_bytes * 100 > info.active_size_bytes * SUPERSEDED_PERCENT_MAX {
-            match layer.reader(&name).begin_compaction().await {
-                Ok(()) | Err(Error::DatabaseNotFound) => {}
-                Err(error) => return Err(error),
-            }
+        match look_at(&layer.reader(&name)).await {
+            Ok(()) | Err(Error::DatabaseNotFound) => {}
+            // It must not keep those behind it from being looked at.
+            Err(error) => tracing::warn!(database = name, %error, "it could not be found out whether to compact"),
         }
     }
     Ok(())
+}
+
+async fn look_at(database: &Reader) -> Result<()> {
+    let info = database.info().await?;
+    let is_much = info.superseded_size_bytes >= SUPERSEDED_BYTES_MIN;
+    match is_much && info.superseded_size_bytes * 100 > info.active_size_bytes * SUPERSEDED_PERCENT_MAX {
+        true => database.begin_compaction().await,
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -19,14 +19,13 @@ use crate::document::attachments;
 use crate::document::body::{BODY_BYTES_MAX, Prepared, Rows, begin_read};
 use crate::document::edit::Edit;
 use crate::document::release;
-use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, revision_bytes};
+use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::maintainers::{Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::read::get::info;
 use crate::store::keys::{Counter, DocumentKeys, KeyRange};
 use crate::store::once::Once;
 use crate::store::proto;
@@ -340,10 +339,7 @@ impl Purge<'_> {
     /// Which records of purges are beyond the limit once another comes. To be asked before anything is written whose place
     /// only the commit decides.
     async fn beyond_limit(&self, trx: &Transaction, instance: &Instance) -> Result<Option<KeyRange>> {
-        let limit = match instance.record.purged_infos_limit {
-            0 => crate::database::PURGED_INFOS_LIMIT,
-            limit => limit,
-        };
+        let limit = instance.purged_infos_limit();
         if limit > PURGES_COUNTED_MAX {
             return Ok(None);
         }

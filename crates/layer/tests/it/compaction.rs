@@ -27,8 +27,6 @@ fn fill(size: usize) -> String {
 async fn compact(db: &Database) {
     db.compact().await.unwrap();
     soon(async {
-        // It begins in a task of its own.
-        tokio::time::sleep(Duration::from_millis(50)).await;
         while db.info().await.unwrap().is_compacting {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

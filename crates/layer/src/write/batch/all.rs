@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use flatbed_revtree::RevId;
 
-use crate::database::Database;
 use crate::document::edit::{Edit, Updated, check_document_id, invalid};
 use crate::document::staging;
 use crate::error::{Error, Result};
+use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;

@@ -1,0 +1,98 @@
+//! The compactions that a process is at, and how far they are.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A compaction under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompactionProgress {
+    /// The database.
+    pub database: String,
+    /// Changes looked at.
+    pub changes_done: u64,
+    /// About how many there are.
+    pub total_changes: u64,
+    /// When it began, in seconds of Unix time.
+    pub started_at_seconds: u64,
+    /// When it last got on.
+    pub updated_at_seconds: u64,
+}
+
+/// The compactions of this process, by namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Compactions(Arc<Mutex<HashMap<u64, Arc<Progress>>>>);
+
+#[derive(Debug)]
+struct Progress {
+    database: String,
+    done: AtomicU64,
+    total: AtomicU64,
+    started: u64,
+    updated: AtomicU64,
+}
+
+/// One of them; it has ended when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    namespace: u64,
+    progress: Arc<Progress>,
+    all: Arc<Mutex<HashMap<u64, Arc<Progress>>>>,
+}
+
+impl Compactions {
+    /// Notes that one begins. `None`: this process is at one of the namespace already.
+    pub(crate) fn begin(&self, namespace: u64, database: &str) -> Option<Running> {
+        let mut all = lock(&self.0);
+        let Entry::Vacant(place) = all.entry(namespace) else { return None };
+        let (now, database) = (now_seconds(), database.to_owned());
+        let (done, total, updated) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(now));
+        let progress = Arc::new(Progress { database, done, total, started: now, updated });
+        place.insert(progress.clone());
+        Some(Running { namespace, progress, all: self.0.clone() })
+    }
+
+    pub(crate) fn is_running(&self, namespace: u64) -> bool {
+        lock(&self.0).contains_key(&namespace)
+    }
+
+    pub(crate) fn all(&self) -> Vec<CompactionProgress> {
+        let of = |progress: &Arc<Progress>| CompactionProgress {
+            database: progress.database.clone(),
+            changes_done: progress.done.load(Ordering::Relaxed),
+            total_changes: progress.total.load(Ordering::Relaxed),
+            started_at_seconds: progress.started,
+            updated_at_seconds: progress.updated.load(Ordering::Relaxed),
+        };
+        lock(&self.0).values().map(of).collect()
+    }
+}
+
+impl Running {
+    /// It will look at about so many changes.
+    pub(crate) fn expect(&self, changes: u64) {
+        self.progress.total.store(changes, Ordering::Relaxed);
+    }
+
+    /// It got on by so many changes.
+    pub(crate) fn get_on(&self, changes: u64) {
+        self.progress.done.fetch_add(changes, Ordering::Relaxed);
+        self.progress.updated.store(now_seconds(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        lock(&self.all).remove(&self.namespace);
+    }
+}
+
+fn lock(all: &Mutex<HashMap<u64, Arc<Progress>>>) -> MutexGuard<'_, HashMap<u64, Arc<Progress>>> {
+    all.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
