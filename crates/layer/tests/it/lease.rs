@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// In milliseconds of the test's time.
 const SILENCE_MAX: u64 = 1_000;
 
+/// Steps of the others while one waits for the storage: now and then an answer comes too late.
+const STEPS_MAX: u64 = 12;
+
 fn ours(taken: TakenLease) -> Lease {
     match taken {
         TakenLease::Ours(lease) => lease,
@@ -74,11 +77,14 @@ async fn taken_held_released_and_dropped() {
     assert!(all.len() == 452 && all.is_sorted());
 }
 
-/// The test's time.
+/// The test's time. While somebody waits for the storage it goes on by a number of steps only, however long that takes on
+/// this machine.
 #[derive(Clone)]
 struct Clock {
     milliseconds: Arc<AtomicU64>,
     base: Instant,
+    /// How many wait for the storage, and how many steps are left to those that are silent meanwhile.
+    waiting: Arc<Mutex<(u32, u64)>>,
 }
 
 impl Clock {
@@ -88,6 +94,31 @@ impl Clock {
 
     fn advance(&self, milliseconds: u64) {
         self.milliseconds.fetch_add(milliseconds, Ordering::SeqCst);
+    }
+
+    /// Waits for the storage, in which others make at most so many steps.
+    async fn wait<T>(&self, steps: u64, storage: impl Future<Output = T>) -> T {
+        {
+            let mut waiting = self.waiting.lock().unwrap();
+            *waiting = (waiting.0 + 1, waiting.1 + steps);
+        }
+        let answer = storage.await;
+        let mut waiting = self.waiting.lock().unwrap();
+        waiting.0 -= 1;
+        if waiting.0 == 0 {
+            waiting.1 = 0;
+        }
+        answer
+    }
+
+    /// A step of somebody who is silent.
+    fn step(&self) {
+        let mut waiting = self.waiting.lock().unwrap();
+        if waiting.0 > 0 && waiting.1 == 0 {
+            return;
+        }
+        waiting.1 = waiting.1.saturating_sub(1);
+        self.advance(20);
     }
 }
 
@@ -116,7 +147,7 @@ async fn contend(db: Database, owner: Owner, clock: Clock, holds: Holds, turns: 
         tokio::task::yield_now().await;
         let begun = clock.now();
         let stale = seen.as_ref().and_then(|seen| seen.stale(begun, silence_max)).cloned();
-        match db.take_lease("job", &owner, stale.as_ref()).await {
+        match clock.wait(random.below(STEPS_MAX), db.take_lease("job", &owner, stale.as_ref())).await {
             Err(_) => continue,
             Ok(TakenLease::Others(lease)) => {
                 let now = clock.now();
@@ -137,7 +168,7 @@ async fn contend(db: Database, owner: Owner, clock: Clock, holds: Holds, turns: 
             if begun >= until {
                 break;
             }
-            match db.hold_lease("job", &owner, b"state", false).await {
+            match clock.wait(random.below(STEPS_MAX), db.hold_lease("job", &owner, b"state", false)).await {
                 // Heard too late: the owner has stopped by then.
                 Ok(true) if clock.now() < until => until = valid_until(begun, silence_max),
                 Ok(true) | Err(_) => {}
@@ -149,7 +180,7 @@ async fn contend(db: Database, owner: Owner, clock: Clock, holds: Holds, turns: 
         }
         if random.below(3) == 0 && clock.now() < until {
             let at = clock.now();
-            let _ = db.hold_lease("job", &owner, b"state", true).await;
+            let _ = clock.wait(random.below(STEPS_MAX), db.hold_lease("job", &owner, b"state", true)).await;
             until = at;
         }
         if from < until {
@@ -158,7 +189,7 @@ async fn contend(db: Database, owner: Owner, clock: Clock, holds: Holds, turns: 
         // A long silence, in which another may take it over.
         let silent_until = clock.now() + Duration::from_millis(random.below(4 * SILENCE_MAX));
         while clock.now() < silent_until {
-            clock.advance(20);
+            clock.step();
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -174,7 +205,7 @@ async fn never_two_holders_at_once_under_faults() {
     let Some(store) = Store::with_faults(0.1, seed) else { return };
     let layer = store.layer().await;
     create(&layer, "db", None).await;
-    let clock = Clock { milliseconds: Arc::default(), base: Instant::now() };
+    let clock = Clock { milliseconds: Arc::default(), base: Instant::now(), waiting: Arc::default() };
     let holds = Holds::default();
     let mut contenders = Vec::new();
     for number in 1..=4 {
