@@ -3,7 +3,7 @@
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::Error as FunctionError;
-use flatbed_layer::{Error as LayerError, NotJudged, Refusal, RevId};
+use flatbed_layer::{Error as LayerError, Invalid, NotJudged, Refusal, RevId};
 use flatbed_service::{Denied, SelectorError};
 use hyper::StatusCode;
 
@@ -129,37 +129,10 @@ impl From<LayerError> for Failure {
     fn from(error: LayerError) -> Self {
         let reason = error.to_string();
         match error {
-            LayerError::DatabaseNotFound | LayerError::DocumentNotFound(_) | LayerError::AttachmentNotFound => {
-                Failure::not_found(reason)
-            }
-            LayerError::MissingStub { .. } => Failure::new(StatusCode::PRECONDITION_FAILED, "missing_stub", reason),
-            LayerError::AttachmentTooLarge { bytes_max } => {
-                let reason = format!("attachments are larger than {bytes_max} bytes");
-                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
-            }
             LayerError::Refused(refusal) => refusal.into(),
-            // A replicator takes it as the refusal of this one document, and goes on.
-            LayerError::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
-            // Replicators send half of it then.
-            LayerError::TooManyEdits | LayerError::TooMuchAtOnce { .. } => {
-                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
-            }
+            LayerError::DatabaseNotFound => Failure::not_found(reason),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
-            LayerError::IllegalDatabaseName(_) => {
-                Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason)
-            }
-            LayerError::Conflict => Failure::new(StatusCode::CONFLICT, "conflict", reason),
-            LayerError::InvalidDocument { error, .. } => Failure::new(StatusCode::BAD_REQUEST, error, reason),
-            LayerError::InvalidSetting(_)
-            | LayerError::InvalidRevision
-            | LayerError::InvalidSequence
-            | LayerError::InvalidAttachment => Failure::bad_request(reason),
-            LayerError::DocumentTooLarge { .. } => {
-                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "document_too_large", reason)
-            }
-            LayerError::ShuttingDown | LayerError::UploadSwept => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
-            }
+            LayerError::ShuttingDown => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
             // No retry makes it smaller.
             LayerError::Storage(code) if code.code() == TRANSACTION_TOO_LARGE => {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
@@ -190,6 +163,36 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let reason = refusal.to_string();
         match refusal {
+            Refusal::DocumentNotFound(_) | Refusal::AttachmentNotFound => Failure::not_found(reason),
+            Refusal::Conflict => Failure::new(StatusCode::CONFLICT, "conflict", reason),
+            Refusal::InvalidDocument { what, .. } => {
+                let error = match what {
+                    Invalid::Id => "illegal_docid",
+                    Invalid::Member => "doc_validation",
+                    Invalid::Document => "bad_request",
+                };
+                Failure::new(StatusCode::BAD_REQUEST, error, reason)
+            }
+            Refusal::InvalidSetting(_)
+            | Refusal::InvalidRevision
+            | Refusal::InvalidSequence
+            | Refusal::InvalidAttachment => Failure::bad_request(reason),
+            Refusal::IllegalDatabaseName(_) => Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason),
+            Refusal::MissingStub { .. } => Failure::new(StatusCode::PRECONDITION_FAILED, "missing_stub", reason),
+            Refusal::DocumentTooLarge { .. } => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "document_too_large", reason)
+            }
+            Refusal::AttachmentTooLarge { bytes_max } => {
+                let reason = format!("attachments are larger than {bytes_max} bytes");
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
+            }
+            Refusal::UploadSwept => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
+            // A replicator takes it as the refusal of this one document, and goes on.
+            Refusal::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            // Replicators send half of it then.
+            Refusal::TooManyEdits | Refusal::TooMuchAtOnce { .. } => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+            }
             Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             Refusal::Unauthorized(_) => Failure::unauthorized(&reason),
             Refusal::NotJudged { because, .. } => {
@@ -203,6 +206,11 @@ impl From<Refusal> for Failure {
                     NotJudged::Internal => (internal, "internal_server_error"),
                 };
                 Failure::new(status, error, reason)
+            }
+            // Asked for by this program alone, which answers it by reading the document another way.
+            other => {
+                tracing::error!(error = %other, "internal error");
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
             }
         }
     }

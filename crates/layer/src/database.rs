@@ -6,9 +6,9 @@ use std::time::Duration;
 use flatbed_revtree::RevId;
 
 use crate::document::attachments::{AttachmentReader, OpenAttachment};
-use crate::document::edit::{Document, Edit, GetOptions, Updated};
+use crate::document::edit::{Document, Edit, GetOptions, Outcome, Updated};
 use crate::document::upload::{Upload, Uploaded};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
 use crate::handle::{Database, Reader};
@@ -17,7 +17,7 @@ use crate::layer::{ChangeRecord, Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, D
 
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
-use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, check_local_id};
+use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
 use crate::store::keys::Counter;
 use crate::store::once::{Once, now_ms};
@@ -89,7 +89,7 @@ impl Reader {
     /// Reads one document.
     ///
     /// # Errors
-    /// [`Error::DocumentNotFound`].
+    /// [`Refusal::DocumentNotFound`].
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
         self.read(&mut GetOne { inner: &self.inner, name: &self.name, id, options }).await
     }
@@ -161,7 +161,7 @@ impl Reader {
     /// Finds an attachment of a revision (`None`: the winner), to read its data.
     ///
     /// # Errors
-    /// [`Error::DocumentNotFound`], [`Error::AttachmentNotFound`].
+    /// [`Refusal::DocumentNotFound`], [`Refusal::AttachmentNotFound`].
     pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
         let mut open = OpenAttachment { inner: &self.inner, name: &self.name, id, rev, attachment };
         Ok(AttachmentReader::new(self.clone(), self.read(&mut open).await?))
@@ -193,7 +193,7 @@ impl Reader {
     /// Reads a local document; `None`: there is none. `id` is without `_local/`.
     ///
     /// # Errors
-    /// [`Error::InvalidDocument`] for an id that none can have, as with all that follow.
+    /// [`Refusal::InvalidDocument`] for an id that none can have, as with all that follow.
     pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
         check_local_id(id)?;
         self.read(&mut GetLocal { inner: &self.inner, name: &self.name, id }).await
@@ -217,16 +217,16 @@ impl Database {
     /// Creates it.
     ///
     /// # Errors
-    /// [`Error::IllegalDatabaseName`], [`Error::InvalidSetting`], [`Error::DatabaseExists`].
+    /// [`Refusal::IllegalDatabaseName`], [`Refusal::InvalidSetting`], [`Error::DatabaseExists`].
     pub async fn create(&self, options: &CreateOptions) -> Result<()> {
         check_name(&self.name)?;
         let run_bytes = options.run_bytes.unwrap_or(self.inner.options.default_run_bytes);
         if run_bytes > RUN_BYTES_MAX {
-            return Err(Error::InvalidSetting(format!("run_bytes is at most {RUN_BYTES_MAX}")));
+            return Err(Refusal::InvalidSetting(format!("run_bytes is at most {RUN_BYTES_MAX}")).into());
         }
         let field_ids_max = options.field_ids_max.unwrap_or(DEFAULT_FIELD_IDS_MAX);
         if field_ids_max > 1_000_000 {
-            return Err(Error::InvalidSetting("field_ids_max is at most 1000000".into()));
+            return Err(Refusal::InvalidSetting("field_ids_max is at most 1000000".into()).into());
         }
         let created_at_ms = now_ms();
         let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner.keys)?);
@@ -250,26 +250,25 @@ impl Database {
     /// Writes one document.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when the parent is not the current leaf, [`Error::InvalidDocument`],
-    /// [`Error::DocumentTooLarge`].
+    /// [`Refusal::Conflict`] when the parent is not the current leaf, [`Refusal::InvalidDocument`],
+    /// [`Refusal::DocumentTooLarge`].
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
-        let mut results = self.bulk_update(std::slice::from_ref(edit)).await?;
-        results.pop().unwrap_or_else(|| Err(Error::Corrupt("an edit has no result".into())))
+        crate::write::batch::write_document(self, edit).await
     }
 
-    /// Writes documents, each with its own result, in order. Edits of one document are made one after the other; those
+    /// Writes documents, each with its own outcome, in order. Edits of one document are made one after the other; those
     /// of different ones have no order among them, and one that fails stops no other.
     ///
     /// # Errors
-    /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
-    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+    /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
+    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         crate::write::batch::write_documents(self, edits).await
     }
 
     /// Writes distinct documents, all of them in one transaction or none; their revisions, in order.
     ///
     /// # Errors
-    /// [`Error::NoneWritten`] names each document whose edit is refused, [`Error::TooMuchAtOnce`]. After
+    /// [`Error::NoneWritten`] names each document whose edit is refused, [`Refusal::TooMuchAtOnce`]. After
     /// [`Error::Storage`] it is unknown whether all are written.
     pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
         crate::write::batch::write_all(self, edits).await
@@ -279,10 +278,10 @@ impl Database {
     /// edited.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`].
+    /// [`Refusal::InvalidSetting`].
     pub async fn set_revs_limit(&self, revs_limit: u64) -> Result<()> {
         if !(1..=REVS_LIMIT_MAX).contains(&revs_limit) {
-            return Err(Error::InvalidSetting(format!("_revs_limit is 1 to {REVS_LIMIT_MAX}")));
+            return Err(Refusal::InvalidSetting(format!("_revs_limit is 1 to {REVS_LIMIT_MAX}")).into());
         }
         self.change_record(|record| record.revs_limit = revs_limit).await
     }
@@ -325,10 +324,10 @@ impl Database {
     /// Sets how many purges are remembered, at least one.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`].
+    /// [`Refusal::InvalidSetting`].
     pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
         if limit == 0 {
-            return Err(Error::InvalidSetting("`purged_infos_limit` must be a positive integer.".into()));
+            return Err(Refusal::InvalidSetting("`purged_infos_limit` must be a positive integer.".into()).into());
         }
         self.change_record(|record| record.purged_infos_limit = limit).await
     }
@@ -337,10 +336,10 @@ impl Database {
     /// design documents were asked about under the one before.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`].
+    /// [`Refusal::InvalidSetting`].
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
         if security.len() > SECURITY_BYTES_MAX {
-            return Err(Error::InvalidSetting(format!("_security is at most {SECURITY_BYTES_MAX} bytes")));
+            return Err(Refusal::InvalidSetting(format!("_security is at most {SECURITY_BYTES_MAX} bytes")).into());
         }
         self.change_record(|record| record.set_security(security)).await
     }
@@ -359,7 +358,7 @@ impl Database {
     /// Writes a local document, whatever was there.
     ///
     /// # Errors
-    /// [`Error::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
+    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         self.edit_local(LocalEdit::Put(document.clone())).await.map(|_| ())
     }
@@ -370,16 +369,15 @@ impl Database {
     }
 
     async fn edit_local(&self, edit: LocalEdit) -> Result<bool> {
-        let mut results = self.edit_locals(&[edit]).await?;
-        results.pop().unwrap_or_else(|| Err(Error::Corrupt("an edit has no result".into())))
+        crate::read::local::edit_local(&self.inner, &self.name, edit).await
     }
 
-    /// Writes and removes local documents one after the other, many in a transaction. Whether there was one, of what is
-    /// removed; true for what is written.
+    /// Writes and removes local documents one after the other, many in a transaction; each with its own outcome, in
+    /// order. What is to be removed and is not there is [`Refusal::DocumentNotFound`].
     ///
     /// # Errors
-    /// Of the whole: the database is gone, or the storage gave up. Results of documents are then unknown.
-    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<Result<bool>>> {
+    /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
+    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
         crate::read::local::edit_locals(&self.inner, &self.name, edits).await
     }
 }

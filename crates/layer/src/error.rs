@@ -11,56 +11,23 @@ pub enum NotFound {
     Deleted,
 }
 
-/// Everything that an operation of the layer can answer instead of its result.
+/// Why an operation of the layer gave no result: what it was to work on is not there, the storage did not do it, or, as
+/// [`Error::Refused`], what the client asked for cannot be had.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// What the client asked for is refused; the storage is well.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Of edits that are made all or not at all some are refused: their documents, and why. None is made.
+    #[error("none of the documents was written: {} of them refused", .0.len())]
+    NoneWritten(Vec<(String, Refusal)>),
     /// No database of that name.
     #[error("Database does not exist.")]
     DatabaseNotFound,
     /// A database of that name is there already.
     #[error("The database could not be created, the file already exists.")]
     DatabaseExists,
-    /// The name breaks CouchDB's rule for names of databases.
-    #[error(
-        "Name: '{0}'. Only lowercase characters (a-z), digits (0-9), and any of the characters _, $, (, ), +, -, and / \
-         are allowed. Must begin with a letter."
-    )]
-    IllegalDatabaseName(String),
-    /// A setting given when the database was created is out of its bounds.
-    #[error("{0}")]
-    InvalidSetting(String),
-    /// The edit's parent is not the current leaf.
-    #[error("Document update conflict.")]
-    Conflict,
-    /// No such document or revision.
-    #[error("{}", match .0 { NotFound::Missing => "missing", NotFound::Deleted => "deleted" })]
-    DocumentNotFound(NotFound),
-    /// The document breaks a rule of CouchDB's; `error` is CouchDB's word for it.
-    #[error("{reason}")]
-    InvalidDocument {
-        /// `bad_request`, `doc_validation` or `illegal_docid`.
-        error: &'static str,
-        /// What is wrong, for the client.
-        reason: String,
-    },
-    /// The document is not small, where only a small one was asked for.
-    #[error("the document is large")]
-    LargeDocument,
-    /// Not a revision id.
-    #[error("Invalid rev format")]
-    InvalidRevision,
-    /// Not a sequence of this service.
-    #[error("Malformed sequence supplied in 'since' parameter.")]
-    InvalidSequence,
-    /// The body is larger than a document may be.
-    #[error("{document_id}")]
-    DocumentTooLarge {
-        /// The document's id: CouchDB gives it as the reason.
-        document_id: String,
-        /// The bound that it passes.
-        bytes_max: u64,
-    },
     /// What lies in FoundationDB was written by a newer Flatbed.
     #[error("{what} has format {found}, this flatbed knows up to {known}: use a newer flatbed")]
     FormatTooNew {
@@ -118,9 +85,59 @@ pub enum Error {
     /// The server is stopping.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// The body's upload took so long that it counted as broken, and was removed.
-    #[error("the upload was removed before it was committed: try again")]
-    UploadSwept,
+    /// The system has no randomness to give.
+    #[error("no randomness from the system")]
+    NoRandomness,
+}
+
+/// What a client did that cannot be, or what its edit or its question met: nothing is wrong with the storage, and
+/// nothing that it refuses was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The edit's parent is not the current leaf.
+    #[error("Document update conflict.")]
+    Conflict,
+    /// No such document or revision.
+    #[error("{}", match .0 { NotFound::Missing => "missing", NotFound::Deleted => "deleted" })]
+    DocumentNotFound(NotFound),
+    /// The revision has no attachment of that name.
+    #[error("Document is missing attachment")]
+    AttachmentNotFound,
+    /// The document breaks a rule for documents.
+    #[error("{reason}")]
+    InvalidDocument {
+        /// What of it breaks the rule.
+        what: Invalid,
+        /// What is wrong, for the client.
+        reason: String,
+    },
+    /// Not a revision id.
+    #[error("Invalid rev format")]
+    InvalidRevision,
+    /// Not a sequence of this service.
+    #[error("Malformed sequence supplied in 'since' parameter.")]
+    InvalidSequence,
+    /// The name breaks CouchDB's rule for names of databases.
+    #[error(
+        "Name: '{0}'. Only lowercase characters (a-z), digits (0-9), and any of the characters _, $, (, ), +, -, and / \
+         are allowed. Must begin with a letter."
+    )]
+    IllegalDatabaseName(String),
+    /// A setting is out of its bounds.
+    #[error("{0}")]
+    InvalidSetting(String),
+    /// The document is not small, where only a small one was asked for.
+    #[error("the document is large")]
+    LargeDocument,
+    /// The body is larger than a document may be.
+    #[error("{document_id}")]
+    DocumentTooLarge {
+        /// The document's id: CouchDB gives it as the reason.
+        document_id: String,
+        /// The bound that it passes.
+        bytes_max: u64,
+    },
     /// An attachment is larger than one may be, or there are too many of them.
     #[error("attachment")]
     AttachmentTooLarge {
@@ -138,22 +155,19 @@ pub enum Error {
         /// The attachment's name.
         name: String,
     },
-    /// The revision has no attachment of that name.
-    #[error("Document is missing attachment")]
-    AttachmentNotFound,
+    /// The body's upload took so long that it counted as broken, and was removed.
+    #[error("the upload was removed before it was committed: try again")]
+    UploadSwept,
     /// The document has as many conflicting leaves as it may have, or as one transaction can change.
     #[error("The document has too many conflicting revisions: at most {leaves_max}, resolve some.")]
     TooManyLeaves {
         /// How many there may be.
         leaves_max: usize,
     },
-    /// The edits of one request go through more leaves than they may. Some of them may have been made; the same edits are
-    /// taken in several requests.
+    /// The edits of one operation go through more leaves than they may. Some of them may have been made; the same edits
+    /// are taken in several operations.
     #[error("The request edits documents with many conflicting revisions too often: send it in parts")]
     TooManyEdits,
-    /// Of edits that are made all or not at all some are refused: their documents, and why. None is made.
-    #[error("none of the documents was written: {} of them refused", .0.len())]
-    NoneWritten(Vec<(String, Error)>),
     /// The edits, to be made all or not at all, are more than one transaction takes. None is made.
     #[error("too much to write at once: at most {documents_max} documents, and about {bytes_max} bytes of them")]
     TooMuchAtOnce {
@@ -162,17 +176,6 @@ pub enum Error {
         /// And how many bytes, with what the edits supersede.
         bytes_max: u64,
     },
-    /// What a client asked for is refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The system has no randomness to give.
-    #[error("no randomness from the system")]
-    NoRandomness,
-}
-
-/// Why an edit is not made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
     /// A rule forbids the edit, and says why.
     #[error("{0}")]
     Forbidden(String),
@@ -193,6 +196,21 @@ impl Refusal {
     pub(crate) fn not_judged(because: NotJudged, reason: &str) -> Refusal {
         Refusal::NotJudged { because, reason: reason.to_owned() }
     }
+
+    pub(crate) fn invalid(what: Invalid, reason: impl Into<String>) -> Refusal {
+        Refusal::InvalidDocument { what, reason: reason.into() }
+    }
+}
+
+/// What of a document breaks a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Invalid {
+    /// Its id.
+    Id,
+    /// A special member: one whose name begins with an underscore.
+    Member,
+    /// The whole of it: it is no object, or it is there twice.
+    Document,
 }
 
 /// What kept a rule from judging.
@@ -227,8 +245,8 @@ impl From<prost::DecodeError> for Error {
     }
 }
 
-impl From<flatbed_revtree::InvalidRevision> for Error {
+impl From<flatbed_revtree::InvalidRevision> for Refusal {
     fn from(_: flatbed_revtree::InvalidRevision) -> Self {
-        Error::InvalidRevision
+        Refusal::InvalidRevision
     }
 }

@@ -98,8 +98,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let edits = [edit("d")];
     let prepared = async || {
         let instance = current(&db).await;
-        let mut results = vec![None];
-        let mut batches = crate::write::batch::prepare(inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut batches = crate::write::batch::prepare(inner, &instance, &edits, &[0]).await.unwrap().batches;
         (instance, batches.pop().unwrap())
     };
     let work = Work::new(inner);

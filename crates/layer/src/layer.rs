@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::actor::Authority;
 use crate::compactions::{CompactionProgress, Compactions};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
@@ -170,7 +170,7 @@ impl Layer {
         judge: Option<Arc<dyn Judge>>,
     ) -> Result<(Layer, Authority)> {
         if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
-            return Err(Error::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()));
+            return Err(Refusal::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()).into());
         }
         let keys = RootKeys::new(&options.root);
         let metrics = Arc::new(Metrics::default());
@@ -358,7 +358,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     if system || (first && name.len() <= NAME_BYTES_MAX && name.bytes().all(legal)) {
         return Ok(());
     }
-    Err(Error::IllegalDatabaseName(name.to_owned()))
+    Err(Refusal::IllegalDatabaseName(name.to_owned()).into())
 }
 
 pub(crate) struct Create<'a> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
 use prost::Message;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::layer::Inner;
 use crate::store::keys::KeyRange;
@@ -113,7 +113,7 @@ async fn take(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, stale: O
 
 async fn hold(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
     if state.len() > LEASE_STATE_BYTES_MAX {
-        return Err(Error::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")));
+        return Err(Refusal::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")).into());
     }
     let mut hold = Hold { inner, place, id, owner, state, release, released: false };
     transaction::write(&inner.db, &inner.metrics, &mut hold).await
@@ -137,7 +137,7 @@ impl Database {
     /// lease is no longer its. With `release` the lease is given up, and its state stays.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] for a longer state.
+    /// [`Refusal::InvalidSetting`] for a longer state.
     pub async fn hold_lease(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
         hold(&self.inner, Place::Database(&self.name), id, owner, state, release).await
     }

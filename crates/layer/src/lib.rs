@@ -42,10 +42,12 @@ pub use builder::IndexBuilder;
 pub use compactions::CompactionProgress;
 pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
-pub use document::edit::{DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Updated, check_document_id};
+pub use document::edit::{
+    DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id,
+};
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
 pub use document::verdict::{Grant, Verdict};
-pub use error::{Error, NotFound, NotJudged, Refusal, Result};
+pub use error::{Error, Invalid, NotFound, NotJudged, Refusal, Result};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
@@ -61,7 +63,7 @@ pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
-pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, check_local_id};
+pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;

@@ -317,8 +317,7 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
         let first = db.update(&edit(None, b"{}")).await.unwrap().rev;
         let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let edits = [edit(Some(first), br#"{"mine":1}"#)];
-        let mut results = vec![None];
-        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -355,8 +354,7 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
         let history = Some(path("2-b 1-a"));
         let edits = [Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body }];
         let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
-        let mut results = vec![None];
-        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0], &mut results).await.unwrap();
+        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -396,8 +394,7 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
     let edits: Vec<_> = ids.iter().map(edit).collect();
     let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let all: Vec<usize> = (0..edits.len()).collect();
-    let mut results = vec![None; edits.len()];
-    let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &all, &mut results).await.unwrap();
+    let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &all).await.unwrap().batches;
     let mut items = batches.pop().unwrap();
     let work = Work::new(&db.inner);
     let mut write = WriteBatch {

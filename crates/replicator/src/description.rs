@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use flatbed_layer::json::{self, Limits, Object, Value};
-use flatbed_layer::{Database, Document, Edit, Error as LayerError, RevId};
+use flatbed_layer::{Database, Document, Edit, Error as LayerError, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
 
 use crate::SPEC_BYTES_MAX;
@@ -116,7 +116,7 @@ impl Description {
             body: Value::Object(members),
         };
         match database.update(&edit).await {
-            Ok(_) | Err(LayerError::Conflict) => Ok(()),
+            Ok(_) | Err(LayerError::Refused(Refusal::Conflict)) => Ok(()),
             Err(error) => Err(error),
         }
     }

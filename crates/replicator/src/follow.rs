@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_jobs::{Claim, Failure, Job, LEASE_STATE_BYTES_MAX, Next, Room, Run, Status, lead};
 use flatbed_layer::json::{self, Limits, Object, Value};
-use flatbed_layer::{Database, Error as LayerError, GetOptions, RevId};
+use flatbed_layer::{Database, Error as LayerError, GetOptions, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Spec};
 
 use crate::description::Description;
@@ -181,7 +181,7 @@ impl Work {
     async fn read(&self) -> Result<Option<Description>, LayerError> {
         match self.database.get(&self.followed.id, &GetOptions::default()).await {
             Ok(document) => Ok(Description::read(&document).filter(|description| description.rev == self.followed.rev)),
-            Err(LayerError::DatabaseNotFound | LayerError::DocumentNotFound(_)) => Ok(None),
+            Err(LayerError::DatabaseNotFound | LayerError::Refused(Refusal::DocumentNotFound(_))) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -3,7 +3,8 @@
 use std::ops::Deref;
 
 use flatbed_layer::{
-    CreateOptions, Database, Edit, LocalDocument, LocalEdit, Reader, Result, RevId, Updated, Upload, Uploaded,
+    CreateOptions, Database, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Result, RevId, Updated,
+    Upload, Uploaded,
 };
 
 /// A database to write documents to; what may write may read. Cheap to clone.
@@ -47,7 +48,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
-    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         self.0.bulk_update(edits).await
     }
 
@@ -92,7 +93,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
-    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<Result<bool>>> {
+    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
         self.0.edit_locals(edits).await
     }
 }

@@ -2,7 +2,7 @@
 
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{AttachmentEdit, AttachmentReader, Edit, Error as LayerError, GetOptions, Reader, RevId};
+use flatbed_layer::{AttachmentEdit, AttachmentReader, Edit, Error as LayerError, GetOptions, Reader, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
@@ -156,11 +156,11 @@ async fn base(database: &Reader, id: &str, rev: Option<RevId>) -> Result<Base> {
             body: [b"{", document.body.as_slice(), b"}"].concat(),
             names: document.attachments.into_iter().map(|attachment| attachment.name).collect(),
         }),
-        (Ok(document), None) if !document.deleted => Err(LayerError::Conflict.into()),
-        (Ok(_), None) | (Err(LayerError::DocumentNotFound(_)), None) => {
+        (Ok(document), None) if !document.deleted => Err(Refusal::Conflict.into()),
+        (Ok(_), None) | (Err(LayerError::Refused(Refusal::DocumentNotFound(_))), None) => {
             Ok(Base { parent: None, body: b"{}".to_vec(), names: Vec::new() })
         }
-        (Err(LayerError::DocumentNotFound(_)), Some(_)) => {
+        (Err(LayerError::Refused(Refusal::DocumentNotFound(_))), Some(_)) => {
             Err(Failure::new(StatusCode::CONFLICT, "not_found", "missing_rev"))
         }
         (Err(error), _) => Err(error.into()),
@@ -216,7 +216,7 @@ async fn delete(database: Writer, mut request: Request, id: &str, name: &str) ->
     if rev.is_none() {
         let look = GetOptions { no_body: true, ..GetOptions::default() };
         database.get(id, &look).await?;
-        return Err(LayerError::Conflict.into());
+        return Err(Refusal::Conflict.into());
     }
     let base = base(&database, id, rev).await?;
     let others = base.names.iter().filter(|other| *other != name);

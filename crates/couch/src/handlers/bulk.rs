@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Array, Limits, Value, name};
-use flatbed_layer::{Edit, Error as LayerError, Updated};
+use flatbed_layer::{Edit, Outcome, Refusal, Updated};
 use flatbed_service::{Uploads, Write, Writer};
 use hyper::{Method, StatusCode};
 
@@ -53,21 +53,21 @@ pub(crate) fn too_many(what: &str) -> Failure {
 }
 
 /// An edit and what became of it.
-type Written<'e> = (Edit<'e>, flatbed_layer::Result<Updated>);
+type Written<'e> = (Edit<'e>, Outcome);
 
 /// Writes documents, local ones among them: these come last, and many of them go together, wherever they stand.
 async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
     if !edits.iter().any(|edit| edit.id.starts_with(LOCAL)) {
-        let results = database.bulk_update(&edits).await?;
-        return Ok(edits.into_iter().zip(results).collect());
+        let outcomes = database.bulk_update(&edits).await?;
+        return Ok(edits.into_iter().zip(outcomes).collect());
     }
     let is_local = |(_, edit): &(usize, Edit<'e>)| edit.id.starts_with(LOCAL);
     let (locals, others): (Vec<_>, Vec<_>) = edits.into_iter().enumerate().partition(is_local);
     let (places, others): (Vec<usize>, Vec<Edit<'e>>) = others.into_iter().unzip();
-    let results = database.bulk_update(&others).await?;
-    let mut written: Vec<(usize, Written<'e>)> = places.into_iter().zip(others.into_iter().zip(results)).collect();
-    let results = local::edit(database, &locals.iter().map(|(_, edit)| edit).collect::<Vec<_>>()).await?;
-    written.extend(locals.into_iter().zip(results).map(|((place, edit), result)| (place, (edit, result))));
+    let outcomes = database.bulk_update(&others).await?;
+    let mut written: Vec<(usize, Written<'e>)> = places.into_iter().zip(others.into_iter().zip(outcomes)).collect();
+    let outcomes = local::edit(database, &locals.iter().map(|(_, edit)| edit).collect::<Vec<_>>()).await?;
+    written.extend(locals.into_iter().zip(outcomes).map(|((place, edit), outcome)| (place, (edit, outcome))));
     written.sort_unstable_by_key(|(place, _)| *place);
     Ok(written.into_iter().map(|(_, written)| written).collect())
 }
@@ -98,27 +98,27 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         }
         edits.push(edit);
     }
-    let results = write(&database, edits).await?;
+    let outcomes = write(&database, edits).await?;
     // What another replica sends may be known already, and its data with it.
-    if new_edits && results.iter().all(|(_, result)| result.is_ok()) {
+    if new_edits && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {
         uploads.taken();
     }
     // CouchDB refuses the whole request for a stub that has nothing behind it.
-    let missing_stub = |(_, result): &&Written<'_>| matches!(result, Err(LayerError::MissingStub { .. }));
-    if let Some((_, Err(error))) = results.iter().find(missing_stub) {
-        return Err(error.clone().into());
+    let missing_stub = |(_, outcome): &&Written<'_>| matches!(outcome, Err(Refusal::MissingStub { .. }));
+    if let Some((_, Err(refusal))) = outcomes.iter().find(missing_stub) {
+        return Err(refusal.clone().into());
     }
-    let mut out = Vec::with_capacity(100 * results.len() + 2);
+    let mut out = Vec::with_capacity(100 * outcomes.len() + 2);
     let mut rows = Array::new(&mut out);
-    for (edit, result) in results {
+    for (edit, outcome) in outcomes {
         // Of what comes from another replica only failures are answered.
-        if result.is_ok() && !new_edits {
+        if outcome.is_ok() && !new_edits {
             continue;
         }
-        match result {
+        match outcome {
             Ok(Updated { rev }) => json_out::written(&edit.id, &rev, rows.place()),
-            Err(error) => {
-                let failure = Failure::from(error);
+            Err(refusal) => {
+                let failure = Failure::from(refusal);
                 let mut row = rows.object();
                 row.string(name!("id"), &edit.id);
                 if let Some(rev) = edit.history.as_ref().and_then(|history| history.first()) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
-use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, RevId};
+use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, Refusal, RevId};
 use flatbed_service::Read;
 use hyper::{StatusCode, header};
 
@@ -240,7 +240,7 @@ impl Form {
     }
 
     fn missing(&self, id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {
-        let failure = Failure::from(flatbed_layer::Error::DocumentNotFound(reason));
+        let failure = Failure::from(Refusal::DocumentNotFound(reason));
         match (self, rev) {
             // CouchDB gives no id here.
             (Form::Multipart { .. }, Some(rev)) => self.failure(out, |object| {

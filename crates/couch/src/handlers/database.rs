@@ -116,9 +116,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
         edit.id = state.uuids.next()?.into();
     }
     if edit.id.starts_with(LOCAL) {
-        let mut results = crate::handlers::local::edit(&database, &[&edit]).await?;
-        let missing = || Err(flatbed_layer::Error::Corrupt("an edit has no result".into()));
-        let updated = results.pop().unwrap_or_else(missing)?;
+        let updated = crate::handlers::local::edit_one(&database, &edit).await?;
         let mut out = Vec::new();
         crate::json_out::written(&edit.id, &updated.rev, &mut out);
         return Ok(Reply::json(StatusCode::CREATED, out));

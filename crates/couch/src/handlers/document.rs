@@ -3,7 +3,7 @@
 use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
-    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, RevId,
+    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, Refusal, RevId,
 };
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
@@ -73,7 +73,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
         // CouchDB shows the latest revision of all, if it knows the one that is named.
         let missing = database.missing_revs(&[(id.to_owned(), vec![rev])]).await?;
         if missing.iter().any(|(missing, _)| !missing.is_empty()) {
-            return Err(LayerError::DocumentNotFound(NotFound::Missing).into());
+            return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
         }
         options.tombstone = true;
     }
@@ -81,7 +81,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     options.small_only = true;
     let mut room = None;
     let document = match database.get(id, &options).await {
-        Err(LayerError::LargeDocument) => {
+        Err(LayerError::Refused(Refusal::LargeDocument)) => {
             room = first_room(&Pages::new(true)).await?;
             options.small_only = false;
             let document = database.get(id, &options).await?;
@@ -348,7 +348,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
         body: Value::Object(Vec::new()),
     };
     if edit.parent.is_none() {
-        return Err(LayerError::Conflict.into());
+        return Err(Refusal::Conflict.into());
     }
     let batch = request.query.get("batch") == Some("ok");
     let mut reply = write_one(&request.context.database(name, Write)?, &edit, batch).await?;

@@ -3,7 +3,7 @@
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
-    Edit, EditParts, Error as LayerError, LocalDocument, LocalEdit, NotFound, Reader, Updated, check_local_id,
+    Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Reader, Refusal, RevId, Updated, check_local_id,
 };
 use flatbed_service::{Read, Write, Writer};
 use hyper::{Method, StatusCode, header};
@@ -79,53 +79,61 @@ async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Re
     Ok(reply)
 }
 
-/// Writes or deletes local documents that came among others; one result each, in order.
-pub(crate) async fn edit(
-    database: &Writer,
-    edits: &[&Edit<'_>],
-) -> flatbed_layer::Result<Vec<flatbed_layer::Result<Updated>>> {
-    let mut results = Vec::with_capacity(edits.len());
-    let mut rest = edits.iter();
-    while results.len() < edits.len() {
+/// Writes or deletes local documents that came among others; one outcome each, in order.
+pub(crate) async fn edit(database: &Writer, edits: &[&Edit<'_>]) -> flatbed_layer::Result<Vec<Outcome>> {
+    let mut outcomes: Vec<(usize, Outcome)> = Vec::with_capacity(edits.len());
+    let mut rest = edits.iter().enumerate();
+    while outcomes.len() < edits.len() {
         let (mut revs, mut ready, mut bytes) = (Vec::new(), Vec::new(), 0);
         while ready.len() < EDITS_AT_ONCE
             && bytes < EDITS_BYTES
-            && let Some(edit) = rest.next()
+            && let Some((place, edit)) = rest.next()
         {
-            revs.push(ready_edit(edit).map(|(rev, edit)| {
-                bytes += if let LocalEdit::Put(document) = &edit { document.body.len() } else { 0 };
-                ready.push(edit);
-                rev
-            }));
+            match ready_edit(edit) {
+                Ok((rev, edit)) => {
+                    bytes += if let LocalEdit::Put(document) = &edit { document.body.len() } else { 0 };
+                    ready.push(edit);
+                    revs.push((place, rev));
+                }
+                Err(refusal) => outcomes.push((place, Err(refusal))),
+            }
         }
-        let mut done = database.edit_locals(&ready).await?.into_iter();
-        let missing = || Err(LayerError::Corrupt("an edit has no result".into()));
-        results.extend(revs.into_iter().map(|rev| match (rev?, done.next().unwrap_or_else(missing)?) {
-            (rev, true) => Ok(Updated { rev }),
-            (_, false) => Err(LayerError::DocumentNotFound(NotFound::Missing)),
-        }));
+        let done = database.edit_locals(&ready).await?;
+        outcomes.extend(revs.into_iter().zip(done).map(|((place, rev), done)| (place, done.map(|()| Updated { rev }))));
     }
-    Ok(results)
+    outcomes.sort_unstable_by_key(|(place, _)| *place);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}
+
+/// Writes or deletes one, as an edit.
+pub(crate) async fn edit_one(database: &Writer, edit: &Edit<'_>) -> flatbed_layer::Result<Updated> {
+    let (rev, edit) = ready_edit(edit)?;
+    match edit {
+        LocalEdit::Put(document) => database.put_local(&document).await?,
+        LocalEdit::Delete(id) if database.delete_local(&id).await? => {}
+        LocalEdit::Delete(_) => return Err(Refusal::DocumentNotFound(NotFound::Missing).into()),
+    }
+    Ok(Updated { rev })
 }
 
 /// What an edit does to a local document, and the revision that it makes.
-fn ready_edit(edit: &Edit<'_>) -> flatbed_layer::Result<(flatbed_layer::RevId, LocalEdit)> {
+fn ready_edit(edit: &Edit<'_>) -> std::result::Result<(RevId, LocalEdit), Refusal> {
     let id = edit.id.strip_prefix(LOCAL).unwrap_or_default().to_owned();
     let named = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
     let (revision, edit) = if edit.deleted {
         (0, LocalEdit::Delete(id))
     } else {
-        let revision = next(named).map_err(|_| LayerError::InvalidRevision)?;
+        let revision = next(named)?;
         (revision, LocalEdit::Put(LocalDocument { id, revision, body: members(&edit.body) }))
     };
-    Ok((flatbed_layer::RevId::from_parts(0, &revision.to_string())?, edit))
+    Ok((RevId::from_parts(0, &revision.to_string())?, edit))
 }
 
 /// The number after the one in a revision `0-N`.
-fn next(rev: Option<&flatbed_layer::RevId>) -> Result<u64> {
+fn next(rev: Option<&RevId>) -> std::result::Result<u64, Refusal> {
     let Some(rev) = rev else { return Ok(1) };
     let number = rev.hash_text().parse::<u64>().ok().filter(|_| rev.generation() == 0);
-    number.and_then(|number| number.checked_add(1)).ok_or_else(|| Failure::bad_request("Invalid rev format"))
+    number.and_then(|number| number.checked_add(1)).ok_or(Refusal::InvalidRevision)
 }
 
 /// An object's members as JSON text without braces.

@@ -2,7 +2,7 @@
 
 use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
-use flatbed_layer::{Document, Error as LayerError, GetOptions, NotFound, OpenRevs, Reader, RevId};
+use flatbed_layer::{Document, GetOptions, NotFound, OpenRevs, Reader, Refusal, RevId};
 use hyper::header;
 
 use crate::attached::{self, Show};
@@ -85,7 +85,7 @@ pub(crate) async fn open_revs(database: Reader, wanted: Wanted<'_>, shown: Shown
     let (mut found, mut count) = database.open_revs(id, &revs, 0, false, &options).await?;
     shrink(&mut room, bytes_of(&found));
     if count == 0 && revs == OpenRevs::All {
-        return Err(LayerError::DocumentNotFound(NotFound::Missing).into());
+        return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
     }
     let (mut reply, mut sender) = Reply::stream();
     if let Form::Mixed { outer, .. } = &shown.form {

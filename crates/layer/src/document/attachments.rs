@@ -16,7 +16,7 @@ use crate::document::body::begin_read;
 use crate::document::release;
 use crate::document::staging;
 use crate::document::upload::Uploaded;
-use crate::error::{Error, Result};
+use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
@@ -36,10 +36,10 @@ const ENTRY_BYTES_MIN: usize = 48;
 /// their data is stored.
 ///
 /// # Errors
-/// [`Error::AttachmentTooLarge`]
-pub fn check_list(attachments: impl Iterator<Item = (usize, usize)>) -> Result<()> {
+/// [`Refusal::AttachmentTooLarge`]
+pub fn check_list(attachments: impl Iterator<Item = (usize, usize)>) -> std::result::Result<(), Refusal> {
     let bytes: usize = attachments.map(|(name, kind)| name + kind + ENTRY_BYTES_MIN).sum();
-    if bytes <= LIST_BYTES_MAX { Ok(()) } else { Err(Error::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }) }
+    if bytes <= LIST_BYTES_MAX { Ok(()) } else { Err(Refusal::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }) }
 }
 
 /// Chunks of an attachment that are read in one transaction.
@@ -161,7 +161,7 @@ pub(crate) struct Resolve<'a> {
 
 impl Resolve<'_> {
     /// The list of the new revision.
-    pub(crate) fn run(&self) -> Result<Vec<Attachment>> {
+    pub(crate) fn run(&self) -> std::result::Result<Vec<Attachment>, Refusal> {
         let mut list = Vec::with_capacity(self.edits.len());
         for (name, edit) in self.edits {
             list.push(match edit {
@@ -182,11 +182,11 @@ impl Resolve<'_> {
         Ok(list)
     }
 
-    fn stub(&self, name: &str, revpos: Option<u64>) -> Result<Attachment> {
+    fn stub(&self, name: &str, revpos: Option<u64>) -> std::result::Result<Attachment, Refusal> {
         let named = self.known.iter().flatten().filter(|attachment| attachment.name == name);
         let exact = named.clone().find(|attachment| revpos.is_none_or(|revpos| attachment.revpos == revpos));
         let found = exact.or_else(|| named.clone().next().filter(|_| !self.is_foreign));
-        let missing = || Error::MissingStub { id: self.id.to_owned(), name: name.to_owned() };
+        let missing = || Refusal::MissingStub { id: self.id.to_owned(), name: name.to_owned() };
         found.cloned().ok_or_else(missing)
     }
 }
@@ -194,7 +194,7 @@ impl Resolve<'_> {
 /// Whether a new revision's list can be written: nothing is, yet.
 ///
 /// # Errors
-/// [`Error::AttachmentTooLarge`], [`Error::UploadSwept`].
+/// [`Refusal::AttachmentTooLarge`], [`Refusal::UploadSwept`].
 pub(crate) async fn check(
     trx: &Transaction,
     instance: &Instance,
@@ -202,7 +202,7 @@ pub(crate) async fn check(
     edits: &[(String, AttachmentEdit)],
 ) -> Result<()> {
     if encode_list(attachments).len() > LIST_BYTES_MAX {
-        return Err(Error::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 });
+        return Err(Refusal::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }.into());
     }
     for (_, edit) in edits {
         let is_there = match edit {
@@ -215,7 +215,7 @@ pub(crate) async fn check(
             }
         };
         if !is_there {
-            return Err(Error::UploadSwept);
+            return Err(Refusal::UploadSwept.into());
         }
     }
     Ok(())
@@ -382,22 +382,22 @@ impl Operation for OpenAttachment<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<AttachmentPlace> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let keys = instance.keys.document(self.id);
-        let missing = || Error::DocumentNotFound(crate::error::NotFound::Missing);
+        let missing = || Refusal::DocumentNotFound(NotFound::Missing);
         let info = Info::decode(&trx.get(&keys.info(), true).await?.ok_or_else(missing)?)?;
         let rev = match self.rev {
-            None if info.deleted => return Err(Error::DocumentNotFound(crate::error::NotFound::Deleted)),
+            None if info.deleted => return Err(Refusal::DocumentNotFound(NotFound::Deleted).into()),
             None => info.winner,
             Some(rev) => {
                 let record = trx.get(&keys.revision(rev), true).await?.ok_or_else(missing)?;
                 if RevisionRecord::decode(&record)?.body_dropped {
-                    return Err(missing());
+                    return Err(missing().into());
                 }
                 rev.clone()
             }
         };
         let list = list(trx, &keys, &rev).await?;
         let found = list.into_iter().find(|attachment| attachment.name == self.attachment);
-        let attachment = found.ok_or(Error::AttachmentNotFound)?;
+        let attachment = found.ok_or(Refusal::AttachmentNotFound)?;
         let record = trx.get(&instance.keys.attachment_data(attachment.digest()), true).await?;
         let record = record.ok_or_else(|| Error::Corrupt("an attachment's data is gone".into()))?;
         let blob_id = proto::AttachmentData::decode(&*record)?.blob_id;
@@ -452,7 +452,7 @@ impl AttachmentReader {
     /// More of its stored bytes; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::DocumentNotFound`] when the data was removed meanwhile.
+    /// [`Refusal::DocumentNotFound`] when the data was removed meanwhile.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.left == 0 {
             return Ok(None);
@@ -467,7 +467,7 @@ impl AttachmentReader {
                 Ok(Some(bytes))
             }
             // It went with its last document while it was read.
-            _ => Err(Error::DocumentNotFound(crate::error::NotFound::Missing)),
+            _ => Err(Refusal::DocumentNotFound(NotFound::Missing).into()),
         }
     }
 }

@@ -6,7 +6,7 @@ use flatbed_flatten::json::Value;
 use flatbed_revtree::RevId;
 
 use crate::document::attachments::{Attachment, AttachmentEdit};
-use crate::error::{Error, Result};
+use crate::error::{Invalid, Refusal};
 use crate::store::seq::Seq;
 
 /// The longest document id, in bytes of UTF-8. FoundationDB's keys hold 10,000 bytes; CouchDB has no limit of its own
@@ -54,10 +54,10 @@ impl<'a> EditParts<'a> {
     /// dropped, any other name that begins with an underscore is refused.
     ///
     /// # Errors
-    /// [`Error::InvalidDocument`] with CouchDB's words, [`Error::InvalidRevision`].
-    pub fn from_json(value: Value<'a>) -> Result<Self> {
+    /// [`Refusal::InvalidDocument`], [`Refusal::InvalidRevision`].
+    pub fn from_json(value: Value<'a>) -> Result<Self, Refusal> {
         let Value::Object(all) = value else {
-            return Err(invalid("bad_request", "Document must be a JSON object"));
+            return Err(Refusal::invalid(Invalid::Document, "Document must be a JSON object"));
         };
         let mut parts =
             EditParts { id: None, rev: None, deleted: false, revisions: None, attachments: None, body: Value::Null };
@@ -69,10 +69,10 @@ impl<'a> EditParts<'a> {
             }
             match (name.as_ref(), value) {
                 ("_id", Value::String(id)) => parts.id = Some(id),
-                ("_id", _) => return Err(invalid("illegal_docid", "Document id must be a string")),
+                ("_id", _) => return Err(Refusal::invalid(Invalid::Id, "Document id must be a string")),
                 ("_rev", Value::String(rev)) if rev.is_empty() => {}
                 ("_rev", Value::String(rev)) => parts.rev = Some(rev.parse()?),
-                ("_rev", _) => return Err(Error::InvalidRevision),
+                ("_rev", _) => return Err(Refusal::InvalidRevision),
                 ("_deleted", Value::Bool(deleted)) => parts.deleted = deleted,
                 ("_revisions", value @ Value::Object(_)) => parts.revisions = Some(value),
                 ("_attachments", value @ Value::Object(_)) => parts.attachments = Some(value),
@@ -87,7 +87,7 @@ impl<'a> EditParts<'a> {
                     value,
                 ) => members.push((name, value)),
                 (other, _) => {
-                    return Err(invalid("doc_validation", format!("Bad special document member: {other}")));
+                    return Err(Refusal::invalid(Invalid::Member, format!("Bad special document member: {other}")));
                 }
             }
         }
@@ -100,8 +100,8 @@ impl<'a> EditParts<'a> {
 /// is not for [`Edit`]), at most [`DOCUMENT_ID_BYTES_MAX`] bytes.
 ///
 /// # Errors
-/// [`Error::InvalidDocument`] with `illegal_docid`.
-pub fn check_document_id(id: &str) -> Result<()> {
+/// [`Refusal::InvalidDocument`].
+pub fn check_document_id(id: &str) -> Result<(), Refusal> {
     let reason = if id.is_empty() {
         "Document id must not be empty".to_owned()
     } else if id.len() > DOCUMENT_ID_BYTES_MAX {
@@ -113,7 +113,7 @@ pub fn check_document_id(id: &str) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(invalid("illegal_docid", reason))
+    Err(Refusal::invalid(Invalid::Id, reason))
 }
 
 /// What a write gave.
@@ -122,6 +122,9 @@ pub struct Updated {
     /// The new revision.
     pub rev: RevId,
 }
+
+/// What became of one edit of several.
+pub type Outcome = Result<Updated, Refusal>;
 
 /// What of a document is asked for.
 #[derive(Debug, Clone, Default)]
@@ -144,7 +147,7 @@ pub struct GetOptions {
     pub local_seq: bool,
     /// Without its body: only whether it is there, and its revision.
     pub no_body: bool,
-    /// Only a document that is read at once: of a larger one [`Error::LargeDocument`] is
+    /// Only a document that is read at once: of a larger one [`Refusal::LargeDocument`] is
     /// the answer, so that who asks can make room for it first.
     pub small_only: bool,
 }
@@ -178,8 +181,4 @@ pub struct Document {
     pub attachments: Vec<Attachment>,
     /// Where in the order of commits the document stands.
     pub local_seq: Option<Seq>,
-}
-
-pub(crate) fn invalid(error: &'static str, reason: impl Into<String>) -> Error {
-    Error::InvalidDocument { error, reason: reason.into() }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, Prepared, begin_read, row_bytes};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::{Inner, NameRange};
 use crate::store::keys::Keys;
@@ -102,7 +102,7 @@ impl Operation for Stage<'_> {
             trx.set(&staged_key, &staged.encode_to_vec());
         } else if trx.get(&staged_key, false).await?.is_none() {
             // What came before is gone: to go on would make a blob without its beginning.
-            return Err(Error::UploadSwept);
+            return Err(Refusal::UploadSwept.into());
         } else if self.touches {
             trx.set(&staged_key, &proto::Staged { created_at_ms: self.created_at_ms }.encode_to_vec());
         }

@@ -10,7 +10,7 @@ use md5::{Digest, Md5};
 use sha2::Sha256;
 
 use crate::document::staging::{self, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::store::once::{now_ms, random_id};
@@ -141,12 +141,12 @@ impl Upload {
     /// Takes more bytes.
     ///
     /// # Errors
-    /// [`Error::AttachmentTooLarge`], [`Error::InvalidAttachment`] for what should be gzip and is not,
-    /// [`Error::UploadSwept`].
+    /// [`Refusal::AttachmentTooLarge`], [`Refusal::InvalidAttachment`] for what should be gzip and is not,
+    /// [`Refusal::UploadSwept`].
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sent += bytes.len() as u64;
         if self.sent > ATTACHMENT_BYTES_MAX {
-            return Err(Error::AttachmentTooLarge { bytes_max: ATTACHMENT_BYTES_MAX });
+            return Err(Refusal::AttachmentTooLarge { bytes_max: ATTACHMENT_BYTES_MAX }.into());
         }
         self.sent_md5.update(bytes);
         match &mut self.coder {
@@ -156,7 +156,7 @@ impl Upload {
                 self.pending.append(encoder.get_mut());
             }
             Coder::Compressed(decoder) => {
-                decoder.write_all(bytes).map_err(|_| Error::InvalidAttachment)?;
+                decoder.write_all(bytes).map_err(|_| Refusal::InvalidAttachment)?;
                 self.pending.extend_from_slice(bytes);
             }
         }
@@ -188,7 +188,7 @@ impl Upload {
                 self.pending.extend_from_slice(&rest);
             }
             Coder::Compressed(decoder) => {
-                length = decoder.finish().map_err(|_| Error::InvalidAttachment)?.0;
+                length = decoder.finish().map_err(|_| Refusal::InvalidAttachment)?.0;
             }
         }
         while !self.pending.is_empty() || !self.is_staged {
@@ -233,7 +233,7 @@ impl Upload {
             touches: true,
         };
         if !transaction::write(&self.inner.db, &self.inner.metrics, &mut stage).await? {
-            return Err(Error::UploadSwept);
+            return Err(Refusal::UploadSwept.into());
         }
         self.is_staged = true;
         self.staged_at = Instant::now();

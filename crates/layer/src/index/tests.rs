@@ -43,7 +43,7 @@ async fn fill(db: &Database, count: usize) {
     let texts: Vec<_> =
         (0..count).map(|n| (format!("d{n:04}"), format!(r#"{{"kind":"k{}","n":{n}}}"#, n % 7))).collect();
     let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
-    assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
+    assert!(db.bulk_update(&edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
 }
 
 /// The indexes that a database's record has now.
@@ -263,7 +263,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     purge.attempt(&purging, FIRST).await.unwrap();
     let edits = [edit("d0004", Some(rev("d0004").await), r#"{"kind":"later"}"#)];
     let instance = instance_of(&db.inner, "db").await.unwrap();
-    let mut batches = prepare(&db.inner, &instance, &edits, &[0], &mut [None]).await.unwrap();
+    let mut batches = prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
     let (work, items) = (Work::new(&db.inner), &mut batches[0]);
     let mut write = WriteBatch {
         inner: &db.inner,
@@ -293,8 +293,7 @@ async fn a_list_that_changes_under_a_write_cuts_it_anew() {
     let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
     let instance = resolved(&db.inner, "db").await.unwrap();
     let wanted: Vec<_> = (0..edits.len()).collect();
-    let mut results: Vec<_> = edits.iter().map(|_| None).collect();
-    let mut batches = prepare(&db.inner, &instance, &edits, &wanted, &mut results).await.unwrap();
+    let mut batches = prepare(&db.inner, &instance, &edits, &wanted).await.unwrap().batches;
     let (work, before) = (Work::new(&db.inner), batches[0].len());
     let items = &mut batches[0];
     let mut write = WriteBatch {
@@ -426,7 +425,7 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     let expected = async || recomputed(&db, "^kind").await;
     let texts: Vec<_> = (0..30).map(|n| (format!("e{n:04}"), r#"{"kind":"later"}"#)).collect();
     let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
-    assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
+    assert!(db.bulk_update(&edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
     assert_eq!(entries(&db, 1).await.len(), 30);
     build_all(&db).await;
     assert_eq!(entries(&db, 1).await, expected().await);
@@ -451,7 +450,7 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     // What is prepared for another list is prepared again.
     let instance = resolved(&db.inner, "db").await.unwrap();
     let edits = [edit("g", None, r#"{"kind":"g","n":"x"}"#)];
-    let mut batches = prepare(&db.inner, &instance, &edits, &[0], &mut [None]).await.unwrap();
+    let mut batches = prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
     let (work, preparations) = (Work::new(&db.inner), Preparations::of(&instance));
     preparations.edits(&db.inner, &[&edits[0]]).await.unwrap();
     let (inner, items) = (&db.inner, &mut batches[0]);
@@ -511,7 +510,7 @@ async fn writer(db: Database, seed: u64) {
         let id = format!("d{:02}", random.below(40));
         let leaves = match db.get(&id, &GetOptions { conflicts: true, ..GetOptions::default() }).await {
             Ok(document) => Some(document.rev),
-            Err(Error::DocumentNotFound(_)) => None,
+            Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
             Err(error) => panic!("{error}"),
         };
         let body = match random.below(8) {
@@ -540,7 +539,7 @@ async fn writer(db: Database, seed: u64) {
             _ => put(&db, &id, leaves.as_ref(), &body).await.map(|_| ()),
         };
         match done {
-            Ok(()) | Err(Error::Conflict | Error::DocumentNotFound(_)) => {}
+            Ok(()) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
             // What may have been committed, by what is there.
             Err(Error::Storage(error)) if error.is_maybe_committed() => {}
             Err(error) => panic!("{error}"),

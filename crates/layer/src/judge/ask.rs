@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use flatbed_flatten::json::{self, Limits, Value};
 use futures_util::future::BoxFuture;
-use futures_util::stream::{StreamExt, TryStreamExt};
+use futures_util::stream::StreamExt;
 use prost::Message;
 use tokio::sync::Semaphore;
 
@@ -116,11 +116,13 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
 
 /// A refusal with as much of its reason as there is room for where so many edits may be refused.
 fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
-    let (Refusal::Forbidden(reason) | Refusal::Unauthorized(reason) | Refusal::NotJudged { reason, .. }) = &mut refusal;
-    let room = (REASONS_BYTES_MAX / edits.max(1)).max(REASON_BYTES_MIN);
-    let end = (0..=room.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
-    reason.truncate(end.unwrap_or(0));
-    reason.shrink_to_fit();
+    if let Refusal::Forbidden(reason) | Refusal::Unauthorized(reason) | Refusal::NotJudged { reason, .. } = &mut refusal
+    {
+        let room = (REASONS_BYTES_MAX / edits.max(1)).max(REASON_BYTES_MIN);
+        let end = (0..=room.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
+        reason.truncate(end.unwrap_or(0));
+        reason.shrink_to_fit();
+    }
     refusal
 }
 
@@ -144,26 +146,27 @@ pub(crate) async fn judge(
             let mut verdict = Verdict::default();
             // As in CouchDB: a broken function must not keep anybody from mending it.
             if edit.id.starts_with("_design/") {
-                return Ok(Ok(verdict));
+                return Ok(verdict);
             }
-            let (old, _room) = match with_room(database, edit, judge, named).await {
-                Ok(Some(found)) => found,
-                Ok(None) => return Ok(Ok(verdict)),
-                Err(Error::Refused(refusal @ Refusal::NotJudged { .. })) => return Ok(Err(refusal)),
-                Err(error) => return Err(error),
-            };
+            let Some((old, _room)) = with_room(database, edit, judge, named).await? else { return Ok(verdict) };
             for rule in rules.0.iter() {
                 let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security };
-                match rule.judge(write).await {
-                    Ok(other) => verdict = verdict.and(other),
-                    Err(refusal) => return Ok(Err(cut(refusal, of))),
-                }
+                verdict = verdict.and(rule.judge(write).await.map_err(|refusal| cut(refusal, of))?);
             }
-            Ok(verdict.check())
+            Ok(verdict.check()?)
         }
     });
-    let asked: Vec<BoxFuture<'_, Result<Judgement>>> = asked.map(|asked| Box::pin(asked) as _).collect();
-    futures_util::stream::iter(asked).buffered(JUDGED_AT_ONCE).try_collect().await
+    let asked: Vec<BoxFuture<'_, Result<Verdict>>> = asked.map(|asked| Box::pin(asked) as _).collect();
+    let mut asked = futures_util::stream::iter(asked).buffered(JUDGED_AT_ONCE);
+    let mut judged = Vec::with_capacity(edits.len());
+    while let Some(judgement) = asked.next().await {
+        judged.push(match judgement {
+            // Of this edit alone.
+            Err(Error::Refused(refusal)) => Err(refusal),
+            judgement => Ok(judgement?),
+        });
+    }
+    Ok(judged)
 }
 
 /// The revision that an edit replaces, with room for the edit's texts and its own: many edits wait for their functions at
@@ -249,7 +252,7 @@ async fn replaced(database: &Reader, edit: &Edit<'_>) -> Result<Replaced> {
     for rev in candidates {
         let options = GetOptions { rev: Some(rev), revs: true, ..GetOptions::default() };
         match database.get(&edit.id, &options).await {
-            Err(Error::DocumentNotFound(_)) => {}
+            Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
             found => return Ok(Replaced::Revision(Box::new(found?))),
         }
     }

@@ -8,7 +8,7 @@ use crate::document::attachments;
 use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
 use crate::document::edit::{Document, GetOptions};
 use crate::document::tree::Leaves;
-use crate::error::{Error, NotFound, Result};
+use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{DocumentKeys, take_rev};
@@ -71,17 +71,17 @@ where
     /// As [`LatestRead::finish`], of a document that is small.
     ///
     /// # Errors
-    /// [`Error::LargeDocument`].
+    /// [`Refusal::LargeDocument`].
     async fn finish_small(self) -> Result<Option<(Info, Rows)>> {
         let prefix_bytes = self.keys.body().len();
-        let page = self.read.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Error::LargeDocument)?;
+        let page = self.read.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Refusal::LargeDocument)?;
         let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
             return Ok(None);
         };
         let info = Info::decode(&info)?;
         // What is small as it is stored may be compressed.
         if info.place != BodyPlace::Rows || info.external_bytes > SMALL_ONLY_BYTES_MAX as u64 {
-            return Err(Error::LargeDocument);
+            return Err(Refusal::LargeDocument.into());
         }
         Ok(Some((info, rows)))
     }
@@ -201,7 +201,7 @@ impl Operation for GetMany<'_> {
                 let got = match get.one_leaf(found.as_ref()).await? {
                     false => Got::Several,
                     true => match get.answer(found.as_ref()).await {
-                        Err(Error::DocumentNotFound(reason)) => Got::Missing(reason),
+                        Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
                         answer => Got::Document(Box::new(answer?)),
                     },
                 };
@@ -289,7 +289,7 @@ impl Operation for GetOpenRevs<'_> {
             let (inner, instance, id) = (self.inner, &*instance, self.id);
             let get = Get { inner, instance, trx, id, options: &options, tree: Some(&tree) };
             let answer = match get.answer(found.as_ref()).await {
-                Err(Error::DocumentNotFound(_)) => Err(rev.clone()),
+                Err(Error::Refused(Refusal::DocumentNotFound(_))) => Err(rev.clone()),
                 answer => Ok(answer?),
             };
             bytes += REVISION_COST_BYTES + answer.as_ref().map_or(0, |document| document.body.len());
@@ -324,7 +324,7 @@ impl Get<'_> {
     }
 
     async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
-        let Some((info, rows)) = found else { return Err(Error::DocumentNotFound(NotFound::Missing)) };
+        let Some((info, rows)) = found else { return Err(Refusal::DocumentNotFound(NotFound::Missing).into()) };
         self.inner.metrics.documents_read.add(1);
         let keys = self.instance.keys.document(self.id);
         let options = self.options;
@@ -338,7 +338,7 @@ impl Get<'_> {
         let tree = read.as_ref().or(self.tree.filter(|_| wants_tree));
         let wanted = match (&options.rev, tree) {
             (None, _) if info.deleted && !options.tombstone => {
-                return Err(Error::DocumentNotFound(NotFound::Deleted));
+                return Err(Refusal::DocumentNotFound(NotFound::Deleted).into());
             }
             (None, _) => &info.winner,
             // Of several leaves that have the revision below them the best.
@@ -392,23 +392,23 @@ impl Get<'_> {
     }
 
     async fn superseded(&self, keys: &DocumentKeys, rev: &RevId) -> Result<(RevisionRecord, Rows)> {
-        let missing = || Error::DocumentNotFound(NotFound::Missing);
+        let missing = || Refusal::DocumentNotFound(NotFound::Missing);
         let record = self.trx.get(&keys.revision(rev), true);
         let rows = body::begin_read(self.trx, keys.revision_body_rows(rev));
         let record = RevisionRecord::decode(&record.await?.ok_or_else(missing)?)?;
         if record.body_dropped {
-            return Err(missing());
+            return Err(missing().into());
         }
         let prefix_bytes = keys.revision_body(rev).len();
         let rows = match &record.place {
             _ if self.options.small_only && record.external_bytes > SMALL_ONLY_BYTES_MAX as u64 => {
-                return Err(Error::LargeDocument);
+                return Err(Refusal::LargeDocument.into());
             }
             BodyPlace::Rows if self.options.small_only => {
-                let page = rows.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Error::LargeDocument)?;
+                let page = rows.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Refusal::LargeDocument)?;
                 Rows::new(vec![page], prefix_bytes)
             }
-            BodyPlace::Blob(_) if self.options.small_only => return Err(Error::LargeDocument),
+            BodyPlace::Blob(_) if self.options.small_only => return Err(Refusal::LargeDocument.into()),
             BodyPlace::Rows => Rows::new(rows.finish(self.trx, BODY_BYTES_MAX).await?, prefix_bytes),
             BodyPlace::Blob(blob_id) => body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?,
         };

@@ -5,8 +5,8 @@
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
-use crate::document::edit::{DOCUMENT_ID_BYTES_MAX, invalid};
-use crate::error::{Error, Result};
+use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
+use crate::error::{Error, Invalid, NotFound, Refusal, Result};
 use crate::instance::RUN_BYTES_MAX;
 use crate::layer::Inner;
 use crate::store::keys::KeyRange;
@@ -63,11 +63,11 @@ impl Operation for GetLocal<'_> {
 /// Checks the id of a local document, without `_local/`: not empty, at most [`DOCUMENT_ID_BYTES_MAX`] bytes.
 ///
 /// # Errors
-/// [`Error::InvalidDocument`] with `illegal_docid`.
-pub fn check_local_id(id: &str) -> Result<()> {
+/// [`Refusal::InvalidDocument`].
+pub fn check_local_id(id: &str) -> std::result::Result<(), Refusal> {
     if id.is_empty() || id.len() > DOCUMENT_ID_BYTES_MAX {
         let reason = format!("Document id is 1 to {DOCUMENT_ID_BYTES_MAX} bytes long");
-        return Err(invalid("illegal_docid", reason));
+        return Err(Refusal::invalid(Invalid::Id, reason));
     }
     Ok(())
 }
@@ -81,6 +81,9 @@ pub enum LocalEdit {
     Delete(String),
 }
 
+/// What became of one of several.
+pub type LocalOutcome = std::result::Result<(), Refusal>;
+
 impl LocalEdit {
     fn id(&self) -> &str {
         match self {
@@ -89,12 +92,12 @@ impl LocalEdit {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> std::result::Result<(), Refusal> {
         check_local_id(self.id())?;
         match self {
             LocalEdit::Put(document) if document.body.len() > LOCAL_BYTES_MAX => {
                 let document_id = format!("_local/{}", document.id);
-                Err(Error::DocumentTooLarge { document_id, bytes_max: LOCAL_BYTES_MAX as u64 })
+                Err(Refusal::DocumentTooLarge { document_id, bytes_max: LOCAL_BYTES_MAX as u64 })
             }
             _ => Ok(()),
         }
@@ -107,14 +110,22 @@ impl LocalEdit {
     }
 }
 
-/// Does one thing after the other, in as many transactions as their size asks for. Whether there was one, of what is removed;
-/// true for what is written.
-pub(crate) async fn edit_locals(inner: &Inner, name: &str, edits: &[LocalEdit]) -> Result<Vec<Result<bool>>> {
-    let mut results = Vec::with_capacity(edits.len());
+/// Does one thing. Whether there was one, if it is removed; true if it is written.
+pub(crate) async fn edit_local(inner: &Inner, name: &str, edit: LocalEdit) -> Result<bool> {
+    edit.check()?;
+    let edits = [edit];
+    let mut operation = EditLocals::new(inner, name, &edits)?;
+    Ok(transaction::write(&inner.db, &inner.metrics, &mut operation).await?.contains(&true))
+}
+
+/// Does one thing after the other, in as many transactions as their size asks for. What was to be removed and is not there
+/// is a refusal of that one.
+pub(crate) async fn edit_locals(inner: &Inner, name: &str, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+    let mut outcomes = Vec::with_capacity(edits.len());
     let mut rest = edits;
     while let Some(first) = rest.first() {
-        if let Err(error) = first.check() {
-            results.push(Err(error));
+        if let Err(refusal) = first.check() {
+            outcomes.push(Err(refusal));
             rest = &rest[1..];
             continue;
         }
@@ -126,11 +137,12 @@ pub(crate) async fn edit_locals(inner: &Inner, name: &str, edits: &[LocalEdit]) 
         let count = rest.iter().take(TRANSACTION_EDITS_MAX).take_while(fits).count().max(1);
         let (batch, later) = rest.split_at(count);
         let mut operation = EditLocals::new(inner, name, batch)?;
-        let done = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
-        results.extend(done.into_iter().map(Ok));
+        let found = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
+        let missing = Refusal::DocumentNotFound(NotFound::Missing);
+        outcomes.extend(found.into_iter().map(|found| if found { Ok(()) } else { Err(missing.clone()) }));
         rest = later;
     }
-    Ok(results)
+    Ok(outcomes)
 }
 
 /// Local documents that are written or removed together.

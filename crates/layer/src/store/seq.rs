@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 
 /// Length of a versionstamp with its user version, in bytes.
 pub(crate) const STAMP_BYTES: usize = 12;
@@ -76,9 +76,9 @@ impl fmt::Display for Seq {
 }
 
 impl FromStr for Seq {
-    type Err = Error;
+    type Err = Refusal;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, Refusal> {
         let parse = || {
             let (number, rest) = text.split_once('-')?;
             let digits = number.bytes().all(|b| b.is_ascii_digit()) && rest.bytes().all(|b| b.is_ascii_hexdigit());
@@ -93,7 +93,7 @@ impl FromStr for Seq {
             stamp[8..].copy_from_slice(&order.to_be_bytes());
             Some(Seq { stamp, incarnation })
         };
-        parse().ok_or(Error::InvalidSequence)
+        parse().ok_or(Refusal::InvalidSequence)
     }
 }
 

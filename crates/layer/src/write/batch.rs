@@ -12,11 +12,11 @@ use tokio::sync::SemaphorePermit;
 
 use crate::document::attachments;
 use crate::document::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
-use crate::document::edit::{Edit, Updated, check_document_id};
+use crate::document::edit::{Edit, Outcome, Updated, check_document_id};
 use crate::document::staging;
 use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
@@ -83,7 +83,7 @@ impl Work {
             return Ok(());
         }
         let before = self.leaves.fetch_add(u64::from(leaves), Ordering::Relaxed);
-        if before >= self.leaves_max { Err(Error::TooManyEdits) } else { Ok(()) }
+        if before >= self.leaves_max { Err(Refusal::TooManyEdits.into()) } else { Ok(()) }
     }
 
     /// Waits for its turn, where the request has taken much already.
@@ -95,16 +95,41 @@ impl Work {
     }
 }
 
-/// Writes edits; one result each, in order. Several edits of one document are made one after the other.
-pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Result<Updated>>> {
+/// Writes one edit.
+pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Result<Updated> {
     let (inner, name) = (&*database.inner, &*database.name);
-    let mut results: Vec<Option<Result<Updated>>> = Vec::new();
-    results.resize_with(edits.len(), || None);
+    if let Err(refusal) = check_document_id(&edit.id) {
+        // No transaction will find out whether the database is there.
+        resolved(inner, name).await?;
+        return Err(refusal.into());
+    }
+    let (edits, work) = (std::slice::from_ref(edit), Work::new(inner));
+    for _ in 0..BEGUN_ANEW_MAX {
+        let instance = instance_of(inner, name).await?;
+        let Cut { batches, refused } = prepare(inner, &instance, edits, &[0]).await?;
+        if let Some((_, refusal)) = refused.into_iter().next() {
+            resolved(inner, name).await?;
+            return Err(refusal.into());
+        }
+        for batch in batches {
+            let written = write_batch(database, instance.clone(), edits, batch, &work).await?;
+            if let Some((_, outcome)) = written.outcomes.into_iter().next() {
+                return Ok(outcome?);
+            }
+        }
+    }
+    Err(Error::DatabaseNotFound)
+}
+
+/// Writes edits; one outcome each, in order. Several edits of one document are made one after the other.
+pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+    let (inner, name) = (&*database.inner, &*database.name);
+    let mut outcomes: Placed<Outcome> = Vec::with_capacity(edits.len());
     let mut waves: Vec<Vec<usize>> = Vec::new();
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for (at, edit) in edits.iter().enumerate() {
-        if let Err(error) = check_document_id(&edit.id) {
-            results[at] = Some(Err(error));
+        if let Err(refusal) = check_document_id(&edit.id) {
+            outcomes.push((at, Err(refusal)));
             continue;
         }
         let wave = seen.entry(&edit.id).or_default();
@@ -120,49 +145,44 @@ pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> 
     }
     let work = Work::new(inner);
     for wave in waves {
-        write_wave(database, edits, &wave, &work, &mut results).await?;
+        outcomes.extend(write_wave(database, edits, wave, &work).await?);
     }
-    let missing = || Err(Error::Corrupt("an edit has no result".into()));
-    Ok(results.into_iter().map(|result| result.unwrap_or_else(missing)).collect())
+    outcomes.sort_unstable_by_key(|(at, _)| *at);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
-/// Writes edits of distinct documents, given by their places in `edits`.
-async fn write_wave(
-    database: &Database,
-    edits: &[Edit<'_>],
-    wave: &[usize],
-    work: &Work,
-    results: &mut [Option<Result<Updated>>],
-) -> Result<()> {
+/// Each with the place of its edit among the edits.
+type Placed<T> = Vec<(usize, T)>;
+
+/// Writes edits of distinct documents, given by their places in `edits`: an outcome for each of them.
+async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, work: &Work) -> Result<Placed<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
-    let mut wanted = wave.to_vec();
+    let mut outcomes = Vec::with_capacity(wave.len());
+    let mut wanted = wave;
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let batches = prepare(inner, &instance, edits, &wanted, results).await?;
+        let Cut { batches, refused } = prepare(inner, &instance, edits, &wanted).await?;
+        outcomes.extend(refused.into_iter().map(|(at, refusal)| (at, Err(refusal))));
         if batches.is_empty() {
             resolved(inner, name).await?;
         }
         let mut batches = batches.into_iter();
         let mut under_way = FuturesUnordered::new();
-        let mut again = Vec::new();
+        wanted.clear();
         loop {
             while under_way.len() < BATCHES_AT_ONCE
                 && let Some(batch) = batches.next()
             {
                 under_way.push(write_batch(database, instance.clone(), edits, batch, work));
             }
-            let Some(done) = under_way.next().await else { break };
-            for (at, result) in done? {
-                match result {
-                    Some(result) => results[at] = Some(result),
-                    None => again.push(at),
-                }
-            }
+            let Some(written) = under_way.next().await else { break };
+            let written = written?;
+            outcomes.extend(written.outcomes);
+            wanted.extend(written.left);
         }
-        if again.is_empty() {
-            return Ok(());
+        if wanted.is_empty() {
+            return Ok(outcomes);
         }
-        wanted = again;
     }
     Err(Error::DatabaseNotFound)
 }
@@ -182,23 +202,26 @@ pub(crate) struct Item {
     judged: Judgement,
 }
 
-/// Flattens the wanted edits and splits them into batches of bounded size; too large ones get their result here.
-pub(crate) async fn prepare(
-    inner: &Inner,
-    instance: &Instance,
-    edits: &[Edit<'_>],
-    wanted: &[usize],
-    results: &mut [Option<Result<Updated>>],
-) -> Result<Vec<Vec<Item>>> {
+/// Edits made ready for their transactions.
+pub(crate) struct Cut {
+    /// Of bounded size each.
+    pub(crate) batches: Vec<Vec<Item>>,
+    /// Those that no transaction need look at.
+    refused: Placed<Refusal>,
+}
+
+/// Flattens the wanted edits and splits them into batches of bounded size.
+pub(crate) async fn prepare(inner: &Inner, instance: &Instance, edits: &[Edit<'_>], wanted: &[usize]) -> Result<Cut> {
     instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
     let bytes_max = inner.options.document_bytes_max;
     let mut batches: Vec<Vec<Item>> = Vec::new();
+    let mut refused = Vec::new();
     let mut room = 0;
     for &at in wanted {
         let edit = &edits[at];
         let mut body = Prepared::new(instance, &edit.id, &edit.body);
         if body.external_bytes > bytes_max {
-            results[at] = Some(Err(Error::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
+            refused.push((at, Refusal::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
             continue;
         }
         if body.must_be_staged {
@@ -206,8 +229,8 @@ pub(crate) async fn prepare(
                 Ok(true) => {}
                 // The database became another one meanwhile: the batch's own check finds out and begins anew.
                 Ok(false) => body.place = BodyPlace::Blob(Vec::new()),
-                Err(Error::UploadSwept) => {
-                    results[at] = Some(Err(Error::UploadSwept));
+                Err(Error::Refused(refusal)) => {
+                    refused.push((at, refusal));
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -231,18 +254,25 @@ pub(crate) async fn prepare(
         }
         room = room.saturating_sub(bytes);
     }
-    Ok(batches)
+    Ok(Cut { batches, refused })
 }
 
-/// Writes a batch in as many transactions as its size asks for. `None` as a result: the database is another one now.
+/// What became of a batch.
+struct Written {
+    outcomes: Placed<Outcome>,
+    /// Edits that are to be prepared anew: the database is another one now.
+    left: Vec<usize>,
+}
+
+/// Writes a batch in as many transactions as its size asks for.
 async fn write_batch(
     database: &Database,
     mut instance: Arc<Instance>,
     edits: &[Edit<'_>],
     batch: Vec<Item>,
     work: &Work,
-) -> Result<Vec<(usize, Option<Result<Updated>>)>> {
-    let mut done = Vec::with_capacity(batch.len());
+) -> Result<Written> {
+    let mut written = Written { outcomes: Vec::with_capacity(batch.len()), left: Vec::new() };
     let inner = &*database.inner;
     let mut rest = batch;
     let mut changes = 0;
@@ -262,9 +292,9 @@ async fn write_batch(
         let turn = work.turn(inner).await;
         let mut write =
             WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0, work, preparations };
-        let written = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
+        let outcomes = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
         drop(turn);
-        let Some(results) = written else {
+        let Some(outcomes) = outcomes else {
             let found = resolved(inner, &database.name).await?;
             if found.id() == instance.id() && changes < JUDGED_ANEW_MAX {
                 // What judges or prepares has changed: the same edits are asked about anew, and know what became of them.
@@ -272,15 +302,15 @@ async fn write_batch(
                 instance = found;
                 continue;
             }
-            done.extend(rest.iter().map(|item| (item.at, None)));
+            written.left.extend(rest.iter().map(|item| item.at));
             break;
         };
-        let later = rest.split_off(results.len().max(1).min(rest.len()));
-        for (item, result) in rest.into_iter().zip(results) {
-            match (&result, &item.body.place) {
+        let later = rest.split_off(outcomes.len().min(rest.len()));
+        for (item, outcome) in rest.into_iter().zip(outcomes) {
+            match (&outcome, &item.body.place) {
                 (Ok(_), _) => inner.metrics.documents_written.add(1),
-                (Err(error), place) => {
-                    if matches!(error, Error::Conflict) {
+                (Err(refusal), place) => {
+                    if matches!(refusal, Refusal::Conflict) {
                         inner.metrics.document_conflicts.add(1);
                     }
                     if let BodyPlace::Blob(blob_id) = place {
@@ -288,11 +318,11 @@ async fn write_batch(
                     }
                 }
             }
-            done.push((item.at, Some(result)));
+            written.outcomes.push((item.at, outcome));
         }
         rest = later;
     }
-    Ok(done)
+    Ok(written)
 }
 
 /// The database's instance, from the cache if it is there: the write's own transaction checks it.
@@ -329,9 +359,9 @@ pub(crate) struct WriteBatch<'a, 'e> {
 }
 
 impl Operation for WriteBatch<'_, '_> {
-    /// Results of the first items, as many as one transaction takes; `None`: the database is another one now, is judged
-    /// otherwise, or has other indexes that prepare documents.
-    type Output = Option<Vec<Result<Updated>>>;
+    /// What becomes of the first items, as many as one transaction takes, one at least; `None`: the database is another one
+    /// now, is judged otherwise, or has other indexes that prepare documents.
+    type Output = Option<Vec<Outcome>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let preparations = &self.preparations;
@@ -373,7 +403,7 @@ impl Operation for WriteBatch<'_, '_> {
             })
             .collect();
         let room = Room::new(DROPPED_BYTES_MAX);
-        let mut results = Vec::with_capacity(self.items.len());
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.items.len());
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
         let mut changes_rules = false;
@@ -386,7 +416,7 @@ impl Operation for WriteBatch<'_, '_> {
             if let Some((rev, record)) = earlier
                 && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token, &self.edits[item.at]).await?
             {
-                results.push(Ok(Updated { rev }));
+                outcomes.push(Ok(Updated { rev }));
                 continue;
             }
             if is_full {
@@ -396,7 +426,7 @@ impl Operation for WriteBatch<'_, '_> {
             // By the list as it is now: one that has changed since the batch was cut cuts it anew.
             bytes += kinds::reserve(instance, &self.edits[item.at]);
             bytes += item.judged.as_ref().map_or(0, Verdict::bytes);
-            if bytes > TRANSACTION_BYTES_MAX && !results.is_empty() {
+            if bytes > TRANSACTION_BYTES_MAX && !outcomes.is_empty() {
                 break;
             }
             self.work.begin_edit(info.as_ref().map_or(0, |info| info.leaf_count))?;
@@ -422,19 +452,23 @@ impl Operation for WriteBatch<'_, '_> {
                 leaves_max,
                 room,
             };
-            let written = document.write(info, old, &mut maintainers).await?;
-            user_version += u16::from(written.is_ok());
-            changes_rules |= written.is_ok() && instance.is_judged_by(edit);
-            item.attempted = written.as_ref().ok().map(|updated| updated.rev.clone());
-            results.push(written);
-            if may_move_more && results.len() < count {
+            let outcome = match document.write(info, old, &mut maintainers).await {
+                Ok(updated) => Ok(updated),
+                Err(Error::Refused(refusal)) => Err(refusal),
+                Err(error) => return Err(error),
+            };
+            user_version += u16::from(outcome.is_ok());
+            changes_rules |= outcome.is_ok() && instance.is_judged_by(edit);
+            item.attempted = outcome.as_ref().ok().map(|updated| updated.rev.clone());
+            outcomes.push(outcome);
+            if may_move_more && outcomes.len() < count {
                 // What comes up in place of a deleted winner, and what is trimmed, is known only now.
                 is_full = trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64;
             }
         }
         preparations.check()?;
         maintainers.finish(&within, changes_rules)?;
-        Ok(Some(results))
+        Ok(Some(outcomes))
     }
 }
 

@@ -116,8 +116,8 @@ enum Plan {
     },
 }
 
-/// A plan and the attachments of the new revision, or why the edit is refused.
-type Planned = Result<(Plan, Vec<Attachment>)>;
+/// A plan and the attachments of the new revision.
+type Planned = (Plan, Vec<Attachment>);
 
 fn digest_of(attachment: &Attachment) -> AttachmentDigest<'_> {
     AttachmentDigest { name: &attachment.name, content_type: &attachment.content_type, md5: attachment.md5 }
@@ -184,23 +184,21 @@ impl DocumentWrite<'_, '_> {
         info: Option<Info>,
         old: Option<OldRead>,
         maintainers: &mut Maintainers,
-    ) -> Result<Result<Updated>> {
+    ) -> Result<Updated> {
         let old = match (&info, old) {
             (Some(_), None) => Some(OldRead::begin(self.trx, self.keys)),
             (_, old) => old,
         };
         let (old_leaves, old_body) = old.map_or((None, None), |old| (Some(old.leaves), Some(old.body)));
-        let plan = match &self.edit.history {
+        let (plan, attached) = match &self.edit.history {
             Some(path) => self.plan_history(path, info.is_some(), old_leaves).await?,
             None => self.plan_edit(info.as_ref(), old_leaves).await?,
         };
-        let (plan, attached) = match plan {
-            Ok((Plan::Known(rev), _)) => return Ok(Ok(Updated { rev })),
-            Ok(plan) => plan,
-            Err(error) => return Ok(Err(error)),
-        };
-        if let (Brings::Leaf, Some(error)) = (plan.brings(), self.refused) {
-            return Ok(Err(error.clone().into()));
+        if let Plan::Known(rev) = plan {
+            return Ok(Updated { rev });
+        }
+        if let (Brings::Leaf, Some(refusal)) = (plan.brings(), self.refused) {
+            return Err(refusal.clone().into());
         }
         if plan.brings() != Brings::Nothing {
             // All that may refuse the edit comes before the first write.
@@ -208,12 +206,9 @@ impl DocumentWrite<'_, '_> {
                 BodyPlace::Blob(blob_id) => staging::is_staged(self.trx, &self.instance.keys, blob_id).await?,
                 BodyPlace::Rows => true,
             };
-            let checked = attachments::check(self.trx, self.instance, &attached, &self.edit.attachments).await;
-            match checked {
-                Ok(()) if body_is_there => {}
-                Ok(()) => return Ok(Err(Error::UploadSwept)),
-                Err(error @ (Error::UploadSwept | Error::AttachmentTooLarge { .. })) => return Ok(Err(error)),
-                Err(error) => return Err(error),
+            attachments::check(self.trx, self.instance, &attached, &self.edit.attachments).await?;
+            if !body_is_there {
+                return Err(Refusal::UploadSwept.into());
             }
         }
         let grown = self.change_tree(plan)?;
@@ -273,7 +268,7 @@ impl DocumentWrite<'_, '_> {
             user_version: self.user_version,
         };
         maintainers.document(&self.within(), &change).await?;
-        Ok(Ok(Updated { rev: grown.rev }))
+        Ok(Updated { rev: grown.rev })
     }
 
     fn within(&self) -> Within<'_> {
@@ -327,16 +322,16 @@ impl DocumentWrite<'_, '_> {
     async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
         let parent = match (info, &self.edit.parent) {
             // A name that no edit gives is nobody's revision.
-            (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Ok(Err(Error::Conflict)),
+            (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Err(Refusal::Conflict.into()),
             (None, parent) => parent.clone(),
             // A document that was deleted is created again on top of its tombstone.
             (Some(info), None) if info.deleted && !self.edit.deleted => Some(info.winner.clone()),
             (Some(info), Some(parent)) if *parent == info.winner || info.leaf_count > 1 => Some(parent.clone()),
-            (Some(_), _) => return Ok(Err(Error::Conflict)),
+            (Some(_), _) => return Err(Refusal::Conflict.into()),
         };
         let generation = parent.as_ref().map_or(0, RevId::generation) + 1;
         if generation > flatbed_revtree::GENERATION_MAX {
-            return Ok(Err(Error::InvalidRevision));
+            return Err(Refusal::InvalidRevision.into());
         }
         let leaves = match info {
             Some(_) => self.leaves(leaves).await?,
@@ -347,16 +342,13 @@ impl DocumentWrite<'_, '_> {
             if leaves.find(&info.winner).is_none() {
                 return Err(Error::Corrupt("a document's winner is not among its leaves".into()));
             }
-            return Ok(Err(Error::Conflict));
+            return Err(Refusal::Conflict.into());
         }
         let known = match &parent {
             Some(parent) if self.has_stubs() => vec![attachments::list(self.trx, self.keys, parent).await?],
             _ => Vec::new(),
         };
-        let attached = match self.attached(&known, generation) {
-            Ok(attached) => attached,
-            Err(error) => return Ok(Err(error)),
-        };
+        let attached = self.attached(&known, generation)?;
         let digests: Vec<_> = attached.iter().map(digest_of).collect();
         let hash = revision(
             parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
@@ -368,7 +360,7 @@ impl DocumentWrite<'_, '_> {
         let Some(leaf) = leaf else {
             // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
             let between = parent.into_iter().collect();
-            return Ok(Ok((Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached)));
+            return Ok((Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached));
         };
         let is_known = match leaves.holds(&rev) {
             Some(is_known) => is_known,
@@ -379,22 +371,22 @@ impl DocumentWrite<'_, '_> {
         };
         if is_known {
             // The same edit came by replication before, under the same name.
-            return Ok(Err(Error::Conflict));
+            return Err(Refusal::Conflict.into());
         }
-        Ok(Ok((Plan::grow(rev, leaf, leaves, Vec::new()), attached)))
+        Ok((Plan::grow(rev, leaf, leaves, Vec::new()), attached))
     }
 
     fn has_stubs(&self) -> bool {
         self.edit.attachments.iter().any(|(_, edit)| matches!(edit, AttachmentEdit::Stub { .. }))
     }
 
-    fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> Result<Vec<Attachment>> {
+    fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> std::result::Result<Vec<Attachment>, Refusal> {
         let is_foreign = self.edit.history.is_some();
         Resolve { id: &self.edit.id, edits: &self.edit.attachments, known, generation, is_foreign }.run()
     }
 
     /// The attachments of a revision of another replica: its stubs may mean those of any revision that is there.
-    async fn attached_to(&self, path: &[RevId]) -> Result<Result<Vec<Attachment>>> {
+    async fn attached_to(&self, path: &[RevId]) -> Result<Vec<Attachment>> {
         let (mut lists, are_all) = match self.has_stubs() {
             true => attachments::lists(self.trx, self.keys, LISTS_READ_MAX).await?,
             false => (Vec::new(), true),
@@ -413,12 +405,12 @@ impl DocumentWrite<'_, '_> {
         // Ancestors first, the nearest before all.
         lists.sort_by_key(|(rev, _)| path.iter().position(|ancestor| ancestor == rev).unwrap_or(usize::MAX));
         let known: Vec<_> = lists.into_iter().map(|(_, list)| list).collect();
-        Ok(self.attached(&known, path.first().map_or(0, RevId::generation)))
+        Ok(self.attached(&known, path.first().map_or(0, RevId::generation))?)
     }
 
     /// A revision of another replica.
     async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<Planned> {
-        let Some((rev, ancestors)) = path.split_first() else { return Ok(Err(Error::InvalidRevision)) };
+        let Some((rev, ancestors)) = path.split_first() else { return Err(Refusal::InvalidRevision.into()) };
         let leaves = if exists { self.leaves(leaves).await? } else { Leaves::default() };
         let mut below = leaves.0.iter().filter_map(|leaf| {
             let at = ancestors.iter().position(|ancestor| *ancestor == leaf.rev)?;
@@ -432,18 +424,18 @@ impl DocumentWrite<'_, '_> {
             if is_all_known && new.all(|rev| leaves.holds(rev) == Some(false)) {
                 let records = leaves.0.iter().map(|leaf| (&leaf.rev, leaf.ancestry.recent.as_slice()));
                 if are_too_large(records) {
-                    return Ok(Err(Error::TooManyLeaves { leaves_max: self.leaves_max }));
+                    return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
                 }
                 let (parent, between) = (parent.clone(), between.to_vec());
                 let plan = Plan::grow(rev.clone(), parent, leaves, between);
-                return Ok(self.attached_to(path).await?.map(|attached| (plan, attached)));
+                return Ok((plan, self.attached_to(path).await?));
             }
         }
         if leaves.find(rev).is_some_and(|leaf| ancestors.len() as u64 <= leaf.ancestry.len()) {
-            return Ok(Ok((Plan::Known(rev.clone()), Vec::new())));
+            return Ok((Plan::Known(rev.clone()), Vec::new()));
         }
         let Some(whole) = WholeTree::read_if_small(self.trx, self.keys, leaves).await? else {
-            return Ok(Err(Error::TooManyLeaves { leaves_max: self.leaves_max }));
+            return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
         };
         let mut after = whole.tree.clone();
         let brings = match after.merge(path, self.edit.deleted) {
@@ -452,7 +444,7 @@ impl DocumentWrite<'_, '_> {
             Merged::Known => Brings::Nothing,
         };
         if brings == Brings::Nothing && after == whole.tree {
-            return Ok(Ok((Plan::Known(rev.clone()), Vec::new())));
+            return Ok((Plan::Known(rev.clone()), Vec::new()));
         }
         let gone = whole.tree.branches().into_iter().filter(|branch| after.branch(&branch.leaf).is_none());
         let superseded = gone.map(|branch| branch.leaf.clone()).collect();
@@ -461,13 +453,13 @@ impl DocumentWrite<'_, '_> {
         let branches = after.branches();
         let records = branches.iter().map(|branch| (&branch.leaf, branch.ancestors.as_slice()));
         if grows && after.len() > self.leaves_max || replacement.bytes() > MERGE_BYTES_MAX || are_too_large(records) {
-            return Ok(Err(Error::TooManyLeaves { leaves_max: self.leaves_max }));
+            return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
         }
         let plan = Plan::Merge { rev: rev.clone(), brings, superseded, replacement, after };
         if brings == Brings::Nothing {
-            return Ok(Ok((plan, Vec::new())));
+            return Ok((plan, Vec::new()));
         }
-        Ok(self.attached_to(path).await?.map(|attached| (plan, attached)))
+        Ok((plan, self.attached_to(path).await?))
     }
 
     /// Whether the body of a revision that is in the tree is kept: it is no leaf, its body is not there, and the next

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::{Layer, Random, Store, assert_clean, create, delete, get, put};
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, Got, Result, RevId, Updated};
+use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, Got, Refusal, Result, RevId, Updated};
 
 /// An edit of a document with this body, of a revision.
 fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
@@ -44,7 +44,7 @@ async fn all_are_written_or_none() {
     let both = [("there".to_owned(), conflict.clone()), ("a".to_owned(), conflict)];
     assert_eq!(refused(db.update_all(&edits).await), both);
     for id in ["b", "large"] {
-        assert!(matches!(get(&db, id).await, Err(Error::DocumentNotFound(_))), "{id}");
+        assert!(matches!(get(&db, id).await, Err(Error::Refused(Refusal::DocumentNotFound(_)))), "{id}");
     }
     let twice = refused(db.update_all(&[edit("c", None, "{}"), edit("c", None, "{}")]).await);
     assert_eq!(twice, [("c".to_owned(), "the document is edited twice".to_owned())]);
@@ -52,7 +52,7 @@ async fn all_are_written_or_none() {
     // More than one transaction takes, by number and by size; large bodies lie outside of it.
     let ids: Vec<String> = (0..251).map(|number| format!("m{number}")).collect();
     let many: Vec<Edit<'_>> = ids.iter().map(|id| edit(id, None, "{}")).collect();
-    assert!(matches!(db.update_all(&many).await, Err(Error::TooMuchAtOnce { .. })));
+    assert!(matches!(db.update_all(&many).await, Err(Error::Refused(Refusal::TooMuchAtOnce { .. }))));
     assert_eq!(db.update_all(&many[..250]).await.unwrap().len(), 250);
     let mut random = Random(1);
     let pad: String = (0..9_000).map(|_| char::from(b'a' + random.below(26) as u8)).collect();
@@ -60,8 +60,8 @@ async fn all_are_written_or_none() {
     let ids: Vec<String> = (0..120).map(|number| format!("w{number}")).collect();
     let wide: Vec<Edit<'_>> = ids.iter().map(|id| edit(id, None, &wide)).collect();
     let too_much = db.update_all(&wide).await;
-    assert!(matches!(too_much, Err(Error::TooMuchAtOnce { .. })), "{too_much:?}");
-    assert!(matches!(get(&db, "w0").await, Err(Error::DocumentNotFound(_))));
+    assert!(matches!(too_much, Err(Error::Refused(Refusal::TooMuchAtOnce { .. }))), "{too_much:?}");
+    assert!(matches!(get(&db, "w0").await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     assert_eq!(db.update_all(&wide[..60]).await.unwrap().len(), 60);
     assert!(db.update_all(&[]).await.unwrap().is_empty());
     assert!(matches!(layer.database("none").update_all(&[]).await, Err(Error::DatabaseNotFound)));
@@ -122,7 +122,7 @@ async fn transfer(db: Database, gone: RevId, made: Arc<[AtomicU64; ACCOUNTS]>, s
                     break;
                 }
                 Err(Error::NoneWritten(refused)) => {
-                    assert!(refused.iter().all(|(_, error)| matches!(error, Error::Conflict)), "{refused:?}");
+                    assert!(refused.iter().all(|(_, error)| matches!(error, Refusal::Conflict)), "{refused:?}");
                     assert!(!fails || refused.iter().any(|(id, _)| id == "gone"), "{refused:?}");
                 }
                 Err(error) => panic!("{error}"),

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, Result, RevId};
+use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, Refusal, Result, RevId};
 
 async fn data(db: &Database, content_type: &str, bytes: &[u8]) -> AttachmentEdit {
     let mut upload = db.upload(content_type, false).await.unwrap();
@@ -61,10 +61,10 @@ async fn equal_data_lies_once_and_goes_with_its_last_document() {
     let listed = db.get("one", &GetOptions::default()).await.unwrap().attachments;
     assert_eq!((listed[0].name.as_str(), listed[0].revpos, listed[0].length), ("a/b", 1, 12_000_000));
     let gone = put_with(&db, "one", Some(&kept), vec![]).await.unwrap();
-    assert!(matches!(stored(&db, "one", None, "a/b").await, Err(Error::AttachmentNotFound)));
+    assert!(matches!(stored(&db, "one", None, "a/b").await, Err(Error::Refused(Refusal::AttachmentNotFound))));
     assert_eq!(stored(&db, "one", Some(&kept), "a/b").await.unwrap().len(), large.len());
     let missing = put_with(&db, "one", Some(&gone), vec![("a/b", stub())]).await;
-    assert!(matches!(missing, Err(Error::MissingStub { .. })));
+    assert!(matches!(missing, Err(Error::Refused(Refusal::MissingStub { .. }))));
     assert_clean(&layer, &db).await;
     // Beyond the limit of revisions the lists go, and with the last of them the data.
     db.set_revs_limit(1).await.unwrap();
@@ -101,7 +101,7 @@ async fn text_is_compressed_as_couchdb_does() {
         upload.write(b"no gzip at all").await?;
         upload.finish().await.map(|_| ())
     };
-    assert!(matches!(bad.await, Err(Error::InvalidAttachment)));
+    assert!(matches!(bad.await, Err(Error::Refused(Refusal::InvalidAttachment))));
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn documents_come_and_go_under_faults() {
                     edits.clear();
                 }
                 match put_with(&db, &id, parent.as_ref().map(|parent| &parent.rev), edits).await {
-                    Ok(_) | Err(Error::Conflict | Error::MissingStub { .. }) => {}
+                    Ok(_) | Err(Error::Refused(Refusal::Conflict | Refusal::MissingStub { .. })) => {}
                     Err(error) => panic!("{error}"),
                 }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs, Result, RevId};
+use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs, Refusal, Result, RevId};
 
 async fn compact(db: &Database) {
     db.compact().await.unwrap();
@@ -76,7 +76,7 @@ async fn many_revisions_of_many_attachments() {
     let edited = write(&db, edit(&ids[0], Some(edited), true, Vec::new())).await.unwrap();
     assert_clean(&layer, &db).await;
     assert_eq!(db.purge(&ids[1], std::slice::from_ref(&purged)).await.unwrap(), [purged]);
-    assert!(matches!(get(&db, &ids[1]).await, Err(Error::DocumentNotFound(_))));
+    assert!(matches!(get(&db, &ids[1]).await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     assert_clean(&layer, &db).await;
     compact(&db).await;
     assert_clean(&layer, &db).await;
@@ -126,7 +126,7 @@ async fn long_branches_under_a_long_id() {
             let path: Vec<RevId> =
                 (1..=generation).rev().map(|at| format!("{at}-{hash}").parse().unwrap()).take(2).collect();
             let edits = ids.iter().map(|id| Edit { history: Some(path.clone()), ..edit(id, None, false, Vec::new()) });
-            assert!(db.bulk_update(&edits.collect::<Vec<_>>()).await.unwrap().iter().all(Result::is_ok));
+            assert!(db.bulk_update(&edits.collect::<Vec<_>>()).await.unwrap().iter().all(|outcome| outcome.is_ok()));
         }
     }
     assert_clean(&layer, &db).await;
@@ -152,7 +152,7 @@ async fn long_branches_under_a_long_id() {
     assert_clean(&layer, &db).await;
     let rest: Vec<RevId> = ["150-b", "150-c"].map(|rev| rev.parse().unwrap()).into();
     assert_eq!(db.purge(purged, &rest).await.unwrap(), rest);
-    assert!(matches!(get(&db, purged).await, Err(Error::DocumentNotFound(_))));
+    assert!(matches!(get(&db, purged).await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     assert_clean(&layer, &db).await;
     compact(&db).await;
     assert_clean(&layer, &db).await;
@@ -173,7 +173,7 @@ async fn very_many_leaves_are_purged() {
         })
         .collect();
     for edits in edits.chunks(250) {
-        assert!(db.bulk_update(edits).await.unwrap().iter().all(Result::is_ok));
+        assert!(db.bulk_update(edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
     }
     let revs: Vec<RevId> = edits.iter().flat_map(|edit| edit.history.clone().unwrap()).collect();
     let last = revs.last().unwrap().clone();
@@ -182,10 +182,10 @@ async fn very_many_leaves_are_purged() {
     assert_eq!(db.get("d", &GetOptions::default()).await.unwrap().rev, last);
     assert_clean(&layer, &db).await;
     for edits in edits.chunks(250) {
-        assert!(db.bulk_update(edits).await.unwrap().iter().all(Result::is_ok));
+        assert!(db.bulk_update(edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
     }
     assert_eq!(db.purge("d", &revs).await.unwrap(), revs);
-    assert!(matches!(get(&db, "d").await, Err(Error::DocumentNotFound(_))));
+    assert!(matches!(get(&db, "d").await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     assert_clean(&layer, &db).await;
 }
 

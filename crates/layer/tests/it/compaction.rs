@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, RevId};
+use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId};
 
 async fn replicate(db: &Database, id: &str, path: &str, body: &str) -> RevId {
     let history: Vec<RevId> = path.split(' ').map(|rev| rev.parse().unwrap()).collect();
@@ -111,7 +111,7 @@ async fn purged_leaves_and_documents_are_gone() {
         assert_clean(&layer, &db).await;
         let left: Vec<RevId> = ["3-d", "2-e"].map(|rev| rev.parse().unwrap()).into();
         assert_eq!(db.purge(id, &left).await.unwrap().len(), 2);
-        assert!(matches!(get(&db, id).await, Err(Error::DocumentNotFound(_))));
+        assert!(matches!(get(&db, id).await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
         assert_clean(&layer, &db).await;
     }
     let info = db.info().await.unwrap();

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Layer, Random, Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{ChangesQuery, Database, Edit, EditParts, Error, GetOptions, RevId, Seq, Since, Updated, Wait};
+use flatbed_layer::{
+    ChangesQuery, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId, Seq, Since, Updated, Wait,
+};
 
 trait Bodies {
     fn body(&mut self) -> String;
@@ -56,7 +58,7 @@ async fn writer(db: Database, number: u64, operations: u64, documents: u64, ackn
                 let parent = winner(&db, &id).await;
                 match put(&db, &id, parent.as_ref(), &random.body()).await {
                     Ok(rev) => note(&acknowledged, &id, rev),
-                    Err(Error::Conflict | Error::DocumentNotFound(_)) => {}
+                    Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
                     Err(error) => panic!("{id}: {error}"),
                 }
             }
@@ -85,7 +87,7 @@ async fn writer(db: Database, number: u64, operations: u64, documents: u64, ackn
                 for (edit, result) in edits.iter().zip(db.bulk_update(&edits).await.expect("bulk")) {
                     match result {
                         Ok(Updated { rev }) => note(&acknowledged, &edit.id, rev),
-                        Err(Error::Conflict | Error::DocumentNotFound(_)) => {}
+                        Err(Refusal::Conflict | Refusal::DocumentNotFound(_)) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, OpenRevs, Result, RevId};
+use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, OpenRevs, Refusal, Result, RevId};
 use flatbed_revtree::Tree;
 
 fn path(text: &str) -> Vec<RevId> {
@@ -80,7 +80,7 @@ async fn a_losing_leaf_is_edited_and_comes_up() {
     assert_eq!(fourth.generation(), 4);
     assert_eq!(get(&db, "t").await.unwrap(), r#"{"v":4}"#);
     for no_leaf in ["3-c", "2-b", "3-x"] {
-        assert!(matches!(put(&db, "t", Some(&path(no_leaf)[0]), "{}").await, Err(Error::Conflict)));
+        assert!(matches!(put(&db, "t", Some(&path(no_leaf)[0]), "{}").await, Err(Error::Refused(Refusal::Conflict))));
     }
     assert_clean(&layer, &db).await;
     // Without it the best of the others comes up, with its body.
@@ -91,7 +91,7 @@ async fn a_losing_leaf_is_edited_and_comes_up() {
     delete(&db, "t", &path("3-d")[0]).await.unwrap();
     assert_eq!(get(&db, "t").await.unwrap(), r#"{"rev":"on the tombstone"}"#);
     delete(&db, "t", &fifth).await.unwrap();
-    assert!(matches!(get(&db, "t").await, Err(Error::DocumentNotFound(_))));
+    assert!(matches!(get(&db, "t").await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     let info = db.info().await.unwrap();
     assert_eq!((info.doc_count, info.doc_del_count), (0, 1));
     // Created again on top of the best tombstone.
@@ -279,7 +279,7 @@ async fn what_lies_on_a_cut_branch_comes_once() {
     assert_eq!(put(&other, "edit", None, r#"{"v":1}"#).await.unwrap(), first);
     let second = put(&other, "edit", Some(&first), r#"{"v":2}"#).await.unwrap();
     replicate(&db, "edit", &[path("3-x")[0].clone(), second], &body(&path("3-x")[0], 10, false)).await.unwrap();
-    assert!(matches!(put(&db, "edit", Some(&first), r#"{"v":2}"#).await, Err(Error::Conflict)));
+    assert!(matches!(put(&db, "edit", Some(&first), r#"{"v":2}"#).await, Err(Error::Refused(Refusal::Conflict))));
     assert_clean(&layer, &db).await;
 }
 

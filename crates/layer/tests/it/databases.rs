@@ -1,7 +1,7 @@
 //! Databases come and go, at one server and at two.
 
 use crate::support::{Store, all_changes, assert_clean, create, get, put, soon};
-use flatbed_layer::{AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Since, Wait};
+use flatbed_layer::{AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Refusal, Since, Wait};
 
 #[tokio::test]
 async fn create_list_delete() {
@@ -11,7 +11,10 @@ async fn create_list_delete() {
         create(&layer, name, None).await;
     }
     assert!(matches!(layer.create_database("a", &CreateOptions::default()).await, Err(Error::DatabaseExists)));
-    assert!(matches!(layer.create_database("A", &CreateOptions::default()).await, Err(Error::IllegalDatabaseName(_))));
+    assert!(matches!(
+        layer.create_database("A", &CreateOptions::default()).await,
+        Err(Error::Refused(Refusal::IllegalDatabaseName(_)))
+    ));
     assert_eq!(layer.all_databases(&NameRange::default()).await.unwrap(), ["a", "b", "c"]);
     let range = NameRange { start: Some("b".into()), descending: true, limit: Some(1), ..NameRange::default() };
     assert_eq!(layer.all_databases(&range).await.unwrap(), ["b"]);
@@ -46,7 +49,7 @@ async fn two_servers_see_one_another() {
     assert!(matches!(get(&at_two, "d").await, Err(Error::DatabaseNotFound)));
     create(&one, "db", Some(0)).await;
     put(&at_two, "d", None, r#"{"x":1,"from":"new"}"#).await.unwrap();
-    assert!(matches!(put(&at_two, "d", Some(&rev), "{}").await, Err(Error::Conflict)));
+    assert!(matches!(put(&at_two, "d", Some(&rev), "{}").await, Err(Error::Refused(Refusal::Conflict))));
     assert_eq!(get(&at_one, "d").await.unwrap(), r#"{"x":1,"from":"new"}"#);
     // A sequence of the old one means the beginning.
     let mut changes = at_two.changes(ChangesQuery { since: Since::After(old_seq), ..ChangesQuery::default() });
@@ -80,7 +83,7 @@ async fn nothing_is_kept_of_databases_that_are_gone() {
     two.forget_gone_databases().await.unwrap();
     assert_eq!((one.databases_cached(), two.databases_cached()), (10, 10));
     assert_eq!(get(&two.database("db10"), "d").await.unwrap(), r#"{"a":1}"#);
-    assert!(matches!(get(&two.database("db0"), "d").await, Err(Error::DocumentNotFound(_))));
+    assert!(matches!(get(&two.database("db0"), "d").await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     assert_eq!(two.forget_gone_databases().await.unwrap(), 0);
 }
 

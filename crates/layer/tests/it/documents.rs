@@ -1,7 +1,7 @@
 //! Documents in and out, one at a time, in both layouts.
 
 use crate::support::{Store, all_changes, assert_clean, braces, create, delete, get, put};
-use flatbed_layer::{AllDocsQuery, CreateOptions, Error, GetOptions, NotFound, RevId};
+use flatbed_layer::{AllDocsQuery, CreateOptions, Error, GetOptions, NotFound, Refusal, RevId};
 
 const LAYOUTS: [Option<u32>; 3] = [Some(0), None, Some(60_000)];
 
@@ -23,8 +23,8 @@ async fn an_edit_replaces_the_whole_document() {
         assert_eq!(new.revisions, Some(vec![second.clone(), first.clone()]));
         assert_eq!(new.revs_info, Some(vec![(second.clone(), true), (first.clone(), true)]));
         assert_eq!(new.local_seq, Some(db.update_seq().await.unwrap()));
-        assert!(matches!(put(&db, "d", Some(&first), "{}").await, Err(Error::Conflict)));
-        assert!(matches!(put(&db, "d", None, "{}").await, Err(Error::Conflict)));
+        assert!(matches!(put(&db, "d", Some(&first), "{}").await, Err(Error::Refused(Refusal::Conflict))));
+        assert!(matches!(put(&db, "d", None, "{}").await, Err(Error::Refused(Refusal::Conflict))));
         assert_clean(&layer, &db).await;
     }
 }
@@ -37,11 +37,11 @@ async fn a_document_that_is_small_only_as_it_is_stored_is_large() {
     let text = format!(r#"{{"x":"{}"}}"#, "y".repeat(300_000));
     let first = put(&db, "d", None, &text).await.unwrap();
     let small = GetOptions { small_only: true, ..GetOptions::default() };
-    assert!(matches!(db.get("d", &small).await, Err(Error::LargeDocument)));
+    assert!(matches!(db.get("d", &small).await, Err(Error::Refused(Refusal::LargeDocument))));
     put(&db, "d", Some(&first), "{}").await.unwrap();
     assert!(db.get("d", &small).await.is_ok());
     let superseded = GetOptions { rev: Some(first), ..small };
-    assert!(matches!(db.get("d", &superseded).await, Err(Error::LargeDocument)));
+    assert!(matches!(db.get("d", &superseded).await, Err(Error::Refused(Refusal::LargeDocument))));
 }
 
 #[tokio::test]
@@ -52,8 +52,8 @@ async fn tombstones_and_what_is_created_on_them() {
     let first = put(&db, "d", None, r#"{"a":1}"#).await.unwrap();
     let gone = delete(&db, "d", &first).await.unwrap();
     assert_eq!(gone.generation(), 2);
-    assert!(matches!(get(&db, "d").await, Err(Error::DocumentNotFound(NotFound::Deleted))));
-    assert!(matches!(get(&db, "never").await, Err(Error::DocumentNotFound(NotFound::Missing))));
+    assert!(matches!(get(&db, "d").await, Err(Error::Refused(Refusal::DocumentNotFound(NotFound::Deleted)))));
+    assert!(matches!(get(&db, "never").await, Err(Error::Refused(Refusal::DocumentNotFound(NotFound::Missing)))));
     let info = db.info().await.unwrap();
     assert_eq!((info.doc_count, info.doc_del_count), (0, 1));
     assert!(db.all_docs(AllDocsQuery::default()).next_page().await.unwrap().is_none());
@@ -90,7 +90,7 @@ async fn revision_ids_are_couchdbs() {
     assert_eq!(rev.to_string(), "2-4f54ab3740f3104eec1cf2ec2b0327ed");
     // But not one that no edit can have made.
     let invented: RevId = "1-123".parse().unwrap();
-    assert!(matches!(put(&db, "new", Some(&invented), "{}").await, Err(Error::Conflict)));
+    assert!(matches!(put(&db, "new", Some(&invented), "{}").await, Err(Error::Refused(Refusal::Conflict))));
     assert_clean(&layer, &db).await;
 }
 
@@ -185,9 +185,12 @@ async fn large_bodies_are_staged_and_broken_uploads_swept() {
         let old = db.get("large", &GetOptions { rev: Some(first.clone()), ..GetOptions::default() }).await.unwrap();
         assert!(braces(&old.body) == large);
         put(&db, "large", Some(&second), r#"{"small":1}"#).await.unwrap();
-        assert!(matches!(put(&db, "large", Some(&first), &large).await, Err(Error::Conflict)));
+        assert!(matches!(put(&db, "large", Some(&first), &large).await, Err(Error::Refused(Refusal::Conflict))));
         let too_large = format!(r#"{{"s":"{}"}}"#, "x".repeat(8_000_001));
-        assert!(matches!(put(&db, "too", None, &too_large).await, Err(Error::DocumentTooLarge { .. })));
+        assert!(matches!(
+            put(&db, "too", None, &too_large).await,
+            Err(Error::Refused(Refusal::DocumentTooLarge { .. }))
+        ));
         assert_clean(&layer, &db).await;
         // The upload breaks off between its transactions.
         let upload = put(&db, "broken", None, &large);
@@ -205,7 +208,7 @@ async fn illegal_ids_and_documents_are_refused() {
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
     for id in ["", "_x", "_design/", &"x".repeat(2_049)] {
-        assert!(matches!(put(&db, id, None, "{}").await, Err(Error::InvalidDocument { .. })), "{id}");
+        assert!(matches!(put(&db, id, None, "{}").await, Err(Error::Refused(Refusal::InvalidDocument { .. }))), "{id}");
     }
     for id in ["_design/x", &"é".repeat(1_024), "a/b", "\u{0}", "10"] {
         put(&db, id, None, "{}").await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Layer, Store, assert_clean, change, create, delete, get, put, soon};
-use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, LayerOptions};
+use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, LayerOptions, Refusal};
 use foundationdb::tuple::{Bytes, pack};
 
 fn names(range: std::ops::Range<usize>) -> String {
@@ -115,7 +115,7 @@ async fn sweeps_during_an_upload() {
         });
         match put(&db, &format!("d{round}"), None, &body).await {
             Ok(_) => committed += 1,
-            Err(Error::UploadSwept) => swept += 1,
+            Err(Error::Refused(Refusal::UploadSwept)) => swept += 1,
             Err(error) => panic!("{error}"),
         }
         sweeper.await.unwrap();

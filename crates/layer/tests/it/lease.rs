@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{Store, create, soon};
 use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
-use flatbed_layer::{Database, Error};
+use flatbed_layer::{Database, Error, Refusal};
 use tokio::time::Instant;
 
 /// In milliseconds of the test's time.
@@ -62,7 +62,7 @@ async fn taken_held_released_and_dropped() {
     others(db.take_lease("b", &two, Some(&seen)).await.unwrap());
 
     let long = vec![b'x'; LEASE_STATE_BYTES_MAX + 1];
-    assert!(matches!(db.hold_lease("a", &one, &long, false).await, Err(Error::InvalidSetting(_))));
+    assert!(matches!(db.hold_lease("a", &one, &long, false).await, Err(Error::Refused(Refusal::InvalidSetting(_)))));
     // Several pages of them, in order.
     for n in 0..450 {
         ours(db.take_lease(&format!("n{n:04}"), &one, None).await.unwrap());

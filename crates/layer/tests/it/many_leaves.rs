@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, LayerOptions, OpenRevs, Result, RevId};
+use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, LayerOptions, OpenRevs, Refusal, RevId};
 
 struct Write {
     id: String,
@@ -24,7 +24,7 @@ fn edit(write: &Write) -> Edit<'static> {
     }
 }
 
-async fn bulk(db: &Database, writes: &[Write]) -> Vec<Result<RevId>> {
+async fn bulk(db: &Database, writes: &[Write]) -> Vec<Result<RevId, Refusal>> {
     let edits: Vec<_> = writes.iter().map(edit).collect();
     let results = db.bulk_update(&edits).await.expect("a bulk");
     results.into_iter().map(|result| result.map(|updated| updated.rev)).collect()
@@ -62,7 +62,7 @@ async fn one_request_brings_500_leaves_and_another_resolves_them() {
     let writes: Vec<_> = (0..520)
         .map(|leaf| replicated("d", &[format!("2-{leaf:03}"), "1-a".into()], &format!(r#"{{"leaf":{leaf}}}"#)))
         .collect();
-    assert!(bulk(&db, &writes).await.iter().all(Result::is_ok));
+    assert!(bulk(&db, &writes).await.iter().all(|outcome| outcome.is_ok()));
     assert_eq!(leaves(&db, "d").await.len(), 520);
     assert_eq!(get(&db, "d").await.unwrap(), r#"{"leaf":519}"#);
     let deletions = leaves(&db, "d").await.into_iter().skip(1).map(|(line, _)| Write {
@@ -72,7 +72,7 @@ async fn one_request_brings_500_leaves_and_another_resolves_them() {
         body: r#"{"_deleted":true}"#.into(),
     });
     let deletions = deletions.collect::<Vec<_>>();
-    assert!(bulk(&db, &deletions).await.iter().all(Result::is_ok));
+    assert!(bulk(&db, &deletions).await.iter().all(|outcome| outcome.is_ok()));
     assert_eq!(leaves(&db, "d").await.iter().filter(|(_, deleted)| !deleted).count(), 1);
     assert_eq!(get(&db, "d").await.unwrap(), r#"{"leaf":0}"#);
     assert_clean(&layer, &db).await;
@@ -89,10 +89,10 @@ async fn many_bodies_come_up_at_once() {
     for ids in ids.chunks(12) {
         let large = format!(r#"{{"large":"{}"}}"#, noise(&mut random, 350_000));
         let losers: Vec<_> = ids.iter().map(|id| replicated(id, &["1-a".into()], &large)).collect();
-        assert!(bulk(&db, &losers).await.iter().all(Result::is_ok));
+        assert!(bulk(&db, &losers).await.iter().all(|outcome| outcome.is_ok()));
     }
     let winners: Vec<_> = ids.iter().map(|id| replicated(id, &["1-b".into()], "{}")).collect();
-    assert!(bulk(&db, &winners).await.iter().all(Result::is_ok));
+    assert!(bulk(&db, &winners).await.iter().all(|outcome| outcome.is_ok()));
     let winner = Some("1-b".parse().unwrap());
     let deletions: Vec<_> = ids
         .iter()
@@ -114,12 +114,12 @@ async fn leaves_beyond_the_limit_are_refused() {
     let db = create(&layer, "db", None).await;
     let leaf = |leaf: u64| replicated("d", &[format!("2-{leaf:02}"), "1-a".into()], "{}");
     let results = bulk(&db, &(0..25).map(leaf).collect::<Vec<_>>()).await;
-    assert!(results[..20].iter().all(Result::is_ok));
-    assert!(results[20..].iter().all(|result| matches!(result, Err(Error::TooManyLeaves { leaves_max: 20 }))));
+    assert!(results[..20].iter().all(|outcome| outcome.is_ok()));
+    assert!(results[20..].iter().all(|result| matches!(result, Err(Refusal::TooManyLeaves { leaves_max: 20 }))));
     // What makes no more of them is taken.
     let others =
         [leaf(3), replicated("d", &["3-x".into(), "2-05".into()], "{}"), replicated("d", &["1-a".into()], "{}")];
-    assert!(bulk(&db, &others).await.iter().all(Result::is_ok));
+    assert!(bulk(&db, &others).await.iter().all(|outcome| outcome.is_ok()));
     delete(&db, "d", &"2-07".parse().unwrap()).await.unwrap();
     assert_eq!(leaves(&db, "d").await.len(), 20);
     assert_clean(&layer, &db).await;
@@ -138,10 +138,10 @@ async fn a_path_that_many_branches_share_is_taken_while_it_fits() {
     for (id, hash, fits) in [("short", "h".to_owned(), true), ("long", "h".repeat(500), false)] {
         let rev = |generation: u64| format!("{generation}-{hash}");
         let writes: Vec<_> = (0..420).map(|leaf| replicated(id, &[format!("101-{leaf:03}"), rev(100)], "{}")).collect();
-        assert!(bulk(&db, &writes).await.iter().all(Result::is_ok));
+        assert!(bulk(&db, &writes).await.iter().all(|outcome| outcome.is_ok()));
         let past: Vec<String> = (1..=100).rev().map(rev).collect();
         let result = bulk(&db, &[replicated(id, &past, "{}")]).await.pop().unwrap();
-        assert!(matches!((fits, &result), (true, Ok(_)) | (false, Err(Error::TooManyLeaves { .. }))), "{result:?}");
+        assert!(matches!((fits, &result), (true, Ok(_)) | (false, Err(Refusal::TooManyLeaves { .. }))), "{result:?}");
         let length = if fits { 101 } else { 2 };
         assert!(leaves(&db, id).await.iter().all(|(line, _)| line.len() == length));
         assert_clean(&layer, &db).await;
@@ -154,7 +154,7 @@ async fn what_reads_many_leaves_ends_a_read_of_many_documents() {
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
     let writes: Vec<Write> = (0..150).map(|at| replicated("d", &[format!("2-{at}"), "1-a".into()], "{}")).collect();
-    assert!(bulk(&db, &writes).await.iter().all(Result::is_ok));
+    assert!(bulk(&db, &writes).await.iter().all(|outcome| outcome.is_ok()));
     let options = GetOptions { rev: Some("1-a".parse().unwrap()), latest: true, ..GetOptions::default() };
     let requests = vec![("d".to_owned(), options); 100];
     // Each of them reads all leaves.
@@ -171,19 +171,19 @@ async fn edits_of_one_request_go_through_a_bounded_number_of_leaves() {
         (begin..end).map(|at| replicated("d", &[format!("2-{at:03}"), "1-a".into()], "{}")).collect()
     };
     let count = async || db.open_revs("d", &OpenRevs::All, 0, false, &GetOptions::default()).await.unwrap().1;
-    assert!(bulk(&db, &branches(0, 60)).await.iter().all(Result::is_ok));
+    assert!(bulk(&db, &branches(0, 60)).await.iter().all(|outcome| outcome.is_ok()));
     let edits = |writes: &[Write]| -> Vec<Edit<'static>> { writes.iter().map(edit).collect() };
     let refused = db.bulk_update(&edits(&branches(60, 160))).await;
-    assert!(matches!(refused, Err(Error::TooManyEdits)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Refused(Refusal::TooManyEdits))), "{refused:?}");
     // Those before the one that was too many are made.
     let made = count().await;
     assert!((61..160).contains(&made), "{made}");
     // In parts it is taken, and what many documents cost is not counted.
     for begin in (60..160).step_by(10) {
-        assert!(bulk(&db, &branches(begin, begin + 10)).await.iter().all(Result::is_ok));
+        assert!(bulk(&db, &branches(begin, begin + 10)).await.iter().all(|outcome| outcome.is_ok()));
     }
     assert_eq!(count().await, 160);
     let others: Vec<Write> = (0..50).map(|at| replicated(&format!("e{at}"), &["1-a".into()], "{}")).collect();
-    assert!(bulk(&db, &others).await.iter().all(Result::is_ok));
+    assert!(bulk(&db, &others).await.iter().all(|outcome| outcome.is_ok()));
     assert_clean(&layer, &db).await;
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put};
 use flatbed_layer::renew::{Renewed, renew, roots};
-use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Seq, Since, json};
+use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Refusal, Seq, Since, json};
 use foundationdb::tuple::pack;
 
 /// Where a feed stands that begins after `since`, and how many rows it gives.
@@ -135,7 +135,7 @@ async fn faults_lose_no_entry() {
         }
     };
     for n in 0..100 {
-        while !matches!(put(&db, &format!("d{n}"), None, "{}").await, Ok(_) | Err(Error::Conflict)) {}
+        while !matches!(put(&db, &format!("d{n}"), None, "{}").await, Ok(_) | Err(Error::Refused(Refusal::Conflict))) {}
     }
     let (seen, rows) = follow(&db, Since::Beginning).await;
     assert_eq!(rows, 100);

@@ -10,7 +10,8 @@ use crate::support::{
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::{Renewed, renew};
 use flatbed_layer::{
-    Changes, ChangesQuery, Database, DatabaseUpdatesQuery, Edit, EditParts, Error, Followed, LayerOptions, Seq, Since,
+    Changes, ChangesQuery, Database, DatabaseUpdatesQuery, Edit, EditParts, Error, Followed, LayerOptions, Refusal,
+    Seq, Since,
 };
 use foundationdb::tuple::{Bytes, Element, pack, unpack};
 use futures_util::FutureExt;
@@ -110,7 +111,7 @@ async fn names_that_the_restored_mapping_lacks_are_not_written_by_their_old_ids(
             assert_eq!(&get(&db, id).await.unwrap(), body, "{id}");
         }
         assert_eq!(get(&db, "first").await.unwrap(), r#"{"known":{"a":1}}"#);
-        assert!(matches!(get(&db, "lost-0-1").await, Err(Error::DocumentNotFound(_))));
+        assert!(matches!(get(&db, "lost-0-1").await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
         // What a replica or a follower noted of the lost history means nothing.
         assert_eq!(after(&db, seen).await, 41);
     }
@@ -155,7 +156,7 @@ async fn what_is_staged_for_a_lost_history_is_not_taken() {
     let whole = whole.finish().await.unwrap();
     put_back(&store, &backup).await;
     renewed(&store).await;
-    assert!(matches!(upload.write(&vec![7; 1_000_000]).await, Err(Error::UploadSwept)));
+    assert!(matches!(upload.write(&vec![7; 1_000_000]).await, Err(Error::Refused(Refusal::UploadSwept))));
     drop(upload);
     let data = flatbed_layer::AttachmentEdit::Data {
         content_type: "application/octet-stream".into(),
@@ -170,7 +171,7 @@ async fn what_is_staged_for_a_lost_history_is_not_taken() {
         attachments: vec![("a".into(), data)],
         body: parse(b"{}", &Limits::default()).unwrap(),
     };
-    assert!(matches!(db.update(&edit).await, Err(Error::UploadSwept)));
+    assert!(matches!(db.update(&edit).await, Err(Error::Refused(Refusal::UploadSwept))));
     // What is left of them goes as of any broken upload.
     assert_eq!(other.sweep_broken_uploads(Duration::ZERO).await.unwrap(), 2);
     assert_clean(&other, &other.database("db")).await;

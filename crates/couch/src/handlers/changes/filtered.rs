@@ -9,8 +9,8 @@ use std::sync::Arc;
 use flatbed_javascript::{Caller, Design, Runner};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Reader, RowKind,
-    Seq, TailRow,
+    ChangeRow, Changes, ChangesPage, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Reader, Refusal,
+    RowKind, Seq, TailRow,
 };
 use flatbed_service::{SECURITY_DEFAULT, Selecting};
 use tokio::task::JoinHandle;
@@ -151,7 +151,7 @@ impl Function {
         while from < row.leaves.len() {
             let found = self.database.open_revs(&row.id, &revs, from, false, &GetOptions::default()).await;
             let (found, _) = match found {
-                Err(LayerError::DocumentNotFound(_)) => break,
+                Err(LayerError::Refused(Refusal::DocumentNotFound(_))) => break,
                 found => found?,
             };
             from += found.len().max(1);

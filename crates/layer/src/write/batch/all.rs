@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use flatbed_revtree::RevId;
 
-use crate::document::edit::{Edit, Updated, check_document_id, invalid};
+use crate::document::edit::{Edit, Updated, check_document_id};
 use crate::document::staging;
-use crate::error::{Error, Result};
+use crate::error::{Error, Invalid, Refusal, Result};
 use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
@@ -21,8 +21,8 @@ use crate::store::once::Once;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{
-    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch, instance_of,
-    prepare, resolved, transaction_bytes,
+    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Cut, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch,
+    instance_of, prepare, resolved, transaction_bytes,
 };
 
 /// What is known of the operation over all its attempts.
@@ -42,8 +42,8 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
     let mut seen = HashSet::new();
     let refused = edits.iter().filter_map(|edit| match check_document_id(&edit.id) {
         Ok(()) if seen.insert(&*edit.id) => None,
-        Ok(()) => Some((edit.id.to_string(), invalid("bad_request", "the document is edited twice"))),
-        Err(error) => Some((edit.id.to_string(), error)),
+        Ok(()) => Some((edit.id.to_string(), Refusal::invalid(Invalid::Document, "the document is edited twice"))),
+        Err(refusal) => Some((edit.id.to_string(), refusal)),
     });
     none_if(refused.collect())?;
     if edits.is_empty() {
@@ -54,11 +54,9 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
     let wanted: Vec<usize> = (0..edits.len()).collect();
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let mut results = vec![None; edits.len()];
-        let batches = prepare(inner, &instance, edits, &wanted, &mut results).await?;
+        let Cut { batches, refused } = prepare(inner, &instance, edits, &wanted).await?;
         let mut items: Vec<Item> = batches.into_iter().flatten().collect();
-        let refused =
-            edits.iter().zip(results).filter_map(|(edit, result)| Some((edit.id.to_string(), result?.err()?)));
+        let refused = refused.into_iter().map(|(at, refusal)| (edits[at].id.to_string(), refusal));
         let written = match none_if(refused.collect()) {
             Ok(()) => write_items(database, instance.clone(), edits, &mut items, &mut attempts).await,
             Err(error) => Err(error),
@@ -72,11 +70,11 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
             Ok(None) => {}
             Err(error) => {
                 if let Error::NoneWritten(refused) = &error {
-                    let conflicts = refused.iter().filter(|(_, error)| matches!(error, Error::Conflict)).count();
+                    let conflicts = refused.iter().filter(|(_, refusal)| *refusal == Refusal::Conflict).count();
                     inner.metrics.document_conflicts.add(conflicts as u64);
                 }
                 // Whether anything was written is known then.
-                if matches!(error, Error::NoneWritten(_) | Error::TooMuchAtOnce { .. }) {
+                if matches!(error, Error::NoneWritten(_) | Error::Refused(Refusal::TooMuchAtOnce { .. })) {
                     for item in &items {
                         if let BodyPlace::Blob(blob_id) = &item.body.place {
                             staging::discard(inner, &instance, blob_id).await;
@@ -151,14 +149,14 @@ impl Operation for WriteAll<'_, '_> {
         }
         // It never takes fewer documents than all.
         self.batch.attempts = 0;
-        let Some(results) = self.batch.attempt(trx, attempt).await? else { return Ok(None) };
+        let Some(outcomes) = self.batch.attempt(trx, attempt).await? else { return Ok(None) };
         let edits = self.batch.edits;
-        let is_part = results.len() < edits.len();
+        let is_part = outcomes.len() < edits.len();
         let (mut revs, mut refused) = (Vec::with_capacity(edits.len()), Vec::new());
-        for (result, edit) in results.into_iter().zip(edits) {
-            match result {
+        for (outcome, edit) in outcomes.into_iter().zip(edits) {
+            match outcome {
                 Ok(Updated { rev }) => revs.push(rev),
-                Err(error) => refused.push((edit.id.to_string(), error)),
+                Err(refusal) => refused.push((edit.id.to_string(), refusal)),
             }
         }
         none_if(refused)?;
@@ -171,10 +169,10 @@ impl Operation for WriteAll<'_, '_> {
     }
 }
 
-fn none_if(refused: Vec<(String, Error)>) -> Result<()> {
+fn none_if(refused: Vec<(String, Refusal)>) -> Result<()> {
     if refused.is_empty() { Ok(()) } else { Err(Error::NoneWritten(refused)) }
 }
 
 fn too_much() -> Error {
-    Error::TooMuchAtOnce { documents_max: BATCH_DOCUMENTS_MAX, bytes_max: TRANSACTION_BYTES_MAX }
+    Refusal::TooMuchAtOnce { documents_max: BATCH_DOCUMENTS_MAX, bytes_max: TRANSACTION_BYTES_MAX }.into()
 }

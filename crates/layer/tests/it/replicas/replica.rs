@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use flatbed_layer::json::{Limits, Value, parse};
-use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs, RevId};
+use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs, Refusal, RevId};
 
 use super::model::Content;
 use crate::support::{Random, all_changes, braces};
@@ -54,7 +54,7 @@ pub async fn leaves(db: &Database, id: &str) -> Option<Vec<Leaf>> {
         for attachment in &document.attachments {
             match number_of(db, id, &document.rev, &attachment.name).await {
                 Ok(number) => attachments.push((attachment.name.clone(), number)),
-                Err(Error::DocumentNotFound(_)) => return None,
+                Err(Error::Refused(Refusal::DocumentNotFound(_))) => return None,
                 Err(error) => panic!("{id} {}: {error}", document.rev),
             }
         }

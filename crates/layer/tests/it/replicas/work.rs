@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flatbed_layer::{AttachmentEdit, Database, Error, GetOptions, OpenRevs, RevId};
+use flatbed_layer::{AttachmentEdit, Database, Error, GetOptions, OpenRevs, Refusal, RevId};
 
 use super::model::{Content, Kind, Model, kind};
 use super::replica::{Write, leaves};
@@ -119,10 +119,10 @@ impl Worker {
                         self.learn(&write.id, &updated.rev).await;
                     }
                 }
-                Err(Error::UploadSwept) => discard(&self.db, write).await,
-                Err(Error::Conflict) if write.history.is_none() => discard(&self.db, write).await,
+                Err(Refusal::UploadSwept) => discard(&self.db, write).await,
+                Err(Refusal::Conflict) if write.history.is_none() => discard(&self.db, write).await,
                 // The parent was purged with its attachments.
-                Err(Error::MissingStub { .. }) if kind(&write.id) == Kind::Purged => discard(&self.db, write).await,
+                Err(Refusal::MissingStub { .. }) if kind(&write.id) == Kind::Purged => discard(&self.db, write).await,
                 Err(error) => panic!("{}: {error}", write.id),
             }
         }
