@@ -4,6 +4,8 @@
 #![warn(clippy::indexing_slicing)]
 
 mod document;
+mod index;
+mod subspaces;
 mod tuple;
 mod updates;
 mod work;
@@ -13,6 +15,8 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{DocumentKeys, DocumentPart};
+pub(crate) use index::IndexPart;
+pub(crate) use subspaces::Subspace;
 use tuple::{
     TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, take_bytes_at, take_text,
     take_text_at, under, with_int,
@@ -59,29 +63,6 @@ const LAST_SEQ: u64 = 0;
 const NEXT_ID: u64 = 0;
 const IDS: u64 = 1;
 const NAMES: u64 = 2;
-
-// Under {NS}/INDEXES/{index}.
-const PROGRESS: u64 = 0;
-const ENTRIES: u64 = 1;
-const OF_DOCUMENT: u64 = 2;
-
-/// The subspaces of {NS} by their first element: what a key belongs to follows from this table, and so does whether the
-/// checker's walks over documents, by-seq and so on meet it, or a stray is looked for among them. `{NS}/0` and `{NS}/1` have
-/// several keys of their own. A number is never given a second meaning.
-const SUBSPACES: [(u64, Subspace); 12] = [
-    (DOC, Subspace::Document),
-    (BY_SEQ, Subspace::BySeq),
-    (ALL_DOCS, Subspace::AllDocs),
-    (BLOBS, Subspace::Blob),
-    (STAGED, Subspace::Staged),
-    (LOCAL, Subspace::Local),
-    (ATTACHMENT_DATA, Subspace::AttachmentData),
-    (ATTACHMENT_USES, Subspace::AttachmentUse),
-    (PURGES, Subspace::Purge),
-    (LEASES, Subspace::Lease),
-    (RELEASED, Subspace::Released),
-    (INDEXES, Subspace::Index),
-];
 
 /// A half-open range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -439,54 +420,6 @@ impl Keys {
         Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
     }
 
-    /// All of an index.
-    pub(crate) fn index(&self, number: u64) -> KeyRange {
-        under(&self.two(INDEXES, number))
-    }
-
-    fn index_part(&self, number: u64, part: u64) -> Vec<u8> {
-        let mut key = self.two(INDEXES, number);
-        put_int(&mut key, part);
-        key
-    }
-
-    /// How far an index's builder has come.
-    pub(crate) fn index_progress(&self, number: u64) -> Vec<u8> {
-        self.index_part(number, PROGRESS)
-    }
-
-    /// An entry of an index: what its kind sorts by, and whose entry it is.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
-    pub(crate) fn index_entry(&self, number: u64, sorted_by: &[u8], id: &str) -> Vec<u8> {
-        let mut key = self.index_part(number, ENTRIES);
-        put_text(&mut key, TUPLE_BYTES, sorted_by);
-        put_text(&mut key, TUPLE_STRING, id.as_bytes());
-        key
-    }
-
-    /// What a document has in an index.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
-    pub(crate) fn index_of_document(&self, number: u64, id: &str) -> Vec<u8> {
-        let mut key = self.index_part(number, OF_DOCUMENT);
-        put_text(&mut key, TUPLE_STRING, id.as_bytes());
-        key
-    }
-
-    /// What a key of an index is, and of which.
-    pub(crate) fn split_index(&self, key: &[u8]) -> Result<(u64, IndexPart)> {
-        let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
-        let part = match take_int(rest)? {
-            (PROGRESS, []) => IndexPart::Progress,
-            (ENTRIES, rest) => {
-                let (sorted_by, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
-                IndexPart::Entry(sorted_by, take_text(rest)?)
-            }
-            (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),
-            _ => return Err(bad_key()),
-        };
-        Ok((number, part))
-    }
-
     /// The key of a purge's record for SET_VERSIONSTAMPED_KEY: see [`Keys::by_seq_stamped`].
     pub(crate) fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
         let mut key = self.one(PURGES);
@@ -545,25 +478,6 @@ impl Keys {
         }
     }
 
-    /// Which subspace of {NS} a key lies in, for the checker; `None` for a place that this format does not have.
-    pub(crate) fn subspace(&self, key: &[u8]) -> Option<Subspace> {
-        let (first, rest) = take_int(key.strip_prefix(self.prefix.as_slice())?).ok()?;
-        Some(match first {
-            META => match take_int(rest).ok()? {
-                (LAST_SEQ, []) => Subspace::LastSeq,
-                (counter, []) if (1..=6).contains(&counter) => Subspace::Counter,
-                _ => return None,
-            },
-            FIELDS => match take_int(rest).ok()? {
-                (NEXT_ID, []) => Subspace::NextFieldId,
-                (IDS, _) => Subspace::FieldId,
-                (NAMES, _) => Subspace::FieldName,
-                _ => return None,
-            },
-            first => SUBSPACES.iter().find(|(number, _)| *number == first)?.1,
-        })
-    }
-
     fn one(&self, subspace: u64) -> Vec<u8> {
         with_int(&self.prefix, subspace)
     }
@@ -572,50 +486,6 @@ impl Keys {
         let mut key = with_int(&self.prefix, subspace);
         put_int(&mut key, second);
         key
-    }
-}
-
-/// A key of an index.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum IndexPart {
-    Progress,
-    /// What it is sorted by, and its document's id.
-    Entry(Vec<u8>, String),
-    /// The document's id.
-    OfDocument(String),
-}
-
-/// A subspace of {NS}.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subspace {
-    LastSeq,
-    Counter,
-    NextFieldId,
-    FieldId,
-    FieldName,
-    Document,
-    BySeq,
-    AllDocs,
-    Blob,
-    Staged,
-    Local,
-    AttachmentData,
-    AttachmentUse,
-    Purge,
-    Lease,
-    Released,
-    Index,
-}
-
-impl Subspace {
-    /// Whether the checker meets each of its keys on a walk of its own; else they are looked at among the strays.
-    pub(crate) fn is_walked(self) -> bool {
-        match self {
-            Subspace::Document | Subspace::BySeq | Subspace::AllDocs | Subspace::Blob | Subspace::Staged => true,
-            Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId | Subspace::FieldId => false,
-            Subspace::FieldName | Subspace::Local | Subspace::AttachmentData | Subspace::AttachmentUse => false,
-            Subspace::Purge | Subspace::Lease | Subspace::Released | Subspace::Index => false,
-        }
     }
 }
 

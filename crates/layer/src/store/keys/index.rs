@@ -1,0 +1,72 @@
+//! The keys of a database's own indexes.
+
+use crate::error::Result;
+use crate::store::keys::tuple::{
+    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text, under,
+};
+use crate::store::keys::{INDEXES, KeyRange, Keys};
+
+// Under {NS}/INDEXES/{index}.
+const PROGRESS: u64 = 0;
+const ENTRIES: u64 = 1;
+const OF_DOCUMENT: u64 = 2;
+
+/// A key of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IndexPart {
+    Progress,
+    /// What it is sorted by, and its document's id.
+    Entry(Vec<u8>, String),
+    /// The document's id.
+    OfDocument(String),
+}
+
+impl Keys {
+    /// All of an index.
+    pub(crate) fn index(&self, number: u64) -> KeyRange {
+        under(&self.two(INDEXES, number))
+    }
+
+    fn index_part(&self, number: u64, part: u64) -> Vec<u8> {
+        let mut key = self.two(INDEXES, number);
+        put_int(&mut key, part);
+        key
+    }
+
+    /// How far an index's builder has come.
+    pub(crate) fn index_progress(&self, number: u64) -> Vec<u8> {
+        self.index_part(number, PROGRESS)
+    }
+
+    /// An entry of an index: what its kind sorts by, and whose entry it is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    pub(crate) fn index_entry(&self, number: u64, sorted_by: &[u8], id: &str) -> Vec<u8> {
+        let mut key = self.index_part(number, ENTRIES);
+        put_text(&mut key, TUPLE_BYTES, sorted_by);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// What a document has in an index.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    pub(crate) fn index_of_document(&self, number: u64, id: &str) -> Vec<u8> {
+        let mut key = self.index_part(number, OF_DOCUMENT);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// What a key of an index is, and of which.
+    pub(crate) fn split_index(&self, key: &[u8]) -> Result<(u64, IndexPart)> {
+        let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
+        let part = match take_int(rest)? {
+            (PROGRESS, []) => IndexPart::Progress,
+            (ENTRIES, rest) => {
+                let (sorted_by, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
+                IndexPart::Entry(sorted_by, take_text(rest)?)
+            }
+            (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),
+            _ => return Err(bad_key()),
+        };
+        Ok((number, part))
+    }
+}
