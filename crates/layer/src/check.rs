@@ -41,6 +41,8 @@ pub struct Report {
     pub documents: u64,
     /// Keys looked at.
     pub keys: u64,
+    /// How many of them lie where, in the order of their keys; the names are those of the data model's parts.
+    pub keys_in: Vec<(&'static str, u64)>,
     /// One sentence each; the first thousand.
     pub violations: Vec<String>,
     /// All of them.
@@ -74,34 +76,18 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let name = &*database.name;
     let mut report = Report::default();
     let (instance, before) = run(inner, &mut Begin { inner, name }).await?;
-    check_fields(inner, &instance, &mut report).await?;
-    let mut sums = Sums::default();
-    let mut rest = Some(instance.keys.documents());
-    while let Some(range) = rest {
-        let mut page = DocumentPage { inner, name, instance: &instance, range };
-        let (found, next) = run(inner, &mut page).await?;
-        for part in found {
-            report.keys += part.keys;
-            report.documents += 1;
-            part.violations.into_iter().for_each(|violation| report.violation(violation));
-            sums.add(part.sums);
-        }
-        rest = next;
-        progress(report.documents);
+    let mut walk = Walk { inner, name, instance: &instance, report: &mut report, progress: &mut progress };
+    let mut found = Found::default();
+    for subspace in Subspace::all() {
+        let keys = walk.subspace(subspace, &mut found).await?;
+        walk.report.keys += keys;
+        walk.report.keys_in.push((subspace.name(), keys));
     }
-    let (by_seq, newest) = check_index(inner, &instance, IndexKind::BySeq, &mut report).await?;
-    let (all_docs, _) = check_index(inner, &instance, IndexKind::AllDocs, &mut report).await?;
-    for index in indexes_of(&instance) {
-        check_index(inner, &instance, IndexKind::Defined(&index), &mut report).await?;
+    for gap in instance.keys.between_subspaces() {
+        walk.strays(gap).await?;
     }
-    let uses = attachments::check(inner, &instance, &mut sums, &mut report).await?;
-    let waiting = attachments::waiting(inner, &instance, &mut report).await?;
-    let blobs =
-        read_keys(inner, &instance, instance.keys.blobs(), |key, _| instance.keys.split_blob(key).map(|(id, _)| id));
-    let blobs: HashSet<Vec<u8>> = blobs.await?.into_iter().collect();
-    let staged = read_keys(inner, &instance, instance.keys.staged_all(), |key, _| instance.keys.staged_id(key)).await?;
+    let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs } = found;
     report.staged_uploads = staged.len() as u64;
-    check_strays(inner, &instance, &mut report).await?;
     let mut end = End { inner, name, instance: &instance };
     let (after, counters) = run(inner, &mut end).await?;
     if after != before {
@@ -171,6 +157,142 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
     Ok(report)
 }
 
+/// What the subspaces hold, to be compared with each other.
+#[derive(Default)]
+struct Found {
+    sums: Sums,
+    by_seq: u64,
+    all_docs: u64,
+    /// The last of by-seq.
+    newest: Option<Seq>,
+    /// Documents' uses of attachment data, and such as wait to be freed.
+    uses: u64,
+    waiting: u64,
+    blobs: HashSet<Vec<u8>>,
+    staged: Vec<Vec<u8>>,
+}
+
+/// A check of one database.
+struct Walk<'a, P> {
+    inner: &'a Inner,
+    name: &'a str,
+    instance: &'a Instance,
+    report: &'a mut Report,
+    progress: &'a mut P,
+}
+
+impl<P: FnMut(u64) + Send> Walk<'_, P> {
+    /// Goes through a subspace; how many keys it has.
+    async fn subspace(&mut self, subspace: Subspace, found: &mut Found) -> Result<u64> {
+        let (inner, instance) = (self.inner, self.instance);
+        let keys = &instance.keys;
+        Ok(match subspace {
+            Subspace::Meta | Subspace::Locals | Subspace::Purges | Subspace::Leases => self.plain(subspace).await?,
+            Subspace::Fields => {
+                check_fields(inner, instance, self.report).await?;
+                self.plain(subspace).await?
+            }
+            Subspace::Documents => self.documents(&mut found.sums).await?,
+            Subspace::BySeq => {
+                (found.by_seq, found.newest) = check_index(inner, instance, IndexKind::BySeq, self.report).await?;
+                found.by_seq
+            }
+            Subspace::AllDocs => {
+                (found.all_docs, _) = check_index(inner, instance, IndexKind::AllDocs, self.report).await?;
+                found.all_docs
+            }
+            Subspace::Blobs => {
+                let range = keys.subspace(subspace);
+                let ids = read_keys(inner, instance, range, |key, _| keys.split_blob(key).map(|(id, _)| id)).await?;
+                let count = ids.len() as u64;
+                found.blobs = ids.into_iter().collect();
+                count
+            }
+            Subspace::Staged => {
+                let range = keys.subspace(subspace);
+                found.staged = read_keys(inner, instance, range, |key, _| keys.staged_id(key)).await?;
+                found.staged.len() as u64
+            }
+            Subspace::AttachmentData => {
+                let (data, uses) = attachments::check(inner, instance, &mut found.sums, self.report).await?;
+                found.uses = uses;
+                data
+            }
+            Subspace::AttachmentUses => found.uses,
+            Subspace::Released => {
+                let (entries, waiting) = attachments::waiting(inner, instance).await?;
+                found.waiting = waiting;
+                entries
+            }
+            Subspace::Indexes => self.indexes().await?,
+        })
+    }
+
+    async fn documents(&mut self, sums: &mut Sums) -> Result<u64> {
+        let mut keys = 0;
+        let mut rest = Some(self.instance.keys.subspace(Subspace::Documents));
+        while let Some(range) = rest {
+            let mut page = DocumentPage { inner: self.inner, name: self.name, instance: self.instance, range };
+            let (found, next) = run(self.inner, &mut page).await?;
+            for part in found {
+                keys += part.keys;
+                self.report.documents += 1;
+                part.violations.into_iter().for_each(|violation| self.report.violation(violation));
+                sums.add(part.sums);
+            }
+            rest = next;
+            (self.progress)(self.report.documents);
+        }
+        Ok(keys)
+    }
+
+    /// The database's own indexes; what lies between them is of one that is gone, or of one that came meanwhile.
+    async fn indexes(&mut self) -> Result<u64> {
+        let (instance, mut keys) = (self.instance, 0);
+        let mut begin = instance.keys.subspace(Subspace::Indexes).begin;
+        let mut indexes: Vec<_> = indexes_of(instance).collect();
+        indexes.sort_by_key(|found| found.index.number);
+        for index in &indexes {
+            let range = instance.keys.index(index.index.number);
+            self.strays(KeyRange { begin, end: range.begin }).await?;
+            begin = range.end;
+            keys += check_index(self.inner, instance, IndexKind::Defined(index), self.report).await?.0;
+        }
+        let range = KeyRange { begin, end: instance.keys.subspace(Subspace::Indexes).end };
+        let is_later = |key: &[u8]| {
+            let number = instance.keys.split_index(key).map(|(number, _)| number);
+            number.is_ok_and(|number| number > instance.record.indexes_defined)
+        };
+        let stray = |key: &[u8], _: &[u8]| Ok((!is_later(key)).then(|| hex(key)));
+        for stray in read_keys(self.inner, instance, range, stray).await?.into_iter().flatten() {
+            self.report.violation(format!("key {stray} belongs to nothing"));
+        }
+        Ok(keys)
+    }
+
+    /// A subspace of which nothing but the form of its keys is checked here.
+    async fn plain(&mut self, subspace: Subspace) -> Result<u64> {
+        let (instance, range) = (self.instance, self.instance.keys.subspace(subspace));
+        let form = |key: &[u8], _: &[u8]| Ok(instance.keys.check(subspace, key).is_err().then(|| hex(key)));
+        let keys = read_keys(self.inner, instance, range, form).await?;
+        for stray in keys.iter().flatten() {
+            self.report.violation(format!("key {stray} belongs to nothing"));
+        }
+        Ok(keys.len() as u64)
+    }
+
+    /// Keys where none should be.
+    async fn strays(&mut self, range: KeyRange) -> Result<()> {
+        if range.begin >= range.end {
+            return Ok(());
+        }
+        for stray in read_keys(self.inner, self.instance, range, |key, _| Ok(hex(key))).await? {
+            self.report.violation(format!("key {stray} belongs to nothing"));
+        }
+        Ok(())
+    }
+}
+
 async fn run<O: Operation>(inner: &Inner, operation: &mut O) -> Result<O::Output> {
     transaction::read(&inner.db, &inner.metrics, operation).await
 }
@@ -231,7 +353,6 @@ async fn check_fields(inner: &Inner, instance: &Instance, report: &mut Report) -
         Ok((instance.keys.field_id_name(key)?, proto::FieldId::decode(value)?.id))
     });
     let ids = ids.await?;
-    report.keys += 2 * ids.len() as u64;
     let view = instance.fields.view();
     for (name, id) in &ids {
         // Beyond `next` are those that were allocated meanwhile.
@@ -327,8 +448,8 @@ async fn check_index(
     let mut entries = 0;
     let mut newest = None;
     let range = match kind {
-        IndexKind::BySeq => instance.keys.by_seq_any(),
-        IndexKind::AllDocs => instance.keys.all_docs(),
+        IndexKind::BySeq => instance.keys.subspace(Subspace::BySeq),
+        IndexKind::AllDocs => instance.keys.subspace(Subspace::AllDocs),
         IndexKind::Defined(index) => instance.keys.index(index.index.number),
     };
     let mut rest = Some(range);
@@ -339,7 +460,6 @@ async fn check_index(
         violations.into_iter().for_each(|violation| report.violation(violation));
         rest = next;
     }
-    report.keys += entries;
     Ok((entries, newest))
 }
 
@@ -383,35 +503,6 @@ impl IndexPage<'_> {
             }
         }
     }
-}
-
-/// Keys in places that this format does not have.
-async fn check_strays(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {
-    let all = instance.keys.all();
-    let gaps = [
-        KeyRange { begin: all.begin.clone(), end: instance.keys.documents().begin },
-        KeyRange { begin: instance.keys.staged_all().end, end: all.end },
-    ];
-    for gap in gaps {
-        let strays = read_keys(inner, instance, gap, |key, _| {
-            Ok(match instance.keys.subspace(key) {
-                // An index that is gone leaves nothing.
-                Some(Subspace::Index) => {
-                    let is_there = |number| instance.record.indexes.iter().any(|index| index.number == number);
-                    let is_later = |number| number > instance.record.indexes_defined;
-                    let found = instance.keys.split_index(key);
-                    let is_known = found.is_ok_and(|(number, _)| is_there(number) || is_later(number));
-                    (!is_known).then(|| hex(key))
-                }
-                Some(subspace) if !subspace.is_walked() => None,
-                _ => Some(hex(key)),
-            })
-        });
-        for stray in strays.await?.into_iter().flatten() {
-            report.violation(format!("key {stray} belongs to nothing"));
-        }
-    }
-    Ok(())
 }
 
 async fn read_keys<T: Send>(

@@ -19,15 +19,20 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 /// Rows of a blob that are read at once: chunks of up to 90 kB.
 const CHUNKS_AT_ONCE: usize = 8;
 
-/// Checks every digest's data; its blobs and bytes are added to the sums. Returns how many uses there are.
-pub(crate) async fn check(inner: &Inner, instance: &Instance, sums: &mut Sums, report: &mut Report) -> Result<u64> {
+/// Checks every digest's data; its blobs and bytes are added to the sums. Returns how many digests and how many
+/// uses there are.
+pub(crate) async fn check(
+    inner: &Inner,
+    instance: &Instance,
+    sums: &mut Sums,
+    report: &mut Report,
+) -> Result<(u64, u64)> {
     let keys = &instance.keys;
     let records = read_keys(inner, instance, keys.attachment_data_all(), |key, value| {
         Ok((keys.attachment_digest(key)?, proto::AttachmentData::decode(value)?))
     });
     let uses = read_keys(inner, instance, keys.attachment_uses_all(), |key, _| keys.split_attachment_use(key));
     let (records, uses) = (records.await?, uses.await?);
-    report.keys += (records.len() + uses.len()) as u64;
     let mut used: Vec<&[u8]> = uses.iter().map(|(digest, _)| digest.as_slice()).collect();
     used.dedup();
     for (digest, record) in &records {
@@ -46,19 +51,20 @@ pub(crate) async fn check(inner: &Inner, instance: &Instance, sums: &mut Sums, r
         sums.blobs.insert(record.blob_id.clone());
         sums.stored_bytes += record.stored_length as i64;
     }
-    Ok(uses.len() as u64)
+    Ok((records.len() as u64, uses.len() as u64))
 }
 
-/// Checks the queue of lists that left a document. Returns how many rows there are for data that waits there to be freed
+/// Checks the queue of lists that left a document. Returns how many lists there are, and how many rows for data that waits there to be freed
 /// and that its document does not have.
-pub(crate) async fn waiting(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<u64> {
+pub(crate) async fn waiting(inner: &Inner, instance: &Instance) -> Result<(u64, u64)> {
     let keys = &instance.keys;
     let entries = read_keys(inner, instance, keys.released_all(), |key, value| {
         Ok((keys.split_released(key)?.0, decode_list(value)?))
     });
     let mut waiting: HashMap<String, HashSet<[u8; 32]>> = HashMap::new();
-    for (id, list) in entries.await? {
-        report.keys += 1;
+    let entries = entries.await?;
+    let lists = entries.len() as u64;
+    for (id, list) in entries {
         waiting.entry(id).or_default().extend(list.iter().map(|attachment| *attachment.digest()));
     }
     let mut rows = 0;
@@ -71,7 +77,7 @@ pub(crate) async fn waiting(inner: &Inner, instance: &Instance, report: &mut Rep
             rows += u64::from(run(inner, &mut Use { instance, digest, id: &id }).await?);
         }
     }
-    Ok(rows)
+    Ok((lists, rows))
 }
 
 struct Use<'a> {

@@ -11,6 +11,7 @@ use std::pin::Pin;
 
 use flatbed_flatten::json::{Limits, Value, parse};
 use foundationdb::future::FdbSlice;
+use foundationdb::options::MutationType;
 use futures_util::future::BoxFuture;
 
 use crate::document::body;
@@ -27,6 +28,9 @@ use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Quiet;
 
 const VALUE_BYTES_MAX: usize = 200;
+
+/// The level of the nodes that count entries by the first byte of what they are sorted by.
+const LEVEL: u64 = 1;
 
 /// What no member is called.
 const CHANNELS: &[u8] = b"@channels";
@@ -153,15 +157,30 @@ impl Kind for Member {
         within: &'a Within<'a>,
         index: &'a proto::Index,
         part: IndexPart,
-        _: &'a [u8],
+        value: &'a [u8],
     ) -> BoxFuture<'a, Result<std::result::Result<(), String>>> {
         Box::pin(async move {
             let (trx, instance) = (within.trx, within.instance);
             let id = match part {
                 IndexPart::Progress => return Ok(Ok(())),
                 IndexPart::OfDocument(id) => id,
+                IndexPart::Node(level, from) => {
+                    let pages =
+                        body::begin_read(trx, instance.keys.index(index.number)).finish(trx, 10_000_000).await?;
+                    let mut counted = 0_i64;
+                    for row in pages.iter().flat_map(|page| page.iter()) {
+                        let (_, part) = instance.keys.split_index(row.key())?;
+                        counted += i64::from(matches!(part, IndexPart::Entry(found, _) if begin_of(&found) == from));
+                    }
+                    let is_right = level == LEVEL && counted > 0 && value == counted.to_le_bytes();
+                    return Ok(if is_right { Ok(()) } else { Err(format!("there are {counted} of these")) });
+                }
                 IndexPart::Entry(value, id) => {
                     let own = trx.get(&instance.keys.index_of_document(index.number, &id), true).await?;
+                    let node = instance.keys.index_node(index.number, LEVEL, begin_of(&value));
+                    if trx.get(&node, true).await?.is_none() {
+                        return Ok(Err("no node counts it".to_owned()));
+                    }
                     if own.as_deref() != Some(&value) {
                         return Ok(Err(format!("document {id:?} does not know of it")));
                     }
@@ -182,6 +201,11 @@ struct Maintainer {
     preparations: Preparations,
 }
 
+/// By what an entry's node is named.
+fn begin_of(value: &[u8]) -> &[u8] {
+    value.get(..1).unwrap_or_default()
+}
+
 impl Maintainer {
     fn take(&mut self, within: &Within<'_>, id: &str) -> Old {
         self.begin(within, id);
@@ -192,6 +216,13 @@ impl Maintainer {
         let (keys, number, quiet) = (&within.instance.keys, self.index.number, Quiet(within.trx));
         if let Some(old) = old.filter(|old| Some(*old) != new) {
             quiet.clear(&keys.index_entry(number, old, id))?;
+        }
+        for (value, delta) in [(old, -1_i64), (new, 1)].into_iter().filter(|_| old != new) {
+            if let Some(value) = value {
+                let node = keys.index_node(number, LEVEL, begin_of(value));
+                quiet.atomic(&node, &delta.to_le_bytes(), MutationType::Add)?;
+                quiet.atomic(&node, &0_i64.to_le_bytes(), MutationType::CompareAndClear)?;
+            }
         }
         match new {
             Some(new) => {

@@ -18,8 +18,8 @@ pub(crate) use document::{DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
 pub(crate) use subspaces::Subspace;
 use tuple::{
-    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, take_bytes_at, take_text,
-    take_text_at, under, with_int,
+    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_bytes_at,
+    take_text, take_text_at, under, with_int,
 };
 pub(crate) use tuple::{take_int, take_rev};
 
@@ -242,11 +242,7 @@ impl Keys {
         DocumentKeys { prefix }
     }
 
-    pub(crate) fn documents(&self) -> KeyRange {
-        KeyRange { begin: self.one(DOC), end: self.one(DOC + 1) }
-    }
-
-    /// The document's id in a key of [`Keys::documents`], and what stands behind it.
+    /// The document's id in a key of a document, and what stands behind it.
     pub(crate) fn split_document<'k>(&self, key: &'k [u8]) -> Result<(String, DocumentPart, &'k [u8])> {
         let (id, rest) = take_text_at(behind(key, &self.one(DOC)))?;
         let (part, rest) = take_int(rest)?;
@@ -288,15 +284,9 @@ impl Keys {
         KeyRange { begin, end: self.by_seq_all(seq.incarnation()).end }
     }
 
-    /// The key for SET_VERSIONSTAMPED_KEY: the stamp's place, then its offset (4 bytes little-endian).
+    /// The key for SET_VERSIONSTAMPED_KEY.
     pub(crate) fn by_seq_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
-        let mut key = self.two(BY_SEQ, incarnation);
-        key.push(TUPLE_VERSIONSTAMP);
-        let offset = key.len() as u32;
-        key.extend_from_slice(&[0xff; 10]);
-        key.extend_from_slice(&user_version.to_be_bytes());
-        key.extend_from_slice(&offset.to_le_bytes());
-        key
+        stamped(self.two(BY_SEQ, incarnation), user_version)
     }
 
     pub(crate) fn by_seq_parse(&self, key: &[u8]) -> Result<Seq> {
@@ -331,11 +321,7 @@ impl Keys {
         under(&self.blob(blob_id))
     }
 
-    pub(crate) fn blobs(&self) -> KeyRange {
-        KeyRange { begin: self.one(BLOBS), end: self.one(BLOBS + 1) }
-    }
-
-    /// The blob's id in a key of [`Keys::blobs`], and the path behind it.
+    /// The blob's id in a key of a blob, and the path behind it.
     pub(crate) fn split_blob<'k>(&self, key: &'k [u8]) -> Result<(Vec<u8>, &'k [u8])> {
         take_bytes_at(behind(key, &self.one(BLOBS)), TUPLE_BYTES)
     }
@@ -420,15 +406,17 @@ impl Keys {
         Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
     }
 
-    /// The key of a purge's record for SET_VERSIONSTAMPED_KEY: see [`Keys::by_seq_stamped`].
+    /// The key of a purge's record for SET_VERSIONSTAMPED_KEY.
     pub(crate) fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
-        let mut key = self.one(PURGES);
-        key.push(TUPLE_VERSIONSTAMP);
-        let offset = key.len() as u32;
-        key.extend_from_slice(&[0xff; 10]);
-        key.extend_from_slice(&user_version.to_be_bytes());
-        key.extend_from_slice(&offset.to_le_bytes());
-        key
+        stamped(self.one(PURGES), user_version)
+    }
+
+    /// The stamp in a key of [`Keys::purges`].
+    pub(crate) fn purge_stamp<'k>(&self, key: &'k [u8]) -> Result<&'k [u8]> {
+        match behind(key, &self.one(PURGES)).split_first() {
+            Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Ok(stamp),
+            _ => Err(bad_key()),
+        }
     }
 
     pub(crate) fn purges(&self) -> KeyRange {
@@ -547,7 +535,8 @@ mod tests {
         #[test]
         fn foreign_keys_do_not_panic(key in proptest::collection::vec(any::<u8>(), 0..40)) {
             let keys = keys();
-            let _ = (keys.split_document(&key), keys.by_seq_parse(&key), keys.all_docs_id(&key), keys.subspace(&key));
+            let _ = (keys.split_document(&key), keys.by_seq_parse(&key), keys.all_docs_id(&key));
+            Subspace::all().for_each(|subspace| drop(keys.check(subspace, &key)));
             let _ = (keys.split_blob(&key), keys.staged_id(&key), keys.field_name_id(&key), take_rev(&key));
         }
     }

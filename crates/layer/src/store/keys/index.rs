@@ -10,6 +10,7 @@ use crate::store::keys::{INDEXES, KeyRange, Keys};
 const PROGRESS: u64 = 0;
 const ENTRIES: u64 = 1;
 const OF_DOCUMENT: u64 = 2;
+const NODES: u64 = 3;
 
 /// A key of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(crate) enum IndexPart {
     Entry(Vec<u8>, String),
     /// The document's id.
     OfDocument(String),
+    /// A node of what is kept of the entries together: its level, and where it begins, in the words of the index's kind.
+    Node(u64, Vec<u8>),
 }
 
 impl Keys {
@@ -55,6 +58,16 @@ impl Keys {
         key
     }
 
+    /// A node of what is kept of an index's entries together, as a reduction of them is: nodes of one level lie in the order
+    /// of the entries that they begin with.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    pub(crate) fn index_node(&self, number: u64, level: u64, from: &[u8]) -> Vec<u8> {
+        let mut key = self.index_part(number, NODES);
+        put_int(&mut key, level);
+        put_text(&mut key, TUPLE_BYTES, from);
+        key
+    }
+
     /// What a key of an index is, and of which.
     pub(crate) fn split_index(&self, key: &[u8]) -> Result<(u64, IndexPart)> {
         let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
@@ -65,6 +78,13 @@ impl Keys {
                 IndexPart::Entry(sorted_by, take_text(rest)?)
             }
             (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),
+            (NODES, rest) => {
+                let (level, rest) = take_int(rest)?;
+                match take_bytes_at(rest, TUPLE_BYTES)? {
+                    (from, []) => IndexPart::Node(level, from),
+                    _ => return Err(bad_key()),
+                }
+            }
             _ => return Err(bad_key()),
         };
         Ok((number, part))

@@ -1,77 +1,162 @@
 //! Which subspaces a database's keys lie in.
 
-use crate::store::keys::tuple::take_int;
-use crate::store::keys::*;
-
-/// The subspaces of {NS} by their first element: what a key belongs to follows from this table, and so does whether the
-/// checker's walks over documents, by-seq and so on meet it, or a stray is looked for among them. `{NS}/0` and `{NS}/1` have
-/// several keys of their own. A number is never given a second meaning.
-const SUBSPACES: [(u64, Subspace); 12] = [
-    (DOC, Subspace::Document),
-    (BY_SEQ, Subspace::BySeq),
-    (ALL_DOCS, Subspace::AllDocs),
-    (BLOBS, Subspace::Blob),
-    (STAGED, Subspace::Staged),
-    (LOCAL, Subspace::Local),
-    (ATTACHMENT_DATA, Subspace::AttachmentData),
-    (ATTACHMENT_USES, Subspace::AttachmentUse),
-    (PURGES, Subspace::Purge),
-    (LEASES, Subspace::Lease),
-    (RELEASED, Subspace::Released),
-    (INDEXES, Subspace::Index),
-];
+use crate::error::Result;
+use crate::store::keys::Counter;
+use crate::store::keys::tuple::{bad_key, behind, take_int};
+use crate::store::keys::{
+    ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys, LAST_SEQ,
+    LEASES, LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, STAGED,
+};
 
 /// A subspace of {NS}.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subspace {
-    LastSeq,
-    Counter,
-    NextFieldId,
-    FieldId,
-    FieldName,
-    Document,
+    Meta,
+    Fields,
+    Documents,
     BySeq,
     AllDocs,
-    Blob,
+    Blobs,
     Staged,
-    Local,
+    Locals,
     AttachmentData,
-    AttachmentUse,
-    Purge,
-    Lease,
+    AttachmentUses,
+    Purges,
+    Leases,
     Released,
-    Index,
+    Indexes,
 }
 
+/// Each with its first element, and what its keys are called where they are counted. What a key belongs to, what the checker
+/// goes through and what it counts follow from this table; a key outside of it is a stray. A number is never given a
+/// second meaning.
+const SUBSPACES: [(Subspace, u64, &str); 14] = [
+    (Subspace::Meta, META, "counters"),
+    (Subspace::Fields, FIELDS, "fields"),
+    (Subspace::Documents, DOC, "documents"),
+    (Subspace::BySeq, BY_SEQ, "by_seq"),
+    (Subspace::AllDocs, ALL_DOCS, "all_docs"),
+    (Subspace::Blobs, BLOBS, "blobs"),
+    (Subspace::Staged, STAGED, "staged"),
+    (Subspace::Locals, LOCAL, "local_documents"),
+    (Subspace::AttachmentData, ATTACHMENT_DATA, "attachment_data"),
+    (Subspace::AttachmentUses, ATTACHMENT_USES, "attachment_uses"),
+    (Subspace::Purges, PURGES, "purges"),
+    (Subspace::Leases, LEASES, "leases"),
+    (Subspace::Released, RELEASED, "released"),
+    (Subspace::Indexes, INDEXES, "indexes"),
+];
+
 impl Subspace {
-    /// Whether the checker meets each of its keys on a walk of its own; else they are looked at among the strays.
-    pub(crate) fn is_walked(self) -> bool {
-        match self {
-            Subspace::Document | Subspace::BySeq | Subspace::AllDocs | Subspace::Blob | Subspace::Staged => true,
-            Subspace::LastSeq | Subspace::Counter | Subspace::NextFieldId | Subspace::FieldId => false,
-            Subspace::FieldName | Subspace::Local | Subspace::AttachmentData | Subspace::AttachmentUse => false,
-            Subspace::Purge | Subspace::Lease | Subspace::Released | Subspace::Index => false,
-        }
+    /// All of them, in the order of their keys.
+    pub(crate) fn all() -> impl DoubleEndedIterator<Item = Subspace> {
+        SUBSPACES.iter().map(|(subspace, ..)| *subspace)
+    }
+
+    /// What its keys are called where they are counted.
+    pub(crate) fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    fn row(self) -> (Subspace, u64, &'static str) {
+        // Each has a row: a test looks.
+        SUBSPACES.into_iter().find(|(subspace, ..)| *subspace == self).unwrap_or((self, u64::MAX, ""))
     }
 }
 
 impl Keys {
-    /// Which subspace of {NS} a key lies in, for the checker; `None` for a place that this format does not have.
-    pub(crate) fn subspace(&self, key: &[u8]) -> Option<Subspace> {
-        let (first, rest) = take_int(key.strip_prefix(self.prefix.as_slice())?).ok()?;
-        Some(match first {
-            META => match take_int(rest).ok()? {
-                (LAST_SEQ, []) => Subspace::LastSeq,
-                (counter, []) if (1..=6).contains(&counter) => Subspace::Counter,
-                _ => return None,
+    /// All keys of a subspace.
+    pub(crate) fn subspace(&self, subspace: Subspace) -> KeyRange {
+        let (_, first, _) = subspace.row();
+        KeyRange { begin: self.one(first), end: self.one(first.saturating_add(1)) }
+    }
+
+    /// What lies between the subspaces: nothing does.
+    pub(crate) fn between_subspaces(&self) -> Vec<KeyRange> {
+        let all = self.all();
+        let ranges: Vec<KeyRange> = Subspace::all().map(|subspace| self.subspace(subspace)).collect();
+        let begins = std::iter::once(&all.begin).chain(ranges.iter().map(|range| &range.end));
+        let ends = ranges.iter().map(|range| &range.begin).chain([&all.end]);
+        let gaps = begins.zip(ends).map(|(begin, end)| KeyRange { begin: begin.clone(), end: end.clone() });
+        gaps.filter(|gap| gap.begin < gap.end).collect()
+    }
+
+    /// Whether a key of a subspace has its form.
+    pub(crate) fn check(&self, subspace: Subspace, key: &[u8]) -> Result<()> {
+        match subspace {
+            Subspace::Meta => match take_int(behind(key, &self.one(META)))? {
+                (LAST_SEQ, []) => Ok(()),
+                (number, []) if Counter::ALL.iter().any(|counter| *counter as u64 == number) => Ok(()),
+                _ => Err(bad_key()),
             },
-            FIELDS => match take_int(rest).ok()? {
-                (NEXT_ID, []) => Subspace::NextFieldId,
-                (IDS, _) => Subspace::FieldId,
-                (NAMES, _) => Subspace::FieldName,
-                _ => return None,
+            Subspace::Fields => match take_int(behind(key, &self.one(FIELDS)))? {
+                (NEXT_ID, []) => Ok(()),
+                (IDS, _) => self.field_id_name(key).map(drop),
+                (NAMES, _) => self.field_name_id(key).map(drop),
+                _ => Err(bad_key()),
             },
-            first => SUBSPACES.iter().find(|(number, _)| *number == first)?.1,
-        })
+            Subspace::Documents => self.split_document(key).map(drop),
+            Subspace::BySeq => self.by_seq_parse(key).map(drop),
+            Subspace::AllDocs => self.all_docs_id(key).map(drop),
+            Subspace::Blobs => self.split_blob(key).map(drop),
+            Subspace::Staged => self.staged_id(key).map(drop),
+            Subspace::Locals => self.split_local(key).map(drop),
+            Subspace::AttachmentData => self.attachment_digest(key).map(drop),
+            Subspace::AttachmentUses => self.split_attachment_use(key).map(drop),
+            Subspace::Purges => self.purge_stamp(key).map(drop),
+            Subspace::Leases => self.lease_id(key).map(drop),
+            Subspace::Released => self.split_released(key).map(drop),
+            Subspace::Indexes => self.split_index(key).map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::keys::RootKeys;
+
+    #[test]
+    fn all_of_a_database_lies_in_the_table() {
+        let keys = RootKeys::new(b"r").namespace(7);
+        let all: Vec<Subspace> = Subspace::all().collect();
+        for (at, subspace) in all.iter().enumerate() {
+            assert_eq!(*subspace as usize, at, "the table has each once, in the order of the enum");
+            assert_ne!(subspace.name(), "");
+        }
+        let ranges: Vec<_> = all.iter().map(|subspace| keys.subspace(*subspace)).collect();
+        assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].begin));
+        let gaps = keys.between_subspaces();
+        assert_eq!(gaps.len(), 2, "before the first and behind the last");
+        assert_eq!((&gaps[0].begin, &gaps[1].end), (&keys.all().begin, &keys.all().end));
+        // Each key that is built is one of its subspace.
+        let rev = "1-a".parse().unwrap();
+        let document = keys.document("d");
+        let built = [
+            (Subspace::Meta, keys.last_seq()),
+            (Subspace::Meta, keys.counter(Counter::Purges)),
+            (Subspace::Fields, keys.next_field_id()),
+            (Subspace::Fields, keys.field_id("n")),
+            (Subspace::Fields, keys.field_name(9)),
+            (Subspace::Documents, document.info()),
+            (Subspace::Documents, document.revision(&rev)),
+            (Subspace::Documents, document.attachments(&rev)),
+            (Subspace::AllDocs, keys.all_docs_entry("d")),
+            (Subspace::Blobs, keys.blob(&[1])),
+            (Subspace::Staged, keys.staged(&[1])),
+            (Subspace::Locals, keys.local("l", 3)),
+            (Subspace::AttachmentData, keys.attachment_data(&[0; 32])),
+            (Subspace::AttachmentUses, keys.attachment_use(&[0; 32], "d")),
+            (Subspace::Leases, keys.lease("l")),
+            (Subspace::Released, keys.released("d", &[0; 16])),
+            (Subspace::Indexes, keys.index_progress(1)),
+            (Subspace::Indexes, keys.index_entry(1, &[0], "d")),
+            (Subspace::Indexes, keys.index_of_document(1, "d")),
+            (Subspace::Indexes, keys.index_node(1, 2, &[0])),
+        ];
+        for (subspace, key) in built {
+            let range = keys.subspace(subspace);
+            assert!(range.begin <= key && key < range.end && keys.check(subspace, &key).is_ok(), "{subspace:?}");
+        }
     }
 }

@@ -63,6 +63,16 @@ pub(super) fn put_int(key: &mut Vec<u8>, value: u64) {
     key.extend_from_slice(shortest);
 }
 
+/// A key for SET_VERSIONSTAMPED_KEY: the stamp's place behind a prefix, then its offset (4 bytes little-endian).
+pub(super) fn stamped(mut key: Vec<u8>, user_version: u16) -> Vec<u8> {
+    key.push(TUPLE_VERSIONSTAMP);
+    let offset = key.len() as u32;
+    key.extend_from_slice(&[0xff; 10]);
+    key.extend_from_slice(&user_version.to_be_bytes());
+    key.extend_from_slice(&offset.to_le_bytes());
+    key
+}
+
 pub(super) fn put_text(key: &mut Vec<u8>, code: u8, text: &[u8]) {
     key.push(code);
     for &byte in text {
