@@ -42,12 +42,6 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// For a write that brings no body.
-    pub(crate) fn nothing() -> Prepared {
-        let (rows, place) = (Vec::new(), BodyPlace::Rows);
-        Prepared { rows, place, must_be_staged: false, external_bytes: 0, stored_bytes: 0 }
-    }
-
     /// Flattens and packs a body with what the instance's cache knows. A body of more than [`STAGED_ABOVE_BYTES`] comes
     /// back in the largest runs, to be staged.
     pub(crate) fn new(instance: &Instance, id: &str, body: &Value<'_>) -> Prepared {

@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::SemaphorePermit;
 
 use crate::document::attachments;
-use crate::document::body::{Prepared, ROW_OVERHEAD_OF_RECORDS};
+use crate::document::body::{self, Prepared, ROW_OVERHEAD_OF_RECORDS, Reading};
 use crate::document::edit::{Edit, Outcome, Updated, check_document_id};
 use crate::document::staging;
 use crate::document::tree::Leaves;
@@ -30,7 +30,8 @@ use crate::store::once::random_id;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::write::document_write::{DocumentWrite, OldRead};
+use crate::write::document_write::DocumentWrite;
+use crate::write::plan::{Planned, Planner};
 
 pub(crate) use all::write_all;
 
@@ -345,6 +346,18 @@ pub(crate) async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>>
     transaction::read(&inner.db, &inner.metrics, &mut Resolve(inner, name)).await
 }
 
+/// The reads of what an edit supersedes, under way.
+struct OldRead {
+    leaves: Reading,
+    body: Reading,
+}
+
+impl OldRead {
+    fn begin(trx: &Transaction, keys: &DocumentKeys) -> OldRead {
+        OldRead { leaves: body::begin_reading(trx, keys.leaves()), body: body::begin_reading(trx, keys.body_rows()) }
+    }
+}
+
 /// Writes as many documents of a batch as one transaction takes.
 pub(crate) struct WriteBatch<'a, 'e> {
     pub inner: &'a Inner,
@@ -430,30 +443,25 @@ impl Operation for WriteBatch<'_, '_> {
                 break;
             }
             self.work.begin_edit(info.as_ref().map_or(0, |info| info.leaf_count))?;
-            let edit = &self.edits[item.at];
+            let (inner, edit) = (self.inner, &self.edits[item.at]);
             let (body, token) = (&item.body, &item.token);
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
-            let leaves_max = self.inner.options.leaves_max;
+            let old = match (&info, old) {
+                (Some(_), None) => Some(OldRead::begin(trx, &keys)),
+                (_, old) => old,
+            };
+            let (old_leaves, old_body) = old.map_or((None, None), |old| (Some(old.leaves), Some(old.body)));
             let unjudged = Verdict::default();
             let (refused, verdict) = (item.judged.as_ref().err(), item.judged.as_ref().unwrap_or(&unjudged));
-            let (keys, room) = (&keys, &room);
-            let inner = self.inner;
-            let document = DocumentWrite {
-                inner,
-                trx,
-                instance,
-                keys,
-                edit,
-                body,
-                token,
-                user_version,
-                refused,
-                verdict,
-                leaves_max,
-                room,
-            };
-            let outcome = match document.write(info, old, &mut maintainers).await {
-                Ok(updated) => Ok(updated),
+            let (keys, room, leaves_max) = (&keys, &room, inner.options.leaves_max);
+            let planner = Planner { trx, instance, keys, edit, body, refused, leaves_max };
+            let outcome = match planner.plan(info.as_ref(), old_leaves).await {
+                Ok(Planned::Known(rev)) => Ok(Updated { rev }),
+                Ok(Planned::Change(plan, attached)) => {
+                    let write =
+                        DocumentWrite { inner, trx, instance, keys, edit, body, token, user_version, verdict, room };
+                    Ok(write.write(plan, &attached, info, old_body, &mut maintainers).await?)
+                }
                 Err(Error::Refused(refusal)) => Err(refusal),
                 Err(error) => return Err(error),
             };

@@ -9,20 +9,17 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use flatbed_flatten::json::Value;
 use flatbed_revtree::{RevId, Tree};
 use foundationdb::KeySelector;
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
 use crate::document::attachments;
-use crate::document::body::{BODY_BYTES_MAX, Prepared, Rows, begin_read};
-use crate::document::edit::Edit;
+use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use crate::document::release;
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes};
-use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
-use crate::index::maintainers::{Maintainers, Purged, Within};
+use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -32,7 +29,7 @@ use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, revision_message};
 use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use crate::write::document_write::DocumentWrite;
+use crate::write::winner::{self, Bodies, Described};
 
 /// What one transaction takes away, in bytes of what it writes, beside the body of a leaf that comes up.
 const TRANSACTION_BYTES_MAX: u64 = 600_000;
@@ -256,7 +253,7 @@ impl Purge<'_> {
                 after.remove(rev);
             });
             purged.iter().try_for_each(|rev| Quiet(trx).clear(&keys.revision(rev)))?;
-            self.leaves(trx, instance, keys, old, whole, &after, &dropped, &mut maintainers).await?;
+            self.leaves(&within, keys, old, whole, &after, &dropped, &mut maintainers).await?;
         }
         self.preparations.check()?;
         maintainers.finish(&within, self.id.starts_with("_design/") && instance.record.rules > 0)?;
@@ -295,12 +292,11 @@ impl Purge<'_> {
         Ok(Step { purged: Vec::new(), released: !listed.is_empty(), from })
     }
 
-    /// Makes the document one without the leaves that go.
+    /// Makes the document one without the leaves that go; what they have is `dropped`, altogether.
     #[expect(clippy::too_many_arguments, reason = "what the transaction has gathered")]
     async fn leaves(
         &self,
-        trx: &Transaction,
-        instance: &Instance,
+        within: &Within<'_>,
         keys: &DocumentKeys,
         old: &Info,
         whole: WholeTree,
@@ -308,32 +304,37 @@ impl Purge<'_> {
         dropped: &Dropped,
         maintainers: &mut Maintainers,
     ) -> Result<()> {
+        let Within { trx, instance, .. } = *within;
         let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
         let rows = Rows::new(rows, keys.body().len());
         whole.replacement(keys, after, instance.revs_limit())?.write(trx)?;
-        let edit = Edit {
-            id: self.id.into(),
-            parent: None,
-            history: None,
-            deleted: false,
-            attachments: Vec::new(),
-            body: Value::Null,
+        let leaves: Vec<_> = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
+        let bodies = Bodies { trx, instance, keys };
+        let old_blob = if maintainers.want_old_body() { bodies.blob_rows(old).await? } else { None };
+        let (_, best) = winner::best(&leaves)?;
+        let described = if *best == old.winner {
+            Described::kept(old)
+        } else {
+            bodies.clear_latest()?;
+            bodies.promote(best).await?
         };
-        let write = DocumentWrite {
-            inner: self.inner,
-            trx,
-            instance,
+        let new = winner::info(&leaves, described, 0)?;
+        // With a conflict range: an edit that is under way must see it.
+        trx.atomic_op(&keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
+        let change = Change {
+            id: self.id,
+            old: Some(old),
             keys,
-            edit: &edit,
-            body: &Prepared::nothing(),
-            token: &[0; 16],
+            old_rows: old_blob.as_ref().or(Some(&rows)),
+            new: &new,
+            brought: None,
+            judged: None,
+            leaves: &leaves,
+            stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
+            superseded_bytes_delta: -dropped.superseded_bytes,
             user_version: 0,
-            refused: None,
-            verdict: &Verdict::default(),
-            leaves_max: usize::MAX,
-            room: &Room::new(0),
         };
-        write.purge(after, dropped, old, &rows, maintainers).await
+        maintainers.document(within, &change).await
     }
 
     /// Which records of purges are beyond the limit once another comes. To be asked before anything is written whose place
@@ -396,8 +397,8 @@ const PURGES_COUNTED_MAX: u64 = 1_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Database;
     use crate::fenced::database;
+    use crate::{Database, Edit};
     use flatbed_flatten::json::{Limits, parse};
 
     async fn replicate(db: &Database, id: &str, path: Vec<RevId>) {

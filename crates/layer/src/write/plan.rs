@@ -1,0 +1,293 @@
+//! What an edit does to its document: how its tree changes, and which attachments the new revision has. Nothing is written
+//! here, and what is refused is refused here.
+
+use flatbed_flatten::etf::{AttachmentDigest, revision};
+use flatbed_revtree::{Hash, Merged, RevId, Tree};
+
+use crate::document::attachments::{self, Attachment, AttachmentEdit, Resolve};
+use crate::document::body::{BODY_BYTES_MAX, Prepared, Reading};
+use crate::document::edit::Edit;
+use crate::document::staging;
+use crate::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large};
+use crate::error::{Error, Refusal, Result};
+use crate::instance::Instance;
+use crate::store::keys::DocumentKeys;
+use crate::store::records::{BodyPlace, Info, RevisionRecord};
+use crate::store::transaction::Transaction;
+
+/// A path may change many branches at once; the records that it writes take at most this much. FoundationDB's bound
+/// for a transaction is 10 MB.
+const MERGE_BYTES_MAX: u64 = 6_000_000;
+
+/// Among so many bytes of lists a stub of another replica is looked for, about.
+const LISTS_READ_MAX: u64 = 8_000_000;
+
+/// And, where there are more, among the lists of so many of its ancestors, each of up to 90 kB.
+const NEAR_ANCESTORS: usize = 32;
+
+/// What a revision brings beside its place in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Brings {
+    Nothing,
+    /// A leaf, with its body.
+    Leaf,
+    /// The body of a revision that others were built on already: it arrives after its children.
+    OldBody,
+}
+
+/// How the tree changes.
+pub(crate) enum Plan {
+    /// A leaf gets a child (`None`: the document its first revision).
+    Grow {
+        rev: RevId,
+        parent: Option<Leaf>,
+        /// The leaves that stay, as (deleted, revision).
+        others: Vec<(bool, RevId)>,
+        /// Ancestors between the parent and the revision, newest first.
+        between: Vec<RevId>,
+    },
+    /// A path joined the tree somewhere, or brought more of its past.
+    Merge {
+        rev: RevId,
+        brings: Brings,
+        /// Leaves that are no longer leaves.
+        superseded: Vec<RevId>,
+        replacement: Replacement,
+        after: Tree,
+    },
+}
+
+/// What is to be done with an edit.
+pub(crate) enum Planned {
+    /// Nothing: the revision is there, and nothing new is said of its ancestors.
+    Known(RevId),
+    /// The tree changes; with the attachments of the new revision.
+    Change(Plan, Vec<Attachment>),
+}
+
+fn digest_of(attachment: &Attachment) -> AttachmentDigest<'_> {
+    AttachmentDigest { name: &attachment.name, content_type: &attachment.content_type, md5: attachment.md5 }
+}
+
+impl Plan {
+    pub(crate) fn brings(&self) -> Brings {
+        match self {
+            Plan::Grow { .. } => Brings::Leaf,
+            Plan::Merge { brings, .. } => *brings,
+        }
+    }
+
+    fn grow(rev: RevId, parent: Leaf, leaves: Leaves, between: Vec<RevId>) -> Plan {
+        let others = leaves.0.into_iter().filter(|leaf| leaf.rev != parent.rev);
+        let others = others.map(|leaf| (leaf.deleted, leaf.rev)).collect();
+        Plan::Grow { rev, parent: Some(parent), others, between }
+    }
+}
+
+/// Plans one edit, by what its transaction reads.
+pub(crate) struct Planner<'a, 'e> {
+    pub trx: &'a Transaction,
+    pub instance: &'a Instance,
+    pub keys: &'a DocumentKeys,
+    pub edit: &'a Edit<'e>,
+    pub body: &'a Prepared,
+    /// Why the edit is refused, if it would bring anything.
+    pub refused: Option<&'a Refusal>,
+    /// No revision of another replica makes the document's leaves more than this.
+    pub leaves_max: usize,
+}
+
+impl Planner<'_, '_> {
+    /// Plans the edit of a document as it is, whose leaves are read here if that was not begun.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: of this edit alone.
+    pub(crate) async fn plan(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
+        let planned = match &self.edit.history {
+            Some(path) => self.plan_history(path, info.is_some(), leaves).await?,
+            None => self.plan_edit(info, leaves).await?,
+        };
+        let Planned::Change(plan, attached) = &planned else { return Ok(planned) };
+        if let (Brings::Leaf, Some(refusal)) = (plan.brings(), self.refused) {
+            return Err(refusal.clone().into());
+        }
+        if plan.brings() != Brings::Nothing {
+            let body_is_there = match &self.body.place {
+                BodyPlace::Blob(blob_id) => staging::is_staged(self.trx, &self.instance.keys, blob_id).await?,
+                BodyPlace::Rows => true,
+            };
+            attachments::check(self.trx, self.instance, attached, &self.edit.attachments).await?;
+            if !body_is_there {
+                return Err(Refusal::UploadSwept.into());
+            }
+        }
+        Ok(planned)
+    }
+
+    /// An edit of a client: on a leaf, or the first. Its attachments come with it.
+    async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
+        let parent = match (info, &self.edit.parent) {
+            // A name that no edit gives is nobody's revision.
+            (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Err(Refusal::Conflict.into()),
+            (None, parent) => parent.clone(),
+            // A document that was deleted is created again on top of its tombstone.
+            (Some(info), None) if info.deleted && !self.edit.deleted => Some(info.winner.clone()),
+            (Some(info), Some(parent)) if *parent == info.winner || info.leaf_count > 1 => Some(parent.clone()),
+            (Some(_), _) => return Err(Refusal::Conflict.into()),
+        };
+        let generation = parent.as_ref().map_or(0, RevId::generation) + 1;
+        if generation > flatbed_revtree::GENERATION_MAX {
+            return Err(Refusal::InvalidRevision.into());
+        }
+        let leaves = match info {
+            Some(_) => self.leaves(leaves).await?,
+            None => Leaves::default(),
+        };
+        let leaf = parent.as_ref().and_then(|parent| leaves.find(parent)).cloned();
+        if let (Some(info), None) = (info, &leaf) {
+            if leaves.find(&info.winner).is_none() {
+                return Err(Error::Corrupt("a document's winner is not among its leaves".into()));
+            }
+            return Err(Refusal::Conflict.into());
+        }
+        let known = match &parent {
+            Some(parent) if self.has_stubs() => vec![attachments::list(self.trx, self.keys, parent).await?],
+            _ => Vec::new(),
+        };
+        let attached = self.attached(&known, generation)?;
+        let digests: Vec<_> = attached.iter().map(digest_of).collect();
+        let hash = revision(
+            parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
+            self.edit.deleted,
+            &self.edit.body,
+            &digests,
+        );
+        let rev = RevId::new(generation, hash);
+        let Some(leaf) = leaf else {
+            // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
+            let between = parent.into_iter().collect();
+            return Ok(Planned::Change(Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached));
+        };
+        let is_known = match leaves.holds(&rev) {
+            Some(is_known) => is_known,
+            None => match leaves.whole_if_read(self.trx, self.keys).await? {
+                Some(tree) => tree.contains(&rev),
+                None => self.trx.get(&self.keys.revision(&rev), true).await?.is_some(),
+            },
+        };
+        if is_known {
+            // The same edit came by replication before, under the same name.
+            return Err(Refusal::Conflict.into());
+        }
+        Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached))
+    }
+
+    fn has_stubs(&self) -> bool {
+        self.edit.attachments.iter().any(|(_, edit)| matches!(edit, AttachmentEdit::Stub { .. }))
+    }
+
+    fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> std::result::Result<Vec<Attachment>, Refusal> {
+        let is_foreign = self.edit.history.is_some();
+        Resolve { id: &self.edit.id, edits: &self.edit.attachments, known, generation, is_foreign }.run()
+    }
+
+    /// The attachments of a revision of another replica: its stubs may mean those of any revision that is there.
+    async fn attached_to(&self, path: &[RevId]) -> Result<Vec<Attachment>> {
+        let (mut lists, are_all) = match self.has_stubs() {
+            true => attachments::lists(self.trx, self.keys, LISTS_READ_MAX).await?,
+            false => (Vec::new(), true),
+        };
+        if !are_all {
+            // They are in the order of generations, and the newest count most.
+            let is_read = |rev: &RevId| lists.iter().any(|(other, _)| other == rev);
+            let near: Vec<RevId> =
+                path.iter().skip(1).take(NEAR_ANCESTORS).filter(|rev| !is_read(rev)).cloned().collect();
+            let reads = near.into_iter().map(|rev| async {
+                let list = attachments::list(self.trx, self.keys, &rev).await?;
+                Ok::<_, Error>((rev, list))
+            });
+            lists.extend(futures_util::future::try_join_all(reads).await?);
+        }
+        // Ancestors first, the nearest before all.
+        lists.sort_by_key(|(rev, _)| path.iter().position(|ancestor| ancestor == rev).unwrap_or(usize::MAX));
+        let known: Vec<_> = lists.into_iter().map(|(_, list)| list).collect();
+        Ok(self.attached(&known, path.first().map_or(0, RevId::generation))?)
+    }
+
+    /// A revision of another replica.
+    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<Planned> {
+        let Some((rev, ancestors)) = path.split_first() else { return Err(Refusal::InvalidRevision.into()) };
+        let leaves = if exists { self.leaves(leaves).await? } else { Leaves::default() };
+        let mut below = leaves.0.iter().filter_map(|leaf| {
+            let at = ancestors.iter().position(|ancestor| *ancestor == leaf.rev)?;
+            Some((leaf, at))
+        });
+        if let (Some((parent, at)), None) = (below.next(), below.next()) {
+            let between = ancestors.get(..at).unwrap_or_default();
+            let is_all_known = (ancestors.len() - at - 1) as u64 <= parent.ancestry.len();
+            // A branch that was cut off above the parent may hold them already.
+            let mut new = std::iter::once(rev).chain(between);
+            if is_all_known && new.all(|rev| leaves.holds(rev) == Some(false)) {
+                let records = leaves.0.iter().map(|leaf| (&leaf.rev, leaf.ancestry.recent.as_slice()));
+                if are_too_large(records) {
+                    return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
+                }
+                let (parent, between) = (parent.clone(), between.to_vec());
+                let plan = Plan::grow(rev.clone(), parent, leaves, between);
+                return Ok(Planned::Change(plan, self.attached_to(path).await?));
+            }
+        }
+        if leaves.find(rev).is_some_and(|leaf| ancestors.len() as u64 <= leaf.ancestry.len()) {
+            return Ok(Planned::Known(rev.clone()));
+        }
+        let Some(whole) = WholeTree::read_if_small(self.trx, self.keys, leaves).await? else {
+            return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
+        };
+        let mut after = whole.tree.clone();
+        let brings = match after.merge(path, self.edit.deleted) {
+            Merged::New => Brings::Leaf,
+            Merged::Known if self.is_wanted(rev, &after).await? => Brings::OldBody,
+            Merged::Known => Brings::Nothing,
+        };
+        if brings == Brings::Nothing && after == whole.tree {
+            return Ok(Planned::Known(rev.clone()));
+        }
+        let gone = whole.tree.branches().into_iter().filter(|branch| after.branch(&branch.leaf).is_none());
+        let superseded = gone.map(|branch| branch.leaf.clone()).collect();
+        let grows = after.len() > whole.tree.len();
+        let replacement = whole.replacement(self.keys, &after, self.instance.revs_limit())?;
+        let branches = after.branches();
+        let records = branches.iter().map(|branch| (&branch.leaf, branch.ancestors.as_slice()));
+        if grows && after.len() > self.leaves_max || replacement.bytes() > MERGE_BYTES_MAX || are_too_large(records) {
+            return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
+        }
+        let plan = Plan::Merge { rev: rev.clone(), brings, superseded, replacement, after };
+        if brings == Brings::Nothing {
+            return Ok(Planned::Change(plan, Vec::new()));
+        }
+        Ok(Planned::Change(plan, self.attached_to(path).await?))
+    }
+
+    /// Whether the body of a revision that is in the tree is kept: it is no leaf, its body is not there, and the next
+    /// compaction takes it away. As in CouchDB nothing refuses it; what a function forbids is passed over.
+    async fn is_wanted(&self, rev: &RevId, tree: &Tree) -> Result<bool> {
+        if self.instance.record.leaves_only || self.refused.is_some() || tree.branch(rev).is_some() {
+            return Ok(false);
+        }
+        let revs_limit = self.instance.revs_limit();
+        if !tree.branches_over(rev).any(|branch| branch.leaf.generation() - rev.generation() < revs_limit) {
+            return Ok(false);
+        }
+        match self.trx.get(&self.keys.revision(rev), true).await? {
+            None => Ok(true),
+            Some(record) => Ok(RevisionRecord::decode(&record)?.body_dropped),
+        }
+    }
+
+    async fn leaves(&self, reading: Option<Reading>) -> Result<Leaves> {
+        match reading {
+            Some(reading) => Leaves::decode(self.keys, &reading.finish(self.trx, BODY_BYTES_MAX).await?),
+            None => Leaves::read(self.trx, self.keys).await,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The winner's body lies in the latest range, every other one in the range of its revision; so whoever changes the winner
+//! moves bodies. The latest range and the info are what plain reads see.
+
+use flatbed_revtree::RevId;
+
+use crate::document::body::{self, Prepared, Rows};
+use crate::document::tree::winner;
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::store::keys::DocumentKeys;
+use crate::store::records::{BodyPlace, Info, RevisionRecord};
+use crate::store::seq::STAMP_BYTES;
+use crate::store::transaction::{Quiet, Transaction};
+
+/// What is kept of a revision's body beside the body.
+pub(crate) struct Described {
+    place: BodyPlace,
+    external_bytes: u64,
+    stored_bytes: u64,
+    has_attachments: bool,
+}
+
+impl Described {
+    pub(crate) fn of(body: &Prepared, has_attachments: bool) -> Described {
+        let (external_bytes, stored_bytes) = (body.external_bytes, body.stored_bytes);
+        Described { place: body.place.clone(), external_bytes, stored_bytes, has_attachments }
+    }
+
+    /// Of a winner that stays.
+    pub(crate) fn kept(info: &Info) -> Described {
+        let (external_bytes, stored_bytes) = (info.external_bytes, info.stored_bytes);
+        Described { place: info.place.clone(), external_bytes, stored_bytes, has_attachments: info.has_attachments }
+    }
+}
+
+/// The best of a document's leaves, given as (deleted, revision).
+pub(crate) fn best(leaves: &[(bool, RevId)]) -> Result<&(bool, RevId)> {
+    winner(leaves).ok_or_else(|| Error::Corrupt("a document without a leaf".into()))
+}
+
+/// The info of a document with these leaves, the best of which has this body. `user_version` is distinct among the
+/// documents of the transaction.
+pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16) -> Result<Info> {
+    let (deleted, winner) = best(leaves)?;
+    let mut stamp = [0xff; STAMP_BYTES];
+    stamp[10..].copy_from_slice(&user_version.to_be_bytes());
+    let leaf_count = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
+    let Described { place, external_bytes, stored_bytes, has_attachments } = body;
+    let (winner, deleted) = (winner.clone(), *deleted);
+    Ok(Info { stamp, winner, deleted, leaf_count, place, external_bytes, stored_bytes, has_attachments })
+}
+
+/// A document's bodies within a transaction.
+pub(crate) struct Bodies<'a> {
+    pub trx: &'a Transaction,
+    pub instance: &'a Instance,
+    pub keys: &'a DocumentKeys,
+}
+
+impl Bodies<'_> {
+    /// The winner's body, if it lies in a blob.
+    pub(crate) async fn blob_rows(&self, info: &Info) -> Result<Option<Rows>> {
+        match &info.place {
+            BodyPlace::Blob(blob_id) => {
+                Ok(Some(Box::pin(body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id))).await?))
+            }
+            BodyPlace::Rows => Ok(None),
+        }
+    }
+
+    /// Writes rows below a key.
+    pub(crate) fn put_rows<'r>(&self, prefix: Vec<u8>, rows: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> Result<()> {
+        let prefix_bytes = prefix.len();
+        let mut key = prefix;
+        for (path, value) in rows {
+            key.truncate(prefix_bytes);
+            key.extend_from_slice(path);
+            Quiet(self.trx).set(&key, value)?;
+        }
+        Ok(())
+    }
+
+    /// Empties the latest range for another winner: fields that it lacks would come back.
+    pub(crate) fn clear_latest(&self) -> Result<()> {
+        Quiet(self.trx).clear_range(&self.keys.body_rows())
+    }
+
+    /// A leaf that was not the winner comes up: its body moves into the latest range.
+    pub(crate) async fn promote(&self, rev: &RevId) -> Result<Described> {
+        let missing = || Error::Corrupt(format!("leaf {rev} has no record"));
+        let record = self.trx.get(&self.keys.revision(rev), true).await?.ok_or_else(missing)?;
+        let record = RevisionRecord::decode(&record)?;
+        if record.place == BodyPlace::Rows {
+            let range = self.keys.revision_body_rows(rev);
+            let rows = body::read_rows(self.trx, range.clone()).await?;
+            self.put_rows(self.keys.body(), rows.iter())?;
+            Quiet(self.trx).clear_range(&range)?;
+        }
+        let RevisionRecord { place, external_bytes, stored_bytes, has_attachments, .. } = record;
+        Ok(Described { place, external_bytes, stored_bytes, has_attachments })
+    }
+}
