@@ -13,7 +13,7 @@ use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions};
 use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
-use flatbed_layer::{Authority, Background, Layer};
+use flatbed_layer::{Authority, Background, IndexBuilder, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
 use flatbed_service::{Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -121,6 +121,7 @@ pub(crate) async fn serve(
         figures: storage.figures().and(process::figures),
     };
     let background = Background::new(&layer, authority.for_job("background"))?;
+    let indexes = IndexBuilder::new(&layer, authority.for_job("indexes"))?;
     let (server, replicator) = put_together(&listen, cors, couch, replicator, functions, (&layer, &authority)).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.
@@ -138,8 +139,9 @@ pub(crate) async fn serve(
     };
     let supervisor = replicator.start();
     background.start();
+    indexes.start();
     let beside = async {
-        tokio::join!(replicator.stop(supervisor), background.stop());
+        tokio::join!(replicator.stop(supervisor), background.stop(), indexes.stop());
         layer.shutdown();
     };
     server.serve(shutdown, beside).await;

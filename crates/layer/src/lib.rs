@@ -38,7 +38,7 @@ mod write;
 
 pub use actor::{Actor, Authority, ServerActor, User};
 pub use background::Background;
-pub use builder::IndexBuilder;
+pub use builder::{IndexBuild, IndexBuilder};
 pub use compactions::CompactionProgress;
 pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};

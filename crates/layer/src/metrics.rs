@@ -45,6 +45,10 @@ flatbed_metrics::metrics! {
         sweeps: Counter = "Looks for broken uploads in all databases.",
         compactions: Counter = "Compactions begun.",
         compaction_failures: Counter = "Documents that a compaction passed over for an error.",
+        indexes_built: Counter = "Indexes built to their end.",
+        index_documents_entered: Counter = "Documents that builders have entered into indexes.",
+        index_build_failures: Counter = "Times that a builder of an index failed; it is tried again.",
+        index_builds_running: Gauge = "Indexes that this process is building.",
         compactions_running: Gauge = "Compactions under way in this process.",
     }
 }

@@ -32,9 +32,9 @@ pub(crate) async fn progress(within: &Within<'_>, number: u64, snapshot: bool) -
     Ok(found.map(|bytes| proto::IndexProgress::decode(&*bytes)).transpose()?.map(|progress| progress.built_until))
 }
 
-/// The numbers of a database's indexes that are still to be built.
-pub(crate) fn unbuilt(record: &proto::DatabaseRecord) -> Vec<u64> {
-    record.indexes.iter().filter(|index| !index.readable).map(|index| index.number).collect()
+/// A database's indexes that are still to be built.
+pub(crate) fn unbuilt(record: proto::DatabaseRecord) -> impl Iterator<Item = proto::Index> {
+    record.indexes.into_iter().filter(|index| !index.readable)
 }
 
 /// What a step has done.
@@ -56,12 +56,21 @@ pub(crate) struct Step<'a> {
     /// How many there have been.
     pub attempts: u32,
     pub preparations: Preparations,
+    /// Documents that the last attempt has entered.
+    pub entered: u64,
+}
+
+impl<'a> Step<'a> {
+    pub(crate) fn new(inner: &'a Inner, name: &'a str, number: u64) -> Step<'a> {
+        Step { inner, name, number, attempts: 0, preparations: Preparations::default(), entered: 0 }
+    }
 }
 
 impl Operation for Step<'_> {
     type Output = Stepped;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stepped> {
+        self.entered = 0;
         self.preparations.make_up(self.inner).await?;
         // An earlier attempt that was committed is seen by the place: this one goes on from there.
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
@@ -121,6 +130,7 @@ impl Operation for Step<'_> {
                 let info_key = keys.info();
                 let end = [&info_key[..], &[0]].concat();
                 trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
+                self.entered += 1;
             }
             entered = Some(id);
         }

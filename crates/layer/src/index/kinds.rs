@@ -40,7 +40,8 @@ pub(crate) trait Kind: Send + Sync {
     }
 
     /// What the maintainer will have of a document's body, in the kind's own words, as a function makes it for one: asked
-    /// before the transaction, of every revision that may win and is no tombstone, within seconds.
+    /// before the transaction, of every revision that may win and is neither a tombstone nor a design document, within
+    /// seconds.
     ///
     /// # Errors
     /// The write is refused with them: what a function itself does wrong is an answer, too.

@@ -40,6 +40,11 @@ const PREPARED: u8 = b'^';
 
 pub(crate) struct Member;
 
+/// What is prepared is not prepared of design documents.
+fn is_passed_over(definition: &[u8], id: &str) -> bool {
+    definition.starts_with(&[PREPARED]) && id.starts_with("_design/")
+}
+
 /// What a winner has in an index of channels.
 fn channels_of(verdict: Verdict) -> Option<Vec<u8>> {
     let all: Vec<String> = verdict.channels.into_iter().collect();
@@ -128,7 +133,7 @@ impl Kind for Member {
             };
             let rows = body::read_rows(trx, range).await?;
             let members = body::to_json(within.inner, within.instance, &rows).await?;
-            let expected = if info.deleted {
+            let expected = if info.deleted || is_passed_over(&index.definition, id) {
                 None
             } else if index.definition == CHANNELS {
                 let record = trx.get(&keys.document(id).revision(&info.winner), true).await?;
@@ -258,7 +263,7 @@ impl IndexMaintainer for Maintainer {
                     return Err(Error::Corrupt(format!("{}: {before:?} in the old body, {:?}", change.id, &found[..])));
                 }
             }
-            let new = if change.new.deleted {
+            let new = if change.new.deleted || is_passed_over(definition, change.id) {
                 None
             } else if definition == CHANNELS {
                 channels_of(change.verdict(within).await?)

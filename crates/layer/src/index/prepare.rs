@@ -66,6 +66,11 @@ struct Known {
     lacking: Vec<(Of, Vec<u8>)>,
 }
 
+/// A function that cannot be asked must not keep anybody from mending it.
+fn is_design(id: &str) -> bool {
+    id.starts_with("_design/")
+}
+
 fn preparing(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
     indexes_of(instance).filter(|found| found.kind.prepares(&found.index))
 }
@@ -96,7 +101,7 @@ impl Preparations {
             if bytes >= BYTES_MAX {
                 break;
             }
-            let alive = some.iter().filter(|edit| !edit.deleted);
+            let alive = some.iter().filter(|edit| !edit.deleted && !is_design(&edit.id));
             let documents = alive.map(|edit| ((edit.id.to_string(), None), &edit.body)).collect();
             bytes += self.make(inner, documents).await?;
             count += some.len();
@@ -112,7 +117,7 @@ impl Preparations {
             || now.eq(self.0.indexes.iter().map(|found| found.index.number))
     }
 
-    /// What was prepared for an index of the new winner, which is no tombstone; `None`: it was not yet, and the
+    /// What was prepared for an index of the new winner, which is no tombstone and of no design document; `None`: it was not yet, and the
     /// maintainer has nothing to do, as the attempt is given up.
     #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) async fn get(&self, number: u64, within: &Within<'_>, change: &Change<'_>) -> Result<Option<Arc<[u8]>>> {
