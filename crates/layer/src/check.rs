@@ -478,7 +478,7 @@ impl Operation for IndexPage<'_> {
         let entries: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
         let mut violations = Vec::new();
         for (key, value) in &entries {
-            if let Err(reason) = self.entry(trx, key, value).await? {
+            if let Some(reason) = self.entry(trx, key, value).await? {
                 violations.push(format!("{:?} entry {}: {reason}", self.kind, hex(key)));
             }
         }
@@ -493,7 +493,7 @@ impl Operation for IndexPage<'_> {
 }
 
 impl IndexPage<'_> {
-    async fn entry(&self, trx: &Transaction, key: &[u8], value: &[u8]) -> Result<std::result::Result<(), String>> {
+    async fn entry(&self, trx: &Transaction, key: &[u8], value: &[u8]) -> Result<Option<String>> {
         match self.kind {
             IndexKind::BySeq => by_seq::check_entry(trx, self.instance, key, value).await,
             IndexKind::AllDocs => all_docs::check_entry(trx, self.instance, key, value).await,

@@ -61,9 +61,9 @@ pub(crate) async fn check_entry(
     instance: &Instance,
     key: &[u8],
     value: &[u8],
-) -> Result<std::result::Result<(), String>> {
+) -> Result<Option<String>> {
     match instance.keys.all_docs_id(key) {
         Ok(id) => is_of_document(trx, instance, &id, |info| !info.deleted && names(value, info)).await,
-        Err(error) => Ok(Err(error.to_string())),
+        Err(error) => Ok(Some(error.to_string())),
     }
 }

@@ -107,10 +107,10 @@ pub(crate) async fn check_entry(
     instance: &Instance,
     key: &[u8],
     value: &[u8],
-) -> Result<std::result::Result<(), String>> {
+) -> Result<Option<String>> {
     let (seq, id) = match (instance.keys.by_seq_parse(key), proto::SequenceEntry::decode(value)) {
         (Ok(seq), Ok(entry)) => (seq, entry.document_id),
-        _ => return Ok(Err("cannot be read".into())),
+        _ => return Ok(Some("cannot be read".into())),
     };
     let is_own = |info: &Info| seq == Seq::new(instance.incarnation(), info.stamp);
     is_of_document(trx, instance, &id, is_own).await

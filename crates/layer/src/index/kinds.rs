@@ -76,7 +76,7 @@ pub(crate) trait Kind: Send + Sync {
         index: &'a proto::Index,
         part: IndexPart,
         value: &'a [u8],
-    ) -> BoxFuture<'a, Result<std::result::Result<(), String>>>;
+    ) -> BoxFuture<'a, Result<Option<String>>>;
 }
 
 /// One index of a database, with its kind.
@@ -122,18 +122,13 @@ impl DefinedIndex {
     }
 
     /// See [`Kind::check_entry`].
-    pub(crate) async fn check_entry(
-        &self,
-        within: &Within<'_>,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<std::result::Result<(), String>> {
+    pub(crate) async fn check_entry(&self, within: &Within<'_>, key: &[u8], value: &[u8]) -> Result<Option<String>> {
         match within.instance.keys.split_index(key) {
-            Ok((number, _)) if number != self.index.number => Ok(Err("lies in another index".to_owned())),
-            Ok((_, IndexPart::Progress)) if self.index.readable => Ok(Err("its builder is through".to_owned())),
-            Ok((_, IndexPart::Progress)) => Ok(Ok(())),
+            Ok((number, _)) if number != self.index.number => Ok(Some("lies in another index".to_owned())),
+            Ok((_, IndexPart::Progress)) if self.index.readable => Ok(Some("its builder is through".to_owned())),
+            Ok((_, IndexPart::Progress)) => Ok(None),
             Ok((_, part)) => self.kind.check_entry(within, &self.index, part, value).await,
-            Err(error) => Ok(Err(error.to_string())),
+            Err(error) => Ok(Some(error.to_string())),
         }
     }
 }

@@ -198,16 +198,16 @@ impl Maintainers {
     }
 }
 
-/// Whether an entry is its document's own; else why not.
+/// What is wrong with an entry that has to be its document's own.
 pub(crate) async fn is_of_document(
     trx: &Transaction,
     instance: &Instance,
     id: &str,
     is_own: impl Fn(&Info) -> bool,
-) -> Result<std::result::Result<(), String>> {
+) -> Result<Option<String>> {
     let Some(info) = trx.get(&instance.keys.document(id).info(), true).await? else {
-        return Ok(Err(format!("its document {id:?} is not there")));
+        return Ok(Some(format!("its document {id:?} is not there")));
     };
     let is_own = is_own(&Info::decode(&info)?);
-    Ok(if is_own { Ok(()) } else { Err(format!("document {id:?} has another")) })
+    Ok((!is_own).then(|| format!("document {id:?} has another")))
 }

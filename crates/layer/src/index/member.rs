@@ -163,11 +163,11 @@ impl Kind for Member {
         index: &'a proto::Index,
         part: IndexPart,
         value: &'a [u8],
-    ) -> BoxFuture<'a, Result<std::result::Result<(), String>>> {
+    ) -> BoxFuture<'a, Result<Option<String>>> {
         Box::pin(async move {
             let (trx, instance) = (within.trx, within.instance);
             let id = match part {
-                IndexPart::Progress => return Ok(Ok(())),
+                IndexPart::Progress => return Ok(None),
                 IndexPart::OfDocument(id) => id,
                 IndexPart::Node(level, from) => {
                     let pages =
@@ -178,16 +178,16 @@ impl Kind for Member {
                         counted += i64::from(matches!(part, IndexPart::Entry(found, _) if begin_of(&found) == from));
                     }
                     let is_right = level == LEVEL && counted > 0 && value == counted.to_le_bytes();
-                    return Ok(if is_right { Ok(()) } else { Err(format!("there are {counted} of these")) });
+                    return Ok((!is_right).then(|| format!("there are {counted} of these")));
                 }
                 IndexPart::Entry(value, id) => {
                     let own = trx.get(&instance.keys.index_of_document(index.number, &id), true).await?;
                     let node = instance.keys.index_node(index.number, LEVEL, begin_of(&value));
                     if trx.get(&node, true).await?.is_none() {
-                        return Ok(Err("no node counts it".to_owned()));
+                        return Ok(Some("no node counts it".to_owned()));
                     }
                     if own.as_deref() != Some(&value) {
-                        return Ok(Err(format!("document {id:?} does not know of it")));
+                        return Ok(Some(format!("document {id:?} does not know of it")));
                     }
                     id
                 }
