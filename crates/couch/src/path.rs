@@ -1,15 +1,16 @@
 //! What a path names. It is parsed once: the label in metrics and traces, the right that it needs and the handler follow
 //! from its [`Target`].
 
-use flatbed_replicator::{NODE, REPLICATOR};
+use flatbed_layer::{DESIGN, DatabaseKind, DocumentId, DocumentKind, LOCAL, REPLICATOR, design_id};
+use flatbed_replicator::NODE;
 use hyper::Method;
 
 use crate::error::Result;
 use crate::query::decode;
 use crate::route::Route;
 
-/// Names that begin with an underscore and are databases all the same.
-const DATABASES_OF_THE_SYSTEM: [&str; 3] = ["_users", "_replicator", "_global_changes"];
+/// What CouchDB calls the node that is asked.
+const NODE_HERE: &str = "_local";
 
 /// The path `/metrics`, which no database can be.
 pub(crate) const METRICS: &str = "metrics";
@@ -52,16 +53,7 @@ pub(crate) enum Scheduler {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseName {
     pub(crate) text: String,
-    kind: NameKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NameKind {
-    Plain,
-    /// One of [`DATABASES_OF_THE_SYSTEM`].
-    System,
-    /// It begins with an underscore, and no database can have it.
-    Reserved,
+    kind: DatabaseKind,
 }
 
 /// What a path names in a database.
@@ -159,7 +151,7 @@ impl Target {
     }
 
     fn of(segments: Vec<String>) -> Target {
-        let is_encoded_design = segments.get(1).is_some_and(|second| second.starts_with("_design/"));
+        let is_encoded_design = segments.get(1).is_some_and(|second| DocumentId::of(second).is_design());
         let target = Target::of_plain(segments);
         if is_encoded_design { Target::EncodedDesign(Box::new(target)) } else { target }
     }
@@ -182,7 +174,7 @@ impl Target {
                 ["docs", REPLICATOR, id] => Scheduler::Doc(id.to_owned()),
                 _ => Scheduler::Unknown,
             }),
-            [METRICS] | ["_node", "_local" | NODE, "_prometheus"] => Target::Metrics,
+            [METRICS] | ["_node", NODE_HERE | NODE, "_prometheus"] => Target::Metrics,
             ["_node", _, "_prometheus"] => Target::Later("_node", Route::Metrics),
             ["_node", ..] => Target::Later("_node", Route::Node),
             ["_dbs_info"] => Target::Later("_dbs_info", Route::DbsInfo),
@@ -212,8 +204,8 @@ impl Target {
             Target::Metrics => Route::Metrics,
             Target::Later(_, route) => *route,
             Target::Database(name, what) => match name.kind {
-                NameKind::Plain | NameKind::System => what.route(),
-                NameKind::Reserved => Route::Server,
+                DatabaseKind::Ordinary | DatabaseKind::System => what.route(),
+                DatabaseKind::Reserved => Route::Server,
             },
             Target::EncodedDesign(target) => target.route(),
         }
@@ -231,11 +223,11 @@ impl Target {
             | Target::Metrics
             | Target::Later(..) => Needed::ServerAdmin,
             Target::Database(name, what) => match (name.kind, what) {
-                (NameKind::Plain, InDatabase::Root) if !matches!(*method, Method::PUT | Method::DELETE) => {
+                (DatabaseKind::Ordinary, InDatabase::Root) if !matches!(*method, Method::PUT | Method::DELETE) => {
                     Needed::Database
                 }
-                (_, InDatabase::Root) | (NameKind::Reserved, _) => Needed::ServerAdmin,
-                (NameKind::Plain | NameKind::System, _) => Needed::Database,
+                (_, InDatabase::Root) | (DatabaseKind::Reserved, _) => Needed::ServerAdmin,
+                (DatabaseKind::Ordinary | DatabaseKind::System, _) => Needed::Database,
             },
             Target::EncodedDesign(target) => target.needs(method),
         }
@@ -244,12 +236,7 @@ impl Target {
 
 impl DatabaseName {
     fn of(name: &str) -> DatabaseName {
-        let kind = match name {
-            name if !name.starts_with('_') => NameKind::Plain,
-            name if DATABASES_OF_THE_SYSTEM.contains(&name) => NameKind::System,
-            _ => NameKind::Reserved,
-        };
-        DatabaseName { text: name.to_owned(), kind }
+        DatabaseName { text: name.to_owned(), kind: DatabaseKind::of(name) }
     }
 }
 
@@ -259,8 +246,8 @@ impl InDatabase {
             [] => InDatabase::Root,
             ["_all_docs", "queries"] => InDatabase::Queries(Listed::All),
             ["_design_docs", "queries"] => InDatabase::Queries(Listed::Design),
-            ["_local", id] => InDatabase::Local { id: id.to_owned() },
-            ["_local", _, ..] => InDatabase::LocalAttachment,
+            [LOCAL, id] => InDatabase::Local { id: id.to_owned() },
+            [LOCAL, _, ..] => InDatabase::LocalAttachment,
             ["_find", ..] => InDatabase::Later("Mango queries", Route::Find),
             ["_index", ..] => InDatabase::Later("Mango queries", Route::Index),
             ["_explain", ..] => InDatabase::Later("Mango queries", Route::Explain),
@@ -268,14 +255,14 @@ impl InDatabase {
             ["_shards", ..] => InDatabase::Later("_shards", Route::DatabaseOther),
             ["_sync_shards", ..] => InDatabase::Later("_sync_shards", Route::DatabaseOther),
             ["_partition", ..] => InDatabase::Later("_partition", Route::DatabaseOther),
-            ["_design", id] => InDatabase::Document { id: format!("_design/{id}"), kind: IdKind::Design },
-            ["_design", _, function, ..] if function.starts_with('_') => {
+            [DESIGN, id] => InDatabase::Document { id: design_id(id), kind: IdKind::Design },
+            [DESIGN, _, function, ..] if function.starts_with('_') => {
                 InDatabase::DesignFunction { is_view: function == "_view" }
             }
-            ["_design", id, ref file @ ..] => {
-                InDatabase::Attachment { id: format!("_design/{id}"), kind: IdKind::Design, name: file.join("/") }
+            [DESIGN, id, ref file @ ..] => {
+                InDatabase::Attachment { id: design_id(id), kind: IdKind::Design, name: file.join("/") }
             }
-            [id] => match (Endpoint::named(id), id.strip_prefix("_local/")) {
+            [id] => match (Endpoint::named(id), DocumentId::of(id).local_name()) {
                 (Some(endpoint), _) => InDatabase::Endpoint(endpoint),
                 (None, Some(id)) => InDatabase::Local { id: id.to_owned() },
                 (None, None) => InDatabase::Document { id: id.to_owned(), kind: IdKind::of(id) },
@@ -304,12 +291,12 @@ impl InDatabase {
 
 impl IdKind {
     fn of(id: &str) -> IdKind {
-        match id.split_once('/') {
-            _ if !id.starts_with('_') => IdKind::Plain,
-            Some(("_design", _)) => IdKind::Design,
-            Some(("_local", _)) => IdKind::Local,
-            None if id == "_local" => IdKind::Local,
-            _ => Endpoint::named(id).map_or(IdKind::Reserved, IdKind::Endpoint),
+        match DocumentId::of(id).kind() {
+            DocumentKind::Ordinary if !id.starts_with('_') => IdKind::Plain,
+            DocumentKind::Design => IdKind::Design,
+            DocumentKind::Local => IdKind::Local,
+            DocumentKind::Ordinary if id == LOCAL => IdKind::Local,
+            DocumentKind::Ordinary => Endpoint::named(id).map_or(IdKind::Reserved, IdKind::Endpoint),
         }
     }
 

@@ -13,12 +13,13 @@ use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
 use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
-use crate::layer::{ChangeRecord, Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner, check_name};
+use crate::layer::{ChangeRecord, Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
 
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
+use crate::store::database_name::check_name;
 use crate::store::keys::Counter;
 use crate::store::once::{Once, now_ms};
 use crate::store::records::decode_counter;

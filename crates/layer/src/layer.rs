@@ -30,9 +30,6 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::UpdatedKeys;
 use crate::store::updated::note_event;
 
-/// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
-const NAME_BYTES_MAX: usize = 238;
-
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
 /// (design/data-model.md).
 pub const DEFAULT_RUN_BYTES: u32 = 8_000;
@@ -350,17 +347,6 @@ impl Inner {
     }
 }
 
-/// Whether CouchDB would take the name: `^[a-z][a-z0-9_$()+/-]*$`, and its own `_replicator`, `_users`, `_global_changes`.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_$()+-/".contains(&b);
-    let system = ["_replicator", "_users", "_global_changes"].contains(&name);
-    let first = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
-    if system || (first && name.len() <= NAME_BYTES_MAX && name.bytes().all(legal)) {
-        return Ok(());
-    }
-    Err(Refusal::IllegalDatabaseName(name.to_owned()).into())
-}
-
 pub(crate) struct Create<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -530,21 +516,6 @@ impl Operation for List<'_> {
                 Some(next) => option = next,
                 None => return Ok(names),
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_follow_couchdb() {
-        for name in ["a", "db", "a0_$()+-/", "_users", "_replicator", &"a".repeat(NAME_BYTES_MAX)] {
-            assert!(check_name(name).is_ok(), "{name}");
-        }
-        for name in ["", "A", "0a", "_a", "a.b", "a b", "é", "a\0", &"a".repeat(NAME_BYTES_MAX + 1)] {
-            assert!(check_name(name).is_err(), "{name}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Replication logs: where a replication stands, kept on both sides in CouchDB's form.
 
 use flatbed_flatten::json::{Limits, Object, Value, parse, write};
+use flatbed_revtree::local_id;
 
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -169,7 +170,7 @@ impl Session {
     /// The log to be written over the one of revision `rev`.
     pub(crate) fn log(&self, id: &str, rev: Option<&str>, through: &[u8], stats: &Stats) -> Vec<u8> {
         Object::text(|log| {
-            log.string("_id", &format!("_local/{id}"));
+            log.string("_id", &local_id(id));
             if let Some(rev) = rev.filter(|rev| !rev.is_empty()) {
                 log.string("_rev", rev);
             }

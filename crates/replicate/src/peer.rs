@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_client::encode_segment;
 use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
+use flatbed_revtree::{DESIGN, DocumentId, DocumentKind, LOCAL};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request};
 use tokio::sync::OwnedSemaphorePermit;
@@ -240,7 +241,7 @@ impl Peer {
 
     /// A replication log; an empty one where it is missing.
     pub(crate) async fn log(&self, id: &str) -> Result<Log> {
-        let answer = self.call(Method::GET, &format!("/_local/{id}"), None).await?;
+        let answer = self.call(Method::GET, &format!("/{LOCAL}/{id}"), None).await?;
         match answer.status {
             200 if answer.body.len() > LOG_BYTES_MAX => {
                 Err(Error::TooLarge(self.shown.clone(), "a replication log is larger than 4 MB"))
@@ -257,7 +258,7 @@ impl Peer {
 
     /// Writes a replication log; its new revision.
     pub(crate) async fn put_log(&self, id: &str, body: Vec<u8>) -> Result<String> {
-        let answer = self.call(Method::PUT, &format!("/_local/{id}"), Some(body.into())).await?;
+        let answer = self.call(Method::PUT, &format!("/{LOCAL}/{id}"), Some(body.into())).await?;
         if !matches!(answer.status, 200..=202) {
             return Err(self.refused("writing a replication log", &answer));
         }
@@ -266,9 +267,10 @@ impl Peer {
 
     /// A path to a document of the database.
     pub(crate) fn document_path(id: &str) -> String {
-        match id.strip_prefix("_design/") {
-            Some(name) => format!("/_design/{}", encode_segment(name)),
-            None => format!("/{}", encode_segment(id)),
+        let id = DocumentId::of(id);
+        match id.kind() {
+            DocumentKind::Design => format!("/{DESIGN}/{}", encode_segment(id.name())),
+            DocumentKind::Ordinary | DocumentKind::Local => format!("/{}", encode_segment(id.text())),
         }
     }
 }

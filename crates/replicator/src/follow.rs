@@ -241,6 +241,7 @@ fn error_count(state: &[u8], rev: &str) -> u32 {
 mod tests {
     use super::*;
     use crate::replication::Origin;
+    use flatbed_layer::REPLICATOR;
 
     #[test]
     fn what_is_known_is_forgotten_with_the_room() {
@@ -260,7 +261,7 @@ mod tests {
                 "i".repeat(60),
                 &spec,
                 None,
-                Some(Origin { database: "_replicator", doc_id: id.to_owned() }),
+                Some(Origin { database: REPLICATOR, doc_id: id.to_owned() }),
             );
             for _ in 0..30 {
                 job.note_failure(reason);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_jobs::{Backoff, Failure, Job, Next, Owner, Run, Status, supervise};
-use flatbed_layer::{Database, Layer, Reader, ServerActor};
+use flatbed_layer::{Database, Layer, REPLICATOR, Reader, ServerActor};
 use flatbed_replicate::{Memory, MemoryUsage, Ways};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
@@ -23,9 +23,6 @@ pub use crate::description::Description;
 pub use crate::follow::Followed;
 pub use crate::replication::{Extent, Origin, Replication};
 pub use flatbed_replicate::{Error, LocalConnect, Outcome, Progress, Spec, Tls, TlsError};
-
-/// The database whose documents ask for replications.
-pub const REPLICATOR: &str = "_replicator";
 
 /// Where CouchDB names a node of its cluster.
 pub const NODE: &str = "flatbed@localhost";

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
-use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, Wait};
+use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, REPLICATOR, Wait};
 use flatbed_replicate::Progress;
 use tokio::time::Instant;
 
+use crate::Replicator;
 use crate::description::Description;
 use crate::follow::Followed;
 use crate::replication::{Origin, Replication};
-use crate::{REPLICATOR, Replicator};
 
 /// After an error, and before a database is read that was deleted and made again.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use flatbed_http::{Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
-use flatbed_layer::{AllDocsQuery, AllDocsRow, Reader, Seq};
+use flatbed_layer::{AllDocsQuery, AllDocsRow, DESIGN_IDS, DocumentId, Reader, Seq};
 use flatbed_service::Read;
 use hyper::Method;
 
@@ -207,16 +207,15 @@ fn keys_of(query: &Query, members: Value<'static>) -> Result<Option<Vec<Value<'s
 
 /// Narrows a walk to `_design/...`.
 fn only_design(walk: &mut AllDocsQuery) {
-    const FIRST: &str = "_design/";
-    const BEHIND: &str = "_design0";
+    let (first, behind) = DESIGN_IDS;
     let descending = walk.descending;
     let (low, high) = if descending { (&mut walk.end, &mut walk.start) } else { (&mut walk.start, &mut walk.end) };
-    if low.as_deref().is_none_or(|low| low < FIRST) {
-        *low = Some(FIRST.to_owned());
+    if low.as_deref().is_none_or(|low| low < first) {
+        *low = Some(first.to_owned());
     }
-    if high.as_deref().is_none_or(|high| high >= BEHIND) {
+    if high.as_deref().is_none_or(|high| high >= behind) {
         // No id is as high as this within the range.
-        *high = Some(format!("{FIRST}\u{10ffff}\u{10ffff}"));
+        *high = Some(format!("{first}\u{10ffff}\u{10ffff}"));
     }
 }
 
@@ -270,7 +269,8 @@ async fn write(
                 }
                 separator(&mut rows, &mut sender.buffer);
                 let row = if key.as_str().is_some() { found.next().flatten() } else { None };
-                let shown = |row: &AllDocsRow| selection.documents == Listed::All || row.id.starts_with("_design/");
+                let shown =
+                    |row: &AllDocsRow| selection.documents == Listed::All || DocumentId::of(&row.id).is_design();
                 let row = row.filter(shown);
                 match row {
                     Some(row) => write_row(database, &row, include_docs, &selection.show, sender).await?,

@@ -2,14 +2,14 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Array, Limits, Value, name};
-use flatbed_layer::{Edit, Outcome, Refusal, Updated};
+use flatbed_layer::{DocumentId, Edit, Outcome, Refusal, Updated};
 use flatbed_service::{Uploads, Write, Writer};
 use hyper::{Method, StatusCode};
 
 use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
-use crate::handlers::local::{self, LOCAL};
+use crate::handlers::local;
 use crate::json_out;
 use crate::request::{Body, Request};
 use crate::state::State;
@@ -57,11 +57,11 @@ type Written<'e> = (Edit<'e>, Outcome);
 
 /// Writes documents, local ones among them: these come last, and many of them go together, wherever they stand.
 async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
-    if !edits.iter().any(|edit| edit.id.starts_with(LOCAL)) {
+    if !edits.iter().any(|edit| DocumentId::of(&edit.id).is_local()) {
         let outcomes = database.bulk_update(&edits).await?;
         return Ok(edits.into_iter().zip(outcomes).collect());
     }
-    let is_local = |(_, edit): &(usize, Edit<'e>)| edit.id.starts_with(LOCAL);
+    let is_local = |(_, edit): &(usize, Edit<'e>)| DocumentId::of(&edit.id).is_local();
     let (locals, others): (Vec<_>, Vec<_>) = edits.into_iter().enumerate().partition(is_local);
     let (places, others): (Vec<usize>, Vec<Edit<'e>>) = others.into_iter().unzip();
     let outcomes = database.bulk_update(&others).await?;

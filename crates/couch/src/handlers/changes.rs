@@ -9,10 +9,11 @@ use std::time::Duration;
 use flatbed_http::{CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
-    ChangeRow, ChangesPage, ChangesQuery, Documents, Extras, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
+    ChangeRow, ChangesPage, ChangesQuery, DESIGN, Documents, Extras, Reader, RevId, RowKind, Scope, Seq, TailDocument,
+    TailRow,
 };
 use flatbed_service::{Read, Selecting};
-use hyper::{Method, header};
+use hyper::Method;
 use tokio::time::Instant;
 
 use crate::attached::{self, Show};
@@ -113,22 +114,12 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let mut room = first_room(&pages).await?;
     let first = changes.next_page().await?;
     shrink(&mut room, bytes_of(&first));
-    let (mut reply, sender) = Reply::stream();
+    let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(feed.kind()));
-    if let Some(etag) = etag {
-        reply.header(header::ETAG, &etag);
-    }
-    if feed == Feed::EventSource {
-        reply.header(header::CONTENT_TYPE, "text/event-stream");
-        reply.header(header::CACHE_CONTROL, "no-cache");
-    }
     let beaten = Instant::now();
     let mut writer = Writer { database, changes, follow, seqs, sender, pages, rows: 0, beaten, _memory: memory };
     spawn(async move {
-        let done = match writer.follow.feed {
-            Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
-            Feed::Continuous | Feed::EventSource | Feed::WebSocket => writer.lines(first, room).await,
-        };
+        let done = if feed.is_list() { writer.list(first, room).await } else { writer.lines(first, room).await };
         if done.is_ok() {
             let _ = writer.sender.finish().await;
         }
@@ -179,7 +170,7 @@ async fn filter(state: &State, query: &Query, posted: Value<'static>) -> Result<
             };
             Ok(Filter { scope: Scope::Ids(doc_ids(ids)?), ..Filter::default() })
         }
-        Some("_design") => Ok(Filter { scope: Scope::Designs, ..Filter::default() }),
+        Some(DESIGN) => Ok(Filter { scope: Scope::Designs, ..Filter::default() }),
         Some("_selector") => {
             let missing = || Failure::bad_request("Selector must be specified in POST payload");
             let selector = take(posted, "selector").ok_or_else(missing)?;

@@ -2,14 +2,13 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
-use flatbed_layer::{CreateOptions, DatabaseInfo};
+use flatbed_layer::{CreateOptions, DatabaseInfo, DocumentId};
 use flatbed_service::{Own, Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
 
 use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
-use crate::handlers::local::LOCAL;
 use crate::path::METRICS;
 use crate::query::encode;
 use crate::reply::ok;
@@ -115,7 +114,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
     }
-    if edit.id.starts_with(LOCAL) {
+    if DocumentId::of(&edit.id).is_local() {
         let updated = crate::handlers::local::edit_one(&database, &edit).await?;
         let mut out = Vec::new();
         crate::json_out::written(&edit.id, &updated.rev, &mut out);

@@ -5,7 +5,7 @@ use flatbed_layer::json::Object;
 use flatbed_layer::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, Wait,
 };
-use hyper::{Method, header};
+use hyper::Method;
 use tokio::time::{Duration, Instant};
 
 use crate::error::{Failure, Result};
@@ -51,21 +51,11 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let pages = Pages::new(false);
     let room = first_room(&pages).await?;
     let first = updates.next_page().await?;
-    let (mut reply, sender) = Reply::stream();
+    let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(FeedKind::DbUpdates));
-    if let Some(etag) = etag {
-        reply.header(header::ETAG, &etag);
-    }
-    if feed == Feed::EventSource {
-        reply.header(header::CONTENT_TYPE, "text/event-stream");
-        reply.header(header::CACHE_CONTROL, "no-cache");
-    }
     let mut writer = Writer { updates, feed, asked, heartbeat, timeout, sender, pages, rows: 0 };
     spawn(async move {
-        let done = match feed {
-            Feed::Normal | Feed::Longpoll => writer.list(first, room).await,
-            Feed::Continuous | Feed::EventSource | Feed::WebSocket => writer.lines(first, room).await,
-        };
+        let done = if feed.is_list() { writer.list(first, room).await } else { writer.lines(first, room).await };
         if done.is_ok() {
             let _ = writer.sender.finish().await;
         }

@@ -3,14 +3,14 @@
 use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
-    AttachmentEdit, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX, Refusal, RevId,
+    AttachmentEdit, DESIGN, DocumentId, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX,
+    Refusal, RevId,
 };
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
 use crate::attached::{self, Show, Written, attachment_edits};
 use crate::error::{Failure, Result, parse_rev};
-use crate::handlers::local::LOCAL;
 use crate::handlers::open_revs::{self, Form, Shown};
 use crate::handlers::{post_form, put_related};
 use crate::json_out;
@@ -50,7 +50,7 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
         body: ReplyBody::Full(None),
         held: None,
     };
-    reply.header(header::LOCATION, &format!("{}{before}_design/{behind}", request.base()));
+    reply.header(header::LOCATION, &format!("{}{before}{DESIGN}/{behind}", request.base()));
     Some(reply)
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn edit_from<'b>(
     let id = match (id, parts.id) {
         (Some(id), _) => id.to_owned().into(),
         (None, Some(id)) => {
-            match id.strip_prefix(LOCAL).filter(|local| !local.is_empty()) {
+            match DocumentId::of(&id).local_name().filter(|local| !local.is_empty()) {
                 Some(local) => flatbed_layer::check_local_id(local)?,
                 None => flatbed_layer::check_document_id(&id)?,
             }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use flatbed_http::{Reply, Sender};
 use flatbed_layer::Since;
-use hyper::header::HeaderName;
+use hyper::header::{self, HeaderName};
 
 use crate::error::{Failure, Result};
 use crate::metrics::FeedKind;
@@ -43,6 +44,24 @@ impl Feed {
             Some("websocket") => Some(Feed::WebSocket),
             Some(_) => None,
         }
+    }
+
+    /// The head of its answer, and where its rows are to be written. Only a feed that is read once has an `etag`.
+    pub(crate) fn answer(self, etag: Option<&str>) -> (Reply, Sender) {
+        let (mut reply, sender) = Reply::stream();
+        if let Some(etag) = etag {
+            reply.header(header::ETAG, etag);
+        }
+        if self == Feed::EventSource {
+            reply.header(header::CONTENT_TYPE, "text/event-stream");
+            reply.header(header::CACHE_CONTROL, "no-cache");
+        }
+        (reply, sender)
+    }
+
+    /// Whether its rows come as one JSON object; else as a line each.
+    pub(crate) fn is_list(self) -> bool {
+        matches!(self, Feed::Normal | Feed::Longpoll)
     }
 
     pub(crate) fn kind(self) -> FeedKind {

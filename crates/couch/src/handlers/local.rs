@@ -3,7 +3,8 @@
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
-    Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Reader, Refusal, RevId, Updated, check_local_id,
+    DocumentId, Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Reader, Refusal, RevId, Updated,
+    check_local_id, local_id,
 };
 use flatbed_service::{Read, Write, Writer};
 use hyper::{Method, StatusCode, header};
@@ -13,9 +14,6 @@ use crate::handlers::bulk::object;
 use crate::handlers::bulk::take;
 use crate::query::{Query, encode};
 use crate::request::Request;
-
-/// What ids of local documents begin with.
-pub(crate) const LOCAL: &str = "_local/";
 
 /// Edits of local documents that are made ready before they are written.
 const EDITS_AT_ONCE: usize = 250;
@@ -74,7 +72,7 @@ async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Re
     let document = LocalDocument { id: id.to_owned(), revision: next(rev.or(named).as_ref())?, body: members(&body) };
     database.put_local(&document).await?;
     let mut reply = written(StatusCode::CREATED, id, document.revision);
-    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&format!("_local/{id}")));
+    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&local_id(id)));
     reply.header(header::LOCATION, &location);
     Ok(reply)
 }
@@ -118,7 +116,7 @@ pub(crate) async fn edit_one(database: &Writer, edit: &Edit<'_>) -> flatbed_laye
 
 /// What an edit does to a local document, and the revision that it makes.
 fn ready_edit(edit: &Edit<'_>) -> std::result::Result<(RevId, LocalEdit), Refusal> {
-    let id = edit.id.strip_prefix(LOCAL).unwrap_or_default().to_owned();
+    let id = DocumentId::of(&edit.id).local_name().unwrap_or_default().to_owned();
     let named = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
     let (revision, edit) = if edit.deleted {
         (0, LocalEdit::Delete(id))
@@ -127,6 +125,11 @@ fn ready_edit(edit: &Edit<'_>) -> std::result::Result<(RevId, LocalEdit), Refusa
         (revision, LocalEdit::Put(LocalDocument { id, revision, body: members(&edit.body) }))
     };
     Ok((RevId::from_parts(0, &revision.to_string())?, edit))
+}
+
+/// An id with or without `_local/` in front, without it.
+fn short(id: &str) -> &str {
+    DocumentId::of(id).local_name().unwrap_or(id)
 }
 
 /// The number after the one in a revision `0-N`.
@@ -150,20 +153,20 @@ async fn copy(database: Writer, request: &Request, name: &str, document: LocalDo
         Some((target, rev)) => (target, Some(parse_rev(rev)?)),
         None => (destination, None),
     };
-    let Some(target) = target.strip_prefix(LOCAL).filter(|target| check_local_id(target).is_ok()) else {
+    let Some(target) = DocumentId::of(target).local_name().filter(|target| check_local_id(target).is_ok()) else {
         return Err(Failure::bad_request("A local document can be copied to a local document only."));
     };
     let copied = LocalDocument { id: target.to_owned(), revision: next(rev.as_ref())?, ..document };
     database.put_local(&copied).await?;
     let mut reply = written(StatusCode::CREATED, target, copied.revision);
-    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&format!("_local/{target}")));
+    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&local_id(target)));
     reply.header(header::LOCATION, &location);
     Ok(reply)
 }
 
 fn written(status: StatusCode, id: &str, revision: u64) -> Reply {
     let out = Object::text(|object| {
-        object.bool("ok", true).string("id", &format!("_local/{id}")).string("rev", &format!("0-{revision}"));
+        object.bool("ok", true).string("id", &local_id(id)).string("rev", &format!("0-{revision}"));
     });
     let mut reply = Reply::json(status, out);
     reply.header(header::ETAG, &format!("\"0-{revision}\""));
@@ -172,7 +175,7 @@ fn written(status: StatusCode, id: &str, revision: u64) -> Reply {
 
 fn write(document: &LocalDocument, out: &mut Vec<u8>) {
     let mut object = Object::new(out);
-    object.string("_id", &format!("_local/{}", document.id)).string("_rev", &format!("0-{}", document.revision));
+    object.string("_id", &local_id(&document.id)).string("_rev", &format!("0-{}", document.revision));
     object.members(&document.body);
 }
 
@@ -191,7 +194,7 @@ impl Selection {
     fn new(query: &Query) -> Result<Selection> {
         let id = |names: &[&str]| -> Result<Option<String>> {
             let value = query.json(names)?;
-            Ok(value.and_then(|value| value.as_str().map(|id| id.strip_prefix("_local/").unwrap_or(id).to_owned())))
+            Ok(value.and_then(|value| value.as_str().map(|id| short(id).to_owned())))
         };
         let key = id(&["key"])?;
         Ok(Selection {
@@ -280,7 +283,7 @@ async fn by_keys(
     sender: &mut flatbed_http::Sender,
 ) -> Written {
     for (at, key) in (0..).zip(keys) {
-        let id = key.as_str().map(|id| id.strip_prefix("_local/").unwrap_or(id));
+        let id = key.as_str().map(short);
         let found = match id {
             Some(id) if check_local_id(id).is_ok() => sender.unless_gone(database.get_local(id)).await??,
             _ => None,
@@ -303,7 +306,7 @@ fn row(document: &LocalDocument, include_docs: bool, at: u64, out: &mut Vec<u8>)
     if at > 0 {
         out.extend_from_slice(b",\r\n");
     }
-    let id = format!("_local/{}", document.id);
+    let id = local_id(&document.id);
     let mut object = Object::new(out);
     object.string("id", &id).string("key", &id);
     object.object("value").string("rev", &format!("0-{}", document.revision));

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
-use flatbed_layer::{AllDocsQuery, Error as LayerError, Reader};
-use flatbed_replicator::{Description, Extent, NODE, REPLICATOR, Spec};
+use flatbed_layer::{AllDocsQuery, Error as LayerError, REPLICATOR, Reader};
+use flatbed_replicator::{Description, Extent, NODE, Spec};
 use flatbed_service::Read;
 use hyper::{Method, StatusCode};
 

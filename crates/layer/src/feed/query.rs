@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use flatbed_revtree::DocumentId;
+
 use crate::document::edit::Document;
 use crate::feed::row::ChangeRow;
 use crate::feed::tail::{TailDocument, TailRow};
@@ -74,7 +76,7 @@ impl Scope {
     pub(super) fn has(&self, id: &str) -> bool {
         match self {
             Scope::All => true,
-            Scope::Designs => id.starts_with("_design/"),
+            Scope::Designs => DocumentId::of(id).is_design(),
             Scope::Ids(ids) => ids.contains(id),
         }
     }

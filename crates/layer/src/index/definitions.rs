@@ -1,6 +1,7 @@
 //! Which indexes a database has: what its design documents define, in the transaction that writes them.
 
 use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_revtree::DocumentId;
 use prost::Message;
 
 use crate::error::Result;
@@ -32,7 +33,7 @@ impl Definitions {
     /// A document has changed, by an edit here or on a replica: what its winner says holds.
     pub(crate) async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
         self.has_verdicts |= change.judged.is_some_and(|(_, verdict)| !verdict.is_empty());
-        if KINDS.is_empty() || !change.id.starts_with("_design/") {
+        if KINDS.is_empty() || !DocumentId::of(change.id).is_design() {
             return Ok(());
         }
         let mut defined = Vec::new();
@@ -49,7 +50,7 @@ impl Definitions {
 
     /// A document has gone without a trace.
     pub(crate) fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
-        if !KINDS.is_empty() && purged.id.starts_with("_design/") {
+        if !KINDS.is_empty() && DocumentId::of(purged.id).is_design() {
             self.changed.push((purged.id.to_owned(), Vec::new()));
         }
     }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use flatbed_flatten::json::{self, Limits, Value};
+use flatbed_revtree::{DESIGN_IDS, DocumentId};
 use futures_util::future::BoxFuture;
 use futures_util::stream::StreamExt;
 use prost::Message;
@@ -64,7 +65,7 @@ impl Instance {
     /// Whether a write of this document may change what judges.
     pub(crate) fn is_judged_by(&self, edit: &Edit<'_>) -> bool {
         let brings = || !edit.deleted && edit.body.get(MEMBER).is_some();
-        edit.id.starts_with("_design/") && (self.record.rules > 0 || brings())
+        DocumentId::of(&edit.id).is_design() && (self.record.rules > 0 || brings())
     }
 
     /// Tells every process that what judges has changed.
@@ -93,7 +94,7 @@ fn named(instance: &Instance) -> String {
 
 async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
     let failed = |reason: &str| Refusal::not_judged(NotJudged::Internal, reason);
-    let (start, end) = (Some("_design/".to_owned()), Some("_design0".to_owned()));
+    let (start, end) = (Some(DESIGN_IDS.0.to_owned()), Some(DESIGN_IDS.1.to_owned()));
     let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
     let named = named(instance);
     let mut walk = database.all_docs(query);
@@ -145,7 +146,7 @@ pub(crate) async fn judge(
         async move {
             let mut verdict = Verdict::default();
             // As in CouchDB: a broken function must not keep anybody from mending it.
-            if edit.id.starts_with("_design/") {
+            if DocumentId::of(&edit.id).is_design() {
                 return Ok(verdict);
             }
             let Some((old, _room)) = with_room(database, edit, judge, named).await? else { return Ok(verdict) };

@@ -2,6 +2,7 @@
 //!
 //! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one stays.
 
+use flatbed_revtree::local_id;
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
@@ -22,10 +23,10 @@ pub const LOCAL_BYTES_MAX: usize = 900_000;
 const TRANSACTION_EDITS_MAX: usize = 250;
 
 /// What several of them take in a transaction, at most.
-const TRANSACTION_BYTES_MAX: usize = 850_000;
+const LOCALS_BYTES_MAX: usize = 850_000;
 
 /// Local documents that a page of a list shows.
-const PAGE_DOCUMENTS_MAX: usize = 100;
+const PAGE_LOCALS_MAX: usize = 100;
 
 /// A local document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl LocalEdit {
         check_local_id(self.id())?;
         match self {
             LocalEdit::Put(document) if document.body.len() > LOCAL_BYTES_MAX => {
-                let document_id = format!("_local/{}", document.id);
+                let document_id = local_id(&document.id);
                 Err(Refusal::DocumentTooLarge { document_id, bytes_max: LOCAL_BYTES_MAX as u64 })
             }
             _ => Ok(()),
@@ -132,7 +133,7 @@ pub(crate) async fn edit_locals(inner: &Inner, name: &str, edits: &[LocalEdit]) 
         let mut bytes = 0;
         let fits = |edit: &&LocalEdit| {
             bytes += edit.bytes();
-            edit.check().is_ok() && bytes <= TRANSACTION_BYTES_MAX
+            edit.check().is_ok() && bytes <= LOCALS_BYTES_MAX
         };
         let count = rest.iter().take(TRANSACTION_EDITS_MAX).take_while(fits).count().max(1);
         let (batch, later) = rest.split_at(count);
@@ -210,7 +211,7 @@ pub(crate) struct ListLocal<'a> {
 }
 
 impl Operation for ListLocal<'_> {
-    /// One page; fewer than [`PAGE_DOCUMENTS_MAX`] at the end.
+    /// One page; fewer than [`PAGE_LOCALS_MAX`] at the end.
     type Output = (Vec<String>, bool);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -225,7 +226,7 @@ impl Operation for ListLocal<'_> {
             None => {}
         }
         let mut ids = Vec::new();
-        while ids.len() < PAGE_DOCUMENTS_MAX {
+        while ids.len() < PAGE_LOCALS_MAX {
             // A record of many parts is stepped over, not read.
             let first = trx.get_range(&page_of(&range, 1, self.descending), 1, true).await?;
             let Some(row) = first.first() else { return Ok((ids, true)) };

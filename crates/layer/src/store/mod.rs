@@ -1,6 +1,7 @@
 //! Keys, records and transactions: what the layer knows of FoundationDB.
 
 pub(crate) mod counted;
+pub(crate) mod database_name;
 pub(crate) mod features;
 pub(crate) mod keys;
 pub(crate) mod once;

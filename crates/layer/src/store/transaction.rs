@@ -29,7 +29,7 @@ const TIMED_OUT: i32 = 1031;
 
 /// Commit may have happened (`commit_unknown_result`): see FoundationDB's error codes.
 const COMMIT_UNKNOWN_RESULT: i32 = 1021;
-const NOT_COMMITTED: i32 = 1020;
+pub(crate) const NOT_COMMITTED: i32 = 1020;
 const CLUSTER_VERSION_CHANGED: i32 = 1039;
 
 /// What an operation knows of its earlier attempts.

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use flatbed_revtree::{RevId, Tree};
+use flatbed_revtree::{DocumentId, RevId, Tree};
 use foundationdb::KeySelector;
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
@@ -28,11 +28,11 @@ use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, revision_message};
 use crate::store::room::Room;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Quiet, Transaction};
 use crate::write::winner::{self, Bodies, Described};
 
 /// What one transaction takes away, in bytes of what it writes, beside the body of a leaf that comes up.
-const TRANSACTION_BYTES_MAX: u64 = 600_000;
+const PURGE_BYTES_MAX: u64 = 600_000;
 
 /// What it reads of a document's records, about.
 const RECORDS_BYTES_MAX: u64 = 1_000_000;
@@ -78,9 +78,6 @@ pub(crate) async fn purge(inner: &Inner, name: &str, id: &str, revs: &[RevId]) -
     }
     Ok(revs.iter().filter(|rev| purged.contains(rev)).cloned().collect())
 }
-
-/// The transaction conflicted all the time.
-const NOT_COMMITTED: i32 = 1020;
 
 /// Where a purge goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,7 +172,7 @@ impl Purge<'_> {
         wanted.iter().for_each(|rev| {
             after.remove(rev);
         });
-        let room = Room::new(TRANSACTION_BYTES_MAX);
+        let room = Room::new(PURGE_BYTES_MAX);
         let (mut dropped, mut listed) = (Dropped::default(), Vec::new());
         // What only those that go have below them.
         let mut range = keys.revisions();
@@ -256,7 +253,7 @@ impl Purge<'_> {
             self.leaves(&within, keys, old, whole, &after, &dropped, &mut maintainers).await?;
         }
         self.preparations.check()?;
-        maintainers.finish(&within, self.id.starts_with("_design/") && instance.record.rules > 0)?;
+        maintainers.finish(&within, DocumentId::of(self.id).is_design() && instance.record.rules > 0)?;
         self.note(trx, instance, &purged, forgotten.as_ref())?;
         // What is left begins with the first record: nothing is known of what this commit's stamp will be.
         let from = (!is_last).then(|| From { stamp: Vec::new(), key: Vec::new() });

@@ -10,7 +10,7 @@ use flatbed_javascript::{Caller, Design, Runner};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesPage, Document, Error as LayerError, Followed, GetOptions, OpenRevs, Reader, Refusal,
-    RowKind, Seq, TailRow,
+    RowKind, Seq, TailRow, design_id,
 };
 use flatbed_service::{SECURITY_DEFAULT, Selecting};
 use tokio::task::JoinHandle;
@@ -72,7 +72,7 @@ impl Function {
             }));
         };
         let options = GetOptions { local_seq: true, ..GetOptions::default() };
-        let mut document = database.get(&format!("_design/{design}"), &options).await?;
+        let mut document = database.get(&design_id(design), &options).await?;
         // A sequence tells its database from those that had the name before.
         let incarnation = document.local_seq.take().map_or(0, |seq| seq.incarnation());
         let mut text = Vec::new();

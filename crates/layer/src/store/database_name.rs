@@ -1,0 +1,68 @@
+//! Names of databases: which are allowed, and which are the system's own.
+
+use crate::error::{Refusal, Result};
+
+/// The database whose documents ask for replications.
+pub const REPLICATOR: &str = "_replicator";
+
+/// The system's own databases, which are the only ones whose names begin with an underscore. All are created, read and
+/// written as any other; the server gives a meaning to the documents of [`REPLICATOR`] alone so far.
+const SYSTEM: [&str; 3] = ["_users", REPLICATOR, "_global_changes"];
+
+/// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
+const DATABASE_NAME_BYTES_MAX: usize = 238;
+
+/// What a database is, as its name says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseKind {
+    /// One that users create, if the rest of the name is allowed.
+    Ordinary,
+    /// One of the system's own. Only administrators of the server see what it is, create or delete it.
+    System,
+    /// Its name begins with an underscore: no database can have it.
+    Reserved,
+}
+
+impl DatabaseKind {
+    /// What a database of this name is.
+    #[must_use]
+    pub fn of(name: &str) -> DatabaseKind {
+        match name {
+            name if !name.starts_with('_') => DatabaseKind::Ordinary,
+            name if SYSTEM.contains(&name) => DatabaseKind::System,
+            _ => DatabaseKind::Reserved,
+        }
+    }
+}
+
+/// Whether CouchDB would take the name: `^[a-z][a-z0-9_$()+/-]*$`, or one of the system's.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_$()+-/".contains(&b);
+    let is_allowed = match DatabaseKind::of(name) {
+        DatabaseKind::System => true,
+        DatabaseKind::Reserved => false,
+        DatabaseKind::Ordinary => {
+            let first = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+            first && name.len() <= DATABASE_NAME_BYTES_MAX && name.bytes().all(legal)
+        }
+    };
+    if is_allowed { Ok(()) } else { Err(Refusal::IllegalDatabaseName(name.to_owned()).into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_couchdb() {
+        for name in ["a", "db", "a0_$()+-/", "_users", "_replicator", &"a".repeat(DATABASE_NAME_BYTES_MAX)] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "A", "0a", "_a", "a.b", "a b", "é", "a\0", &"a".repeat(DATABASE_NAME_BYTES_MAX + 1)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        let kinds = ["users", "_users", "_global_changes", "_user", "_usersx"].map(DatabaseKind::of);
+        let (ordinary, system, reserved) = (DatabaseKind::Ordinary, DatabaseKind::System, DatabaseKind::Reserved);
+        assert_eq!(kinds, [ordinary, system, system, reserved, reserved]);
+    }
+}
