@@ -13,6 +13,7 @@ use crate::shared::{status, timekeeper};
 use crate::transaction::calls::Transaction;
 use crate::transaction::look::{read_range, settle, view, view_stored};
 use crate::transaction::special;
+use crate::transaction::state::State;
 
 impl Transaction {
     /// What sizes are asked of.
@@ -97,15 +98,7 @@ impl Transaction {
                 return special::get_range(state, self.handle(), begin, end, limits, options.reverse);
             }
             core.counters.range_reads.add(1);
-            state.check_usable()?;
-            let max_key = state.max_read_key();
-            if begin.key > max_key || end.key > max_key {
-                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
-            }
-            limits.check()?;
-            if KeySelector::are_inverted(&begin, &end) {
-                return Ok(RangeResult::default());
-            }
+            let Some(max_key) = check_range(state, begin, end, limits)? else { return Ok(RangeResult::default()) };
             let rules = match state.options.read_your_writes_disabled {
                 true => Rules::Native,
                 false => Rules::ReadYourWrites,
@@ -137,15 +130,7 @@ impl Transaction {
             if special::is_special_range(begin.key, end.key) {
                 return Err(state.deferred.unwrap_or(Error::CLIENT_INVALID_OPERATION));
             }
-            state.check_usable()?;
-            let max_key = state.max_read_key();
-            if begin.key > max_key || end.key > max_key {
-                return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
-            }
-            limits.check()?;
-            if KeySelector::are_inverted(&begin, &end) {
-                return Ok(MappedRange::default());
-            }
+            let Some(max_key) = check_range(state, begin, end, limits)? else { return Ok(MappedRange::default()) };
             if options.snapshot || state.options.read_your_writes_disabled {
                 return Err(Error::UNSUPPORTED_OPERATION);
             }
@@ -209,4 +194,20 @@ impl Transaction {
         self.with(|state, _| state.check_usable())?;
         Ok((key < SYSTEM_END).then(|| status::ADDRESS.to_owned()).into_iter().collect())
     }
+}
+
+/// The end of the keys that a range read may see; `None` where its selectors are inverted, so that nothing lies between.
+fn check_range(
+    state: &mut State,
+    begin: KeySelector<'_>,
+    end: KeySelector<'_>,
+    limits: Limits,
+) -> Result<Option<&'static [u8]>> {
+    state.check_usable()?;
+    let max_key = state.max_read_key();
+    if begin.key > max_key || end.key > max_key {
+        return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
+    }
+    limits.check()?;
+    Ok((!KeySelector::are_inverted(&begin, &end)).then_some(max_key))
 }

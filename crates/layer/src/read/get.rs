@@ -73,17 +73,26 @@ where
     /// # Errors
     /// [`Refusal::LargeDocument`].
     async fn finish_small(self) -> Result<Option<(Info, Rows)>> {
+        let found = self.finish_one_page(SMALL_ONLY_BYTES_MAX).await?;
+        match found {
+            // What is small as it is stored may be compressed.
+            Some((info, _)) if info.external_bytes > SMALL_ONLY_BYTES_MAX as u64 => Err(Refusal::LargeDocument.into()),
+            found => Ok(found),
+        }
+    }
+
+    /// As [`LatestRead::finish`], of a document whose info and rows come in one page of at most so many bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::LargeDocument`].
+    async fn finish_one_page(self, bytes_max: usize) -> Result<Option<(Info, Rows)>> {
         let prefix_bytes = self.keys.body().len();
-        let page = self.read.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Refusal::LargeDocument)?;
+        let page = self.read.only_page(bytes_max).await?.ok_or(Refusal::LargeDocument)?;
         let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
             return Ok(None);
         };
         let info = Info::decode(&info)?;
-        // What is small as it is stored may be compressed.
-        if info.place != BodyPlace::Rows || info.external_bytes > SMALL_ONLY_BYTES_MAX as u64 {
-            return Err(Refusal::LargeDocument.into());
-        }
-        Ok(Some((info, rows)))
+        if info.place == BodyPlace::Rows { Ok(Some((info, rows))) } else { Err(Refusal::LargeDocument.into()) }
     }
 
     /// The document as it stands; `None`: no such document.
@@ -108,16 +117,11 @@ where
         id: &str,
         conflicts: bool,
     ) -> Result<Option<Document>> {
-        let prefix_bytes = self.keys.body().len();
-        let Some(page) = self.read.only_page(SMALL_BYTES_MAX).await? else { return Ok(None) };
-        let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
-            return Ok(None);
-        };
-        let info = Info::decode(&info)?;
-        if info.place != BodyPlace::Rows {
-            return Ok(None);
+        match self.finish_one_page(SMALL_BYTES_MAX).await {
+            Ok(Some(found)) => shown(&found, trx, inner, instance, id, conflicts).await.map(Some),
+            Ok(None) | Err(Error::Refused(Refusal::LargeDocument)) => Ok(None),
+            Err(error) => Err(error),
         }
-        shown(&(info, rows), trx, inner, instance, id, conflicts).await.map(Some)
     }
 }
 
