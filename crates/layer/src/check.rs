@@ -360,7 +360,7 @@ async fn check_fields(inner: &Inner, instance: &Instance, report: &mut Report) -
             report.violation(format!("field {name:?} has id {id}, which is not its own"));
         }
     }
-    if crate::document::fields::FIRST_ID + (view.len() as u64) < next {
+    if flatbed_flatten::path::FIRST_FIELD_ID + (view.len() as u64) < next {
         report.violation(format!("the next field id is {next}, but only {} names are there", view.len()));
     }
     if ids.len() < view.len() {
@@ -378,7 +378,7 @@ impl Operation for NextFieldId<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
         match trx.get(&self.instance.keys.next_field_id(), true).await? {
-            None => Ok(crate::document::fields::FIRST_ID),
+            None => Ok(flatbed_flatten::path::FIRST_FIELD_ID),
             Some(bytes) => Ok(proto::FieldId::decode(&*bytes)?.id),
         }
     }

@@ -131,7 +131,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
 
     let instance = current(&db).await;
     let names = ["new".to_owned()];
-    let (known_until, ids_max) = (crate::document::fields::FIRST_ID + instance.fields.len() as u64, 100);
+    let (known_until, ids_max) = (flatbed_flatten::path::FIRST_FIELD_ID + instance.fields.len() as u64, 100);
     let allocate = || crate::document::fields::Allocate {
         inner,
         instance: &instance,

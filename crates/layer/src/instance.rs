@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_flatten::json::Value;
+use flatbed_flatten::path::FIRST_FIELD_ID;
 use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 
-use crate::document::fields::{Allocate, FIRST_ID, Fields, NAME_BYTES_MAX};
+use crate::document::fields::{Allocate, FIELD_NAME_BYTES_MAX, Fields};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
 use crate::judge::ask::Rules;
@@ -110,7 +111,7 @@ impl Instance {
                     if unknown.len() == room {
                         return unknown;
                     }
-                    if name.len() <= NAME_BYTES_MAX && seen.insert(name.to_owned()) {
+                    if name.len() <= FIELD_NAME_BYTES_MAX && seen.insert(name.to_owned()) {
                         unknown.push(name.to_owned());
                     }
                 }
@@ -126,7 +127,7 @@ impl Instance {
         // Looked up again for each transaction: who held the lock, or another server, may have allocated the same names.
         loop {
             // Before the look: what another task enters after it comes with the allocation's own load.
-            let known_until = FIRST_ID + self.fields.len() as u64;
+            let known_until = FIRST_FIELD_ID + self.fields.len() as u64;
             let mut names = unknown(self);
             names.truncate(ALLOCATED_AT_ONCE_MAX);
             if names.is_empty() {
@@ -167,7 +168,7 @@ impl Instance {
                 Ok((found.id() == instance.id()).then_some(names))
             }
         }
-        let from = FIRST_ID + self.fields.len() as u64;
+        let from = FIRST_FIELD_ID + self.fields.len() as u64;
         let names = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
         // The reader sees a state that has been replaced since: let it begin anew.
         let names = names.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;

@@ -165,9 +165,9 @@ impl Operation for Begin<'_> {
             _ => {}
         }
         record.epoch = self.drawn;
-        record.renewal = vec![0xff; STAMP_BYTES];
+        record.renewal = vec![0xff; COMMIT_STAMP_BYTES];
         let mut operand = record.encode_to_vec();
-        let offset = (operand.len() - STAMP_BYTES) as u32;
+        let offset = (operand.len() - COMMIT_STAMP_BYTES) as u32;
         operand.extend_from_slice(&offset.to_le_bytes());
         trx.atomic_op(&key, &operand, MutationType::SetVersionstampedValue);
         trx.update_metadata_version();
@@ -176,7 +176,7 @@ impl Operation for Begin<'_> {
 }
 
 /// Of a versionstamp without a user version.
-const STAMP_BYTES: usize = 10;
+const COMMIT_STAMP_BYTES: usize = 10;
 
 /// Lets the store be used.
 struct Finish<'a> {

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::check::document::Sums;
 use crate::check::{Report, hex, read_keys, run};
-use crate::document::attachments::decode_list;
+use crate::document::attachments::{CHUNKS_READ_AT_ONCE, decode_list};
 use crate::error::Result;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -15,9 +15,6 @@ use crate::store::keys::KeyRange;
 use crate::store::proto;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
-
-/// Rows of a blob that are read at once: chunks of up to 90 kB.
-const CHUNKS_AT_ONCE: usize = 8;
 
 /// Checks every digest's data; its blobs and bytes are added to the sums. Returns how many digests and how many
 /// uses there are.
@@ -119,7 +116,7 @@ impl Operation for Chunks<'_> {
     type Output = Vec<(Vec<u8>, Vec<u8>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(self.range, CHUNKS_AT_ONCE, false), 1, true).await?;
+        let page = trx.get_range(&page_of(self.range, CHUNKS_READ_AT_ONCE, false), 1, true).await?;
         Ok(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect())
     }
 }

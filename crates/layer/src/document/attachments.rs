@@ -43,7 +43,7 @@ pub fn check_list(attachments: impl Iterator<Item = (usize, usize)>) -> std::res
 }
 
 /// Chunks of an attachment that are read in one transaction.
-const CHUNKS_AT_ONCE: usize = 8;
+pub(crate) const CHUNKS_READ_AT_ONCE: usize = 8;
 
 /// An attachment of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -285,10 +285,10 @@ pub(crate) async fn put(
 }
 
 /// A document's lists are looked at by the transaction that takes one away if they take no more than this, in bytes.
-const LISTS_BYTES_MAX: u64 = 200_000;
+const LISTS_AT_ONCE_BYTES_MAX: u64 = 200_000;
 
 /// What such a transaction frees at once, in bytes of what it writes.
-const FREED_BYTES_MAX: u64 = 150_000;
+const FREED_AT_ONCE_BYTES_MAX: u64 = 150_000;
 
 /// What freeing one digest takes in a transaction, about: its row and the data, with their conflict ranges.
 pub(crate) fn free_bytes(id: &str) -> u64 {
@@ -320,12 +320,12 @@ pub(crate) async fn drop_lists(
         digests.extend(decode_list(list)?.iter().map(|attachment| *attachment.digest()));
     }
     // Without those that are gone: the transaction sees what it has cleared.
-    let (kept, are_all) = lists(trx, keys, LISTS_BYTES_MAX).await?;
+    let (kept, are_all) = lists(trx, keys, LISTS_AT_ONCE_BYTES_MAX).await?;
     for attachment in kept.iter().flat_map(|(_, list)| list) {
         digests.remove(attachment.digest());
     }
     let bytes = digests.len() as u64 * free_bytes(id);
-    if !are_all || bytes > FREED_BYTES_MAX.min(room.left()) {
+    if !are_all || bytes > FREED_AT_ONCE_BYTES_MAX.min(room.left()) {
         for (_, list) in gone {
             release::put(trx, instance, id, list)?;
         }
@@ -425,7 +425,7 @@ impl Operation for ReadChunks<'_> {
         let rows = instance.keys.blob_rows(&self.place.blob_id);
         let begin = [&instance.keys.blob(&self.place.blob_id)[..], &self.from.to_be_bytes()].concat();
         let range = KeyRange { begin, end: rows.end };
-        let page = trx.get_range(&page_of(&range, CHUNKS_AT_ONCE, false), 1, true).await?;
+        let page = trx.get_range(&page_of(&range, CHUNKS_READ_AT_ONCE, false), 1, true).await?;
         Ok(page.iter().map(|row| row.value().to_vec()).collect())
     }
 }

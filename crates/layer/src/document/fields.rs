@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
+use flatbed_flatten::path::FIRST_FIELD_ID;
 use flatbed_flatten::{FieldIds, FieldNames, member_text};
 use foundationdb::RangeOption;
 use prost::Message;
@@ -18,11 +19,8 @@ use crate::store::keys::Keys;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// The first id: those below mark kinds of rows (design/data-model.md).
-pub(crate) const FIRST_ID: u64 = 10;
-
 /// Longer names stand literally in paths: a mapping key would be too large for what it saves.
-pub(crate) const NAME_BYTES_MAX: usize = 512;
+pub(crate) const FIELD_NAME_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -58,7 +56,7 @@ impl Fields {
     pub(crate) fn enter(&self, first_id: u64, names: &[String]) {
         let mut table = self.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         for (id, name) in (first_id..).zip(names) {
-            if id != FIRST_ID + table.names.len() as u64 {
+            if id != FIRST_FIELD_ID + table.names.len() as u64 {
                 continue;
             }
             let name: Arc<str> = name.as_str().into();
@@ -87,12 +85,12 @@ impl FieldIds for FieldsView<'_> {
 
 impl FieldNames for FieldsView<'_> {
     fn name_of(&self, id: u64) -> Option<&str> {
-        let at = usize::try_from(id.checked_sub(FIRST_ID)?).ok()?;
+        let at = usize::try_from(id.checked_sub(FIRST_FIELD_ID)?).ok()?;
         self.0.names.get(at).map(|name| &**name)
     }
 
     fn member_text_of(&self, id: u64) -> Option<&[u8]> {
-        let at = usize::try_from(id.checked_sub(FIRST_ID)?).ok()?;
+        let at = usize::try_from(id.checked_sub(FIRST_FIELD_ID)?).ok()?;
         self.0.members.get(at).map(|text| &**text)
     }
 }
@@ -150,12 +148,12 @@ impl Operation for Allocate<'_> {
         // other's names here.
         let next_key = keys.next_field_id();
         let next = match trx.get(&next_key, false).await? {
-            None => FIRST_ID,
+            None => FIRST_FIELD_ID,
             Some(bytes) => proto::FieldId::decode(&*bytes)?.id,
         };
         let mut entered = load(trx, keys, self.known_until).await?;
         let known: HashSet<String> = entered.iter().cloned().collect();
-        let mut free = (FIRST_ID + self.ids_max).saturating_sub(next);
+        let mut free = (FIRST_FIELD_ID + self.ids_max).saturating_sub(next);
         let mut id = next;
         for name in self.names {
             if free == 0 {

@@ -20,7 +20,7 @@ use crate::store::transaction;
 const CHUNK_BYTES: usize = 90_000;
 
 /// Chunks that are staged in one transaction.
-const CHUNKS_AT_ONCE: usize = 5;
+const CHUNKS_STAGED_AT_ONCE: usize = 5;
 
 /// Of data that comes slower than so many chunks in this, each chunk is staged when it is complete.
 const SLOW: Duration = Duration::from_secs(1);
@@ -160,8 +160,8 @@ impl Upload {
                 self.pending.extend_from_slice(bytes);
             }
         }
-        while self.pending.len() >= CHUNK_BYTES * CHUNKS_AT_ONCE {
-            self.stage(CHUNK_BYTES * CHUNKS_AT_ONCE).await?;
+        while self.pending.len() >= CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE {
+            self.stage(CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE).await?;
         }
         if self.pending.len() >= CHUNK_BYTES && self.staged_at.elapsed() > SLOW {
             // It would lie in memory for long until there is more.
@@ -192,7 +192,7 @@ impl Upload {
             }
         }
         while !self.pending.is_empty() || !self.is_staged {
-            self.stage(self.pending.len().min(CHUNK_BYTES * CHUNKS_AT_ONCE)).await?;
+            self.stage(self.pending.len().min(CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE)).await?;
         }
         self.inner.metrics.blobs_staged.add(1);
         // The name goes on with the data: dropping this takes nothing away from now on.
@@ -217,7 +217,7 @@ impl Upload {
         self.digest.update(&now);
         self.md5.update(&now);
         self.stored += now.len() as u64;
-        let mut rows = Vec::with_capacity(CHUNKS_AT_ONCE);
+        let mut rows = Vec::with_capacity(CHUNKS_STAGED_AT_ONCE);
         for chunk in now.chunks(CHUNK_BYTES) {
             rows.push((self.chunks.to_be_bytes().to_vec(), chunk.to_vec()));
             self.chunks += 1;

@@ -32,17 +32,17 @@ use crate::store::transaction::{Transaction, bounded, note};
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
 
 /// After an error of the storage.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// A hub that has seen to be without followers ends after this long: one that only connects again finds it still there.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Rows read in one transaction, and with documents.
-const PAGE_ROWS_MAX: usize = 500;
-const PAGE_DOCUMENTS_MAX: usize = 64;
+const SHARED_ROWS_MAX: usize = 500;
+const SHARED_DOCUMENTS_MAX: usize = 64;
 
 /// A document's other leaves beyond this are left to those who want them.
-const LEAVES_MAX: usize = 100;
+const SHARED_LEAVES_MAX: usize = 100;
 
 /// What one hub keeps, and all of a process together, if they are many (but each some rows).
 const TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -413,7 +413,7 @@ impl Reader {
 
     async fn page(&self, trx: &Transaction, inner: &Inner, hub: &Hub) -> Result<Page> {
         let wants_documents = hub.documents_wanted.load(Ordering::Relaxed) > 0;
-        let limit = if wants_documents { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX };
+        let limit = if wants_documents { SHARED_DOCUMENTS_MAX } else { SHARED_ROWS_MAX };
         // All asked for before the first is awaited.
         let last_seq = trx.get(&hub.keys.last_seq(), true);
         let purges = trx.get(&hub.keys.counter(Counter::Purges), true);
@@ -448,7 +448,7 @@ impl Reader {
             page.at_end = false;
             page.drained = rows.last().map_or(newest, |row| row.seq);
         }
-        for row in rows.iter_mut().filter(|row| row.lacks_leaves() && row.leaf_count <= LEAVES_MAX) {
+        for row in rows.iter_mut().filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX) {
             row.read_leaves(trx, &instance).await?;
         }
         page.rows = if wants_documents {

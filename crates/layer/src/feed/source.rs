@@ -21,15 +21,10 @@ use crate::feed::source::by_seq::BySeq;
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::read::all_docs::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX};
 use crate::read::get::show_documents;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
-
-/// Rows of a page without documents.
-const PAGE_ROWS_MAX: usize = 2_000;
-
-/// Rows of a page with documents; it ends early at [`crate::read::get::READ_BYTES_MAX`].
-const PAGE_DOCUMENTS_MAX: usize = 200;
 
 /// What a feed asks of its source.
 pub(super) trait Source {

@@ -33,7 +33,7 @@ pub(crate) use follow::UpdatesHub;
 pub(crate) use sweep::{sweep, sweep_root};
 
 /// Rows of a first page, and of a batch.
-const PAGE_ROWS_MAX: usize = 1_000;
+const PAGE_UPDATES_MAX: usize = 1_000;
 
 /// Rows of further pages: each reads the stamps of all databases.
 const LATER_ROWS_MAX: usize = 10_000;
@@ -160,7 +160,7 @@ impl DatabaseUpdates {
             let stands = if self.query.descending { self.cursor.unwrap_or(seq(newest)) } else { seq(after) };
             return Ok(DatabaseUpdatesPage { rows: Vec::new(), at_end: true, last_seq: stands });
         }
-        let most = if self.cursor.is_none() { PAGE_ROWS_MAX } else { LATER_ROWS_MAX };
+        let most = if self.cursor.is_none() { PAGE_UPDATES_MAX } else { LATER_ROWS_MAX };
         let most = most.min(self.limit);
         let mut collect = Collect::new(after, until, most, self.query.descending);
         collect.read(&self.inner).await?;

@@ -19,10 +19,10 @@ use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Rows of a page without documents.
-const PAGE_ROWS_MAX: usize = 2_000;
+pub(crate) const PAGE_ROWS_MAX: usize = 2_000;
 
 /// Rows of a page with documents; it ends early at [`READ_BYTES_MAX`].
-const PAGE_DOCUMENTS_MAX: usize = 200;
+pub(crate) const PAGE_DOCUMENTS_MAX: usize = 200;
 
 /// Which documents, in which order.
 #[derive(Debug, Clone, Default)]

@@ -35,7 +35,7 @@ const PAGE_ROWS: usize = 2_000;
 const DOCUMENTS_AT_ONCE: usize = 25;
 
 /// A transaction takes no further revision beyond this, in bytes of what it writes.
-const TRANSACTION_BYTES_MAX: u64 = 500_000;
+const COMPACTION_BYTES_MAX: u64 = 500_000;
 
 /// What a transaction reads of a document's records, about.
 const RECORDS_BYTES_MAX: u64 = 1_000_000;
@@ -210,7 +210,7 @@ impl Operation for Compact<'_> {
         if found.id() != self.instance.id() {
             return Err(Error::DatabaseNotFound);
         }
-        let room = Room::new(TRANSACTION_BYTES_MAX);
+        let room = Room::new(COMPACTION_BYTES_MAX);
         let (mut dropped, mut documents, mut from) = (Dropped::default(), 0, self.from.clone());
         for id in self.ids {
             if room.is_empty() {

@@ -19,7 +19,7 @@ use crate::store::transaction::{Transaction, page_of};
 const PENDING_EXACT_MAX: usize = 10_000;
 
 /// About what a by-seq row takes, for the estimate of `pending` beyond that.
-const ROW_BYTES: u64 = 100;
+const ENTRY_BYTES: u64 = 100;
 
 /// All changes of a database, or those of some documents, by a walk over all.
 pub(crate) struct BySeq {
@@ -105,7 +105,7 @@ impl Source for BySeq {
             let count = trx.get(&instance.keys.counter(counter), true).await?;
             all += decode_counter(count.as_deref())?.max(0) as u64;
         }
-        let estimate = bytes.await?.max(0) as u64 / ROW_BYTES;
+        let estimate = bytes.await?.max(0) as u64 / ENTRY_BYTES;
         Ok(estimate.clamp(counted as u64, all.max(counted as u64)))
     }
 }

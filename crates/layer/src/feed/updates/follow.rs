@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 
 use crate::error::Result;
-use crate::feed::hub::SAFETY_REREAD;
-use crate::feed::updates::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_ROWS_MAX};
+use crate::feed::hub::{ERROR_PAUSE, SAFETY_REREAD};
+use crate::feed::updates::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_UPDATES_MAX};
 use crate::feed::watches::arm;
 use crate::layer::Inner;
 use crate::store::seq::Seq;
@@ -25,9 +25,6 @@ const BATCHES_WAITING_MAX: usize = 64;
 const REST_PER_LOOK: u32 = 4;
 const REST_MIN: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_secs(1);
-
-/// After an error of the storage.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the shared reader has found: all updates after one stamp and up to another.
 #[derive(Debug)]
@@ -135,7 +132,7 @@ async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
         };
         let (mut rows, mut until, mut at_end) = (Vec::new(), newest, true);
         if after < newest {
-            let mut collect = Collect::new(after, newest, PAGE_ROWS_MAX, false);
+            let mut collect = Collect::new(after, newest, PAGE_UPDATES_MAX, false);
             collect.read(inner).await?;
             let found;
             (found, at_end) = collect.finish();

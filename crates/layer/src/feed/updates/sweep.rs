@@ -18,7 +18,7 @@ use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
 
 /// Entries read in one transaction, and removed in one.
-const PAGE_ENTRIES: usize = 1_000;
+const SWEPT_ENTRIES_MAX: usize = 1_000;
 
 /// Deletions of names that are not in use again; older ones beyond this many are forgotten.
 const DELETIONS_KEPT: usize = 100_000;
@@ -90,9 +90,9 @@ impl Operation for Page<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let root = trx.get(&self.keys.instance(), true);
-        let page = trx.get_range(&page_of(self.range, PAGE_ENTRIES, true), 1, true).await?;
+        let page = trx.get_range(&page_of(self.range, SWEPT_ENTRIES_MAX, true), 1, true).await?;
         let epoch = (self.epoch_of)(root.await?.as_deref())?;
-        let more = page.more() || page.len() == PAGE_ENTRIES;
+        let more = page.more() || page.len() == SWEPT_ENTRIES_MAX;
         let next = page.last().filter(|_| more);
         let next = next.map(|last| KeyRange { begin: self.range.begin.clone(), end: last.key().to_vec() });
         let entries = page.iter().map(|row| Ok((row.key().to_vec(), proto::DatabaseEvent::decode(row.value())?)));
