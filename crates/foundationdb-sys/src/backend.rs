@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use fdb_capi::FDBDatabase;
 use fdb_capi::cluster_file::{self, ClusterFile};
 use fdb_embedded::{OpenError, OpenOptions, VirtualClock};
 
-use crate::functions::Table;
-use crate::{FDB_API_VERSION, FDBDatabase};
+use crate::table::Table;
+use crate::versions::FDB_API_VERSION;
 
 /// Where a `libfdb_c` is looked for beside the loader's own places.
 const DIRECTORIES: [&str; 4] = ["/usr/lib", "/usr/local/lib", "/usr/lib64", "/opt/foundationdb/lib"];

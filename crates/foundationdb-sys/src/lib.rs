@@ -8,8 +8,11 @@
 //! Only API version 7.3 (730) is offered, whichever feature is chosen.
 
 pub mod backend;
+mod declared;
+mod embedded;
 mod functions;
 mod options;
+mod table;
 mod versions;
 
 pub use fdb_capi::{
@@ -18,9 +21,7 @@ pub use fdb_capi::{
 };
 pub use functions::*;
 pub use options::*;
-
-/// The C API's version that this crate declares.
-pub const FDB_API_VERSION: u32 = 730;
+pub use versions::FDB_API_VERSION;
 
 /// A cluster of the C API before 6.1: declared for the binding, never made.
 #[allow(non_camel_case_types, reason = "the name in C")]
@@ -30,3 +31,12 @@ pub type FDBCluster = FDB_cluster;
 /// The name of C's struct behind `FDBTenant`.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub type FDB_tenant = FDBTenant;
+
+#[cfg(test)]
+#[path = "../../fdb-embedded/src/layers.rs"]
+mod layers;
+
+#[test]
+fn no_two_files_know_each_other() {
+    assert_eq!(layers::Layers::of(env!("CARGO_MANIFEST_DIR")).circles(), [""; 0]);
+}

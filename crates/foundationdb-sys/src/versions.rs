@@ -1,4 +1,7 @@
-//! The macro by which the binding chooses code for an API version.
+//! The API version, and the macro by which the binding chooses code for it.
+
+/// The C API's version that this crate declares.
+pub const FDB_API_VERSION: u32 = 730;
 
 /// Takes the code that is for API version 730 and drops the other.
 ///
