@@ -5,6 +5,7 @@
 
 mod document;
 mod index;
+mod root;
 mod subspaces;
 mod tuple;
 mod updates;
@@ -16,6 +17,7 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
+pub(crate) use root::RootKeys;
 pub(crate) use subspaces::Subspace;
 use tuple::{
     TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_bytes_at,
@@ -31,14 +33,6 @@ pub(crate) const FEATURES_FORMAT_VERSION: u32 = 3;
 
 /// FoundationDB's own key that every creation, deletion and change of settings bumps.
 pub(crate) const METADATA_VERSION: &[u8] = b"\xff/metadataVersion";
-
-// Under the root.
-const INSTANCE: u64 = 0;
-const DBS: u64 = 1;
-const NEXT_NAMESPACE: u64 = 2;
-const DATA: u64 = 3;
-// 4 to 6: `updates`; 16: `work`.
-const MARKS: u64 = 8;
 
 // Under {NS}.
 const META: u64 = 0;
@@ -93,91 +87,6 @@ impl Counter {
         Counter::SupersededBytes,
         Counter::Purges,
     ];
-}
-
-/// Keys that stand directly under the root.
-#[derive(Debug, Clone)]
-pub(crate) struct RootKeys {
-    prefix: Vec<u8>,
-}
-
-impl RootKeys {
-    /// `root`: any bytes; they become the first element of every key.
-    pub(crate) fn new(root: &[u8]) -> Self {
-        let mut prefix = Vec::new();
-        put_text(&mut prefix, TUPLE_BYTES, root);
-        RootKeys { prefix }
-    }
-
-    /// Keys of all roots, and of others whose keys begin with a byte string.
-    pub(crate) fn every_root() -> KeyRange {
-        KeyRange { begin: vec![TUPLE_BYTES], end: vec![TUPLE_BYTES + 1] }
-    }
-
-    /// The root that a key lies under.
-    pub(crate) fn root_of(key: &[u8]) -> Result<Vec<u8>> {
-        take_bytes_at(key, TUPLE_BYTES).map(|(root, _)| root)
-    }
-
-    /// Behind every key under the root. Only another root, longer by a NUL, has keys that begin with it.
-    pub(crate) fn end(&self) -> Vec<u8> {
-        under(&self.prefix).end
-    }
-
-    pub(crate) fn instance(&self) -> Vec<u8> {
-        with_int(&self.prefix, INSTANCE)
-    }
-
-    pub(crate) fn next_namespace(&self) -> Vec<u8> {
-        with_int(&self.prefix, NEXT_NAMESPACE)
-    }
-
-    pub(crate) fn database(&self, name: &str) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, DBS);
-        put_text(&mut key, TUPLE_STRING, name.as_bytes());
-        key
-    }
-
-    pub(crate) fn databases(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, DBS), end: with_int(&self.prefix, DBS + 1) }
-    }
-
-    /// The name in a key of [`RootKeys::databases`].
-    pub(crate) fn database_name(&self, key: &[u8]) -> Result<String> {
-        take_text(behind(key, &with_int(&self.prefix, DBS)))
-    }
-
-    /// The mark of an operation that began at a time: see [`crate::store::once`].
-    pub(crate) fn mark(&self, at_ms: u64, token: &[u8; 16]) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, MARKS);
-        put_int(&mut key, at_ms);
-        put_text(&mut key, TUPLE_BYTES, token);
-        key
-    }
-
-    /// The marks of operations that began before a time.
-    pub(crate) fn marks_until(&self, at_ms: u64) -> KeyRange {
-        let begin = with_int(&self.prefix, MARKS);
-        let mut end = begin.clone();
-        put_int(&mut end, at_ms);
-        KeyRange { begin, end }
-    }
-
-    /// Data of every namespace from `namespace` up.
-    pub(crate) fn namespaces_from(&self, namespace: u64) -> KeyRange {
-        KeyRange { begin: self.namespace(namespace).prefix, end: with_int(&self.prefix, DATA + 1) }
-    }
-
-    /// The namespace that a key of [`RootKeys::namespaces_from`] lies in.
-    pub(crate) fn namespace_of(&self, key: &[u8]) -> Result<u64> {
-        take_int(behind(key, &with_int(&self.prefix, DATA))).map(|(namespace, _)| namespace)
-    }
-
-    pub(crate) fn namespace(&self, namespace: u64) -> Keys {
-        let mut prefix = with_int(&self.prefix, DATA);
-        put_int(&mut prefix, namespace);
-        Keys { prefix }
-    }
 }
 
 /// Keys of one database: everything under its {NS}.
