@@ -7,7 +7,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 # nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does.
 runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test)
 # What the tests are built of: everywhere the same, so that nothing is built twice. The feature does nothing until the
-# environment asks for it; clippy and `make run` build without it.
+# environment asks for it; `make run` builds without it.
 tested := --workspace --features flatbed/otel
 
 bindings := $(target)/bindings
@@ -29,6 +29,7 @@ test: lint client-tests rust-tests bindings-tests ## all checks and tests
 lint: need-rust
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --package flatbed --all-targets --features otel -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	cargo test --quiet --package flatbed-tidy
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check licenses bans sources; fi
