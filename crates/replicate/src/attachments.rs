@@ -50,12 +50,20 @@ impl Attached {
     }
 }
 
-/// How long the attachments of `_attachments` are together, or `None` if there are none. The outer `None`: it is not
-/// well-formed.
-pub(crate) fn bytes_of(attachments: &[u8]) -> Option<Option<u64>> {
+/// The attachments of `_attachments`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stubs {
+    /// It has none.
+    Empty,
+    /// How long they are together.
+    Bytes(u64),
+}
+
+/// What `_attachments` names. `None`: it is not well-formed.
+pub(crate) fn stubs_of(attachments: &[u8]) -> Option<Stubs> {
     let attachments = raw::object(attachments)?;
     if attachments.is_empty() {
-        return Some(None);
+        return Some(Stubs::Empty);
     }
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
     attachments
@@ -65,7 +73,7 @@ pub(crate) fn bytes_of(attachments: &[u8]) -> Option<Option<u64>> {
             let length = members.iter().find(|(name, _)| name == "length").and_then(|(_, text)| number(text));
             Some(sum.saturating_add(length.unwrap_or(0)))
         })
-        .map(Some)
+        .map(Stubs::Bytes)
 }
 
 /// A revision as it is sent: text, then an attachment's data, then text again.
@@ -325,12 +333,12 @@ mod tests {
 
     #[test]
     fn attachments_are_seen() {
-        assert_eq!(bytes_of(raw::member(DOC, "_attachments").unwrap()), Some(Some(9)));
-        assert_eq!((bytes_of(b"{}"), bytes_of(b"{\"a\":{")), (Some(None), None));
+        assert_eq!(stubs_of(raw::member(DOC, "_attachments").unwrap()), Some(Stubs::Bytes(9)));
+        assert_eq!((stubs_of(b"{}"), stubs_of(b"{\"a\":{")), (Some(Stubs::Empty), None));
         let huge = format!("{{\"a\":{{\"length\":{0}}},\"b\":{{\"length\":{0}}}}}", u64::MAX);
-        assert_eq!(bytes_of(huge.as_bytes()), Some(Some(u64::MAX)));
+        assert_eq!(stubs_of(huge.as_bytes()), Some(Stubs::Bytes(u64::MAX)));
         for twice in [r#"{"a":{},"\u0061":{}}"#, r#"{"a":{"length":1,"length":9000000}}"#, r#"{"a":1}"#] {
-            assert_eq!(bytes_of(twice.as_bytes()), None, "{twice}");
+            assert_eq!(stubs_of(twice.as_bytes()), None, "{twice}");
         }
     }
 

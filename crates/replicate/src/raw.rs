@@ -63,27 +63,48 @@ type Member<'t> = (&'t [u8], &'t [u8]);
 
 /// The members of an object's text, one after the other; `None` among them: it is no whole object.
 pub(crate) fn members(text: &[u8]) -> Members<'_> {
-    Members { text, at: Some(expect(text, 0, b'{')) }
+    Members { text, next: Next::at(expect(text, 0, b'{')) }
 }
 
 /// See [`members`].
 pub(crate) struct Members<'t> {
     text: &'t [u8],
-    /// Where the next one begins. The outer `None`: there is no further one; the inner: the text is crooked.
-    at: Option<Option<usize>>,
+    next: Next,
+}
+
+/// What comes next in an object's text.
+#[derive(Clone, Copy)]
+enum Next {
+    /// A member, or the object's end.
+    At(usize),
+    /// Nothing that is well-formed.
+    Crooked,
+    /// Nothing: all was given out.
+    Nothing,
+}
+
+impl Next {
+    fn at(at: Option<usize>) -> Next {
+        at.map_or(Next::Crooked, Next::At)
+    }
 }
 
 impl<'t> Iterator for Members<'t> {
     type Item = Option<Member<'t>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Some(at) = self.at.take()? else { return Some(None) };
-        let at = skip_space(self.text, at);
+        let at = match std::mem::replace(&mut self.next, Next::Nothing) {
+            Next::At(at) => skip_space(self.text, at),
+            Next::Crooked => return Some(None),
+            Next::Nothing => return None,
+        };
         if self.text.get(at) == Some(&b'}') {
             return None;
         }
         let found = member_at(self.text, at);
-        self.at = found.map(|(_, next)| Some(next));
+        if let Some((_, next)) = found {
+            self.next = Next::At(next);
+        }
         Some(found.map(|(member, _)| member))
     }
 }

@@ -16,7 +16,7 @@ use flatbed_flatten::json::{Array, Limits, Object, Value, name, parse};
 use hyper::Method;
 
 use crate::asked::{Asked, is_ancestry_of};
-use crate::attachments::{self, Attached};
+use crate::attachments::{self, Attached, Stubs};
 use crate::error::{Error, Result};
 use crate::memory::{NoRoom, PageRoom, Room, Share};
 use crate::peer::Peer;
@@ -355,11 +355,11 @@ impl Transfer {
         }
         take.asked.answer(&id);
         let attachments = match attachments {
-            Some(attachments) => attachments::bytes_of(attachments).ok_or_else(malformed)?,
-            None => None,
+            Some(attachments) => attachments::stubs_of(attachments).ok_or_else(malformed)?,
+            None => Stubs::Empty,
         };
         match attachments {
-            Some(bytes) if !take.with_attachments => {
+            Stubs::Bytes(bytes) if !take.with_attachments => {
                 let id = take.asked.id(&id).ok_or_else(malformed)?;
                 take.later_bytes += rev.len() + size_of::<Attached>();
                 take.later.push(Attached { wanted: (id, rev), bytes });

@@ -115,14 +115,22 @@ struct Ahead<'v, C> {
     view: View<'v>,
     /// `None`: to be placed where the pairs are asked for next.
     cursor: Option<C>,
-    /// The next pair, or the end, if it was looked at.
-    pair: Option<Option<Pair<'v>>>,
+    looked: Looked<'v>,
+}
+
+/// What a look at the next stored pair has found.
+enum Looked<'v> {
+    /// There was none yet.
+    Not,
+    At(Pair<'v>),
+    /// There is no further pair.
+    End,
 }
 
 impl<'v, C: Cursor<'v>> Ahead<'v, C> {
     fn new(view: &View<'v>, from: &[u8], is_lazy: bool) -> ViewResult<Self> {
         let cursor = if is_lazy { None } else { Some(C::place(&view.stored()?, from)?) };
-        Ok(Ahead { view: *view, cursor, pair: None })
+        Ok(Ahead { view: *view, cursor, looked: Looked::Not })
     }
 
     /// The next pair, where nothing was looked at before.
@@ -134,36 +142,40 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
     }
 
     /// Looks at the first pair that was not passed yet; `from` is where those begin.
-    fn look(&mut self, from: &[u8], is_passed: impl Fn(&[u8]) -> bool) -> ViewResult<&mut Option<Pair<'v>>> {
+    fn look(&mut self, from: &[u8], is_passed: impl Fn(&[u8]) -> bool) -> ViewResult<()> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
             cursor => cursor.insert(C::place(&self.view.stored()?, from)?),
         };
-        let pair = match self.pair.take() {
-            Some(pair) => pair,
-            None => loop {
-                // Keys that only the writes told about may lie between.
-                match cursor.next()? {
-                    Some(pair) if is_passed(&pair.0) => {}
-                    pair => break pair,
-                }
-            },
-        };
-        Ok(self.pair.insert(pair))
+        while let Looked::Not = self.looked {
+            // Keys that only the writes told about may lie between.
+            self.looked = match cursor.next()? {
+                Some(pair) if is_passed(&pair.0) => Looked::Not,
+                Some(pair) => Looked::At(pair),
+                None => Looked::End,
+            };
+        }
+        Ok(())
     }
 
     /// Takes the pair that was looked at, if it is such a one.
     fn take_if(&mut self, is_it: impl FnOnce(&[u8]) -> bool) -> Option<Pair<'v>> {
-        if self.pair.as_ref()?.as_ref().is_some_and(|pair| is_it(&pair.0)) { self.pair.take()? } else { None }
+        match std::mem::replace(&mut self.looked, Looked::Not) {
+            Looked::At(pair) if is_it(&pair.0) => Some(pair),
+            looked => {
+                self.looked = looked;
+                None
+            }
+        }
     }
 
     /// Goes over pairs that do not count, as far as the first that was looked at and is not such a one.
     fn skip(&mut self, is_skipped: impl FnOnce(&[u8]) -> bool) {
-        match &self.pair {
-            Some(Some(pair)) if !is_skipped(&pair.0) => {}
+        match &self.looked {
+            Looked::At(pair) if !is_skipped(&pair.0) => {}
             // Nothing comes after this.
-            Some(None) => {}
-            _ => (self.cursor, self.pair) = (None, None),
+            Looked::End => {}
+            Looked::At(_) | Looked::Not => (self.cursor, self.looked) = (None, Looked::Not),
         }
     }
 }

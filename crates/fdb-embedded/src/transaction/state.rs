@@ -31,6 +31,15 @@ pub(crate) struct OwnWatch {
     pub(crate) value: Option<Vec<u8>>,
 }
 
+/// What a write leaves in its range, as far as its own transaction knows.
+#[derive(Clone, Copy)]
+pub(crate) enum Written<'a> {
+    Value(&'a [u8]),
+    Cleared,
+    /// That depends on what is stored when it is committed.
+    Unknown,
+}
+
 /// All that a transaction remembers.
 pub(crate) struct State {
     /// Counts resets, so that an answer of an earlier life is told from one of this.
@@ -302,16 +311,19 @@ impl State {
         self.approximate_bytes += key + value + MUTATION_OVERHEAD + conflict.map_or(0, |bytes| bytes + RANGE_OVERHEAD);
     }
 
-    /// Fires the transaction's own watches in a range that it writes. `value` is what it writes, `None` within where
-    /// that is not known.
-    pub(crate) fn trigger_watches(&mut self, core: &Arc<Core>, begin: &[u8], end: &[u8], value: Option<Option<&[u8]>>) {
+    /// Fires the transaction's own watches in a range that it writes.
+    pub(crate) fn trigger_watches(&mut self, core: &Arc<Core>, begin: &[u8], end: &[u8], written: Written<'_>) {
         if self.watches.is_empty() {
             return;
         }
         let State { watches, calls, .. } = self;
         watches.retain(|own| {
             let is_inside = begin <= own.watch.key.as_slice() && own.watch.key.as_slice() < end;
-            let is_changed = value.is_none_or(|value| value != own.value.as_deref());
+            let is_changed = match written {
+                Written::Value(value) => own.value.as_deref() != Some(value),
+                Written::Cleared => own.value.is_some(),
+                Written::Unknown => true,
+            };
             if is_inside && is_changed {
                 let (core, watch) = (Arc::clone(core), Arc::clone(&own.watch));
                 calls.push(Box::new(move || core.watches.finish(&watch, Ok(()))));

@@ -8,7 +8,7 @@ use crate::base::key_space::{KeyRange, METADATA_VERSION_KEY, key_after};
 use crate::base::mutation::Mutation;
 use crate::read::write_map::Op;
 use crate::shared::core::Core;
-use crate::transaction::state::State;
+use crate::transaction::state::{State, Written};
 
 /// The operand that `\xff/metadataVersion` may be set with: ten bytes of stamp and their place, all zero.
 const METADATA_VERSION_OPERAND: [u8; 14] = [0; 14];
@@ -26,7 +26,7 @@ pub(crate) fn set(state: &mut State, core: &Arc<Core>, key: &[u8], value: &[u8],
     }
     state.writes.mutate(key.to_vec(), Op::Set(Some(value.to_vec())), conflicts);
     if !state.watches.is_empty() {
-        state.trigger_watches(core, key, &key_after(key), Some(Some(value)));
+        state.trigger_watches(core, key, &key_after(key), Written::Value(value));
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ pub(crate) fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8
         return;
     }
     state.writes.clear(begin, end, conflicts);
-    state.trigger_watches(core, begin, end, Some(None));
+    state.trigger_watches(core, begin, end, Written::Cleared);
 }
 
 /// An atomic operation by its number; the errors are those of [`crate::Transaction::atomic_op`].
@@ -126,7 +126,7 @@ pub(crate) fn atomic_op(
         }
         return Ok(());
     }
-    state.trigger_watches(core, &stored_key, &key_after(&stored_key), None);
+    state.trigger_watches(core, &stored_key, &key_after(&stored_key), Written::Unknown);
     state.writes.mutate(stored_key, op, conflicts);
     Ok(())
 }
