@@ -12,6 +12,7 @@ use heed::RwTxn;
 use crate::base::key_space::{KeyRange, is_single_key};
 use crate::base::mutation::{Mutation, place_versionstamp};
 use crate::disk::clears::Clears;
+use crate::disk::packing::Packing;
 use crate::disk::store::{Allowance, Store, StoreResult};
 use crate::disk::stored::Stored;
 
@@ -100,7 +101,8 @@ impl Batch {
     }
 
     /// Writes everything to LMDB.
-    pub(crate) fn write(&mut self, txn: &mut RwTxn<'_>) -> StoreResult<()> {
+    pub(crate) fn write(&mut self, txn: &mut RwTxn<'_>, packing: &mut Packing) -> StoreResult<()> {
+        packing.begin();
         for (key, value) in &self.values {
             let Some(value) = value else {
                 self.store.delete(txn, key)?;
@@ -111,7 +113,7 @@ impl Batch {
                 let is_empty_below = self.store.is_range_empty(txn, begin, key)?;
                 Arc::make_mut(&mut self.clears).uncover(key, is_empty_below);
             }
-            self.store.put(txn, key, value)?;
+            self.store.put(txn, packing, key, value)?;
         }
         // Without a change nothing is copied.
         if self.clears.has_changes() {

@@ -15,6 +15,7 @@ use crate::commit::conflict::History;
 use crate::commit::map_room::make_room;
 use crate::disk::clears::Clears;
 use crate::disk::format;
+use crate::disk::packing::Packing;
 use crate::disk::store::{Allowance, StoreError, StoreResult};
 use crate::shared::buggify::CommitFault;
 use crate::shared::core::Core;
@@ -50,6 +51,7 @@ pub(crate) struct Committer {
     history: History,
     /// The clears that are pending on disk.
     clears: Arc<Clears>,
+    packing: Packing,
     /// A restart begins above this version.
     ceiling: i64,
     last_forgotten: Instant,
@@ -57,7 +59,14 @@ pub(crate) struct Committer {
 
 impl Committer {
     pub(crate) fn new(core: Arc<Core>, clears: Arc<Clears>) -> Committer {
-        Committer { core, history: History::default(), clears, ceiling: 0, last_forgotten: Instant::now() }
+        Committer {
+            core,
+            history: History::default(),
+            clears,
+            packing: Packing::default(),
+            ceiling: 0,
+            last_forgotten: Instant::now(),
+        }
     }
 
     /// The thread's body.
@@ -311,7 +320,7 @@ impl Committer {
         if batch.is_empty() && !needs_ceiling {
             return Ok(());
         }
-        batch.write(&mut txn).map_err(not_written)?;
+        batch.write(&mut txn, &mut self.packing).map_err(not_written)?;
         if needs_ceiling {
             self.ceiling =
                 core.versions.clock().saturating_add(CEILING_STEP).max(version.saturating_add(CEILING_LEAST));

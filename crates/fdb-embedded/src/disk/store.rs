@@ -10,6 +10,7 @@ use heed::{AnyTls, Database, RoTxn, RwTxn};
 
 use crate::disk::clears::{Change, Clears};
 use crate::disk::keys::{BadBucket, Bucket, BucketEntry, META_TAG, Place, USER_TAG, is_bucket, push_entry};
+use crate::disk::packing::Packing;
 
 /// An error below the semantics: LMDB's, or a value that only a damaged file can hold.
 #[derive(Debug, thiserror::Error)]
@@ -115,10 +116,11 @@ impl Store {
         Ok(RecordsDescending { range, bucket: None, end: place.rest.map(|_| end.to_vec()) })
     }
 
-    pub(crate) fn put(&self, txn: &mut RwTxn<'_>, key: &[u8], value: &[u8]) -> StoreResult<()> {
+    /// Puts a record; one of a batch, in the order of the keys.
+    pub(crate) fn put(&self, txn: &mut RwTxn<'_>, packing: &mut Packing, key: &[u8], value: &[u8]) -> StoreResult<()> {
         let place = Place::of(key);
         match place.rest {
-            None => Ok(self.db.put(txn, place.lmdb_key(), value)?),
+            None => Ok(packing.put(&self.db, txn, place.lmdb_key(), value)?),
             Some(rest) => self.rewrite_bucket(txn, place.lmdb_key(), rest, Some(value)),
         }
     }

@@ -14,5 +14,6 @@ mod mapped;
 mod model;
 mod options;
 mod oracle;
+mod packing;
 mod special_keys;
 mod time_keeper;

@@ -217,9 +217,14 @@ impl Raw {
     fn open(directory: &Path) -> Raw {
         std::fs::create_dir_all(directory).expect("a directory");
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
-        options.map_size(1 << 40).max_readers(16_384);
-        // SAFETY: the directory is this process's own.
-        let env = unsafe { options.open(directory) }.expect("LMDB");
+        options.max_readers(16_384);
+        // As the engine does: valgrind has less address space to give.
+        let open = |bits: u32| {
+            options.map_size(1 << bits);
+            // SAFETY: the directory is this process's own.
+            unsafe { options.open(directory) }
+        };
+        let env = [40, 36, 32].into_iter().map(open).find_map(Result::ok).expect("LMDB");
         let txn = env.write_txn().expect("a transaction");
         let created = env.create_databases_and_commit(txn, |opener, txn| {
             let db = opener.create_database::<Bytes, Bytes>(txn, None)?;
