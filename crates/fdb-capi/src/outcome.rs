@@ -43,7 +43,7 @@ impl Outcome {
             // An engine that broke its promise shows as an empty string, not as foreign memory.
             arena.get(start..start + length).unwrap_or_default()
         };
-        let pair = |pair: &fdb_embedded::PairAt| {
+        let pair = |pair: fdb_embedded::PairAt| {
             let (key, value) = (at(pair.key_start, pair.key_len), at(pair.value_start, pair.value_len));
             FDBKeyValue {
                 key: key.as_ptr(),
@@ -52,7 +52,9 @@ impl Outcome {
                 value_length: c_len(value.len()),
             }
         };
-        Outcome::KeyValues { array: result.pairs.iter().map(pair).collect(), is_more: result.more, arena }
+        // In the memory that the pairs lie in.
+        let array = result.pairs.into_iter().map(pair).collect();
+        Outcome::KeyValues { array, is_more: result.more, arena }
     }
 
     pub(crate) fn mapped(range: MappedRange) -> Outcome {

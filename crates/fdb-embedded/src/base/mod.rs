@@ -8,4 +8,5 @@ pub(crate) mod lock;
 pub(crate) mod messages;
 pub(crate) mod mutation;
 pub(crate) mod range_set;
+pub(crate) mod stripe;
 pub(crate) mod tuple;

@@ -107,6 +107,7 @@ impl RangeList {
 
     pub(crate) fn push(&mut self, begin: &[u8], end: &[u8]) {
         let start = self.bytes.len();
+        self.bytes.reserve(begin.len() + end.len());
         if !end.starts_with(begin) {
             self.bytes.extend_from_slice(begin);
         }

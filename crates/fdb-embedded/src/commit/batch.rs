@@ -84,7 +84,7 @@ impl Batch {
     }
 
     fn stored<'t>(&'t self, txn: &'t RwTxn<'_>) -> Stored<'t> {
-        Stored { store: self.store, txn, clears: &self.clears }
+        Stored { store: self.store, txn, clears: &self.clears, map_page_bytes: None }
     }
 
     /// The value of a key after the batch.

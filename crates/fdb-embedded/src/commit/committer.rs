@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use heed::RwTxn;
@@ -349,7 +350,7 @@ impl Committer {
 
     /// Drops what no reader can conflict with; four times a second is enough.
     fn forget_history(&mut self) {
-        self.core.counters.conflict_ranges.set(self.history.len() as u64);
+        self.core.counters.conflict_ranges.store(self.history.len() as u64, Ordering::Relaxed);
         let now = Instant::now();
         if now.duration_since(self.last_forgotten).as_millis() >= 250 {
             self.last_forgotten = now;

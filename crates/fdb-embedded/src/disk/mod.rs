@@ -8,6 +8,7 @@ pub(crate) mod format;
 pub(crate) mod keys;
 pub(crate) mod open_error;
 pub(crate) mod packing;
+pub(crate) mod page;
 pub(crate) mod store;
 pub(crate) mod stored;
 pub(crate) mod tree_sample;

@@ -11,6 +11,7 @@ use heed::{AnyTls, Database, RoTxn, RwTxn};
 use crate::disk::clears::{Change, Clears};
 use crate::disk::keys::{BadBucket, Bucket, BucketEntry, META_TAG, Place, USER_TAG, is_bucket, push_entry};
 use crate::disk::packing::Packing;
+use crate::disk::page::Behind;
 
 /// An error below the semantics: LMDB's, or a value that only a damaged file can hold.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,9 @@ pub(crate) type Pair<'t> = (Cow<'t, [u8]>, &'t [u8]);
 
 /// Begins the names of the records of pending clears; an id follows, eight bytes big-endian.
 const CLEAR: &str = "clear";
+/// With so many records left on a page it is quicker to take them from there and to search for the next page than to ask
+/// LMDB for each.
+const WALKED_LEAST: usize = 12;
 
 /// How many records may still be removed, and how many bytes of them.
 pub(crate) struct Allowance {
@@ -98,6 +102,16 @@ impl Store {
         let bounds = (Bound::Included(place.lmdb_key()), Bound::Unbounded);
         let range = self.db.range(txn, &bounds)?;
         Ok(RecordsAscending { range, bucket: None, start: place.rest.map(|_| begin.to_vec()) })
+    }
+
+    /// All records behind an LMDB key that a scan gave, ascending.
+    pub(crate) fn records_behind<'t>(
+        &self,
+        txn: &'t RoTxn<'_, AnyTls>,
+        lmdb_key: &[u8],
+    ) -> StoreResult<RecordsAscending<'t>> {
+        let bounds = (Bound::Excluded(lmdb_key), Bound::Unbounded);
+        Ok(RecordsAscending { range: self.db.range(txn, &bounds)?, bucket: None, start: None })
     }
 
     /// All records below `end`, descending.
@@ -271,6 +285,25 @@ fn meta_key(name: &str) -> Vec<u8> {
     [&[META_TAG], name.as_bytes()].concat()
 }
 
+/// Takes the records behind `last` on its page; the last one taken, if there is more to be taken.
+fn walk<'t>(
+    mut last: &'t [u8],
+    behind: Behind<'t>,
+    end: &[u8],
+    take: &mut impl FnMut(&[u8], &[u8]) -> bool,
+) -> Option<&'t [u8]> {
+    let is_all_below = user_part(behind.last_key()) < end;
+    for (lmdb_key, value) in behind {
+        let Some(value) = value.filter(|_| !is_bucket(lmdb_key)) else { break };
+        let key = user_part(lmdb_key);
+        if (!is_all_below && key >= end) || take(key, value) {
+            return None;
+        }
+        last = lmdb_key;
+    }
+    Some(last)
+}
+
 fn user_part(lmdb_key: &[u8]) -> &[u8] {
     lmdb_key.get(1..).unwrap_or_default()
 }
@@ -284,6 +317,49 @@ pub(crate) struct RecordsAscending<'t> {
 }
 
 impl<'t> RecordsAscending<'t> {
+    /// Gives the records below `end` to `take` until it has enough. [`RecordsAscending::next`] does the same one by one;
+    /// here nothing is asked anew for each record, and of a page with many they are taken without LMDB. Then the answer is
+    /// the LMDB key behind which to go on.
+    ///
+    /// # Safety
+    /// With a number of bytes, LMDB's transaction only reads, and its pages have that many.
+    pub(crate) unsafe fn for_each_below(
+        &mut self,
+        end: &[u8],
+        map_page_bytes: Option<usize>,
+        take: &mut impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> StoreResult<Option<&'t [u8]>> {
+        let mut looked_at = None;
+        loop {
+            while self.start.is_some() || self.bucket.is_some() {
+                let Some((key, value)) = self.next()? else { return Ok(None) };
+                if key.as_ref() >= end || take(&key, value) {
+                    return Ok(None);
+                }
+            }
+            let Some((lmdb_key, value)) = self.range.next().transpose()? else { return Ok(None) };
+            let key = user_part(lmdb_key);
+            if is_bucket(lmdb_key) {
+                self.bucket = Some((key, Bucket(value)));
+                continue;
+            }
+            if key >= end || take(key, value) {
+                return Ok(None);
+            }
+            let Some(page_bytes) = map_page_bytes else { continue };
+            let page = lmdb_key.as_ptr().addr().checked_div(page_bytes);
+            if looked_at == page {
+                continue;
+            }
+            looked_at = page;
+            // SAFETY: handed on as it came; LMDB gave the key.
+            let Some(behind) = (unsafe { Behind::of(lmdb_key, page_bytes) }) else { continue };
+            if behind.len() >= WALKED_LEAST {
+                return Ok(walk(lmdb_key, behind, end, take));
+            }
+        }
+    }
+
     // Called for every pair that is read.
     #[inline]
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {

@@ -11,6 +11,8 @@ pub(crate) struct Stored<'t> {
     pub(crate) store: Store,
     pub(crate) txn: &'t RoTxn<'t, AnyTls>,
     pub(crate) clears: &'t Clears,
+    /// The transaction only reads, so all that it finds lies in the file's map, on pages of so many bytes.
+    pub(crate) map_page_bytes: Option<usize>,
 }
 
 impl<'t> Stored<'t> {
@@ -70,6 +72,24 @@ pub(crate) struct Ascend<'t> {
 }
 
 impl<'t> Ascend<'t> {
+    /// Gives the pairs below `end` to `take` until it has enough.
+    pub(crate) fn for_each_below(mut self, end: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> bool) -> StoreResult<()> {
+        if self.hidden.is_none() {
+            let Stored { store, txn, map_page_bytes, .. } = self.stored;
+            // SAFETY: what the member says is what is asked for.
+            while let Some(last) = unsafe { self.records.for_each_below(end, map_page_bytes, &mut take) }? {
+                self.records = store.records_behind(txn, last)?;
+            }
+            return Ok(());
+        }
+        while let Some((key, value)) = self.next()? {
+            if key.as_ref() >= end || take(&key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     // Called for every pair that is read.
     #[inline]
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {

@@ -7,8 +7,9 @@
 use std::fs::File;
 
 use crate::disk::clears::Clears;
-use crate::disk::data_file::{BadFile, Bytes, HEADER_BYTES, Meta, NO_PAGE, Pages};
+use crate::disk::data_file::{BadFile, Meta, NO_PAGE, Pages};
 use crate::disk::keys::{Place, USER_TAG};
+use crate::disk::page::Nodes;
 
 /// Most pages that are followed from a level to the next.
 const FOLLOWED_MAX: usize = 4_096;
@@ -156,37 +157,5 @@ fn for_each_record(leaf: &[u8], wanted: &Wanted<'_>, each: &mut dyn FnMut(&[u8],
         if wanted.begin <= key && key < wanted.end && wanted.clears.hiding(key).is_none() {
             each(key, (key.len() + nodes.value_bytes(at)) as f64);
         }
-    }
-}
-
-/// The nodes of a branch page or a leaf; nonsense where the page is damaged, but within the page.
-struct Nodes<'p> {
-    page: &'p [u8],
-    count: usize,
-}
-
-impl<'p> Nodes<'p> {
-    fn of(page: &'p [u8]) -> Nodes<'p> {
-        Nodes { page, count: usize::from(Bytes(page).u16(12)).saturating_sub(HEADER_BYTES) / 2 }
-    }
-
-    fn start(&self, at: usize) -> usize {
-        usize::from(Bytes(self.page).u16(HEADER_BYTES + 2 * at))
-    }
-
-    fn key(&self, at: usize) -> &'p [u8] {
-        let start = self.start(at);
-        let key_bytes = usize::from(Bytes(self.page).u16(start + 6));
-        self.page.get(start + 8..start + 8 + key_bytes).unwrap_or_default()
-    }
-
-    fn child(&self, at: usize) -> u64 {
-        let start = self.start(at);
-        u64::from(Bytes(self.page).u32(start)) | u64::from(Bytes(self.page).u16(start + 4)) << 32
-    }
-
-    /// Bytes of a leaf's value, wherever it lies.
-    fn value_bytes(&self, at: usize) -> usize {
-        Bytes(self.page).u32(self.start(at)) as usize
     }
 }

@@ -4,7 +4,10 @@
 //! and answers when `read_your_writes_disable` is set. They resolve selectors alike; they differ in the extent of the
 //! read conflicts.
 
+use std::borrow::Cow;
+
 use crate::base::key_space::key_after;
+use crate::disk::stored::Stored;
 use crate::read::limits::Limits;
 use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, Outcome, get_key, resolve};
@@ -20,6 +23,9 @@ pub(crate) enum Rules {
     Native,
 }
 
+/// Where a range begins and ends.
+type Keys<'r> = (Cow<'r, [u8]>, Cow<'r, [u8]>);
+
 /// A range read between two selectors.
 pub(crate) struct RangeRead<'r> {
     pub(crate) begin: KeySelector<'r>,
@@ -30,7 +36,20 @@ pub(crate) struct RangeRead<'r> {
     pub(crate) max_key: &'r [u8],
 }
 
-impl RangeRead<'_> {
+impl<'r> RangeRead<'r> {
+    /// The two keys that the read goes from and to, where its selectors mean keys as they are and it goes upwards.
+    pub(crate) fn keys(&self) -> Option<Keys<'r>> {
+        let is_plain = self.begin.offset == 1 && self.end.offset == 1 && !self.reverse;
+        is_plain.then(|| (self.begin.base(), self.end.base())).filter(|(begin, end)| begin < end)
+    }
+
+    /// The pairs between [`RangeRead::keys`], as they are stored.
+    pub(crate) fn run_keys(&self, stored: &Stored<'_>, begin: &[u8], end: &[u8]) -> ViewResult<RangeResult> {
+        let mut found = Found::default();
+        self.fill_stored(stored, begin, end.min(self.max_key), &mut found)?;
+        Ok(found.result)
+    }
+
     pub(crate) fn run(&self, view: &View<'_>) -> ViewResult<Outcome<RangeResult>> {
         self.run_cut(view, |_| Ok(()))
     }
@@ -41,7 +60,7 @@ impl RangeRead<'_> {
         view: &View<'_>,
         cut: impl FnOnce(&mut RangeResult) -> std::result::Result<(), E>,
     ) -> std::result::Result<Outcome<RangeResult>, E> {
-        let (begin, end) = (self.begin.base(), self.end.base());
+        let (begin, end) = (self.begin.base().into_owned(), self.end.base().into_owned());
         let mut found = Found::default();
         self.collect(view, &begin, &end, &mut found)?;
         cut(&mut found.result)?;
@@ -86,7 +105,7 @@ impl RangeRead<'_> {
                 let mut items = view.descend(end, &from.key)?;
                 self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() >= from.key.as_slice())))?;
             } else if view.writes.is_none_or(|writes| writes.is_empty()) {
-                self.fill_stored(view, &from.key, end, found)?;
+                self.fill_stored(&view.stored()?, &from.key, end, found)?;
             } else {
                 let mut items = view.ascend(&from.key, end)?;
                 self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() < end)))?;
@@ -178,15 +197,9 @@ impl RangeRead<'_> {
 
     /// Pairs from `from` on where there are no writes to lay over them: most of what ranges read, and so without the way
     /// through them.
-    fn fill_stored(&self, view: &View<'_>, from: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
+    fn fill_stored(&self, stored: &Stored<'_>, from: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
         let mut limits = self.limits;
-        let mut pairs = view.stored()?.ascend(from)?;
-        while let Some((key, value)) = pairs.next()? {
-            if key.as_ref() >= end || found.take(&key, value, &mut limits) {
-                break;
-            }
-        }
-        Ok(())
+        Ok(stored.ascend(from)?.for_each_below(end, |key, value| found.take(key, value, &mut limits))?)
     }
 
     /// The read-your-writes layer's extent. A limited read does not depend on what lies past its last pair, unless the

@@ -1,7 +1,8 @@
 //! The LMDB read transactions of one state of the database.
 //!
 //! LMDB lets one thread at a time use a read transaction. A state begins with one; a thread that finds it in use opens
-//! another one, which is of the same state for as long as that is LMDB's newest.
+//! another one, which is of the same state for as long as that is LMDB's newest. So as many threads as there are stripes
+//! read one state without waiting for each other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -10,9 +11,7 @@ use heed::{AnyTls, Env, RoTxn, WithoutTls};
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
-
-/// Threads that read one state at the same time without waiting for each other, at most.
-const SLOTS: usize = 4;
+use crate::base::stripe::{Apart, STRIPES, own_stripe};
 
 /// Held shared where a read transaction is opened, and alone where LMDB's map is replaced.
 pub(crate) type MapGate = Arc<RwLock<()>>;
@@ -33,22 +32,28 @@ pub(crate) struct Readers {
     id: usize,
     is_closed: AtomicBool,
     /// The first is open unless all are closed.
-    slots: [Mutex<Slot>; SLOTS],
+    slots: [Apart<Mutex<Slot>>; STRIPES],
 }
 
 impl Readers {
     /// `first` is a transaction on the state.
     pub(crate) fn new(env: Env<WithoutTls>, gate: MapGate, first: RoTxn<'static, WithoutTls>) -> Readers {
         let id = first.id();
-        let slots = std::array::from_fn(|_| Mutex::new(Slot::Empty));
-        *lock(&slots[0]) = Slot::Open(first);
+        let slots = std::array::from_fn(|_| Apart(Mutex::new(Slot::Empty)));
+        *lock(&slots[0].0) = Slot::Open(first);
         Readers { env, gate, id, is_closed: AtomicBool::new(false), slots }
     }
 
     /// Calls `read` with a transaction on the state; 1007 where it was closed.
     pub(crate) fn with<T>(&self, read: impl FnOnce(&RoTxn<'_, AnyTls>) -> Result<T>) -> Result<T> {
+        // A thread's own slot first, where it met others before: the lock of one that all use is slow though it is free.
+        if let Some(own) = self.slots.get(own_stripe()).and_then(|slot| slot.0.try_lock().ok())
+            && let Slot::Open(txn) = &*own
+        {
+            return read(txn);
+        }
         for slot in &self.slots {
-            let Ok(mut slot) = slot.try_lock() else { continue };
+            let Ok(mut slot) = slot.0.try_lock() else { continue };
             if matches!(*slot, Slot::Empty) {
                 *slot = self.open();
             }
@@ -56,7 +61,7 @@ impl Readers {
                 return read(txn);
             }
         }
-        match &*lock(&self.slots[0]) {
+        match &*lock(&self.slots[0].0) {
             Slot::Open(txn) => read(txn),
             Slot::Empty | Slot::TooLate => Err(Error::TRANSACTION_TOO_OLD),
         }
@@ -78,7 +83,7 @@ impl Readers {
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         for slot in &self.slots {
-            *lock(slot) = Slot::TooLate;
+            *lock(&slot.0) = Slot::TooLate;
         }
     }
 }

@@ -13,6 +13,8 @@ pub struct PairAt {
     pub value_start: u32,
     /// Bytes of the value.
     pub value_len: u32,
+    /// Makes it as large as what C has for a pair, so that a list of these becomes one of those where it lies.
+    _room: [u32; 2],
 }
 
 /// What a range read answers: all keys and values in one arena.
@@ -60,7 +62,7 @@ impl RangeResult {
         let value_start = self.arena.len() as u32;
         self.arena.extend_from_slice(value);
         let (key_len, value_len) = (key.len() as u32, value.len() as u32);
-        self.pairs.push(PairAt { key_start, key_len, value_start, value_len });
+        self.pairs.push(PairAt { key_start, key_len, value_start, value_len, _room: [0; 2] });
     }
 
     /// Makes the pairs between the first and the last empty.

@@ -1,5 +1,7 @@
 //! Key selectors, and what FoundationDB's client makes of them.
 
+use std::borrow::Cow;
+
 use crate::base::key_space::key_after;
 use crate::read::view::{View, ViewResult};
 
@@ -32,8 +34,8 @@ impl<'a> KeySelector<'a> {
     }
 
     /// The key from which `offset` counts: "less or equal `key`" is "less than the key after `key`".
-    pub(crate) fn base(&self) -> Vec<u8> {
-        if self.or_equal { key_after(self.key) } else { self.key.to_vec() }
+    pub(crate) fn base(&self) -> Cow<'a, [u8]> {
+        if self.or_equal { Cow::Owned(key_after(self.key)) } else { Cow::Borrowed(self.key) }
     }
 }
 
@@ -88,7 +90,7 @@ pub(crate) struct Outcome<T> {
 
 /// `get_key`: the selector's key, "" before the first and `max_key` past the last.
 pub(crate) fn get_key(view: &View<'_>, selector: KeySelector<'_>, max_key: &[u8]) -> ViewResult<Outcome<Vec<u8>>> {
-    let base = selector.base();
+    let base = selector.base().into_owned();
     let offset = i64::from(selector.offset);
     let found = if offset > 0 {
         let from = resolve(view, &base, offset, max_key)?;

@@ -35,12 +35,15 @@ pub(crate) struct Snapshot {
     clears: Arc<Clears>,
     /// The version of the commit that made this state.
     pub(crate) committed: i64,
+    /// Of LMDB's pages.
+    page_bytes: usize,
 }
 
 impl Snapshot {
     /// Calls `read` with what is stored; 1007 where the snapshot was closed because it is too old.
     pub(crate) fn with<T>(&self, read: impl FnOnce(Stored<'_>) -> Result<T>) -> Result<T> {
-        self.readers.with(|txn| read(Stored { store: self.store, txn, clears: &self.clears }))
+        let map_page_bytes = Some(self.page_bytes);
+        self.readers.with(|txn| read(Stored { store: self.store, txn, clears: &self.clears, map_page_bytes }))
     }
 
     fn close(&self) {
@@ -95,6 +98,7 @@ pub(crate) struct Versions {
     env: Env<WithoutTls>,
     gate: MapGate,
     store: Store,
+    page_bytes: usize,
     started: Instant,
     start: Start,
     inner: Mutex<Inner>,
@@ -113,7 +117,8 @@ impl Versions {
             live: BTreeMap::new(),
         };
         let (started, inner) = (Instant::now(), Mutex::new(inner));
-        Versions { env, gate: MapGate::default(), store, started, start, inner, snapshots_opened: 0.into() }
+        let page_bytes = env.unnamed_database_stat().page_size as usize;
+        Versions { env, gate: MapGate::default(), store, page_bytes, started, start, inner, snapshots_opened: 0.into() }
     }
 
     /// The version that the clock shows, or the one that it has to catch up with.
@@ -215,7 +220,8 @@ impl Versions {
         }
         let (committed, clears) = (inner.committed, Arc::clone(&inner.clears));
         let readers = Readers::new(self.env.clone(), Arc::clone(&self.gate), txn);
-        let snapshot = Arc::new(Snapshot { readers, store: self.store, clears, committed });
+        let snapshot =
+            Arc::new(Snapshot { readers, store: self.store, clears, committed, page_bytes: self.page_bytes });
         let live = Live { snapshot: Arc::downgrade(&snapshot), retained: None, superseded: None };
         inner.live.insert(committed, live);
         inner.current = Some(Arc::clone(&snapshot));

@@ -186,7 +186,7 @@ impl Core {
             faults,
             last_committed_version: self.versions.committed(),
             pending_clears: self.versions.pending_clears() as u64,
-            conflict_ranges: self.counters.conflict_ranges.get(),
+            conflict_ranges: self.counters.conflict_ranges.load(Ordering::Relaxed),
             data_bytes: self.data_bytes.load(Ordering::Relaxed),
             map_bytes: self.map_bytes.load(Ordering::Relaxed),
             is_failed: failure.is_some(),

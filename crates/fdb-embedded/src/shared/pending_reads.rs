@@ -2,28 +2,62 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::base::stripe::{Apart, STRIPES, own_stripe};
+
 /// Not a power of two, so that a program whose reads repeat in a round number meets it at each of them in turn.
 const PENDING_READ_EVERY_DEFAULT: u32 = 257;
+/// So many answers are made before fewer are withheld, of the stripe's threads: the thread that delivers one takes as long as
+/// twenty reads, which a program that makes millions of them need not pay as often.
+const OFTEN: u64 = 1 << 16;
+/// One of so many is withheld by then, by default.
+const PENDING_READ_EVERY_LATER: u64 = 4_099;
 
 /// Which reads are answered from another thread although no fault delays them.
 pub(crate) struct PendingReads {
     /// 0: none.
     every: u64,
-    count: AtomicU64,
+    every_later: u64,
+    /// By stripe, so that each thread meets its every Nth.
+    counts: [Apart<AtomicU64>; STRIPES],
 }
 
 impl PendingReads {
     pub(crate) fn new(every: Option<u32>) -> PendingReads {
+        let every_later = every.map_or(PENDING_READ_EVERY_LATER, u64::from);
         let every = every.unwrap_or(PENDING_READ_EVERY_DEFAULT).into();
-        PendingReads { every, count: AtomicU64::new(0) }
+        PendingReads { every, every_later, counts: Default::default() }
     }
 
     #[inline]
     pub(crate) fn is_next(&self) -> bool {
-        self.every > 0 && (self.count.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every)
+        let Some(count) = self.counts.get(own_stripe()).filter(|_| self.every > 0) else { return false };
+        let nth = count.0.fetch_add(1, Ordering::Relaxed) + 1;
+        nth.is_multiple_of(if nth <= OFTEN { self.every } else { self.every_later })
     }
 
     pub(crate) fn chosen(&self) -> u64 {
-        self.count.load(Ordering::Relaxed).checked_div(self.every).unwrap_or(0)
+        let chosen = |count: u64| {
+            let often = count.min(OFTEN).checked_div(self.every)?;
+            Some(often + count.max(OFTEN) / self.every_later - OFTEN / self.every_later)
+        };
+        self.counts.iter().filter_map(|count| chosen(count.0.load(Ordering::Relaxed))).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_what_was_chosen() {
+        for every in [None, Some(0), Some(1), Some(7)] {
+            let reads = PendingReads::new(every);
+            let chosen = |count: u64| (0..count).filter(|_| reads.is_next()).count() as u64;
+            let often = chosen(OFTEN);
+            assert_eq!((often, reads.chosen()), (OFTEN.checked_div(every.unwrap_or(257).into()).unwrap_or(0), often));
+            let later = chosen(8_200);
+            assert_eq!(often + later, reads.chosen());
+            assert_eq!(every.is_none(), later == 2, "{later} of 8,200 with {every:?}");
+        }
     }
 }

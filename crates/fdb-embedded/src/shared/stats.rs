@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::base::stripe::{Apart, STRIPES, own_stripe};
+
 /// Counts since the engine was opened; each grows only, except the ones named `open_`, `pending_`, `retained_`, `last_`,
 /// `conflict_ranges`, `data_bytes` and `map_bytes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,20 +80,20 @@ pub struct FaultCount {
     pub count: u64,
 }
 
+/// A sum that threads add to side by side.
 #[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct Counter([Apart<AtomicU64>; STRIPES]);
 
 impl Counter {
+    #[inline]
     pub(crate) fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set(&self, count: u64) {
-        self.0.store(count, Ordering::Relaxed);
+        if let Some(own) = self.0.get(own_stripe()) {
+            own.0.fetch_add(count, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -112,5 +114,5 @@ pub(crate) struct Counters {
     pub(crate) conflicts: Counter,
     pub(crate) too_old: Counter,
     pub(crate) retries: Counter,
-    pub(crate) conflict_ranges: Counter,
+    pub(crate) conflict_ranges: AtomicU64,
 }

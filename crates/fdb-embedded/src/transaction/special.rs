@@ -121,7 +121,7 @@ pub(crate) fn get_range(
     }
     let boundary = boundary(&from, &to, state.options.special_key_space_relaxed)?;
     let walks = begin.offset != 1 || end.offset != 1;
-    let scanned = if walks { boundary } else { (from.as_slice(), to.as_slice()) };
+    let scanned = if walks { boundary } else { (&*from, &*to) };
     check_offered(scanned, state.options.special_key_space_relaxed)?;
     let mut pairs = content(state, handle, scanned);
     pairs.sort();

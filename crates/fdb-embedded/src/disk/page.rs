@@ -1,0 +1,99 @@
+//! A page of LMDB's tree, taken apart.
+
+use crate::disk::data_file::{Bytes, HEADER_BYTES};
+
+/// Flags of a page: a leaf, and nothing else.
+const LEAF: u16 = 2;
+/// Size of the value, flags, size of the key.
+const NODE_HEAD_BYTES: usize = 8;
+
+/// The nodes of a branch page or a leaf; nonsense where the page is damaged, but within the page.
+#[derive(Clone, Copy)]
+pub(crate) struct Nodes<'p> {
+    page: &'p [u8],
+    pub(crate) count: usize,
+}
+
+impl<'p> Nodes<'p> {
+    pub(crate) fn of(page: &'p [u8]) -> Nodes<'p> {
+        Nodes { page, count: usize::from(Bytes(page).u16(12)).saturating_sub(HEADER_BYTES) / 2 }
+    }
+
+    fn start(&self, at: usize) -> usize {
+        usize::from(Bytes(self.page).u16(HEADER_BYTES + 2 * at))
+    }
+
+    pub(crate) fn key(&self, at: usize) -> &'p [u8] {
+        let start = self.start(at);
+        let key_bytes = usize::from(Bytes(self.page).u16(start + 6));
+        self.page.get(start + 8..start + 8 + key_bytes).unwrap_or_default()
+    }
+
+    pub(crate) fn child(&self, at: usize) -> u64 {
+        let start = self.start(at);
+        u64::from(Bytes(self.page).u32(start)) | u64::from(Bytes(self.page).u16(start + 4)) << 32
+    }
+
+    /// Bytes of a leaf's value, wherever it lies.
+    pub(crate) fn value_bytes(&self, at: usize) -> usize {
+        Bytes(self.page).u32(self.start(at)) as usize
+    }
+
+    /// A leaf's value, where it lies on the page itself.
+    pub(crate) fn value(&self, at: usize) -> Option<&'p [u8]> {
+        let node = self.page.get(self.start(at)..)?;
+        let (head, rest) = node.split_at_checked(NODE_HEAD_BYTES)?;
+        let head = Bytes(head);
+        let (value_bytes, key_bytes) = (head.u32(0) as usize, usize::from(head.u16(6)));
+        if head.u16(4) == 0 { rest.get(key_bytes..key_bytes.checked_add(value_bytes)?) } else { None }
+    }
+}
+
+/// The records behind one on its leaf, ascending.
+pub(crate) struct Behind<'p> {
+    nodes: Nodes<'p>,
+    next: usize,
+}
+
+impl<'p> Behind<'p> {
+    /// Of the record whose LMDB key this is; `None` where its page is not as expected.
+    ///
+    /// # Safety
+    /// LMDB gave the key out of its memory map, so a transaction that only reads did, and it lives for `'p`. The map's
+    /// pages have so many bytes.
+    pub(crate) unsafe fn of(lmdb_key: &'p [u8], page_bytes: usize) -> Option<Behind<'p>> {
+        let at = lmdb_key.as_ptr().addr();
+        let offset = at.checked_rem(page_bytes)?;
+        // SAFETY: the map begins at a page of memory and consists of whole pages, so all of this one is mapped; nobody writes
+        // to it as long as the transaction may read it.
+        let page = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at - offset), page_bytes) };
+        let nodes = Nodes::of(page);
+        let start = offset.checked_sub(NODE_HEAD_BYTES)?;
+        let own = (0..nodes.count).find(|&node| nodes.start(node) == start)?;
+        (Bytes(page).u16(10) == LEAF).then_some(Behind { nodes, next: own + 1 })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.count - self.next
+    }
+
+    /// The page's last LMDB key.
+    pub(crate) fn last_key(&self) -> &'p [u8] {
+        self.nodes.key(self.nodes.count - 1)
+    }
+}
+
+impl<'p> Iterator for Behind<'p> {
+    /// An LMDB key and its value; no value where that lies on pages of its own.
+    type Item = (&'p [u8], Option<&'p [u8]>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next >= self.nodes.count {
+            return None;
+        }
+        let at = self.next;
+        self.next += 1;
+        Some((self.nodes.key(at), self.nodes.value(at)))
+    }
+}
