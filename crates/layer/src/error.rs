@@ -46,16 +46,6 @@ pub enum Error {
         /// The feature's name.
         feature: String,
     },
-    /// What lies in FoundationDB was written by an older Flatbed, in a format that this one does not read.
-    #[error("{what} has format {found}, this flatbed reads {known}: dump it with the flatbed that wrote it")]
-    FormatTooOld {
-        /// Which record.
-        what: String,
-        /// Its format version.
-        found: u32,
-        /// The one that this binary reads.
-        known: u32,
-    },
     /// The store was restored and is being renewed, or that was interrupted.
     #[error("the store is being renewed after a restore, or that was interrupted: run `flatbed renew` to its end")]
     Renewing,

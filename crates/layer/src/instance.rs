@@ -73,6 +73,8 @@ pub(crate) struct Instance {
     pub hub: Arc<Hub>,
     /// Those of this version of the record.
     pub rules: OnceCell<Rules>,
+    /// Held while this process upgrades it from an older format.
+    pub upgrading: tokio::sync::Mutex<()>,
 }
 
 impl Instance {

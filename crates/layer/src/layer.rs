@@ -29,6 +29,7 @@ use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::UpdatedKeys;
 use crate::store::updated::note_event;
+use crate::store::upgrade::Older;
 
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
 /// (design/data-model.md).
@@ -296,7 +297,8 @@ impl Inner {
                     hub.unwrap_or_else(|| Arc::new(Hub::new(name, record.namespace, record.incarnation, keys.clone())));
                 let updated = UpdatedKeys::new(&self.keys, name);
                 let (name, fields, rules) = (name.to_owned(), Default::default(), Default::default());
-                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub, rules })
+                let upgrading = Default::default();
+                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub, rules, upgrading })
             }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
@@ -332,9 +334,26 @@ impl Inner {
     /// the store renewed.
     pub(crate) async fn resolve_for_write(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let instance = self.resolve(trx, name).await?;
+        if instance.record.format_version < FORMAT_VERSION {
+            self.upgrade(&instance).await?;
+        }
         transaction::conflict_with(trx, &instance.record_key)?;
         transaction::conflict_with(trx, &self.keys.instance())?;
         Ok(instance)
+    }
+
+    /// Before anything is written to a database of an older format. The transaction that asks for it conflicts with it, and is
+    /// attempted again; it goes on where nobody waits for it any longer.
+    async fn upgrade(&self, instance: &Arc<Instance>) -> Result<()> {
+        let (db, metrics, root) = (self.db.clone(), self.metrics.clone(), self.keys.clone());
+        let older = Older { db, metrics, root, name: instance.name.clone(), keys: instance.keys.clone() };
+        let instance = instance.clone();
+        let upgrade = async move {
+            // Who comes later finds it done.
+            let _alone = instance.upgrading.lock().await;
+            older.upgrade().await
+        };
+        tokio::spawn(upgrade).await.map_err(|error| Error::Corrupt(error.to_string()))?
     }
 
     /// What the cache holds for a name, which may be out of date: a transaction that resolves says so.

@@ -22,6 +22,7 @@ mod error;
 mod feed;
 mod fenced;
 mod forget;
+mod format_one;
 mod handle;
 mod index;
 mod instance;

@@ -16,7 +16,7 @@ use crate::index::{all_docs, by_seq};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{Counter, DocumentPart, take_int, take_rev};
-use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment};
+use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry};
 use crate::store::transaction::Transaction;
 
 /// A document's revisions may take this much altogether before the checker gives up on it.
@@ -92,7 +92,8 @@ struct Parts {
     leaves: Vec<(bool, RevId, Vec<u8>)>,
     records: HashMap<RevId, RevisionRecord>,
     bodies: HashMap<RevId, BodyRows>,
-    segments: Vec<(RevId, Vec<u8>)>,
+    /// What stands behind their keys' common beginning, and their values.
+    segments: Vec<(Vec<u8>, Vec<u8>)>,
     attachments: HashMap<RevId, Vec<Attachment>>,
 }
 
@@ -142,12 +143,12 @@ impl DocumentCheck<'_> {
             wrong.push(format!("its winner is not {}", info.winner));
         }
         let mut segments = Segments::default();
-        for (newest, bytes) in &parts.segments {
-            match decode_segment(newest, bytes) {
-                Ok(segment) => segments.insert(segment),
-                Err(error) => wrong.push(format!("ancestors {newest}: {error}")),
+        for (key, bytes) in &parts.segments {
+            if let Err(error) = segments.read(key, bytes) {
+                wrong.push(format!("ancestors {}: {error}", hex(key)));
             }
         }
+        segments.link();
         let revs_limit = self.instance.revs_limit();
         let mut branches = Vec::new();
         for (deleted, rev, bytes) in &parts.leaves {
@@ -319,7 +320,7 @@ fn sort_out(keys: &crate::store::keys::Keys, key: &[u8], value: &[u8], parts: &m
         DocumentPart::Attachments => {
             parts.attachments.insert(take_rev(rest)?.0, decode_list(value)?);
         }
-        DocumentPart::Ancestors => parts.segments.push((take_rev(rest)?.0, value.to_vec())),
+        DocumentPart::Ancestors => parts.segments.push((rest.to_vec(), value.to_vec())),
     }
     Ok(())
 }

@@ -77,7 +77,7 @@ mod tests {
         record.features.clear();
         name_indexes(&mut record);
         assert_eq!(record.format_version, FORMAT_VERSION, "a program from before features opens it again");
-        for format_version in [1, 4] {
+        for format_version in [0, 4] {
             assert!(check_record(&proto::DatabaseRecord { format_version, ..Default::default() }).is_err());
         }
     }

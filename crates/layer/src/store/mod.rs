@@ -14,4 +14,5 @@ pub(crate) mod root;
 pub(crate) mod seq;
 pub(crate) mod transaction;
 pub(crate) mod updated;
+pub(crate) mod upgrade;
 pub mod waits;

@@ -53,7 +53,12 @@ impl Operation for OpenRoot<'_> {
         };
         let record = proto::Instance::decode(&*found)?;
         check_format("the store", record.format_version)?;
-        let record = in_use(Some(&found)).map(|_| record)?;
+        let mut record = in_use(Some(&found)).map(|_| record)?;
+        if record.format_version < FORMAT_VERSION {
+            // What lies under it is upgraded database by database: see `upgrade`.
+            record.format_version = FORMAT_VERSION;
+            trx.set(&key, &record.encode_to_vec());
+        }
         // Every commit that stamps anything stamps this key too, so nothing is stamped later. What a cluster has committed
         // is never above a read version that it gives afterwards.
         let newest = Seq::new(0, stamp_of(newest.await?.as_deref().unwrap_or_default())?).number();
