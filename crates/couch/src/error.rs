@@ -4,7 +4,7 @@ use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::Error as FunctionError;
 use flatbed_layer::{Error as LayerError, Invalid, NotJudged, Refusal, RevId};
-use flatbed_service::{Denied, SelectorError};
+use flatbed_service::{Denied, FeedError, SelectorError, SignInError};
 use hyper::StatusCode;
 
 /// FoundationDB's `transaction_too_large`.
@@ -84,6 +84,28 @@ impl From<Denied> for Failure {
             Denied::Server => "You are not a server admin.",
             Denied::Database => "You are not authorized to access this db.",
         })
+    }
+}
+
+impl From<SignInError> for Failure {
+    fn from(error: SignInError) -> Self {
+        match error {
+            SignInError::Wrong => Failure::unauthorized(&error.to_string()),
+            SignInError::TooMany => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", error.to_string())
+            }
+        }
+    }
+}
+
+impl From<FeedError> for Failure {
+    fn from(error: FeedError) -> Self {
+        match error {
+            FeedError::Layer(error) => error.into(),
+            FeedError::Function(error) => error.into(),
+            FeedError::Selector(error) => error.into(),
+            FeedError::MissingMember(_) => Failure::not_found(error.to_string()),
+        }
     }
 }
 

@@ -7,7 +7,6 @@
 #![warn(clippy::indexing_slicing)]
 
 mod attached;
-mod auth;
 mod error;
 mod handlers;
 mod health;

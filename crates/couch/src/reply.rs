@@ -54,6 +54,12 @@ impl From<Failure> for Interrupted {
     }
 }
 
+impl From<flatbed_service::FeedError> for Interrupted {
+    fn from(error: flatbed_service::FeedError) -> Self {
+        Failure::from(error).into()
+    }
+}
+
 impl From<flatbed_layer::Error> for Interrupted {
     fn from(error: flatbed_layer::Error) -> Self {
         // That a database is deleted under its readers is nothing to be warned of.

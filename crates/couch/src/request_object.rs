@@ -1,14 +1,14 @@
 //! CouchDB's request object, as functions of design documents are given it.
 
 use flatbed_layer::json::Object;
-use flatbed_service::user_context;
 use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 
 use crate::query::decode;
 use crate::request::Request;
 
-/// The request as JSON text: what of CouchDB's request object is known here. Credentials are nobody's business.
-pub(crate) fn request_object(request: &Request, database: &str, security: &[u8]) -> String {
+/// The request as JSON text: what of CouchDB's request object is known here. Who asks and the database's `_security` come
+/// behind it. Credentials are nobody's business.
+pub(crate) fn request_object(request: &Request) -> Vec<u8> {
     let mut out = Vec::new();
     let mut object = Object::new(&mut out);
     let raw = request.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -23,9 +23,8 @@ pub(crate) fn request_object(request: &Request, database: &str, security: &[u8])
     let told = request.headers.iter().filter(|(name, _)| !secret.contains(name));
     members(told.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))), object.object("headers"));
     object.raw("form", b"{}").raw("cookie", b"{}");
-    object.raw("userCtx", user_context(&request.context.user(), database).as_bytes()).raw("secObj", security);
     object.end();
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 fn members<'t>(pairs: impl Iterator<Item = (&'t str, &'t str)>, mut object: Object<'_>) {

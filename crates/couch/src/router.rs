@@ -35,7 +35,7 @@ impl Surface for State {
     }
 
     fn is_open(&self) -> bool {
-        self.admins.is_empty()
+        self.service.is_open()
     }
 
     async fn answer(
@@ -51,7 +51,7 @@ impl Surface for State {
                 // Whoever may begin a replication is an administrator, and so is what speaks for it here.
                 Principal { name: None, is_admin: true }
             } else {
-                self.admins.authenticate(request.header(header::AUTHORIZATION)).await?
+                self.service.authenticate(request.header(header::AUTHORIZATION)).await?
             };
             if principal.is_admin {
                 origin.know();

@@ -15,7 +15,7 @@ use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, IndexBuilder, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
-use flatbed_service::{Functions, Service};
+use flatbed_service::{Admins, Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -115,14 +115,14 @@ pub(crate) async fn serve(
         layer => layer?,
     };
     let couch = CouchOptions {
-        admins,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         health: storage.health(),
         figures: storage.figures().and(process::figures),
     };
     let background = Background::new(&layer, authority.for_job("background"))?;
     let indexes = IndexBuilder::new(&layer, authority.for_job("indexes"))?;
-    let (server, replicator) = put_together(&listen, cors, couch, replicator, functions, (&layer, &authority)).await?;
+    let service = Service::new(layer.clone(), functions, Admins::new(admins));
+    let (server, replicator) = put_together(&listen, cors, couch, replicator, service, (&layer, &authority)).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.
         println!("Flatbed {} serves http://{address} from {storage}", env!("CARGO_PKG_VERSION"));
@@ -159,7 +159,7 @@ async fn put_together(
     cors: Cors,
     couch: CouchOptions,
     replicator: ReplicatorOptions,
-    functions: Runner,
+    service: Service,
     (layer, authority): (&Layer, &Authority),
 ) -> Result<(Server<Couch>, Arc<Replicator>), ServeError> {
     // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
@@ -174,7 +174,7 @@ async fn put_together(
         continue_trace: Some(crate::otel::continue_trace),
         ..ShellOptions::default()
     });
-    let couch = Couch::new(couch, Service::new(layer.clone()), shell.clone(), functions, replicator.clone());
+    let couch = Couch::new(couch, service, shell.clone(), replicator.clone());
     let server = Server::bind(listen, shell, couch, inside).await?;
     Ok((server, replicator))
 }

@@ -133,6 +133,10 @@ export const dispatch = (() => {
       compile(path);
       return [];
     },
+    member: (path) => {
+      if (member(path) === undefined) throw new Failure('missing', '');
+      return [];
+    },
     filter: (path, { docs, req }) => {
       const passes = compile(path);
       const results = [];

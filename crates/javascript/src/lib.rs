@@ -109,6 +109,17 @@ impl Runner {
         self.call(design, caller, "has", path, "null".to_owned(), self.options.validation_max).await.map(drop)
     }
 
+    /// Whether the design document has a member, whatever it is.
+    ///
+    /// # Errors
+    /// Those of any call.
+    pub async fn has(&self, design: &Design, caller: Caller, member: &str) -> Result<bool> {
+        match self.call(design, caller, "member", &[member], "null".to_owned(), self.options.validation_max).await {
+            Err(Error::Missing) => Ok(false),
+            found => found.map(|_| true),
+        }
+    }
+
     /// Which of some documents (JSON texts) the filter `filters.NAME` lets through; `req` is the request as JSON text.
     ///
     /// # Errors

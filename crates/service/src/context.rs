@@ -1,28 +1,55 @@
 //! A request's context.
 
 use std::fmt;
+use std::sync::Arc;
 
 use flatbed_auth::Principal;
-use flatbed_layer::{Layer, Result, User};
+use flatbed_javascript::Runner;
+use flatbed_layer::json::Value;
+use flatbed_layer::{Layer, Reader, Result, User};
 
+use crate::admins::{Admins, SignInError};
+use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::rights::{Denied, Right, Rights};
+use crate::selecting::{Selecting, SelectorError};
 use crate::server::ServerAdministration;
 
 /// What the surfaces of a program are given in the place of its layer. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     layer: Layer,
+    admins: Arc<Admins>,
+    feeds: Arc<Feeds>,
 }
 
 impl Service {
-    /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer.
-    pub fn new(layer: Layer) -> Service {
-        Service { layer }
+    /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
+    /// feeds.
+    pub fn new(layer: Layer, functions: Runner, admins: Admins) -> Service {
+        Service { layer, admins: Arc::new(admins), feeds: Arc::new(Feeds::new(functions)) }
     }
 
     /// The context of a request that `principal` makes.
     pub fn context(&self, principal: Principal) -> Context {
-        Context { layer: self.layer.clone(), rights: Rights { principal } }
+        Context { layer: self.layer.clone(), rights: Rights { principal }, feeds: self.feeds.clone() }
+    }
+
+    /// Who stands behind the text of an `authorization` header. Without administrators everyone is one.
+    ///
+    /// # Errors
+    /// [`SignInError`].
+    pub async fn authenticate(&self, authorization: Option<&str>) -> std::result::Result<Principal, SignInError> {
+        self.admins.authenticate(authorization).await
+    }
+
+    #[cfg(test)]
+    pub(crate) fn feeds(&self) -> &Feeds {
+        &self.feeds
+    }
+
+    /// Whether everyone is an administrator: there are none by name.
+    pub fn is_open(&self) -> bool {
+        self.admins.is_empty()
     }
 
     /// See [`Layer::uuid`]: anybody may know it.
@@ -80,6 +107,7 @@ impl Service {
 pub struct Context {
     layer: Layer,
     rights: Rights,
+    feeds: Arc<Feeds>,
 }
 
 impl fmt::Debug for Context {
@@ -105,6 +133,22 @@ impl Context {
     /// [`Denied`]: who asks has not the right.
     pub fn database<R: Right>(&self, name: &str, right: R) -> std::result::Result<R::Database, Denied> {
         right.given(&self.rights, &self.layer, name)
+    }
+
+    /// Compiles a selector for a feed.
+    ///
+    /// # Errors
+    /// [`SelectorError`].
+    pub async fn selector(&self, selector: Value<'static>) -> std::result::Result<Selecting, SelectorError> {
+        self.feeds.selectors.compile(selector).await
+    }
+
+    /// Begins a feed of a database that was given to whoever asks. Of its rows none is read.
+    ///
+    /// # Errors
+    /// [`FeedError`].
+    pub async fn feed(&self, database: &Reader, query: FeedQuery) -> std::result::Result<Feed, FeedError> {
+        self.feeds.begin(&self.rights, database, query).await
     }
 
     /// The server.

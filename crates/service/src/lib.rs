@@ -3,11 +3,13 @@
 //! A surface has no [`Layer`](flatbed_layer::Layer). It has a [`Context`] for each request, and is given what it asks for
 //! together with the right that this needs, in a type that can do what the right allows and no more. Nothing here knows
 //! HTTP, and nothing here knows keys.
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![warn(clippy::indexing_slicing)]
 
+mod admins;
 mod context;
 mod database;
+mod feeds;
 mod functions;
 pub mod json_out;
 mod rights;
@@ -15,10 +17,12 @@ mod selecting;
 mod server;
 mod uploads;
 
+pub use admins::{Admins, SignInError};
 pub use context::{Context, Service};
 pub use database::{Administration, Ownership, Writer};
+pub use feeds::{Feed, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Follow, Heartbeats, Waited};
 pub use functions::{Functions, SECURITY_DEFAULT, user_context};
 pub use rights::{Administer, Denied, Own, Read, Right, Write};
-pub use selecting::{Row, Selecting, SelectorError, Selectors};
+pub use selecting::{Selecting, SelectorError};
 pub use server::ServerAdministration;
 pub use uploads::Uploads;

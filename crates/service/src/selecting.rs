@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, RowKind, TailDocument, TailRow};
 use flatbed_mango::{Exhausted, InvalidSelector, Selector};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::json_out;
@@ -24,6 +25,15 @@ const MATCHED_AT_ONCE: usize = 2;
 
 /// A page takes long beyond so many bytes, times the selector's weight: some milliseconds.
 const SHORT_WORK: usize = 500_000;
+
+/// A document of more bytes is not matched in between: its tree is counted.
+const SHORT_DOCUMENT_BYTES: usize = 64 << 10;
+
+/// What the trees of documents take that are matched apart, all together. The largest document's fits.
+const TREES_BYTES_MAX: usize = 256 << 20;
+
+/// The unit in which that is given out.
+const PERMIT_BYTES: usize = 1024;
 
 /// Why a selector is not compiled, or not matched.
 #[derive(Debug, thiserror::Error)]
@@ -51,28 +61,29 @@ fn invalid(error: &InvalidSelector) -> String {
     }
 }
 
-/// What selectors are compiled and matched with. Cheap to clone.
+/// What selectors are compiled and matched with. Cheap to clone; made once.
 #[derive(Debug, Clone)]
-pub struct Selectors {
+pub(crate) struct Selectors {
     room: Arc<Semaphore>,
     compiling: Arc<Semaphore>,
     matching: Arc<Semaphore>,
+    trees: Arc<Semaphore>,
 }
 
 impl Selectors {
     /// None is compiled or matched yet.
-    #[allow(clippy::new_without_default, reason = "it is made once")]
-    pub fn new() -> Selectors {
+    pub(crate) fn new() -> Selectors {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         let (room, compiling) = (semaphore(COMPILING_MAX), semaphore(COMPILED_AT_ONCE));
-        Selectors { room, compiling, matching: semaphore(MATCHED_AT_ONCE) }
+        let trees = semaphore(TREES_BYTES_MAX / PERMIT_BYTES);
+        Selectors { room, compiling, matching: semaphore(MATCHED_AT_ONCE), trees }
     }
 
     /// Compiles a selector.
     ///
     /// # Errors
     /// [`SelectorError`], all but [`SelectorError::Exhausted`].
-    pub async fn compile(&self, selector: Value<'static>) -> Result<Selecting> {
+    pub(crate) async fn compile(&self, selector: Value<'static>) -> Result<Selecting> {
         // What goes on without its request must not hold more than this.
         Selector::measure(&selector).map_err(SelectorError::Invalid)?;
         let _room = self.room.try_acquire().map_err(|_| SelectorError::Busy)?;
@@ -115,31 +126,42 @@ impl Selecting {
     ///
     /// # Errors
     /// [`SelectorError::Exhausted`], [`SelectorError::BrokenOff`].
-    pub async fn pass<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+    pub(crate) async fn pass<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
         if self.is_short(&rows) {
             return self.pass_now(rows);
         }
-        let selector = self.selector.clone();
-        apart(&self.selectors.matching, move |stop| pass(&selector, rows, stop)).await?
+        let (selector, trees) = (self.selector.clone(), self.selectors.trees.clone());
+        let runtime = Handle::current();
+        // One that waits for room has none, and one that has room needs no more of it to get on.
+        let room = move |bytes: usize| {
+            let permits = u32::try_from(bytes.min(TREES_BYTES_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX);
+            runtime.block_on(trees.clone().acquire_many_owned(permits)).ok()
+        };
+        apart(&self.selectors.matching, move |stop| pass(&selector, rows, room, stop)).await?
     }
 
     /// As [`Selecting::pass`], where that is short.
     ///
     /// # Errors
     /// [`SelectorError::Exhausted`].
-    pub fn pass_now<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
-        pass(&self.selector, rows, &|| false)
+    pub(crate) fn pass_now<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+        pass(&self.selector, rows, |_| (), &|| false)
     }
 
     /// Whether it takes some milliseconds at most.
-    pub fn is_short<R: Row>(&self, rows: &[R]) -> bool {
-        let bytes: usize = rows.iter().filter_map(Row::document).map(|document| document.body.len() + 100).sum();
-        bytes.saturating_mul(self.selector.weight()) <= SHORT_WORK
+    pub(crate) fn is_short<R: Row>(&self, rows: &[R]) -> bool {
+        let (mut all, mut largest) = (0_usize, 0);
+        for document in rows.iter().filter_map(Row::document) {
+            let attachments = document.attachments.iter().map(|attachment| attachment.name.len() + 200).sum::<usize>();
+            let bytes = document.body.len() + attachments + 100;
+            (all, largest) = (all + bytes, largest.max(bytes));
+        }
+        largest <= SHORT_DOCUMENT_BYTES && all.saturating_mul(self.selector.weight()) <= SHORT_WORK
     }
 }
 
 /// What a selector lets through, or does not.
-pub trait Row: Send + 'static {
+pub(crate) trait Row: Send + 'static {
     /// The document that is asked about.
     fn document(&self) -> Option<&Document>;
 
@@ -170,7 +192,13 @@ impl Row for Arc<TailRow> {
     }
 }
 
-fn pass<R: Row>(selector: &Selector, rows: Vec<R>, stop: &dyn Fn() -> bool) -> Result<Vec<R>> {
+/// The rows whose documents are selected; each has its tree in memory while it is asked about, for which there is `room`.
+fn pass<R: Row, P>(
+    selector: &Selector,
+    rows: Vec<R>,
+    room: impl Fn(usize) -> P,
+    stop: &dyn Fn() -> bool,
+) -> Result<Vec<R>> {
     let mut passed = Vec::new();
     for row in rows {
         match row.kind() {
@@ -183,6 +211,7 @@ fn pass<R: Row>(selector: &Selector, rows: Vec<R>, stop: &dyn Fn() -> bool) -> R
         let Some(document) = row.document() else { continue };
         let mut text = Vec::new();
         json_out::document(document, &mut text);
+        let _room = room(json::tree_bytes(&text));
         let Ok(value) = json::parse(&text, &Limits::default()) else { continue };
         let selected = if stop() { Err(Exhausted::Stopped) } else { selector.matches_unless(&value, stop) };
         if selected.map_err(SelectorError::Exhausted)? {
@@ -220,25 +249,52 @@ mod tests {
         assert!(most.load(Ordering::SeqCst) <= 2, "{most:?}");
     }
 
-    #[test]
-    fn what_is_lost_passes_every_selector() {
+    fn row(body: Option<String>) -> ChangeRow {
         let seq = "0000000000000005-000000000000000700000000".parse().unwrap();
         let rev: RevId = "1-a".parse().unwrap();
-        let leaves = vec![rev.clone()];
-        let row = ChangeRow {
-            kind: RowKind::Changed,
-            seq,
+        let document = body.map(|body| Document {
             id: "d".into(),
-            rev,
-            leaves,
-            leaf_count: 1,
+            rev: rev.clone(),
             deleted: false,
-            doc: None,
-        };
+            body: body.into_bytes(),
+            revisions: None,
+            revs_info: None,
+            conflicts: None,
+            deleted_conflicts: None,
+            local_seq: None,
+            attachments: Vec::new(),
+        });
+        let leaves = vec![rev.clone()];
+        let (kind, id) = (RowKind::Changed, "d".into());
+        ChangeRow { kind, seq, id, rev, leaves, leaf_count: 1, deleted: false, doc: document }
+    }
+
+    #[test]
+    fn what_is_lost_passes_every_selector() {
+        let row = row(None);
         let selector = Selector::new(&json::parse(b"{}", &Limits::default()).unwrap()).unwrap();
         let rows = vec![row.clone(), row.lost(), row];
-        let passed = pass(&selector, rows, &|| false).unwrap();
+        let passed = pass(&selector, rows, |_| (), &|| false).unwrap();
         assert_eq!(passed.iter().map(|row| row.kind).collect::<Vec<_>>(), [RowKind::Lost]);
+    }
+
+    /// Trees of documents are up to 32 times their texts.
+    #[tokio::test]
+    async fn trees_of_large_documents_wait_for_room() {
+        let selectors = Selectors::new();
+        let selector = json::parse(br#"{"_id":"d"}"#, &Limits::default()).unwrap().into_owned();
+        let selecting = selectors.compile(selector).await.unwrap();
+        let rows = |numbers: usize| vec![row(Some(format!("\"a\":[{}0]", "0,".repeat(numbers))))];
+        assert!(selecting.is_short(&rows(10_000)) && !selecting.is_short(&rows(40_000)));
+        let taken = selectors.trees.clone().acquire_many_owned((TREES_BYTES_MAX / PERMIT_BYTES) as u32).await.unwrap();
+        assert_eq!(selecting.pass(rows(10_000)).await.unwrap().len(), 1, "small ones need none");
+        let mut waits = Box::pin(selecting.pass(rows(400_000)));
+        assert!(tokio::time::timeout(Duration::from_millis(100), &mut waits).await.is_err());
+        drop(taken);
+        assert_eq!(waits.await.unwrap().len(), 1);
+        assert_eq!(selectors.trees.available_permits(), TREES_BYTES_MAX / PERMIT_BYTES);
+        // The largest has all of it.
+        assert_eq!(selecting.pass(rows(4_000_000)).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

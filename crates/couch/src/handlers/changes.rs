@@ -1,20 +1,15 @@
 //! `_changes`, in all its forms.
 
-mod filtered;
-
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use flatbed_http::{CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
-    ChangeRow, ChangesPage, ChangesQuery, DESIGN, Documents, Extras, Reader, RevId, RowKind, Scope, Seq, TailDocument,
-    TailRow,
+    ChangeRow, ChangesPage, DESIGN, Documents, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
 };
-use flatbed_service::{Read, Selecting};
+use flatbed_service::{Context, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
 use hyper::Method;
-use tokio::time::Instant;
 
 use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
@@ -24,20 +19,16 @@ use crate::json_out;
 use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
+use crate::request_object::request_object;
 use crate::shared_row::{self, Form};
 use crate::state::State;
-use filtered::{Came, Filtered, Function};
 
-/// What a feed was asked for, beyond what the layer is asked.
-struct Follow {
+/// How a feed is shown.
+struct Shown {
     feed: Feed,
     include_docs: bool,
     show: Show,
     form: Form,
-    descending: bool,
-    limit: Option<u64>,
-    heartbeat: Option<Duration>,
-    timeout: Duration,
 }
 
 pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> Result<Reply> {
@@ -68,38 +59,29 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let feed = feed.ok_or_else(unknown)?;
     let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state.shell.cors(), &mut request)?) } else { None };
     let query = &request.query;
-    let filter = filter(state, query, posted).await?;
-    if let Scope::Ids(ids) = &filter.scope {
+    let (scope, mut filter) = filter(&request.context, query, posted).await?;
+    if let Scope::Ids(ids) = &scope {
         memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
     }
     let database = request.context.database(name, Read)?;
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
-    let seen = if conflicts { Documents::WithConflicts } else { Documents::Yes };
-    let documents = if include_docs { seen } else { Documents::No };
-    let follow = Follow {
-        feed,
-        include_docs,
-        show: Show::new(query)?,
-        form: Form { all_leaves: all_leaves(query)?, documents },
-        descending: query.flag("descending")?,
-        limit: feed::not_negative(query, "limit")?,
-        heartbeat: feed::heartbeat(query)?,
-        timeout: feed::waits_for(feed::not_negative(query, "timeout")?),
-    };
-    let mut asked = ChangesQuery {
-        since: feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?,
-        descending: follow.descending,
-        limit: follow.limit,
-        scope: filter.scope,
-        extras: Extras { leaves: follow.form.all_leaves, documents },
-    };
-    let function = Function::of(state, &request, &database, follow.form.all_leaves).await?;
-    if function.is_some() || filter.selecting.is_some() {
-        // It sees documents, whatever the feed shows, and the limit is of what it lets through.
-        asked.extras.documents = seen;
-        asked.limit = follow.limit.filter(|limit| *limit == 0);
+    let filtered = if conflicts { Documents::WithConflicts } else { Documents::Yes };
+    let documents = if include_docs { filtered } else { Documents::No };
+    let show = Show::new(query)?;
+    let all_leaves = all_leaves(query)?;
+    let shown = Shown { feed, include_docs, show, form: Form { all_leaves, documents } };
+    let descending = query.flag("descending")?;
+    let limit = feed::not_negative(query, "limit")?;
+    let heartbeats = Heartbeats::new(feed::heartbeat(query)?);
+    let timeout = feed::waits_for(feed::not_negative(query, "timeout")?);
+    let since = feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?;
+    if let Some(function) = function(&request)? {
+        filter = Filter::Function(function);
     }
-    let seqs = SeqInterval::new(query, follow.limit)?;
+    let follow = feed.follow();
+    let asked = FeedQuery { since, descending, limit, scope, filter, all_leaves, documents, filtered, follow, timeout };
+    let mut changes = Box::pin(request.context.feed(&database, asked)).await?;
+    let seqs = SeqInterval::new(query, limit)?;
     let mut etag = None;
     if feed == Feed::Normal {
         let tag = format!("\"{}\"", database.update_seq().await?);
@@ -108,16 +90,14 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         }
         etag = Some(tag);
     }
-    let pages = Pages::new(asked.extras.has_documents());
-    let mut changes = Filtered::new(database.changes(asked), function, filter.selecting, follow.limit);
+    let pages = Pages::new(changes.has_documents());
     // The first page is read before the answer begins: a database that is not there is a 404.
     let mut room = first_room(&pages).await?;
     let first = changes.next_page().await?;
     shrink(&mut room, bytes_of(&first));
     let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(feed.kind()));
-    let beaten = Instant::now();
-    let mut writer = Writer { database, changes, follow, seqs, sender, pages, rows: 0, beaten, _memory: memory };
+    let mut writer = Writer { database, changes, shown, seqs, sender, pages, rows: 0, heartbeats, _memory: memory };
     spawn(async move {
         let done = if feed.is_list() { writer.list(first, room).await } else { writer.lines(first, room).await };
         if done.is_ok() {
@@ -152,34 +132,48 @@ fn all_leaves(query: &Query) -> Result<bool> {
     }
 }
 
-/// What a filter lets through, but for functions of design documents.
-#[derive(Default)]
-struct Filter {
-    scope: Scope,
-    selecting: Option<Selecting>,
-}
-
-/// The filter that the query names, with its arguments from there or from the posted object.
-async fn filter(state: &State, query: &Query, posted: Value<'static>) -> Result<Filter> {
-    match query.get("filter") {
-        None | Some("") => Ok(Filter::default()),
+/// Which documents the query names, and which of these pass, with arguments from there or from the posted object;
+/// functions of design documents come later.
+async fn filter(context: &Context, query: &Query, posted: Value<'static>) -> Result<(Scope, Filter)> {
+    let scope = match query.get("filter") {
+        None | Some("" | "_view") => Scope::All,
         Some("_doc_ids") => {
             let ids = match take(posted, "doc_ids") {
                 Some(ids) => Some(ids),
                 None => query.json(&["doc_ids"])?,
             };
-            Ok(Filter { scope: Scope::Ids(doc_ids(ids)?), ..Filter::default() })
+            Scope::Ids(doc_ids(ids)?)
         }
-        Some(DESIGN) => Ok(Filter { scope: Scope::Designs, ..Filter::default() }),
+        Some(DESIGN) => Scope::Designs,
         Some("_selector") => {
             let missing = || Failure::bad_request("Selector must be specified in POST payload");
             let selector = take(posted, "selector").ok_or_else(missing)?;
-            Ok(Filter { selecting: Some(state.selectors.compile(selector).await?), ..Filter::default() })
+            return Ok((Scope::All, Filter::Selector(context.selector(selector).await?)));
         }
-        Some("_view") => Ok(Filter::default()),
-        Some(other) if other.starts_with('_') => Err(Failure::bad_request("unknown builtin filter name")),
-        Some(_) => Ok(Filter::default()),
-    }
+        Some(other) if other.starts_with('_') => return Err(Failure::bad_request("unknown builtin filter name")),
+        Some(_) => Scope::All,
+    };
+    Ok((scope, Filter::None))
+}
+
+/// The function that the query names, if it names one.
+fn function(request: &Request) -> Result<Option<FilterFunction>> {
+    let query = &request.query;
+    let (is_view, name) = match query.get("filter") {
+        Some("_view") => (true, query.get("view").unwrap_or_default()),
+        Some(name) if !name.is_empty() && !name.starts_with('_') => (false, name),
+        _ => return Ok(None),
+    };
+    let parts: Vec<&str> = name.split('/').filter(|part| !part.is_empty()).collect();
+    let &[design, name] = &parts[..] else {
+        return Err(Failure::bad_request(match is_view {
+            true if parts.is_empty() => "`view` filter parameter is not provided.",
+            true => "`view` must be of the form `designname/viewname`",
+            false => "`filter` must be of the form `designname/filtername`",
+        }));
+    };
+    let kind = if is_view { FilterKind::View } else { FilterKind::Filter { request: request_object(request) } };
+    Ok(Some(FilterFunction { design: design.to_owned(), name: name.to_owned(), kind }))
 }
 
 fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {
@@ -191,7 +185,7 @@ fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {
     Ok(Arc::new(ids))
 }
 
-impl Follow {
+impl Shown {
     /// How documents are shown, if they are.
     fn shows(&self) -> Option<&Show> {
         self.include_docs.then_some(&self.show)
@@ -200,23 +194,22 @@ impl Follow {
 
 struct Writer {
     database: Reader,
-    changes: Filtered,
-    follow: Follow,
+    changes: flatbed_service::Feed,
+    shown: Shown,
     seqs: SeqInterval,
     sender: Sender,
     pages: Pages,
     rows: u64,
-    /// When there was a heartbeat last, or the client had all that there was.
-    beaten: Instant,
+    heartbeats: Heartbeats,
     _memory: Memory,
 }
 
-/// How a wait for something new ended.
-enum Waited {
+/// What came of a wait, behind its heartbeats.
+enum Came {
     Shared(Vec<Arc<TailRow>>),
     Passed(Vec<ChangeRow>),
     ReadOn,
-    TimedOut,
+    Over,
 }
 
 type Written = std::result::Result<(), Interrupted>;
@@ -226,34 +219,32 @@ impl Writer {
     async fn list(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
-        let mut deadline = Instant::now() + self.follow.timeout;
         loop {
             self.rows(&std::mem::take(&mut page.rows)).await?;
-            let wait = self.follow.feed == Feed::Longpoll && self.rows == 0 && !self.is_done();
             if page.at_end {
-                if !wait {
+                if !self.changes.goes_on() {
                     break;
                 }
                 // The client learns that it is connected, before it waits.
                 self.sender.flush().await?;
                 drop(room.take());
-                match self.wait(&mut deadline).await? {
-                    Waited::TimedOut => break,
-                    Waited::Shared(rows) => {
+                match self.wait().await? {
+                    Came::Shared(rows) => {
                         self.shared(rows).await?;
                         break;
                     }
-                    Waited::Passed(rows) => {
+                    Came::Passed(rows) => {
                         self.rows(&rows).await?;
                         break;
                     }
-                    Waited::ReadOn => {}
+                    Came::ReadOn => {}
+                    Came::Over => break,
                 }
             }
             (room, page) = self.next_page(room).await?;
         }
         drop(room);
-        let pending = self.pending().await?;
+        let pending = Box::pin(self.changes.pending()).await?;
         self.sender.buffer.extend_from_slice(b"\n],\n");
         self.tail(pending);
         self.sender.buffer.extend_from_slice(b"}\n");
@@ -262,7 +253,7 @@ impl Writer {
 
     /// A line a row, for as long as the client reads.
     async fn lines(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
-        let events = self.follow.feed == Feed::EventSource;
+        let events = self.shown.feed == Feed::EventSource;
         let mut page = first;
         'pages: loop {
             // Nothing of a page is kept while nothing happens.
@@ -271,18 +262,17 @@ impl Writer {
                 self.sender.flush().await?;
                 drop(room.take());
                 loop {
-                    if self.is_done() {
+                    if !self.changes.goes_on() {
                         break 'pages;
                     }
-                    let mut deadline = Instant::now() + self.follow.timeout;
-                    match self.wait(&mut deadline).await? {
-                        Waited::TimedOut => break 'pages,
-                        Waited::Shared(rows) => self.shared(rows).await?,
-                        Waited::Passed(rows) => {
+                    match self.wait().await? {
+                        Came::Shared(rows) => self.shared(rows).await?,
+                        Came::Passed(rows) => {
                             self.rows(&rows).await?;
                             self.sender.flush().await?;
                         }
-                        Waited::ReadOn => break,
+                        Came::ReadOn => break,
+                        Came::Over => break 'pages,
                     }
                 }
             }
@@ -290,7 +280,7 @@ impl Writer {
         }
         drop(room);
         if !events {
-            let pending = self.pending().await?;
+            let pending = Box::pin(self.changes.pending()).await?;
             self.sender.buffer.push(b'{');
             self.tail(pending);
             self.sender.buffer.extend_from_slice(b"}\n\n");
@@ -298,15 +288,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Nothing further can come: who goes down from the newest change does not come by later ones.
-    fn is_done(&self) -> bool {
-        self.follow.descending || self.follow.limit.is_some_and(|limit| self.rows >= limit)
-    }
-
     /// The next page, and room for it, once that of the last is given back. A client that asked for heartbeats gets them also while
     /// much is read that a filter does not pass, while others read, and while the storage does not answer.
     async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
-        let Writer { changes, pages, sender, follow, beaten, .. } = self;
+        let Writer { changes, pages, sender, shown, heartbeats, .. } = self;
         // A follower mostly waits, and has room for this only while it reads.
         drop(room);
         let gone = sender.watch();
@@ -317,32 +302,18 @@ impl Writer {
             Ok((room, page))
         });
         loop {
-            let beat = async {
-                match follow.heartbeat {
-                    Some(beat) => tokio::time::sleep_until(*beaten + beat).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 // Pages that come at once must not keep it from being due.
                 biased;
-                () = beat => {}
+                () = heartbeats.due() => {}
                 next = &mut next => return next,
                 // What a filter is at, it is at for the client.
                 () = sender.closed() => return Err(Interrupted),
             }
-            sender.buffer.extend_from_slice(follow.feed.heartbeat());
+            sender.buffer.extend_from_slice(shown.feed.heartbeat());
             sender.flush().await?;
-            *beaten = Instant::now();
+            heartbeats.sent();
         }
-    }
-
-    /// What a limit has left unread; without one all is read.
-    async fn pending(&mut self) -> std::result::Result<u64, Interrupted> {
-        if self.follow.limit.is_none() || self.follow.descending {
-            return Ok(0);
-        }
-        Ok(Box::pin(self.changes.pending()).await?)
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
@@ -351,7 +322,7 @@ impl Writer {
             self.sender.count_row();
             self.begin_row();
             let seq = self.seqs.shows().then_some(&row.seq);
-            write_row(&self.database, row, seq, self.follow.shows(), &mut self.sender).await?;
+            write_row(&self.database, row, seq, self.shown.shows(), &mut self.sender).await?;
             self.end_row(&row.seq);
             self.sender.send_if_full().await?;
         }
@@ -366,19 +337,19 @@ impl Writer {
             self.sender.count_row();
             let has_attachments =
                 matches!(&row.document, TailDocument::Read { document, .. } if !document.attachments.is_empty());
-            let shows_data = self.follow.show.data || self.follow.show.encoding;
+            let shows_data = self.shown.show.data || self.shown.show.encoding;
             let shows_seq = self.seqs.shows();
-            if !shows_seq || (self.follow.include_docs && has_attachments && shows_data) {
+            if !shows_seq || (self.shown.include_docs && has_attachments && shows_data) {
                 let row = self.changes.shown(&row);
                 self.begin_row();
                 let seq = shows_seq.then_some(&row.seq);
-                write_row(&self.database, &row, seq, self.follow.shows(), &mut self.sender).await?;
+                write_row(&self.database, &row, seq, self.shown.shows(), &mut self.sender).await?;
                 self.end_row(&row.seq);
                 continue;
             }
-            let line = shared_row::line(&row, self.follow.form);
+            let line = shared_row::line(&row, self.shown.form);
             if is_single
-                && matches!(self.follow.feed, Feed::Continuous | Feed::WebSocket)
+                && matches!(self.shown.feed, Feed::Continuous | Feed::WebSocket)
                 && self.sender.buffer.is_empty()
             {
                 return Ok(self.sender.send_shared(line).await?);
@@ -387,7 +358,7 @@ impl Writer {
             self.sender.buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line));
             self.end_row(&row.row.seq);
         }
-        if self.follow.feed != Feed::Longpoll {
+        if self.shown.feed != Feed::Longpoll {
             self.sender.flush().await?;
         }
         Ok(())
@@ -396,7 +367,7 @@ impl Writer {
     /// What stands before a row.
     fn begin_row(&mut self) {
         let out = &mut self.sender.buffer;
-        match self.follow.feed {
+        match self.shown.feed {
             Feed::Normal | Feed::Longpoll if self.rows > 1 => out.extend_from_slice(b",\r\n"),
             Feed::EventSource => out.extend_from_slice(b"data: "),
             _ => {}
@@ -406,7 +377,7 @@ impl Writer {
     /// What stands behind a row.
     fn end_row(&mut self, seq: &Seq) {
         let out = &mut self.sender.buffer;
-        match self.follow.feed {
+        match self.shown.feed {
             Feed::Normal | Feed::Longpoll => {}
             Feed::Continuous | Feed::WebSocket => out.push(b'\n'),
             Feed::EventSource => out.extend_from_slice(format!("\nid: \"{seq}\"\n\n").as_bytes()),
@@ -422,29 +393,22 @@ impl Writer {
         json_out::number(pending, out);
     }
 
-    /// Waits for something new, sending heartbeats; with heartbeats there is no timeout. The server's end is one too.
-    async fn wait(&mut self, deadline: &mut Instant) -> std::result::Result<Waited, Interrupted> {
+    /// Waits for something new, sending heartbeats.
+    async fn wait(&mut self) -> std::result::Result<Came, Interrupted> {
         loop {
             // A client that does not read holds nothing that is read for it.
             self.sender.ready().await?;
-            self.beaten = Instant::now();
-            let beat = self.follow.heartbeat;
-            let until = beat.map_or(*deadline, |beat| self.beaten + beat);
             tokio::select! {
-                came = self.changes.follow() => return Ok(match came? {
-                    Came::Shared(rows) => Waited::Shared(rows),
-                    Came::Passed(rows) => Waited::Passed(rows),
-                    Came::ReadOn => Waited::ReadOn,
-                    Came::Shutdown => Waited::TimedOut,
-                }),
-                () = tokio::time::sleep_until(until) => {
-                    if beat.is_none() {
-                        return Ok(Waited::TimedOut);
-                    }
-                }
+                waited = self.changes.wait(&mut self.heartbeats) => match waited? {
+                    Waited::Shared(rows) => return Ok(Came::Shared(rows)),
+                    Waited::Passed(rows) => return Ok(Came::Passed(rows)),
+                    Waited::ReadOn => return Ok(Came::ReadOn),
+                    Waited::Over => return Ok(Came::Over),
+                    Waited::Heartbeat => {}
+                },
                 () = self.sender.closed() => return Err(Interrupted),
             }
-            self.sender.buffer.extend_from_slice(self.follow.feed.heartbeat());
+            self.sender.buffer.extend_from_slice(self.shown.feed.heartbeat());
             self.sender.flush().await?;
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flatbed_http::{Reply, Sender};
 use flatbed_layer::Since;
+use flatbed_service::Follow;
 use hyper::header::{self, HeaderName};
 
 use crate::error::{Failure, Result};
@@ -71,6 +72,15 @@ impl Feed {
             Feed::Continuous => FeedKind::Continuous,
             Feed::EventSource => FeedKind::EventSource,
             Feed::WebSocket => FeedKind::WebSocket,
+        }
+    }
+
+    /// For how long it goes on.
+    pub(crate) fn follow(self) -> Follow {
+        match self {
+            Feed::Normal => Follow::No,
+            Feed::Longpoll => Follow::UntilFirst,
+            Feed::Continuous | Feed::EventSource | Feed::WebSocket => Follow::On,
         }
     }
 

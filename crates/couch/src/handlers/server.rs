@@ -53,7 +53,7 @@ pub(crate) fn session(state: &State, request: &Request) -> Result<Reply> {
         context.end();
         let mut info = object.object("info");
         info.array("authentication_handlers").string("default");
-        if !state.admins.is_empty() && principal.name.is_some() {
+        if !state.service.is_open() && principal.name.is_some() {
             info.string("authenticated", "default");
         }
     });

@@ -5,25 +5,40 @@ mod checks;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use flatbed_auth::{Credentials, InvalidCredentials, Known, PasswordHash, Passwords, Principal, digest, is_basic};
-use hyper::StatusCode;
-
-use crate::error::{Failure, Result};
 use checks::{Checks, TooMany};
+use flatbed_auth::{Credentials, InvalidCredentials, Known, PasswordHash, Passwords, Principal, digest, is_basic};
 
 /// Credentials known to be right.
 const CACHE_MAX: usize = 1_000;
 
+/// Why nobody is known to stand behind credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SignInError {
+    /// There is no such name, or it has another password.
+    #[error("Name or password is incorrect.")]
+    Wrong,
+    /// There is no room for another check: later, perhaps.
+    #[error("Too many passwords are being checked")]
+    TooMany,
+}
+
+impl From<InvalidCredentials> for SignInError {
+    fn from(_: InvalidCredentials) -> SignInError {
+        SignInError::Wrong
+    }
+}
+
 /// Those who may do everything.
 #[derive(Debug)]
-pub(crate) struct Admins {
+pub struct Admins {
     passwords: Passwords,
     known: Mutex<Known>,
     checks: Checks,
 }
 
 impl Admins {
-    pub(crate) fn new(hashes: HashMap<String, PasswordHash>) -> Self {
+    /// By their names, with their passwords' hashes; none: everyone is an administrator.
+    pub fn new(hashes: HashMap<String, PasswordHash>) -> Self {
         Admins { passwords: Passwords::new(hashes), known: Mutex::new(Known::new(CACHE_MAX)), checks: Checks::new() }
     }
 
@@ -32,7 +47,7 @@ impl Admins {
     }
 
     /// Who stands behind an `authorization` header. Without administrators everyone is one.
-    pub(crate) async fn authenticate(&self, authorization: Option<&str>) -> Result<Principal> {
+    pub(crate) async fn authenticate(&self, authorization: Option<&str>) -> Result<Principal, SignInError> {
         let Some(authorization) = authorization.filter(|authorization| is_basic(authorization)) else {
             return Ok(Principal { name: None, is_admin: self.is_empty() });
         };
@@ -43,16 +58,11 @@ impl Admins {
         if let Some(name) = self.known().name(&digest) {
             return Ok(Principal { name: Some(name.to_owned()), is_admin: true });
         }
-        let wrong = || Failure::unauthorized("Name or password is incorrect.");
-        let credentials = Credentials::parse(authorization).map_err(|InvalidCredentials| wrong())?;
-        let Credentials { name, password } = credentials;
+        let Credentials { name, password } = Credentials::parse(authorization)?;
         let (hash, exists) = (self.passwords.hash_for(&name), self.passwords.contains(&name));
-        let right = self.checks.ask(digest, move || hash.verify(&password) && exists).await.map_err(|TooMany| {
-            let reason = "Too many passwords are being checked";
-            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
-        })?;
-        if !right {
-            return Err(wrong());
+        let right = self.checks.ask(digest, move || hash.verify(&password) && exists).await;
+        if !right.map_err(|TooMany| SignInError::TooMany)? {
+            return Err(SignInError::Wrong);
         }
         self.known().insert(digest, name.clone());
         Ok(Principal { name: Some(name), is_admin: true })
@@ -113,11 +123,11 @@ mod tests {
             futures_util::future::join(futures_util::future::join_all(same), futures_util::future::join_all(different))
                 .await;
         for (at, answer) in same.into_iter().enumerate() {
-            assert_eq!(answer.map_err(|failure| failure.status.as_u16()).err(), [None, Some(401)][at % 2], "{at}");
+            assert_eq!(answer.err(), [None, Some(SignInError::Wrong)][at % 2], "{at}");
         }
-        let statuses: Vec<u16> = different.into_iter().map(|answer| answer.unwrap_err().status.as_u16()).collect();
-        assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 14, "{statuses:?}");
-        assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 26, "{statuses:?}");
+        let refused: Vec<SignInError> = different.into_iter().map(|answer| answer.unwrap_err()).collect();
+        assert_eq!(refused.iter().filter(|why| **why == SignInError::Wrong).count(), 14, "{refused:?}");
+        assert_eq!(refused.iter().filter(|why| **why == SignInError::TooMany).count(), 26, "{refused:?}");
     }
 
     #[tokio::test]
@@ -128,11 +138,15 @@ mod tests {
             assert_eq!(found, Principal { name: Some("admin".into()), is_admin: true });
         }
         for wrong in [encode("admin:pass"), encode("other:pass:word"), encode("x"), "Basic !".into()] {
-            assert_eq!(admins.authenticate(Some(&wrong)).await.unwrap_err().status, 401);
+            assert_eq!(admins.authenticate(Some(&wrong)).await.unwrap_err(), SignInError::Wrong);
         }
         for control in ["\0", "\n", "\x1f", "\x7f"] {
             for wrong in [format!("admin:pass:word{control}"), format!("admin{control}:pass:word")] {
-                assert_eq!(admins.authenticate(Some(&encode(&wrong))).await.unwrap_err().status, 401, "{wrong:?}");
+                assert_eq!(
+                    admins.authenticate(Some(&encode(&wrong))).await.unwrap_err(),
+                    SignInError::Wrong,
+                    "{wrong:?}"
+                );
             }
         }
         for other in ["Bearer x", "Basic: x", "Basic", ""] {

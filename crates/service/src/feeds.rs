@@ -1,0 +1,359 @@
+//! Feeds of a database as streams of rows: what filters them, how long they wait, when they are over.
+//!
+//! Which words ask for a feed, what bytes its rows become and how a reader hears that it goes on is for the surface.
+//!
+//! A function runs on threads of its own, a page of documents at a time; so does a selector where it takes long. What has
+//! been taken of the feed and is not filtered yet is kept here, so that whoever waits may stop waiting at any time, to send a
+//! heartbeat.
+
+mod designs;
+mod function;
+mod heartbeats;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_javascript::{Error as FunctionError, Runner};
+use flatbed_layer::{
+    ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, Followed, Reader, Scope,
+    Seq, Since, TailRow,
+};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::rights::Rights;
+use crate::selecting::{Selecting, SelectorError, Selectors};
+use function::{Filters, Function};
+
+pub use function::{FilterFunction, FilterKind};
+pub use heartbeats::Heartbeats;
+
+/// Why a feed does not begin, or does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum FeedError {
+    /// What the layer says.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// What the function says, or why it cannot be asked.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+    /// What the selector says.
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+    /// The design document has no member of this name, where the function would be.
+    #[error("missing json key: {0}")]
+    MissingMember(String),
+}
+
+type Result<T> = std::result::Result<T, FeedError>;
+
+/// What lets rows through.
+#[derive(Debug, Default)]
+pub enum Filter {
+    /// All rows.
+    #[default]
+    None,
+    /// Those of documents that it selects.
+    Selector(Selecting),
+    /// Those of documents that it says yes to. The design document is read once, and stays as it is for the feed.
+    Function(FilterFunction),
+}
+
+/// For how long a feed goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Until its reader has what is there.
+    No,
+    /// The same; where that is nothing, until there is something.
+    UntilFirst,
+    /// For as long as there may be something.
+    On,
+}
+
+/// What a feed is asked for.
+#[derive(Debug)]
+pub struct FeedQuery {
+    /// Where to begin.
+    pub since: Since,
+    /// Newest first, down to `since`. Such a feed waits for nothing.
+    pub descending: bool,
+    /// How many rows at most; filters let so many through.
+    pub limit: Option<u64>,
+    /// Which documents it is about.
+    pub scope: Scope,
+    /// Which of them pass.
+    pub filter: Filter,
+    /// Whether rows name all leaves, and filters are asked about each.
+    pub all_leaves: bool,
+    /// The documents that rows are to carry.
+    pub documents: Documents,
+    /// The documents that a filter is asked about. Rows that it let through carry them, whatever they are to carry.
+    pub filtered: Documents,
+    /// For how long it goes on.
+    pub follow: Follow,
+    /// For how long it waits where nothing comes, and its reader wants no heartbeats.
+    pub timeout: Duration,
+}
+
+/// What feeds of all databases share. Made once.
+#[derive(Debug)]
+pub(crate) struct Feeds {
+    filters: Filters,
+    pub(crate) selectors: Selectors,
+}
+
+impl Feeds {
+    pub(crate) fn new(functions: Runner) -> Feeds {
+        Feeds { filters: Filters::new(functions), selectors: Selectors::new() }
+    }
+
+    #[cfg(test)]
+    fn held_bytes(&self) -> usize {
+        self.filters.held_bytes()
+    }
+
+    /// Begins a feed. Of its rows none is read.
+    pub(crate) async fn begin(&self, rights: &Rights, database: &Reader, query: FeedQuery) -> Result<Feed> {
+        let FeedQuery { since, descending, limit, scope, filter, all_leaves, documents, filtered, follow, timeout } =
+            query;
+        let mut extras = Extras { leaves: all_leaves, documents };
+        let mut read = limit;
+        if !matches!(filter, Filter::None) {
+            // It sees documents, whatever the feed shows, and the limit is of what it lets through.
+            extras.documents = filtered;
+            read = limit.filter(|limit| *limit == 0);
+        }
+        let filter = match filter {
+            Filter::None => Passing::All,
+            Filter::Selector(selecting) => Passing::Selector(selecting),
+            Filter::Function(asked) => {
+                Passing::Function(Box::pin(self.filters.find(asked, rights, database, all_leaves)).await?)
+            }
+        };
+        Ok(Feed {
+            changes: database.changes(ChangesQuery { since, descending, limit: read, scope, extras }),
+            filter,
+            has_documents: extras.has_documents(),
+            limit: if descending { None } else { limit },
+            left: limit.unwrap_or(u64::MAX),
+            filtering: None,
+            follow: if descending { Follow::No } else { follow },
+            timeout,
+            deadline: None,
+            is_empty: true,
+        })
+    }
+}
+
+/// How a wait for something new ended.
+#[derive(Debug)]
+pub enum Waited {
+    /// Rows as all followers share them, or those of them that a selector let through.
+    Shared(Vec<Arc<TailRow>>),
+    /// Rows that a function let through.
+    Passed(Vec<ChangeRow>),
+    /// There is something that comes with [`Feed::next_page`].
+    ReadOn,
+    /// A heartbeat is due, and then the wait goes on.
+    Heartbeat,
+    /// Nothing came in time, or the server is stopping.
+    Over,
+}
+
+enum Passing {
+    All,
+    Selector(Selecting),
+    Function(Function),
+}
+
+/// What a filter has let through of what followers share.
+enum Passed {
+    Rows(Vec<ChangeRow>),
+    Shared(Vec<Arc<TailRow>>),
+}
+
+/// A feed under way: pages until it is at the end, and then what comes.
+pub struct Feed {
+    changes: Changes,
+    filter: Passing,
+    has_documents: bool,
+    /// As asked for, of a feed that a limit leaves something of.
+    limit: Option<u64>,
+    /// How many rows may pass.
+    left: u64,
+    /// What was taken and is being filtered.
+    filtering: Option<JoinHandle<Result<Passed>>>,
+    follow: Follow,
+    timeout: Duration,
+    /// Until when it waits for the first row.
+    deadline: Option<Instant>,
+    /// No row has come yet.
+    is_empty: bool,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        if let Some(filtering) = &self.filtering {
+            filtering.abort();
+        }
+    }
+}
+
+impl Feed {
+    /// Whether what is read for it has documents, and takes memory accordingly.
+    pub fn has_documents(&self) -> bool {
+        self.has_documents
+    }
+
+    /// What is there after its place, one bounded page of it; perhaps no row, where a filter let none through.
+    ///
+    /// # Errors
+    /// [`FeedError`].
+    pub async fn next_page(&mut self) -> Result<ChangesPage> {
+        let mut page = self.changes.next_page().await?;
+        match &self.filter {
+            Passing::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
+            Passing::Function(function) => {
+                page.rows = function.pass(page.rows).await?;
+                page.at_end |= self.cut(&mut page.rows, |row| row.seq);
+            }
+            Passing::Selector(selecting) => {
+                page.rows = selecting.pass(page.rows).await?;
+                page.at_end |= self.cut(&mut page.rows, |row| row.seq);
+            }
+        }
+        self.is_empty &= page.rows.is_empty();
+        self.deadline.get_or_insert_with(|| Instant::now() + self.timeout);
+        Ok(page)
+    }
+
+    /// Whether it goes on once its reader has all that there is: then [`Feed::wait`] follows.
+    pub fn goes_on(&self) -> bool {
+        let waits = match self.follow {
+            Follow::No => false,
+            Follow::UntilFirst => self.is_empty,
+            Follow::On => true,
+        };
+        waits && self.left > 0
+    }
+
+    /// Waits for something new, for as long as the feed is to wait. Whoever follows has all that came before. It may be
+    /// dropped and called again at any time.
+    ///
+    /// # Errors
+    /// [`FeedError`].
+    pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
+        heartbeats.sent();
+        let now = Instant::now();
+        let until = match self.follow {
+            _ if heartbeats.are_wanted() => None,
+            Follow::On => Some(now + self.timeout),
+            Follow::No | Follow::UntilFirst => Some(*self.deadline.get_or_insert(now + self.timeout)),
+        };
+        let over = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            came = self.follow() => came,
+            () = heartbeats.due() => Ok(Waited::Heartbeat),
+            () = over => Ok(Waited::Over),
+        }
+    }
+
+    /// Drops rows beyond the limit, and says whether it is reached: then the feed stands at the last row.
+    fn cut<R>(&mut self, rows: &mut Vec<R>, seq: impl Fn(&R) -> Seq) -> bool {
+        let is_full = rows.len() as u64 >= self.left;
+        rows.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.left -= rows.len() as u64;
+        if let (true, Some(last)) = (is_full, rows.last()) {
+            self.changes.stand_at(seq(last));
+        }
+        is_full
+    }
+
+    /// What came of filtering, as far as the limit goes; `None`: nothing passed.
+    fn came(&mut self, passed: Passed) -> Option<Waited> {
+        let came = match passed {
+            Passed::Rows(mut rows) => {
+                self.cut(&mut rows, |row| row.seq);
+                (!rows.is_empty()).then_some(Waited::Passed(rows))
+            }
+            Passed::Shared(mut rows) => {
+                self.cut(&mut rows, |row| row.row.seq);
+                (!rows.is_empty()).then_some(Waited::Shared(rows))
+            }
+        };
+        self.is_empty &= came.is_none();
+        came
+    }
+
+    /// As [`Changes::follow`]: it may be dropped and called again at any time.
+    async fn follow(&mut self) -> Result<Waited> {
+        loop {
+            if let Some(filtering) = &mut self.filtering {
+                let passed = filtering.await;
+                self.filtering = None;
+                let passed = passed.map_err(|_| FunctionError::OutOfResources)??;
+                if let Some(came) = self.came(passed) {
+                    return Ok(came);
+                }
+            }
+            let rows = match self.changes.follow().await {
+                Followed::Shutdown => return Ok(Waited::Over),
+                Followed::ReadOn => return Ok(Waited::ReadOn),
+                Followed::Rows(rows) => rows,
+            };
+            match &self.filter {
+                Passing::All => {
+                    self.left = self.left.saturating_sub(rows.len() as u64);
+                    self.is_empty &= rows.is_empty();
+                    return Ok(Waited::Shared(rows));
+                }
+                Passing::Function(function) => {
+                    let mut rows: Vec<ChangeRow> = rows.iter().map(|row| self.changes.shown(row)).collect();
+                    if !function.all_leaves {
+                        rows.iter_mut().for_each(|row| row.leaves.truncate(1));
+                    }
+                    let function = function.clone();
+                    self.filtering = Some(tokio::spawn(async move { function.pass(rows).await.map(Passed::Rows) }));
+                }
+                Passing::Selector(selecting) if selecting.is_short(&rows) => {
+                    let passed = Passed::Shared(selecting.pass_now(rows)?);
+                    if let Some(came) = self.came(passed) {
+                        return Ok(came);
+                    }
+                }
+                Passing::Selector(selecting) => {
+                    let selecting = selecting.clone();
+                    self.filtering = Some(tokio::spawn(async move { Ok(Passed::Shared(selecting.pass(rows).await?)) }));
+                }
+            }
+        }
+    }
+
+    /// What a limit has left unread; without one all is read.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn pending(&mut self) -> flatbed_layer::Result<u64> {
+        match self.limit {
+            Some(_) => self.changes.pending().await,
+            None => Ok(0),
+        }
+    }
+
+    /// A shared row as this feed shows it.
+    pub fn shown(&self, row: &TailRow) -> ChangeRow {
+        self.changes.shown(row)
+    }
+
+    /// Where it stands; `None` before the first page.
+    pub fn last_seq(&self) -> Option<Seq> {
+        self.changes.last_seq()
+    }
+}

@@ -1,0 +1,139 @@
+//! Design documents that feeds filter by: one text for all feeds that use the same, within a bound.
+//!
+//! A feed keeps the functions that it began with for as long as it lasts, also when their document changes. So what is held
+//! cannot be dropped to make room: beyond the bound a feed with another text is refused, and one with a text that is held
+//! takes nothing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use flatbed_javascript::Design;
+use flatbed_layer::RevId;
+
+/// Texts that feeds hold, those of all databases together, and of one.
+const BYTES_MAX: usize = 128 << 20;
+const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
+
+/// There is no room for another text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// Which design document: its database and incarnation, its id, its revision.
+type Key = (String, String, RevId);
+
+/// The texts that are held. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Designs(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    held: HashMap<Key, Weak<Held>>,
+    bytes: usize,
+    of_database: HashMap<String, usize>,
+}
+
+/// A design document for as long as a feed uses it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) design: Design,
+    key: Key,
+    designs: Designs,
+}
+
+impl Designs {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// The design document of this text: one that is held, or another. `database` tells the incarnation, too. Revisions of
+    /// other replicas, and purged ones that came again, may bear a name that had another text: the text decides.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub(super) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<Held>, Full> {
+        let key = (database.to_owned(), id.to_owned(), rev.clone());
+        // Dropped behind the lock: the last one takes itself out.
+        let known = self.lock().held.get(&key).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| known.design.text() == text) {
+            return Ok(known);
+        }
+        let mut state = self.lock();
+        let of_this = state.of_database.get(database).copied().unwrap_or_default();
+        if state.bytes + text.len() > BYTES_MAX || of_this + text.len() > BYTES_OF_ONE_MAX {
+            return Err(Full);
+        }
+        state.bytes += text.len();
+        state.of_database.insert(database.to_owned(), of_this + text.len());
+        let held = Arc::new(Held { design: Design::new(database, text), key: key.clone(), designs: self.clone() });
+        state.held.insert(key, Arc::downgrade(&held));
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.designs.lock();
+        let bytes = self.design.text().len();
+        state.bytes -= bytes;
+        let (database, ..) = &self.key;
+        if let Some(of_this) = state.of_database.get_mut(database) {
+            *of_this -= bytes;
+            if *of_this == 0 {
+                state.of_database.remove(database);
+            }
+        }
+        // Another text may have come to stand there.
+        if state.held.get(&self.key).is_some_and(|held| held.strong_count() == 0) {
+            state.held.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rev(text: &str) -> RevId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_text_for_all_that_use_it() {
+        let designs = Designs::default();
+        let hold = |rev: &RevId, text: &str| designs.hold("db/1", "_design/d", rev, text.to_owned()).unwrap();
+        let all: Vec<_> = (0..1_000).map(|_| hold(&rev("1-a"), "text")).collect();
+        assert!(all.iter().all(|held| Arc::ptr_eq(held, &all[0])));
+        assert_eq!(designs.bytes(), 4);
+        // Another revision, and a revision's name with another text.
+        let (other, same_name) = (hold(&rev("2-b"), "other"), hold(&rev("1-a"), "texts"));
+        assert!(!Arc::ptr_eq(&other, &all[0]) && !Arc::ptr_eq(&same_name, &all[0]));
+        assert_eq!(designs.lock().held.len(), 2);
+        assert_eq!(designs.bytes(), 14);
+        drop(all);
+        assert!(Arc::ptr_eq(&hold(&rev("1-a"), "texts"), &same_name), "the newer text stays");
+        drop((other, same_name));
+        let state = designs.lock();
+        assert!(state.held.is_empty() && state.of_database.is_empty() && state.bytes == 0);
+    }
+
+    #[test]
+    fn texts_are_bounded() {
+        let designs = Designs::default();
+        let eight = "x".repeat(8 << 20);
+        let hold =
+            |database: &str, n: usize| designs.hold(database, &format!("_design/{n}"), &rev("1-a"), eight.clone());
+        let held: Vec<_> = (0..8).map(|n| hold("a/1", n).expect("room")).collect();
+        assert_eq!(hold("a/1", 8).expect_err("half is one database's"), Full);
+        assert!(hold("a/1", 7).is_ok(), "what is held takes nothing");
+        let others: Vec<_> = (0..8).map(|n| hold("b/1", n).expect("room")).collect();
+        assert_eq!(hold("c/1", 0).expect_err("all is taken"), Full);
+        drop(held);
+        assert!(hold("c/1", 0).is_ok());
+        drop(others);
+    }
+}

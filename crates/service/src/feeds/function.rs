@@ -1,0 +1,245 @@
+//! Functions of design documents that filter feeds. They run on threads of their own, a page of documents at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use flatbed_javascript::{Caller, Error as FunctionError, Runner};
+use flatbed_layer::json::Object;
+use flatbed_layer::{
+    ChangeRow, Document, Error as LayerError, GetOptions, OpenRevs, Reader, Refusal, RowKind, design_id,
+};
+use tokio::sync::Semaphore;
+
+use crate::feeds::designs::{Designs, Full, Held};
+use crate::feeds::{FeedError, Result};
+use crate::functions::{SECURITY_DEFAULT, user_context};
+use crate::json_out;
+use crate::rights::Rights;
+
+/// Design documents that are read at once: each has its text in memory several times until it is known to be held.
+const READ_AT_ONCE: usize = 4;
+
+/// Documents that a function is given at once, and bytes of them (one document may pass it).
+const DOCUMENTS_AT_ONCE: usize = 100;
+const BYTES_AT_ONCE: usize = 1_000_000;
+
+/// Which function of which design document filters a feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterFunction {
+    /// The design document's name, without `_design/`.
+    pub design: String,
+    /// The function's name.
+    pub name: String,
+    /// What the function is.
+    pub kind: FilterKind,
+}
+
+/// What a function that filters is, and with that what it is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterKind {
+    /// `filters.NAME`: whether it says yes to a document and a request. The request, as the text of a JSON object that has
+    /// members: `userCtx` and `secObj` are added.
+    Filter {
+        /// The text, with its braces.
+        request: Vec<u8>,
+    },
+    /// `views.NAME.map`: whether it emits anything for a document.
+    View,
+}
+
+/// What functions are found with.
+#[derive(Debug)]
+pub(super) struct Filters {
+    runner: Runner,
+    designs: Designs,
+    reading: Semaphore,
+}
+
+impl Filters {
+    pub(super) fn new(runner: Runner) -> Filters {
+        Filters { runner, designs: Designs::default(), reading: Semaphore::new(READ_AT_ONCE) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.designs.bytes()
+    }
+
+    /// The function that is named. Its design document is read now: the feed keeps it as it is.
+    pub(super) async fn find(
+        &self,
+        asked: FilterFunction,
+        rights: &Rights,
+        database: &Reader,
+        all_leaves: bool,
+    ) -> Result<Function> {
+        let FilterFunction { design, name, kind } = asked;
+        let held = self.hold(database, &design_id(&design)).await?;
+        let path: &[&str] = match kind {
+            FilterKind::Filter { .. } => &["filters", &name],
+            FilterKind::View => &["views", &name, "map"],
+        };
+        let caller = self.runner.caller();
+        match self.runner.find(&held.design, caller, path).await {
+            Err(FunctionError::Missing) => {
+                let top = path.first().copied().unwrap_or_default();
+                let missing = if self.runner.has(&held.design, caller, top).await? { &name } else { top };
+                return Err(FeedError::MissingMember(missing.to_owned()));
+            }
+            found => found?,
+        }
+        let kind = match kind {
+            FilterKind::Filter { mut request } => {
+                let security = database.security().await?;
+                request.pop();
+                let mut object = Object::reopen(&mut request);
+                object.raw("userCtx", user_context(&rights.user(), database.name()).as_bytes());
+                object.raw("secObj", security.as_deref().unwrap_or(SECURITY_DEFAULT));
+                object.end();
+                Kind::Filter { request: String::from_utf8_lossy(&request).into() }
+            }
+            FilterKind::View => Kind::View,
+        };
+        Ok(Function { runner: self.runner.clone(), held, caller, name, kind, database: database.clone(), all_leaves })
+    }
+
+    /// A design document as it stands.
+    async fn hold(&self, database: &Reader, id: &str) -> Result<Arc<Held>> {
+        let _turn = self.reading.acquire().await.map_err(|_| FunctionError::OutOfResources)?;
+        let options = GetOptions { local_seq: true, ..GetOptions::default() };
+        let mut document = database.get(id, &options).await?;
+        // A sequence tells its database from those that had the name before.
+        let incarnation = document.local_seq.take().map_or(0, |seq| seq.incarnation());
+        let mut text = Vec::new();
+        json_out::document(&document, &mut text);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let held = self.designs.hold(&format!("{}/{incarnation}", database.name()), id, &document.rev, text);
+        Ok(held.map_err(|Full| FunctionError::Busy)?)
+    }
+}
+
+/// A function that filters. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Function {
+    runner: Runner,
+    held: Arc<Held>,
+    /// The feed: a request.
+    caller: Caller,
+    name: String,
+    kind: Kind,
+    database: Reader,
+    /// Whether it is asked about all leaves of a document, or about the winner alone.
+    pub(super) all_leaves: bool,
+}
+
+#[derive(Clone)]
+enum Kind {
+    /// With the request as JSON text.
+    Filter {
+        request: Arc<str>,
+    },
+    View,
+}
+
+impl Function {
+    /// The rows that pass, with those of their leaves that do.
+    pub(super) async fn pass(&self, rows: Vec<ChangeRow>) -> Result<Vec<ChangeRow>> {
+        // Thousands of feeds may wait for one database's functions.
+        let largest = rows.iter().map(|row| bytes(row.doc.as_ref()) * row.leaves.len().max(1)).max().unwrap_or(0);
+        let all: usize = rows.iter().map(|row| bytes(row.doc.as_ref())).sum();
+        let room = all + 2 * all.min(BYTES_AT_ONCE + largest).max(largest);
+        let _room = self.runner.room(self.held.design.database(), room, true).await?;
+        let mut passed = Vec::with_capacity(rows.len());
+        let (mut waiting, mut texts, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for row in rows {
+            let begin = texts.len();
+            match row.kind {
+                RowKind::Changed => self.documents(&row, &mut texts).await?,
+                // It has none, and passes.
+                RowKind::Lost => {}
+            }
+            bytes += texts.iter().skip(begin).map(Vec::len).sum::<usize>();
+            waiting.push((row, texts.len() - begin));
+            if texts.len() >= DOCUMENTS_AT_ONCE || bytes >= BYTES_AT_ONCE {
+                self.filter(&mut waiting, &mut texts, &mut passed).await?;
+                bytes = 0;
+            }
+        }
+        self.filter(&mut waiting, &mut texts, &mut passed).await?;
+        Ok(passed)
+    }
+
+    /// The texts of a row's documents, one for each leaf that it shows. Leaves that are gone meanwhile pass nothing: their
+    /// document comes again.
+    async fn documents(&self, row: &ChangeRow, texts: &mut Vec<Vec<u8>>) -> Result<()> {
+        if row.leaves.len() == 1 {
+            let mut text = Vec::new();
+            match &row.doc {
+                Some(document) => json_out::document(document, &mut text),
+                None => text.extend_from_slice(b"null"),
+            }
+            texts.push(text);
+            return Ok(());
+        }
+        let revs = OpenRevs::Some(row.leaves.clone());
+        let mut all = HashMap::with_capacity(row.leaves.len());
+        let mut from = 0;
+        while from < row.leaves.len() {
+            let found = self.database.open_revs(&row.id, &revs, from, false, &GetOptions::default()).await;
+            let (found, _) = match found {
+                Err(LayerError::Refused(Refusal::DocumentNotFound(_))) => break,
+                found => found?,
+            };
+            from += found.len().max(1);
+            for document in found.into_iter().flatten() {
+                let mut text = Vec::new();
+                json_out::document(&document, &mut text);
+                all.insert(document.rev, text);
+            }
+        }
+        texts.extend(row.leaves.iter().map(|leaf| all.remove(leaf).unwrap_or_else(|| b"null".to_vec())));
+        Ok(())
+    }
+
+    async fn filter(
+        &self,
+        waiting: &mut Vec<(ChangeRow, usize)>,
+        texts: &mut Vec<Vec<u8>>,
+        passed: &mut Vec<ChangeRow>,
+    ) -> Result<()> {
+        let docs: Vec<&[u8]> = texts.iter().map(Vec::as_slice).filter(|text| *text != b"null").collect();
+        let Function { runner, caller, name, .. } = self;
+        let design = &self.held.design;
+        let found = match &self.kind {
+            _ if docs.is_empty() => Vec::new(),
+            Kind::Filter { request } => runner.filter(design, *caller, name, &docs, request).await?,
+            Kind::View => runner.emits(design, *caller, name, &docs).await?,
+        };
+        if found.len() != docs.len() {
+            return Err(FunctionError::OutOfResources.into());
+        }
+        let mut found = found.into_iter();
+        let mut texts = texts.drain(..);
+        for (mut row, count) in waiting.drain(..) {
+            let mut leaves = Vec::with_capacity(count);
+            for (leaf, text) in row.leaves.iter().zip(texts.by_ref().take(count)) {
+                if text != b"null" && found.next() == Some(true) {
+                    leaves.push(leaf.clone());
+                }
+            }
+            match row.kind {
+                RowKind::Changed if leaves.is_empty() => {}
+                RowKind::Changed => {
+                    row.leaves = leaves;
+                    passed.push(row);
+                }
+                RowKind::Lost => passed.push(row),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bytes(document: Option<&Document>) -> usize {
+    document.map_or(0, |document| document.body.len())
+}

@@ -1,0 +1,197 @@
+//! Feeds as a surface takes them, without any surface.
+
+use std::time::Duration;
+
+use flatbed_auth::Principal;
+use flatbed_javascript::{Runner, RunnerOptions};
+use flatbed_layer::json::{self, Limits};
+use flatbed_layer::{CreateOptions, Edit, Layer, LayerOptions};
+
+use super::*;
+use crate::admins::Admins;
+use crate::context::{Context, Service};
+use crate::rights::{Own, Read, Write};
+
+struct Store {
+    service: Service,
+    context: Context,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Store {
+    async fn new() -> Store {
+        static NETWORK: std::sync::OnceLock<foundationdb::api::NetworkAutoStop> = std::sync::OnceLock::new();
+        // SAFETY: the network is stopped by nobody before the process ends.
+        #[allow(unsafe_code, reason = "the client is started once, as a program does")]
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        let root = format!("service{}-{now}", std::process::id()).into_bytes();
+        let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
+            Ok(path) => (path, None),
+            Err(_) => {
+                let directory = tempfile::tempdir().unwrap();
+                let path = directory.path().join("embedded.cluster");
+                std::fs::write(&path, "embedded:test@data\n").unwrap();
+                (path.to_str().unwrap().to_owned(), Some(directory))
+            }
+        };
+        let fdb = Arc::new(foundationdb::Database::from_path(&path).unwrap());
+        let (layer, _) = Layer::open(fdb, LayerOptions { root, ..LayerOptions::default() }, None).await.unwrap();
+        let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
+        let service = Service::new(layer, functions, Admins::new([].into()));
+        let context = service.context(Principal { name: None, is_admin: true });
+        context.database("db", Own).unwrap().create(&CreateOptions::default()).await.unwrap();
+        Store { service, context, _directory: directory }
+    }
+
+    async fn put(&self, id: &str, body: &str) {
+        let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
+        let edit = Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+        self.context.database("db", Write).unwrap().update(&edit).await.unwrap();
+    }
+
+    async fn feed(&self, query: FeedQuery) -> Result<Feed> {
+        self.context.feed(&self.context.database("db", Read).unwrap(), query).await
+    }
+}
+
+fn query(follow: Follow) -> FeedQuery {
+    FeedQuery {
+        since: Since::Beginning,
+        descending: false,
+        limit: None,
+        scope: Scope::All,
+        filter: Filter::None,
+        all_leaves: false,
+        documents: Documents::No,
+        filtered: Documents::Yes,
+        follow,
+        timeout: Duration::from_millis(200),
+    }
+}
+
+fn function(name: &str) -> Filter {
+    let kind = FilterKind::Filter { request: br#"{"method":"GET"}"#.to_vec() };
+    Filter::Function(FilterFunction { design: "d".to_owned(), name: name.to_owned(), kind })
+}
+
+fn ids(rows: &[ChangeRow]) -> Vec<&str> {
+    rows.iter().map(|row| row.id.as_str()).collect()
+}
+
+/// The rows that come next, and how long that took in heartbeats.
+async fn next(feed: &mut Feed, heartbeats: &mut Heartbeats) -> (Vec<String>, usize) {
+    let mut beats = 0;
+    loop {
+        let rows = match feed.wait(heartbeats).await.unwrap() {
+            Waited::Shared(rows) => rows.iter().map(|row| feed.shown(row)).collect(),
+            Waited::Passed(rows) => rows,
+            Waited::ReadOn => feed.next_page().await.unwrap().rows,
+            Waited::Heartbeat => {
+                beats += 1;
+                continue;
+            }
+            Waited::Over => return (Vec::new(), beats),
+        };
+        if !rows.is_empty() {
+            return (ids(&rows).into_iter().map(str::to_owned).collect(), beats);
+        }
+    }
+}
+
+#[tokio::test]
+async fn feeds_wait_as_long_as_they_are_to() {
+    let store = Store::new().await;
+    store.put("a", r#"{"n":1}"#).await;
+    let mut none = Heartbeats::new(None);
+    let mut once = store.feed(query(Follow::No)).await.unwrap();
+    assert_eq!(ids(&once.next_page().await.unwrap().rows), ["a"]);
+    assert!(!once.goes_on());
+    let since = Since::After(once.last_seq().unwrap());
+
+    // What is there ends a feed that waits for something.
+    let mut first = store.feed(query(Follow::UntilFirst)).await.unwrap();
+    first.next_page().await.unwrap();
+    assert!(!first.goes_on());
+    let mut first = store.feed(FeedQuery { since, ..query(Follow::UntilFirst) }).await.unwrap();
+    assert!(first.next_page().await.unwrap().rows.is_empty() && first.goes_on());
+    assert!(matches!(first.wait(&mut none).await.unwrap(), Waited::Over));
+
+    // Who has heartbeats waits on.
+    let mut follower = store.feed(FeedQuery { since, limit: Some(2), ..query(Follow::On) }).await.unwrap();
+    assert!(follower.next_page().await.unwrap().at_end);
+    let mut heartbeats = Heartbeats::new(Some(Duration::from_millis(60)));
+    let write = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        store.put("b", r#"{"n":2}"#).await;
+    };
+    let ((rows, beats), ()) = futures_util::future::join(next(&mut follower, &mut heartbeats), write).await;
+    assert_eq!(rows, ["b"]);
+    assert!((4..=9).contains(&beats), "{beats}");
+    assert!(follower.goes_on());
+    store.put("c", r#"{"n":3}"#).await;
+    assert_eq!(next(&mut follower, &mut none).await.0, ["c"]);
+    assert!(!follower.goes_on(), "the limit is reached");
+    assert_eq!(follower.pending().await.unwrap(), 0);
+    store.put("d", r#"{"n":3}"#).await;
+    assert_eq!(follower.pending().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn filters_pass_rows_up_to_the_limit() {
+    let store = Store::new().await;
+    let even = "function (doc, req) { return doc.n % 2 === 0 && req.userCtx.db === 'db' && req.secObj.admins.roles[0] === '_admin'; }";
+    let big = "function (doc) { if (doc.n > 3) emit(1); }";
+    store.put("_design/d", &format!(r#"{{"filters":{{"even":"{even}"}},"views":{{"big":{{"map":"{big}"}}}}}}"#)).await;
+    for n in 0..6 {
+        store.put(&format!("d{n}"), &format!("{{\"n\":{n}}}")).await;
+    }
+    let view = || {
+        let asked = FilterFunction { design: "d".to_owned(), name: "big".to_owned(), kind: FilterKind::View };
+        Filter::Function(asked)
+    };
+    let selector = async || {
+        let selector = json::parse(br#"{"n":{"$lt":2}}"#, &Limits::default()).unwrap().into_owned();
+        Filter::Selector(store.context.selector(selector).await.unwrap())
+    };
+    for (filter, expected) in
+        [(function("even"), &["d0", "d2", "d4"][..]), (view(), &["d4", "d5"]), (selector().await, &["d0", "d1"])]
+    {
+        let mut feed = store.feed(FeedQuery { filter, ..query(Follow::No) }).await.unwrap();
+        let page = feed.next_page().await.unwrap();
+        assert_eq!((ids(&page.rows), page.at_end), (expected.to_vec(), true));
+    }
+    let mut limited =
+        store.feed(FeedQuery { filter: function("even"), limit: Some(2), ..query(Follow::On) }).await.unwrap();
+    let page = limited.next_page().await.unwrap();
+    assert_eq!((ids(&page.rows), page.at_end, limited.goes_on()), (vec!["d0", "d2"], true, false));
+    assert_eq!(limited.last_seq(), Some(page.rows[1].seq));
+    // Missing ones are named as CouchDB names them.
+    for (name, missing) in [("odd", "odd"), ("even", "")] {
+        let found = store.feed(FeedQuery { filter: function(name), ..query(Follow::No) }).await;
+        assert_eq!(found.err().map(|error| error.to_string()).unwrap_or_default().rsplit(' ').next(), Some(missing));
+    }
+    let other = FilterFunction { design: "d".to_owned(), name: "big".to_owned(), kind: FilterKind::View };
+    store.put("_design/e", "{}").await;
+    let other = Filter::Function(FilterFunction { design: "e".to_owned(), ..other });
+    let refused = store.feed(FeedQuery { filter: other, ..query(Follow::No) }).await.err().unwrap();
+    assert!(matches!(&refused, FeedError::MissingMember(name) if name == "views"), "{refused}");
+}
+
+/// A design document of 1 MB, once in memory for all feeds that filter by it.
+#[tokio::test]
+async fn feeds_share_what_they_filter_by() {
+    let store = Store::new().await;
+    let text = "x".repeat(1 << 20);
+    store
+        .put("_design/d", &format!(r#"{{"filters":{{"all":"function () {{ return true; }}"}},"text":"{text}"}}"#))
+        .await;
+    let mut feeds = Vec::new();
+    for _ in 0..200 {
+        feeds.push(store.feed(FeedQuery { filter: function("all"), ..query(Follow::On) }).await.unwrap());
+    }
+    let held = store.service.feeds().held_bytes();
+    assert!((1 << 20..2 << 20).contains(&held), "{held}");
+    drop(feeds);
+    assert_eq!(store.service.feeds().held_bytes(), 0);
+}
