@@ -15,5 +15,6 @@ mod model;
 mod options;
 mod oracle;
 mod packing;
+mod pages;
 mod special_keys;
 mod time_keeper;
