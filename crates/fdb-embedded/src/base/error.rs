@@ -42,6 +42,8 @@ codes! {
     ACCESSED_UNREADABLE = 1036,
     /// The engine cannot serve another read version just now; worth a retry.
     PROCESS_BEHIND = 1037,
+    /// The database is locked, and the transaction does not know of locks.
+    DATABASE_LOCKED = 1038,
     /// A watch was cancelled by its owner.
     OPERATION_CANCELLED = 1101,
     /// Reading or writing the disk failed; the engine takes no commits until it is opened again.

@@ -24,6 +24,9 @@ pub(crate) fn cut_range<'k>(begin: &'k [u8], end: &'k [u8]) -> (&'k [u8], &'k [u
     (cut(begin), cut(end))
 }
 
+/// Holds a value while the database is locked: what `fdbcli`'s `lock` writes.
+pub(crate) const DATABASE_LOCKED_KEY: &[u8] = b"\xff/dbLocked";
+
 /// The first key after `key`.
 pub(crate) fn key_after(key: &[u8]) -> Vec<u8> {
     let mut after = Vec::with_capacity(key.len() + 1);

@@ -17,6 +17,15 @@ pub(crate) enum Mutation {
 }
 
 impl Mutation {
+    /// Whether it may change this key, which holds no versionstamp.
+    pub(crate) fn touches(&self, key: &[u8]) -> bool {
+        match self {
+            Mutation::Clear((begin, end)) => begin.as_slice() <= key && key < end.as_slice(),
+            Mutation::Set(at, _) | Mutation::Atomic(_, at, _) | Mutation::StampValue(at, _) => at == key,
+            Mutation::StampKey(..) => false,
+        }
+    }
+
     /// Bytes of its parameters, as FoundationDB counts them towards the size of a transaction.
     pub(crate) fn bytes(&self) -> usize {
         match self {

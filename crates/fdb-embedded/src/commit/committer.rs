@@ -9,7 +9,7 @@ use heed::RwTxn;
 
 use crate::base::call::shielded;
 use crate::base::error::Error;
-use crate::base::key_space::key_after;
+use crate::base::key_space::{DATABASE_LOCKED_KEY, key_after};
 use crate::base::mutation::{Mutation, place_versionstamp};
 use crate::commit::batch::Batch;
 use crate::commit::conflict::History;
@@ -155,7 +155,7 @@ impl Committer {
         let mut batch = Batch::new(core.store, Arc::clone(&self.clears), allowance);
         let mut accepted = Vec::with_capacity(requests.len());
         let mut refused = Vec::new();
-        let mut broken = None;
+        let (mut broken, mut touches_lock) = (None, false);
         for request in requests.drain(..) {
             if broken.is_some() {
                 refused.push((request.complete, Error::IO_ERROR.into()));
@@ -164,6 +164,7 @@ impl Committer {
             match self.check(&request) {
                 Err(failure) => refused.push((request.complete, failure)),
                 Ok(fault) => {
+                    touches_lock |= request.mutations.iter().any(|mutation| mutation.touches(DATABASE_LOCKED_KEY));
                     let committed = Committed { version, stamp: stamp(version, accepted.len()) };
                     let result = self.apply(&mut batch, &mut txn, request, committed, fault);
                     match result {
@@ -179,6 +180,14 @@ impl Committer {
         if broken.is_none() && !batch.is_empty() {
             broken = self.keep_time(&mut batch, &mut txn, version).err();
         }
+        let is_locked = match broken {
+            None if touches_lock => batch.value(&txn, DATABASE_LOCKED_KEY).map(Some),
+            _ => Ok(None),
+        };
+        let is_locked = is_locked.unwrap_or_else(|error| {
+            broken = Some(error);
+            None
+        });
         let mut fired = Vec::new();
         let written = match broken {
             None if accepted.is_empty() => None,
@@ -189,6 +198,9 @@ impl Committer {
             None => core.versions.abandon_commit(),
             Some(Ok(())) => {
                 core.versions.publish(version);
+                if let Some(value) = is_locked {
+                    core.is_locked.store(value.is_some_and(|value| !value.is_empty()), Ordering::Release);
+                }
                 core.arm_reaper();
                 core.counters.commits.add(accepted.len() as u64);
                 // Only now: a watch that came to wait before the version was published saw the old value.
@@ -233,6 +245,7 @@ impl Committer {
             Some(CommitFault::UnknownNotApplied) => return Err(Error::COMMIT_UNKNOWN_RESULT.into()),
             Some(CommitFault::UnknownApplied) | None => {}
         }
+        core.check_lock(request.is_lock_aware)?;
         let Some(read_version) = request.read.as_ref().map(|read| read.version) else { return Ok(fault) };
         let too_old = || {
             core.counters.too_old.add(1);

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use heed::{Env, WithoutTls};
 
 use crate::base::call::shielded;
+use crate::base::error::{Error, Result};
+use crate::base::key_space::DATABASE_LOCKED_KEY;
 use crate::disk::failure::describe;
 use crate::disk::format::Opened;
 use crate::disk::store::{Store, StoreError};
@@ -37,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) faults: Faults,
     pub(crate) pending_reads: PendingReads,
     pub(crate) simulation: Option<Simulation>,
+    /// The newest commit's state has a value under [`DATABASE_LOCKED_KEY`](crate::base::key_space::DATABASE_LOCKED_KEY).
+    pub(crate) is_locked: AtomicBool,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
     /// Bytes of the file in use, as of the last batch.
@@ -72,6 +76,7 @@ impl Core {
             faults: Faults::new(options.buggify, options.client_buggify),
             pending_reads: PendingReads::new(options.pending_read_every),
             simulation: options.simulated.map(Simulation::new),
+            is_locked: AtomicBool::new(false),
             clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
             is_removal_paused: options.is_removal_paused,
             data_bytes: AtomicU64::new(0),
@@ -86,6 +91,22 @@ impl Core {
         });
         core.measure_data();
         core
+    }
+
+    /// Finds out whether the database was locked when it was closed.
+    pub(crate) fn look_for_lock(&self) -> Result<()> {
+        let point = self.versions.acquire(false)?;
+        let found = point.snapshot.with(|stored| {
+            let value = stored.get(DATABASE_LOCKED_KEY).map_err(|_| Error::IO_ERROR)?;
+            Ok(value.is_some_and(|value| !value.is_empty()))
+        });
+        self.is_locked.store(found?, Ordering::Release);
+        Ok(())
+    }
+
+    /// Refuses what does not know of the database's lock while it is locked.
+    pub(crate) fn check_lock(&self, is_lock_aware: bool) -> Result<()> {
+        if !is_lock_aware && self.is_locked.load(Ordering::Acquire) { Err(Error::DATABASE_LOCKED) } else { Ok(()) }
     }
 
     /// Ends all commits.

@@ -47,6 +47,8 @@ pub(crate) struct CommitRequest {
     pub(crate) write_conflicts: RangeList,
     pub(crate) mutations: Vec<Mutation>,
     pub(crate) reports_conflicts: bool,
+    /// Commits though the database is locked.
+    pub(crate) is_lock_aware: bool,
     pub(crate) watches: Vec<Waiting>,
     pub(crate) complete: Complete,
 }

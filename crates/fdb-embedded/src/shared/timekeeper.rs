@@ -114,6 +114,7 @@ pub(crate) fn prepare_read(keeper: &TimeKeeper, queue: &CommitQueue, begin: &[u8
     }
     let (sender, receiver) = channel();
     queue.push(CommitRequest {
+        is_lock_aware: true,
         read: None,
         read_conflicts: Default::default(),
         write_conflicts: Default::default(),

@@ -99,6 +99,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         write_conflicts: std::mem::take(&mut state.outgoing.conflicts),
         mutations: std::mem::take(&mut state.outgoing.mutations),
         reports_conflicts: state.options.report_conflicting_keys,
+        is_lock_aware: state.options.is_lock_aware,
         watches: state.waiting(),
         complete,
     }))

@@ -25,7 +25,7 @@ pub(crate) struct TransactionOptions {
     pub(crate) may_write_system_keys: bool,
     /// Keys may be as long as a tenant's are with their prefix.
     pub(crate) has_raw_access: bool,
-    is_lock_aware: bool,
+    pub(crate) is_lock_aware: bool,
     /// A transaction that only reads from a locked database may not write.
     pub(crate) is_read_only: bool,
     /// `None`: no timeout. Counted from the creation or the last reset of the transaction.

@@ -264,6 +264,7 @@ impl State {
                 }
                 (Some(version), None) => core.versions.acquire_at(version)?,
                 (None, None) => {
+                    core.check_lock(self.options.is_lock_aware)?;
                     core.counters.read_versions.add(1);
                     core.versions.acquire(retain)?
                 }

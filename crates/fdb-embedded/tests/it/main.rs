@@ -10,6 +10,7 @@ mod client_corners;
 mod common;
 mod durability;
 mod history;
+mod locked;
 mod mapped;
 mod model;
 mod options;
