@@ -13,6 +13,7 @@ mod feeds;
 mod functions;
 mod hostile_connections;
 mod hostile_revisions;
+mod locked;
 mod multipart;
 mod replication;
 mod replication_peers;

@@ -67,6 +67,17 @@ impl Store {
         Some(Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) })
     }
 
+    /// On an engine that nobody else uses, where it is the engine that answers.
+    pub fn on_an_engine() -> Option<Store> {
+        let store = Store::new();
+        engine().map(|_| store)
+    }
+
+    /// What lies below all layers of the store.
+    pub fn database(&self) -> &foundationdb::Database {
+        &self.fdb
+    }
+
     pub async fn layer(&self) -> Layer {
         self.layer_with(LayerOptions::default()).await
     }
