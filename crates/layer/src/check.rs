@@ -20,9 +20,8 @@ use crate::index::{all_docs, by_seq};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer, NameRange};
 use crate::read::get::last_seq;
-use crate::store::keys::{Counter, KeyRange, Subspace};
+use crate::store::keys::{BucketKeys, Counter, KeyRange, Subspace};
 use crate::store::proto;
-use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -89,7 +88,8 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs } = found;
     report.staged_uploads = staged.len() as u64;
     let mut end = End { inner, name, instance: &instance };
-    let (after, counters) = run(inner, &mut end).await?;
+    let (last_seqs, counters) = run(inner, &mut end).await?;
+    let after = last_seqs.iter().copied().max().unwrap_or(before);
     if after != before {
         return Ok(report);
     }
@@ -112,7 +112,12 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     }
     // A purge of a whole document leaves no entry.
     let has_purged = Counter::ALL.into_iter().zip(counters).any(|(counter, n)| counter == Counter::Purges && n > 0);
-    if let Some(newest) = newest
+    for (bucket, (newest, last_seq)) in newest.iter().zip(&last_seqs).enumerate() {
+        if let Some(newest) = newest.filter(|newest| newest > last_seq) {
+            report.violation(format!("last_seq of bucket {bucket} is {last_seq}, its newest entry stands at {newest}"));
+        }
+    }
+    if let Some(newest) = newest.into_iter().flatten().max()
         && (newest > after || newest < after && !has_purged)
     {
         report.violation(format!("last_seq is {after}, the newest entry stands at {newest}"));
@@ -163,8 +168,8 @@ struct Found {
     sums: Sums,
     by_seq: u64,
     all_docs: u64,
-    /// The last of by-seq.
-    newest: Option<Seq>,
+    /// The last of by-seq, of each bucket.
+    newest: Vec<Option<Seq>>,
     /// Documents' uses of attachment data, and such as wait to be freed.
     uses: u64,
     waiting: u64,
@@ -187,16 +192,18 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         let (inner, instance) = (self.inner, self.instance);
         let keys = &instance.keys;
         Ok(match subspace {
+            // In buckets, then.
+            Subspace::Meta | Subspace::BySeq if instance.record.shards > 0 => {
+                self.strays(keys.subspace(subspace)).await?;
+                0
+            }
             Subspace::Meta | Subspace::Locals | Subspace::Purges | Subspace::Leases => self.plain(subspace).await?,
             Subspace::Fields => {
                 check_fields(inner, instance, self.report).await?;
                 self.plain(subspace).await?
             }
             Subspace::Documents => self.documents(&mut found.sums).await?,
-            Subspace::BySeq => {
-                (found.by_seq, found.newest) = check_index(inner, instance, IndexKind::BySeq, self.report).await?;
-                found.by_seq
-            }
+            Subspace::BySeq => self.by_seq(instance.buckets.own(), found).await?,
             Subspace::AllDocs => {
                 (found.all_docs, _) = check_index(inner, instance, IndexKind::AllDocs, self.report).await?;
                 found.all_docs
@@ -225,7 +232,33 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 entries
             }
             Subspace::Indexes => self.indexes().await?,
+            Subspace::Buckets => self.buckets(found).await?,
         })
+    }
+
+    /// By-seq of a bucket.
+    async fn by_seq(&mut self, bucket: &BucketKeys, found: &mut Found) -> Result<u64> {
+        let kind = IndexKind::BySeq(bucket);
+        let (entries, newest) = check_index(self.inner, self.instance, kind, self.report).await?;
+        found.by_seq += entries;
+        found.newest.push(newest);
+        Ok(entries)
+    }
+
+    /// The buckets of a database with shards, and what lies between them and behind.
+    async fn buckets(&mut self, found: &mut Found) -> Result<u64> {
+        let (instance, mut keys) = (self.instance, 0);
+        let KeyRange { mut begin, end } = instance.keys.subspace(Subspace::Buckets);
+        let buckets = if instance.record.shards > 0 { &instance.buckets.all()[..] } else { &[] };
+        for bucket in buckets {
+            let (all, by_seq) = (bucket.all(), bucket.by_seq_any());
+            self.strays(KeyRange { begin, end: all.begin.clone() }).await?;
+            keys += self.plain_range(Subspace::Buckets, KeyRange { begin: all.begin, end: by_seq.begin }).await?;
+            keys += self.by_seq(bucket, found).await?;
+            begin = by_seq.end;
+        }
+        self.strays(KeyRange { begin, end }).await?;
+        Ok(keys)
     }
 
     async fn documents(&mut self, sums: &mut Sums) -> Result<u64> {
@@ -272,7 +305,12 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
 
     /// A subspace of which nothing but the form of its keys is checked here.
     async fn plain(&mut self, subspace: Subspace) -> Result<u64> {
-        let (instance, range) = (self.instance, self.instance.keys.subspace(subspace));
+        self.plain_range(subspace, self.instance.keys.subspace(subspace)).await
+    }
+
+    /// The same of a part of one.
+    async fn plain_range(&mut self, subspace: Subspace, range: KeyRange) -> Result<u64> {
+        let instance = self.instance;
         let form = |key: &[u8], _: &[u8]| Ok(instance.keys.check(subspace, key).is_err().then(|| hex(key)));
         let keys = read_keys(self.inner, instance, range, form).await?;
         for stray in keys.iter().flatten() {
@@ -319,15 +357,22 @@ struct End<'a> {
 }
 
 impl Operation for End<'_> {
-    type Output = (Seq, [i64; Counter::ALL.len()]);
+    /// `last_seq` of each bucket, and the counters.
+    type Output = (Vec<Seq>, [i64; Counter::ALL.len()]);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         same_instance(self.inner, self.name, self.instance, trx).await?;
         let mut values = [0; Counter::ALL.len()];
         for (value, counter) in values.iter_mut().zip(Counter::ALL) {
-            *value = decode_counter(trx.get(&self.instance.keys.counter(counter), true).await?.as_deref())?;
+            *value = self.instance.buckets.begin_count(trx, counter).await?;
         }
-        Ok((last_seq(trx, self.instance).await?, values))
+        let mut last_seqs = Vec::new();
+        for bucket in self.instance.buckets.all().iter() {
+            let stamp = trx.get(&bucket.last_seq(), true).await?;
+            let incarnation = self.instance.incarnation();
+            last_seqs.push(stamp.map_or(Ok(Seq::zero(incarnation)), |stamp| Seq::from_slice(incarnation, &stamp))?);
+        }
+        Ok((last_seqs, values))
     }
 }
 
@@ -432,7 +477,8 @@ impl Operation for DocumentPage<'_> {
 
 #[derive(Debug, Clone, Copy)]
 enum IndexKind<'a> {
-    BySeq,
+    /// Of one bucket.
+    BySeq(&'a BucketKeys),
     AllDocs,
     /// One of the database's own.
     Defined(&'a DefinedIndex),
@@ -448,7 +494,7 @@ async fn check_index(
     let mut entries = 0;
     let mut newest = None;
     let range = match kind {
-        IndexKind::BySeq => instance.keys.subspace(Subspace::BySeq),
+        IndexKind::BySeq(bucket) => bucket.by_seq_any(),
         IndexKind::AllDocs => instance.keys.subspace(Subspace::AllDocs),
         IndexKind::Defined(index) => instance.keys.index(index.index.number),
     };
@@ -479,7 +525,11 @@ impl Operation for IndexPage<'_> {
         let mut violations = Vec::new();
         for (key, value) in &entries {
             if let Some(reason) = self.entry(trx, key, value).await? {
-                violations.push(format!("{:?} entry {}: {reason}", self.kind, hex(key)));
+                let kind = match self.kind {
+                    IndexKind::BySeq(_) => "BySeq".to_owned(),
+                    kind => format!("{kind:?}"),
+                };
+                violations.push(format!("{kind} entry {}: {reason}", hex(key)));
             }
         }
         let more = page.more() || page.len() == PAGE_KEYS;
@@ -487,15 +537,18 @@ impl Operation for IndexPage<'_> {
             .last()
             .filter(|_| more)
             .map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
-        let last = page.last().and_then(|last| self.instance.keys.by_seq_parse(last.key()).ok());
-        Ok((page.len() as u64, last.filter(|_| matches!(self.kind, IndexKind::BySeq)), violations, next))
+        let last = match self.kind {
+            IndexKind::BySeq(bucket) => page.last().and_then(|last| bucket.by_seq_parse(last.key()).ok()),
+            _ => None,
+        };
+        Ok((page.len() as u64, last, violations, next))
     }
 }
 
 impl IndexPage<'_> {
     async fn entry(&self, trx: &Transaction, key: &[u8], value: &[u8]) -> Result<Option<String>> {
         match self.kind {
-            IndexKind::BySeq => by_seq::check_entry(trx, self.instance, key, value).await,
+            IndexKind::BySeq(bucket) => by_seq::check_entry(trx, self.instance, bucket, key, value).await,
             IndexKind::AllDocs => all_docs::check_entry(trx, self.instance, key, value).await,
             IndexKind::Defined(index) => {
                 let within = Within { inner: self.inner, trx, instance: self.instance };

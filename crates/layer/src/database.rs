@@ -19,10 +19,10 @@ use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
+use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::check_name;
 use crate::store::keys::Counter;
 use crate::store::once::{Once, now_ms};
-use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -53,6 +53,8 @@ pub struct DatabaseInfo {
     pub created_at_ms: u64,
     /// Bytes of consecutive leaves in one value; 0: one key a leaf.
     pub run_bytes: u32,
+    /// In how many places writers keep by-seq, `last_seq` and counters: 1 to [`SHARDS_MAX`].
+    pub shards: u32,
 }
 
 impl Reader {
@@ -229,10 +231,23 @@ impl Database {
         if field_ids_max > 1_000_000 {
             return Err(Refusal::InvalidSetting("field_ids_max is at most 1000000".into()).into());
         }
+        let shards = match options.shards {
+            None | Some(1) => 0,
+            Some(shards @ 2..=SHARDS_MAX) => shards,
+            Some(_) => return Err(Refusal::InvalidSetting(format!("shards is 1 to {SHARDS_MAX}")).into()),
+        };
         let created_at_ms = now_ms();
         let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner.keys)?);
-        let mut create =
-            Create { inner: &self.inner, name: &self.name, run_bytes, field_ids_max, leaves_only, created_at_ms, once };
+        let mut create = Create {
+            inner: &self.inner,
+            name: &self.name,
+            run_bytes,
+            field_ids_max,
+            leaves_only,
+            shards,
+            created_at_ms,
+            once,
+        };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
     }
 
@@ -403,12 +418,12 @@ impl Operation for ReadInfo<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<DatabaseInfo> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let all = instance.keys.all();
-        let counters = Counter::ALL.map(|counter| trx.get(&instance.keys.counter(counter), true));
+        let counters = Counter::ALL.map(|counter| instance.buckets.begin_count(trx, counter));
         let size = trx.get_estimated_range_size_bytes(&all.begin, &all.end);
         let update_seq = get::last_seq(trx, &instance).await?;
         let mut values = [0; Counter::ALL.len()];
         for (value, read) in values.iter_mut().zip(counters) {
-            *value = decode_counter(read.await?.as_deref())?.max(0) as u64;
+            *value = read.await?.max(0) as u64;
         }
         let [doc_count, doc_del_count, external_size_bytes, active_size_bytes, superseded_size_bytes, purge_seq] =
             values;
@@ -425,6 +440,7 @@ impl Operation for ReadInfo<'_> {
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,
+            shards: instance.record.shards.max(1),
         })
     }
 }

@@ -61,7 +61,7 @@ impl Operation for Downgrade<'_> {
                 _ => {}
             }
         }
-        trx.clear(&keys.counter(Counter::SupersededBytes));
+        trx.clear(&keys.bucket(0, 0).counter(Counter::SupersededBytes));
         trx.update_metadata_version();
         Ok(unnamed)
     }

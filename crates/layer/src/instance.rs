@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
 use crate::judge::ask::Rules;
 use crate::layer::{Inner, REVS_LIMIT};
+use crate::store::buckets::Buckets;
 use crate::store::keys::Keys;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction;
@@ -68,6 +69,7 @@ pub(crate) struct Instance {
     pub record: DatabaseRecord,
     pub record_key: Vec<u8>,
     pub keys: Keys,
+    pub buckets: Buckets,
     pub updated: UpdatedKeys,
     pub fields: Fields,
     pub hub: Arc<Hub>,

@@ -21,14 +21,14 @@ use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::judge::judgement::Judge;
 use crate::metrics::Metrics;
-use crate::store::features::check_record;
+use crate::store::buckets::{Buckets, Writer};
+use crate::store::features::{check_record, name_features};
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::updated::UpdatedKeys;
-use crate::store::updated::note_event;
+use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
 
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
@@ -80,6 +80,9 @@ pub struct LayerOptions {
     pub databases_cached_max: usize,
     /// What was uploaded longer ago and not renewed since, and no document took, is removed.
     pub uploads_broken_after: Duration,
+    /// Which of a database's shards is written to: the remainder of this number. `None`: drawn for each database when the
+    /// layer is opened.
+    pub shard: Option<u32>,
 }
 
 impl Default for LayerOptions {
@@ -93,6 +96,7 @@ impl Default for LayerOptions {
             leaves_read_max: LEAVES_READ_MAX,
             databases_cached_max: DATABASES_CACHED_MAX,
             uploads_broken_after: UPLOADS_BROKEN_AFTER,
+            shard: None,
         }
     }
 }
@@ -106,6 +110,10 @@ pub struct CreateOptions {
     pub field_ids_max: Option<u32>,
     /// Bodies of revisions that are no leaves are dropped at once, and not only by compaction.
     pub leaves_only: bool,
+    /// In how many places writers keep by-seq, `last_seq` and counters, each process in one: 1 (as where nothing is said) to
+    /// [`SHARDS_MAX`](crate::SHARDS_MAX). For databases that many processes write to faster than one storage server takes: each page of a feed
+    /// reads all places.
+    pub shards: Option<u32>,
 }
 
 /// Which names [`Layer::all_databases`] lists.
@@ -149,6 +157,8 @@ pub(crate) struct Inner {
     /// What judges writes.
     pub judge: Option<Arc<dyn Judge>>,
     uuid: String,
+    /// Chooses which of a database's buckets this process writes to.
+    pub writer: Writer,
     pub databases: DashMap<String, Cached>,
     /// In which `databases` was filled.
     epoch: Mutex<u64>,
@@ -175,6 +185,7 @@ impl Layer {
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
         let Opened { uuid, epoch } = transaction::write(&db, &metrics, &mut open).await?;
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let writer = Writer::new(options.shard, random_id()?);
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
         let (compactions, watches) = (Compactions::default(), Watches::new(options.watches_max));
         let inner = Arc::new(Inner {
@@ -190,6 +201,7 @@ impl Layer {
             heavy_writes: Semaphore::new(1),
             judge,
             uuid,
+            writer,
             databases,
             epoch: Mutex::new(epoch),
         });
@@ -293,12 +305,13 @@ impl Inner {
                 // Settings change without followers noticing.
                 let hub = known.map(|known| known.hub.clone());
                 let hub = hub.filter(|hub| hub.is_of(record.namespace, record.incarnation));
-                let hub =
-                    hub.unwrap_or_else(|| Arc::new(Hub::new(name, record.namespace, record.incarnation, keys.clone())));
+                let buckets = Buckets::of_record(&keys, &record, self.writer);
+                let new_hub = || Hub::new(name, record.namespace, record.incarnation, buckets.clone());
+                let hub = hub.unwrap_or_else(|| Arc::new(new_hub()));
                 let updated = UpdatedKeys::new(&self.keys, name);
                 let (name, fields, rules) = (name.to_owned(), Default::default(), Default::default());
                 let upgrading = Default::default();
-                Arc::new(Instance { name, keys, updated, record, record_key, fields, hub, rules, upgrading })
+                Arc::new(Instance { name, keys, buckets, updated, record, record_key, fields, hub, rules, upgrading })
             }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
@@ -372,6 +385,8 @@ pub(crate) struct Create<'a> {
     pub run_bytes: u32,
     pub field_ids_max: u32,
     pub leaves_only: bool,
+    /// 0: none.
+    pub shards: u32,
     pub created_at_ms: u64,
     pub once: Once,
 }
@@ -395,7 +410,7 @@ impl Operation for Create<'_> {
             None => 1,
             Some(bytes) => proto::FieldId::decode(&*bytes)?.id,
         };
-        let record = proto::DatabaseRecord {
+        let mut record = proto::DatabaseRecord {
             format_version: FORMAT_VERSION,
             namespace: next,
             incarnation: first_incarnation(next, epoch),
@@ -404,13 +419,15 @@ impl Operation for Create<'_> {
             created_at_ms: self.created_at_ms,
             leaves_only: self.leaves_only,
             epoch,
+            shards: self.shards,
             ..proto::DatabaseRecord::default()
-        }
-        .encode_to_vec();
+        };
+        name_features(&mut record);
         trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());
-        trx.set(&key, &record);
+        trx.set(&key, &record.encode_to_vec());
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
-        crate::store::updated::touch_last_seq(trx, &self.inner.keys.namespace(next), 0)?;
+        let buckets = Buckets::of_record(&self.inner.keys.namespace(next), &record, self.inner.writer);
+        touch_last_seq(trx, buckets.own(), 0)?;
         note_event(trx, &self.inner.keys, self.name, false)?;
         trx.update_metadata_version();
         self.once.mark(trx);

@@ -254,6 +254,7 @@ async fn a_database_is_created_and_deleted_once() {
         run_bytes: 0,
         field_ids_max: 10,
         leaves_only: false,
+        shards: 0,
         created_at_ms: 1,
         once: Once::new(&inner.keys).unwrap(),
     };

@@ -7,6 +7,7 @@ use prost::Message;
 use crate::check::{PAGE_KEYS, Report, hex, run};
 use crate::error::Result;
 use crate::layer::Inner;
+use crate::store::buckets::Buckets;
 use crate::store::keys::KeyRange;
 use crate::store::proto;
 use crate::store::transaction::page_of;
@@ -73,11 +74,11 @@ impl Operation for UpdatedPage<'_> {
                 violations.push(format!("{name:?} is listed as changed, and there is no such database"));
                 continue;
             };
-            let namespace = proto::DatabaseRecord::decode(&*record)?.namespace;
-            let last_seq = trx.get(&keys.namespace(namespace).last_seq(), true).await?;
-            let last_seq = last_seq.as_deref().unwrap_or_default();
+            let record = proto::DatabaseRecord::decode(&*record)?;
+            let buckets = Buckets::of_record(&keys.namespace(record.namespace), &record, self.inner.writer);
+            let last_seq = *buckets.begin_last_seq(trx, record.incarnation).await?.stamp();
             if last_seq.get(..10) != stamp.get(..10) {
-                violations.push(format!("{name:?} is listed as changed at {}, not at {}", hex(value), hex(last_seq)));
+                violations.push(format!("{name:?} is listed as changed at {}, not at {}", hex(value), hex(&last_seq)));
             }
             if value.as_slice() > newest.as_slice() {
                 violations.push(format!("{name:?} is listed as changed after the newest change of all"));

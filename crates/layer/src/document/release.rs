@@ -8,8 +8,6 @@
 
 use std::collections::HashSet;
 
-use foundationdb::options::MutationType;
-
 use crate::document::attachments::{decode_list, free, free_bytes};
 use crate::document::body::begin_read;
 use crate::document::tree::info;
@@ -213,9 +211,7 @@ impl Operation for Free<'_> {
             count += 1;
         }
         if freed != 0 {
-            let delta: i64 = -freed;
-            let key = instance.keys.counter(Counter::StoredBytes);
-            Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
+            instance.buckets.add(trx, Counter::StoredBytes, -freed)?;
         }
         if count == self.digests.len() {
             self.keys.iter().for_each(|key| trx.clear(key));

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use foundationdb::{FdbError, FdbResult};
-use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
 use crate::error::{Error, Result};
+use crate::feed::armed::{Armed, LastSeq};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::row::{ChangeRow, change_row};
 use crate::feed::tail::{Part, Tail, TailDocument, TailRow};
@@ -22,10 +22,11 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
 use crate::read::get::{READ_AHEAD, begin_latest};
-use crate::store::keys::{Counter, Keys};
-use crate::store::records::decode_counter;
+use crate::store::buckets::Buckets;
+use crate::store::by_seq;
+use crate::store::keys::Counter;
+use crate::store::merge::Shares;
 use crate::store::seq::Seq;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{Transaction, bounded, note};
 
 /// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.
@@ -63,7 +64,7 @@ pub(crate) struct Hub {
     name: String,
     pub(crate) namespace: u64,
     incarnation: u64,
-    pub(crate) keys: Keys,
+    pub(crate) buckets: Buckets,
     state: Mutex<State>,
     /// Counts what followers are woken for.
     rounds: watch::Sender<u64>,
@@ -96,12 +97,12 @@ pub struct Followers {
 }
 
 impl Hub {
-    pub(crate) fn new(name: &str, namespace: u64, incarnation: u64, keys: Keys) -> Hub {
+    pub(crate) fn new(name: &str, namespace: u64, incarnation: u64, buckets: Buckets) -> Hub {
         Hub {
             name: name.to_owned(),
             namespace,
             incarnation,
-            keys,
+            buckets,
             state: Mutex::default(),
             rounds: watch::Sender::new(0),
             versions: watch::Sender::new(0),
@@ -121,14 +122,15 @@ impl Hub {
         self.look.notify_one();
     }
 
-    /// Whether a value of `last_seq` says nothing new.
-    pub(crate) fn is_drained_to(&self, last_seq: Option<&[u8]>) -> bool {
+    /// Whether the newest sequence, as all buckets' `last_seq` say, is nothing new.
+    pub(crate) fn is_drained_to(&self, newest: Seq) -> bool {
         let state = self.lock();
-        let drained = state.tail.as_ref().map(Tail::drained);
-        match last_seq {
-            Some(stamp) => drained.is_some_and(|drained| drained.stamp().as_slice() == stamp),
-            None => false,
-        }
+        state.tail.as_ref().is_some_and(|tail| tail.drained().stamp() == newest.stamp())
+    }
+
+    /// Asks for the newest sequence.
+    pub(crate) fn begin_last_seq(&self, trx: &Transaction) -> impl Future<Output = Result<Seq>> + Send + use<> {
+        self.buckets.begin_last_seq(trx, self.incarnation)
     }
 
     pub(crate) fn standing(&self) -> Followers {
@@ -281,13 +283,13 @@ impl Drop for Following {
     }
 }
 
-type Fired = BoxFuture<'static, FdbResult<()>>;
-
 /// The task's own place.
 #[derive(Default)]
 struct Reader {
     cursor: Option<Seq>,
     purges: Option<i64>,
+    shares: Shares,
+    armed: Armed,
 }
 
 /// One reading.
@@ -298,6 +300,10 @@ struct Page {
     drained: Seq,
     version: i64,
     purges: i64,
+    /// Of each bucket.
+    last_seqs: Vec<LastSeq>,
+    /// For the next page.
+    shares: Shares,
 }
 
 async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
@@ -319,15 +325,14 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
         }
         let begun = Instant::now();
         let may_watch = inner.watches.may_watch(&inner, &hub, has_changed);
-        let fired = match bounded(reader.read(&inner, &hub, may_watch)).await {
-            Ok((page, fired)) => {
+        match bounded(reader.read(&inner, &hub, may_watch)).await {
+            Ok(page) => {
                 let at_end = page.at_end;
                 has_changed = reader.enter(&inner, &hub, page);
                 // One that has changed may have the watch of another: it is asked for at once.
                 if !at_end || has_changed && !may_watch {
                     continue;
                 }
-                fired
             }
             Err(Error::DatabaseNotFound) => {
                 hub.end(Some(&inner), false);
@@ -339,18 +344,12 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
                 tokio::time::sleep(ERROR_PAUSE).await;
                 continue;
             }
-        };
+        }
         // Nothing of the layer is held while nothing happens.
         drop(inner);
-        let fired = async {
-            match fired {
-                Some(fired) => fired.await,
-                None => std::future::pending().await,
-            }
-        };
         let patience = if followers == 0 { LINGER } else { SAFETY_REREAD };
         let woken = tokio::select! {
-            fired = fired => Woken::Fired(fired),
+            fired = reader.armed.fired() => Woken::Fired(fired),
             () = tokio::time::sleep(patience) => Woken::Unasked,
             () = hub.look.notified() => Woken::Asked,
             _ = closing.wait_for(|closing| *closing) => Woken::Asked,
@@ -368,6 +367,8 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
                 tokio::time::sleep(ERROR_PAUSE).await;
             }
             Woken::Unasked => {
+                // They have not fired for so long that they are not relied on.
+                reader.armed.clear();
                 metrics(|metrics| metrics.safety_rereads.add(1));
             }
             Woken::Asked => {}
@@ -382,18 +383,25 @@ enum Woken {
 }
 
 impl Reader {
-    /// Reads what is behind the cursor, a bounded part of it; with the last part the watch is set, if it may be.
-    async fn read(&self, inner: &Inner, hub: &Hub, may_watch: bool) -> Result<(Page, Option<Fired>)> {
+    /// Reads what is behind the cursor, a bounded part of it; with the last part the watches are set, if they may be.
+    async fn read(&mut self, inner: &Inner, hub: &Hub, may_watch: bool) -> Result<Page> {
+        if !may_watch {
+            self.armed.clear();
+        }
         let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
         loop {
             inner.metrics.transactions.add(1);
             let error = match self.page(&trx, inner, hub).await {
                 Ok(page) if page.at_end && may_watch => {
-                    let fired = trx.watch(&hub.keys.last_seq());
+                    let arming = self.armed.set_missing(&trx, hub.buckets.all(), &page.last_seqs);
+                    if arming.len() == 0 {
+                        return Ok(page);
+                    }
                     match trx.commit().await {
                         Ok(_) => {
-                            inner.metrics.watches_set.add(1);
-                            return Ok((page, Some(Box::pin(fired))));
+                            inner.metrics.watches_set.add(arming.len() as u64);
+                            self.armed.enter(arming);
+                            return Ok(page);
                         }
                         Err(failed) => {
                             note(&inner.metrics, FdbError::from_code(failed.code()));
@@ -402,7 +410,7 @@ impl Reader {
                         }
                     }
                 }
-                Ok(page) => return Ok((page, None)),
+                Ok(page) => return Ok(page),
                 Err(Error::Storage(error)) => error,
                 Err(other) => return Err(other),
             };
@@ -415,36 +423,39 @@ impl Reader {
         let wants_documents = hub.documents_wanted.load(Ordering::Relaxed) > 0;
         let limit = if wants_documents { SHARED_DOCUMENTS_MAX } else { SHARED_ROWS_MAX };
         // All asked for before the first is awaited.
-        let last_seq = trx.get(&hub.keys.last_seq(), true);
-        let purges = trx.get(&hub.keys.counter(Counter::Purges), true);
+        let last_seqs: Vec<_> = hub.buckets.all().iter().map(|bucket| trx.get(&bucket.last_seq(), true)).collect();
+        let purges = hub.buckets.begin_count(trx, Counter::Purges);
         let version = trx.get_read_version();
-        let range = self.cursor.map(|cursor| hub.keys.by_seq_after(&cursor));
-        let entries = range.as_ref().map(|range| trx.get_range(&page_of(range, limit, false), 1, true));
+        let entries = self.cursor.map(|cursor| {
+            let ranges: Vec<_> = hub.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
+            by_seq::begin(trx, &inner.metrics, &hub.buckets, &ranges, (limit, false), &self.shares, change_row)
+        });
         let instance = inner.resolve(trx, &hub.name).await?;
         if !std::ptr::eq(&*instance.hub, hub) {
             // Another database of this name, whose followers are at its own hub.
             return Err(Error::DatabaseNotFound);
         }
-        let newest = match last_seq.await? {
-            Some(stamp) => Seq::from_slice(hub.incarnation, &stamp)?,
-            None => Seq::zero(hub.incarnation),
-        };
+        let (mut newest, mut found) = (Seq::zero(hub.incarnation), Vec::with_capacity(last_seqs.len()));
+        for last_seq in last_seqs {
+            let last_seq = last_seq.await?.map(|stamp| stamp.to_vec());
+            if let Some(stamp) = &last_seq {
+                newest = newest.max(Seq::from_slice(hub.incarnation, stamp)?);
+            }
+            found.push(last_seq);
+        }
         let mut page = Page {
             rows: Vec::new(),
             at_end: true,
             drained: newest,
             version: version.await?,
-            purges: decode_counter(purges.await?.as_deref())?,
+            purges: purges.await?,
+            last_seqs: found,
+            shares: self.shares.clone(),
         };
         let Some(entries) = entries else { return Ok(page) };
-        let entries = entries.await?;
-        inner.metrics.by_seq_reads.add(1);
-        inner.metrics.by_seq_rows.add(entries.len() as u64);
-        let mut rows = Vec::with_capacity(entries.len());
-        for entry in &entries {
-            rows.push(change_row(hub.keys.by_seq_parse(entry.key())?, entry.value())?);
-        }
-        if entries.more() || entries.len() == limit {
+        let by_seq::Read { mut rows, is_all, shares } = entries.await?;
+        page.shares = shares;
+        if !is_all {
             page.at_end = false;
             page.drained = rows.last().map_or(newest, |row| row.seq);
         }
@@ -476,7 +487,7 @@ impl Reader {
             tail.trim(weight_max, Instant::now());
             moved
         };
-        self.cursor = Some(page.drained);
+        (self.cursor, self.shares) = (Some(page.drained), page.shares);
         if moved {
             hub.wake();
         }

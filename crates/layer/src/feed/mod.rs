@@ -1,5 +1,6 @@
 //! Changes in their order, pushed to those who follow them.
 
+mod armed;
 pub(crate) mod changes;
 pub(crate) mod hub;
 pub(crate) mod query;

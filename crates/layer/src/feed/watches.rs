@@ -1,4 +1,4 @@
-//! Which databases' `last_seq` is watched, and which are looked at from time to time.
+//! Which databases' `last_seq` is watched (of one with shards there are as many), and which are looked at from time to time.
 //!
 //! FoundationDB allows a connection 10,000 watches. Where more databases than that are followed, the ones that changed last
 //! have a watch each, and the others share a poll: one transaction looks at hundreds of them. A change that the poll finds
@@ -18,7 +18,7 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, 
 /// How often what is not watched is looked at.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Databases looked at in one transaction.
+/// Keys looked at in one transaction: of a database with shards one for each.
 const POLLED_AT_ONCE: usize = 500;
 
 /// See the module.
@@ -32,8 +32,10 @@ pub(crate) struct Watches {
 struct Places {
     /// When a database that is watched changed last, by a count of changes.
     watched: HashMap<u64, u64>,
-    /// The same the other way round, the quietest first.
-    quietest: BTreeMap<u64, (u64, Weak<Hub>)>,
+    /// The same the other way round, the quietest first, each with how many watches it has.
+    quietest: BTreeMap<u64, (u64, Weak<Hub>, usize)>,
+    /// All of these watches.
+    set: usize,
     changes: u64,
     polled: HashMap<u64, Weak<Hub>>,
     is_polling: bool,
@@ -52,23 +54,27 @@ impl Watches {
         if place.is_some() && !has_changed {
             return true;
         }
-        if place.is_none() && places.watched.len() >= self.max {
-            let quietest = if has_changed { places.quietest.pop_first() } else { None };
-            let Some((_, (namespace, quietest))) = quietest else {
+        let watches = hub.buckets.all().len();
+        while place.is_none() && places.set + watches > self.max {
+            let may_take = has_changed && watches <= self.max;
+            let Some((_, (namespace, quietest, freed))) = may_take.then(|| places.quietest.pop_first()).flatten()
+            else {
                 places.poll(inner, hub);
                 return false;
             };
             places.watched.remove(&namespace);
+            places.set -= freed;
             // Told to look again, it finds that it has lost its place, and is polled.
             quietest.upgrade().inspect(|hub| hub.look());
         }
         if let Some(place) = place {
-            places.quietest.remove(&place);
+            places.forget(place);
         }
         places.changes += 1;
         let place = places.changes;
         places.watched.insert(hub.namespace, place);
-        places.quietest.insert(place, (hub.namespace, Arc::downgrade(hub)));
+        places.quietest.insert(place, (hub.namespace, Arc::downgrade(hub), watches));
+        places.set += watches;
         places.polled.remove(&hub.namespace);
         true
     }
@@ -77,7 +83,7 @@ impl Watches {
     pub(crate) fn leave(&self, hub: &Hub) {
         let mut places = self.lock();
         if let Some(place) = places.watched.remove(&hub.namespace) {
-            places.quietest.remove(&place);
+            places.forget(place);
         }
         places.polled.remove(&hub.namespace);
     }
@@ -96,6 +102,13 @@ impl Watches {
 }
 
 impl Places {
+    /// The watches of a place among the quietest are counted no more.
+    fn forget(&mut self, place: u64) {
+        if let Some((.., watches)) = self.quietest.remove(&place) {
+            self.set -= watches;
+        }
+    }
+
     fn poll(&mut self, inner: &Arc<Inner>, hub: &Arc<Hub>) {
         self.polled.insert(hub.namespace, Arc::downgrade(hub));
         if !self.is_polling {
@@ -110,7 +123,16 @@ async fn poll(inner: Weak<Inner>) {
         tokio::time::sleep(POLL_EVERY).await;
         let Some(inner) = inner.upgrade().filter(|inner| !inner.is_closing()) else { return };
         let Some(hubs) = inner.watches.polled() else { return };
-        for hubs in hubs.chunks(POLLED_AT_ONCE) {
+        let mut left = hubs.as_slice();
+        while !left.is_empty() {
+            let mut keys = 0;
+            let fits = |hub: &&Arc<Hub>| {
+                keys += hub.buckets.all().len();
+                keys <= POLLED_AT_ONCE
+            };
+            let count = left.iter().take_while(fits).count().max(1);
+            let (hubs, rest) = left.split_at(count.min(left.len()));
+            left = rest;
             let mut look = Look { hubs };
             match transaction::read(&inner.db, &inner.metrics, &mut look).await {
                 Ok(changed) => changed.into_iter().for_each(|hub| hub.look()),
@@ -130,10 +152,10 @@ impl<'a> Operation for Look<'a> {
     type Output = Vec<&'a Arc<Hub>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let reads: Vec<_> = self.hubs.iter().map(|hub| trx.get(&hub.keys.last_seq(), true)).collect();
+        let reads: Vec<_> = self.hubs.iter().map(|hub| hub.begin_last_seq(trx)).collect();
         let mut changed = Vec::new();
         for (hub, read) in self.hubs.iter().zip(reads) {
-            if !hub.is_drained_to(read.await?.as_deref()) {
+            if !hub.is_drained_to(read.await?) {
                 changed.push(hub);
             }
         }

@@ -6,9 +6,10 @@ use flatbed_revtree::{RevId, rank};
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::instance::Instance;
+use crate::store::keys::BucketKeys;
 use crate::store::proto;
 use crate::store::records::{Info, revision, revision_message};
 use crate::store::seq::Seq;
@@ -29,7 +30,7 @@ impl IndexMaintainer for BySeq {
         let Within { trx, instance, .. } = *within;
         let quiet = Quiet(trx);
         if let Some(old) = change.old {
-            quiet.clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), old.stamp)))?;
+            quiet.clear(&entry_of(instance, old)?)?;
         }
         let new = change.new;
         let leaves = match change.leaves.len() {
@@ -47,7 +48,7 @@ impl IndexMaintainer for BySeq {
             leaf_count: new.leaf_count,
             leaves,
         };
-        let key = instance.keys.by_seq_stamped(instance.incarnation(), change.user_version);
+        let key = instance.buckets.own().by_seq_stamped(instance.incarnation(), change.user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
         self.greatest_user_version = self.greatest_user_version.max(Some(change.user_version));
         Ok(None)
@@ -55,7 +56,7 @@ impl IndexMaintainer for BySeq {
 
     fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
         let Within { trx, instance, .. } = *within;
-        Quiet(trx).clear(&instance.keys.by_seq(&Seq::new(instance.incarnation(), purged.old.stamp)))?;
+        Quiet(trx).clear(&entry_of(instance, purged.old)?)?;
         self.greatest_user_version = self.greatest_user_version.max(Some(purged.user_version));
         Ok(None)
     }
@@ -63,9 +64,16 @@ impl IndexMaintainer for BySeq {
     fn finish(&mut self, within: &Within<'_>) -> Result<()> {
         let Within { trx, instance, .. } = *within;
         let Some(last) = self.greatest_user_version else { return Ok(()) };
-        touch_last_seq(trx, &instance.keys, last)?;
+        touch_last_seq(trx, instance.buckets.own(), last)?;
         instance.updated.touch(trx)
     }
+}
+
+/// The key of a document's entry.
+fn entry_of(instance: &Instance, info: &Info) -> Result<Vec<u8>> {
+    let bucket = instance.buckets.of(info.bucket);
+    let bucket = bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;
+    Ok(bucket.by_seq(&Seq::new(instance.incarnation(), info.stamp)))
 }
 
 /// What is wrong with a document's entry.
@@ -77,7 +85,10 @@ pub(crate) async fn check_document(
     leaves: &HashSet<RevId>,
 ) -> Result<Option<String>> {
     let seq = Seq::new(instance.incarnation(), info.stamp);
-    let entry = trx.get(&instance.keys.by_seq(&seq), true).await?;
+    let Ok(key) = entry_of(instance, info) else {
+        return Ok(Some(format!("its by-seq entry at {seq} is said to lie in bucket {}", info.bucket)));
+    };
+    let entry = trx.get(&key, true).await?;
     Ok(match entry.as_deref().map(proto::SequenceEntry::decode) {
         Some(Ok(entry))
             if entry.document_id == id
@@ -101,17 +112,20 @@ fn leaves_are(entry: &proto::SequenceEntry, leaves: &HashSet<RevId>) -> bool {
     if names_all { named.is_ok_and(|named| named == *leaves) } else { entry.leaves.is_empty() }
 }
 
-/// Every entry must stand at its document's sequence.
+/// Every entry must stand at its document's sequence, in the bucket that its document names.
 pub(crate) async fn check_entry(
     trx: &Transaction,
     instance: &Instance,
+    bucket: &BucketKeys,
     key: &[u8],
     value: &[u8],
 ) -> Result<Option<String>> {
-    let (seq, id) = match (instance.keys.by_seq_parse(key), proto::SequenceEntry::decode(value)) {
+    let (seq, id) = match (bucket.by_seq_parse(key), proto::SequenceEntry::decode(value)) {
         (Ok(seq), Ok(entry)) => (seq, entry.document_id),
         _ => return Ok(Some("cannot be read".into())),
     };
-    let is_own = |info: &Info| seq == Seq::new(instance.incarnation(), info.stamp);
+    let is_own = |info: &Info| {
+        seq.incarnation() == instance.incarnation() && entry_of(instance, info).is_ok_and(|own| own == key)
+    };
     is_of_document(trx, instance, &id, is_own).await
 }

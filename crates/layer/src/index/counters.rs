@@ -1,11 +1,8 @@
 //! Sums over all documents of a database.
 
-use foundationdb::options::MutationType;
-
 use crate::error::Result;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::store::keys::Counter;
-use crate::store::transaction::Quiet;
 
 /// Sums, changed by atomic ADD once a transaction.
 #[derive(Default)]
@@ -41,7 +38,7 @@ impl IndexMaintainer for Counters {
         let Within { trx, instance, .. } = *within;
         for (counter, delta) in Counter::ALL.into_iter().zip(self.deltas) {
             if delta != 0 {
-                Quiet(trx).atomic(&instance.keys.counter(counter), &delta.to_le_bytes(), MutationType::Add)?;
+                instance.buckets.add(trx, counter, delta)?;
             }
         }
         Ok(())

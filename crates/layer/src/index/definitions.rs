@@ -7,7 +7,7 @@ use prost::Message;
 use crate::error::Result;
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
-use crate::store::features::{name_indexes, name_verdicts};
+use crate::store::features::{name_features, name_verdicts};
 use crate::store::proto;
 use crate::store::transaction::Quiet;
 
@@ -92,7 +92,7 @@ impl Definitions {
 
 /// Writes a record with another list of indexes, or another state of one; every process notices.
 pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecord) {
-    name_indexes(&mut record);
+    name_features(&mut record);
     within.trx.set(&within.instance.record_key, &record.encode_to_vec());
     within.trx.update_metadata_version();
 }

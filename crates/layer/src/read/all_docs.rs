@@ -13,7 +13,6 @@ use crate::layer::Inner;
 use crate::read::get::{READ_AHEAD, READ_BYTES_MAX, ShowsDocument, begin_latest, show_documents};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto;
-use crate::store::records::decode_counter;
 use crate::store::records::{Info, revision};
 use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -85,8 +84,7 @@ impl AllDocs {
             type Output = u64;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
                 let instance = self.0.resolve(trx, self.1).await?;
-                let count = trx.get(&instance.keys.counter(Counter::Documents), true).await?;
-                Ok(decode_counter(count.as_deref())?.max(0) as u64)
+                Ok(instance.buckets.begin_count(trx, Counter::Documents).await?.max(0) as u64)
             }
         }
         self.database.read(&mut Total(&self.database.inner, &self.database.name)).await

@@ -436,10 +436,7 @@ impl Get<'_> {
 
 /// The database's newest sequence.
 pub(crate) async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<Seq> {
-    match trx.get(&instance.keys.last_seq(), true).await? {
-        None => Ok(Seq::zero(instance.incarnation())),
-        Some(stamp) => Seq::from_slice(instance.incarnation(), &stamp),
-    }
+    instance.buckets.begin_last_seq(trx, instance.incarnation()).await
 }
 
 fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {

@@ -1,12 +1,15 @@
 //! A new incarnation and new stamps for one database.
 
 use foundationdb::options::MutationType;
+use futures_util::future::{try_join, try_join_all};
 use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::instance::next_incarnation;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
+use crate::store::buckets::{Buckets, Writer};
 use crate::store::keys::{KeyRange, Keys};
+use crate::store::merge::{Part, Shares, merge};
 use crate::store::proto;
 use crate::store::records::stamped_anew;
 use crate::store::transaction::page_of;
@@ -25,7 +28,9 @@ impl Renewal<'_> {
         progress: &mut (dyn FnMut(u64) + Send),
     ) -> Result<()> {
         let namespace = self.keys.namespace(record.namespace);
-        let left = Left { entries: namespace.by_seq_any(), purges: namespace.purges() };
+        let buckets = Buckets::of_record(&namespace, record, Writer::Fixed(0));
+        let left = buckets.all().iter().map(|bucket| bucket.by_seq_any()).collect();
+        let left = Left { entries: left, purges: namespace.purges(), shares: Shares::default() };
         let mut step = Step {
             renewal: self,
             record_key,
@@ -33,6 +38,7 @@ impl Renewal<'_> {
             incarnation: next_incarnation(record, self.epoch),
             updated: UpdatedKeys::new(self.keys, name),
             keys: namespace,
+            buckets,
             left,
             attempts: 0,
             attempted: None,
@@ -52,8 +58,17 @@ impl Renewal<'_> {
 /// What has not been looked at.
 #[derive(Clone)]
 struct Left {
-    entries: KeyRange,
+    /// Of each bucket.
+    entries: Vec<KeyRange>,
     purges: KeyRange,
+    /// Of the buckets in the entries that were moved last.
+    shares: Shares,
+}
+
+impl Left {
+    fn is_none(&self) -> bool {
+        self.entries.iter().chain([&self.purges]).all(|range| range.begin >= range.end)
+    }
 }
 
 /// What one transaction has done.
@@ -74,6 +89,7 @@ struct Step<'a> {
     record: &'a proto::DatabaseRecord,
     incarnation: u64,
     keys: Keys,
+    buckets: Buckets,
     updated: UpdatedKeys,
     left: Left,
     attempts: u32,
@@ -92,9 +108,9 @@ impl Operation for Step<'_> {
         self.attempts += 1;
         let mut room = Room { entries: PAGE_ENTRIES >> halvings, bytes: PAGE_BYTES_MAX >> halvings };
         let (root, record) = (trx.get(&self.renewal.keys.instance(), false), trx.get(self.record_key, false));
-        let own = self.keys.by_seq_all(self.incarnation);
-        let newest = page_of(&own, 1, true);
-        let (newest, updated) = (trx.get_range(&newest, 1, true), self.updated.is_there(trx));
+        let own: Vec<_> = self.buckets.all().iter().map(|bucket| bucket.by_seq_all(self.incarnation)).collect();
+        let newest: Vec<_> = own.iter().map(|own| trx.get_range(&page_of(own, 1, true), 1, true)).collect();
+        let updated = self.updated.is_there(trx);
         self.renewal.is_own(root.await?.as_deref())?;
         let mut record = match record.await? {
             Some(bytes) => proto::DatabaseRecord::decode(&*bytes)?,
@@ -110,39 +126,60 @@ impl Operation for Step<'_> {
         if record != *self.record {
             return Err(Error::RenewedElsewhere);
         }
-        let (moved, first, entries) = self.entries(trx, &own, &mut room).await?;
-        let has_entries = moved > 0 || !newest.await?.is_empty();
+        let Moved { moved, first, last_of, left: entries, shares } = self.entries(trx, &own, &mut room).await?;
+        let mut has_entries = Vec::with_capacity(own.len());
+        for (newest, last) in newest.into_iter().zip(&last_of) {
+            has_entries.push(!newest.await?.is_empty() || last.is_some());
+        }
         let was_updated = updated.await?;
-        let (stamped, purges) = match &entries {
-            Some(_) => (0, Some(self.left.purges.clone())),
-            None => self.purges(trx, &mut room).await?,
-        };
-        if let Some(last) = moved.checked_sub(1) {
-            touch_last_seq(trx, &self.keys, last as u16)?;
+        let mut left = Left { entries, purges: self.left.purges.clone(), shares };
+        let mut stamped = 0;
+        if left.entries.iter().all(|range| range.begin >= range.end) {
+            (stamped, left.purges) = self.purges(trx, &mut room).await?;
+        }
+        for (bucket, last) in self.buckets.all().iter().zip(&last_of) {
+            last.map_or(Ok(()), |last| touch_last_seq(trx, bucket, last))?;
+        }
+        if moved > 0 {
             self.updated.touch(trx)?;
         }
-        let is_done = entries.is_none() && purges.is_none();
+        let is_done = left.is_none();
         if is_done {
-            if !has_entries {
+            if !has_entries.contains(&true) {
                 // Nothing else says where it stands.
-                touch_last_seq(trx, &self.keys, 0)?;
+                touch_last_seq(trx, self.buckets.own(), 0)?;
                 if was_updated {
                     self.updated.touch(trx)?;
+                }
+            }
+            // What a bucket without entries says is of another cluster.
+            for (number, bucket) in (0..).zip(self.buckets.all().iter()) {
+                let is_said = has_entries.get(number as usize) == Some(&true);
+                if !is_said && (has_entries.contains(&true) || number != self.buckets.own_number()) {
+                    trx.clear(&bucket.last_seq());
                 }
             }
             record.incarnation = self.incarnation;
             record.epoch = self.renewal.epoch;
             trx.set(self.record_key, &record.encode_to_vec());
         }
-        let none = |range: &KeyRange| KeyRange { begin: range.end.clone(), end: range.end.clone() };
-        let left = Left {
-            entries: entries.unwrap_or_else(|| none(&self.left.entries)),
-            purges: purges.unwrap_or_else(|| none(&self.left.purges)),
-        };
         let stepped = Stepped { moved, purges: stamped, left: Some(left).filter(|_| !is_done) };
         self.attempted = Some((first, stepped.clone()));
         Ok(stepped)
     }
+}
+
+/// What a transaction does to by-seq.
+#[derive(Default)]
+struct Moved {
+    /// How many entries.
+    moved: u64,
+    /// The first of them.
+    first: Option<Vec<u8>>,
+    /// Of each bucket the user version of the last one; `None`: none was moved there.
+    last_of: Vec<Option<u16>>,
+    left: Vec<KeyRange>,
+    shares: Shares,
 }
 
 /// What a transaction may still take.
@@ -165,49 +202,64 @@ impl Room {
 }
 
 impl Step<'_> {
-    /// Moves entries into the new incarnation, each with its document's sequence. Returns how many, the first of them, and
-    /// what is left.
-    async fn entries(
-        &self,
-        trx: &Transaction,
-        own: &KeyRange,
-        room: &mut Room,
-    ) -> Result<(u64, Option<Vec<u8>>, Option<KeyRange>)> {
-        let KeyRange { begin, end } = self.left.entries.clone();
-        let before = KeyRange { begin: begin.clone(), end: own.begin.clone().min(end.clone()) };
-        let behind = KeyRange { begin: own.end.clone().max(begin), end: end.clone() };
-        let (before, behind) = (read(trx, &before, room.entries), read(trx, &behind, room.entries));
-        let (mut rows, mut is_all) = before.await?;
-        if is_all {
-            let (more, is_end) = behind.await?;
-            rows.extend(more);
-            is_all = is_end;
-        }
-        let entries: Vec<_> =
-            rows.iter().map(|(_, value)| proto::SequenceEntry::decode(value.as_slice()).ok()).collect();
+    /// Moves entries into the new incarnation, each within its bucket and with its document's sequence, in the order that
+    /// they had.
+    async fn entries(&self, trx: &Transaction, own: &[KeyRange], room: &mut Room) -> Result<Moved> {
+        let buckets = self.buckets.all();
+        let limits = (0..own.len()).map(|bucket| self.left.shares.limit(bucket, own.len(), room.entries));
+        let reads = self.left.entries.iter().zip(own).zip(limits).map(|((left, own), most)| async move {
+            let KeyRange { begin, end } = left.clone();
+            let before = KeyRange { begin: begin.clone(), end: own.begin.clone().min(end.clone()) };
+            let behind = KeyRange { begin: own.end.clone().max(begin), end };
+            let (before, behind) = (read(trx, &before, most), read(trx, &behind, most));
+            let ((mut rows, mut is_all), (more, is_end)) = try_join(before, behind).await?;
+            if is_all {
+                rows.extend(more);
+                is_all = is_end;
+            }
+            Ok::<_, Error>((rows, is_all))
+        });
+        let read = try_join_all(reads).await?;
+        let is_read: Vec<bool> = read.iter().map(|(_, is_all)| *is_all).collect();
+        let parts = read.iter().zip(buckets.iter()).map(|((rows, is_all), bucket)| {
+            let rows = rows.iter().map(|row| (bucket.by_seq_place(&row.0), row)).collect();
+            Part { rows, is_all: *is_all }
+        });
+        let merged = merge(parts.collect(), usize::MAX, |(place, _)| *place);
+        let entries = merged.rows.iter().map(|(_, (_, row))| proto::SequenceEntry::decode(row.1.as_slice()).ok());
         let infos: Vec<_> = entries
-            .iter()
-            .map(|entry| {
-                let info = entry.as_ref().map(|entry| self.keys.document(&entry.document_id).info());
-                info.map(|key| (trx.get(&key, true), key))
-            })
+            .map(|entry| entry.map(|entry| self.keys.document(&entry.document_id).info()))
+            .map(|key| key.map(|key| (trx.get(&key, true), key)))
             .collect();
         let quiet = Quiet(trx);
-        let (mut user_version, mut first, mut cleared, mut last) = (0, None, None::<Vec<u8>>, None);
-        for ((key, value), info) in rows.iter().zip(infos) {
-            last = Some(key);
+        let mut cleared: Vec<Option<Vec<u8>>> = vec![None; own.len()];
+        let mut last_read: Vec<Option<&Vec<u8>>> = vec![None; own.len()];
+        let mut moved = Moved { last_of: vec![None; own.len()], ..Moved::default() };
+        let (mut user_version, mut moved_in) = (0, Vec::new());
+        for ((number, (_, (key, value))), info) in merged.rows.iter().zip(infos) {
+            let number = *number;
+            let (Some(bucket), Some(own), Some(cleared), Some(last_read), Some(last)) = (
+                buckets.get(number),
+                own.get(number),
+                cleared.get_mut(number),
+                last_read.get_mut(number),
+                moved.last_of.get_mut(number),
+            ) else {
+                break;
+            };
+            *last_read = Some(key);
             if *key >= own.end {
                 // What was moved lies between entries of older incarnations before and behind it.
                 cleared.take_if(|begin| *begin < own.begin).inspect(|begin| trx.clear_range(begin, &own.begin));
             }
-            let Ok(seq) = self.keys.by_seq_parse(key) else {
+            let Ok(seq) = bucket.by_seq_parse(key) else {
                 // What is no entry stays, for the checker to report.
                 cleared.take().inspect(|begin| trx.clear_range(begin, key));
                 continue;
             };
-            let moved = self.keys.by_seq_stamped(self.incarnation, user_version);
-            quiet.atomic(&moved, value, MutationType::SetVersionstampedKey)?;
-            let mut bytes = key.len() + moved.len() + value.len();
+            let stamped = bucket.by_seq_stamped(self.incarnation, user_version);
+            quiet.atomic(&stamped, value, MutationType::SetVersionstampedKey)?;
+            let mut bytes = key.len() + stamped.len() + value.len();
             if let Some((found, info_key)) = info
                 && let Some(info) = found.await?
                 && let Some(operand) = stamped_anew(&info, seq.stamp(), user_version)
@@ -215,30 +267,39 @@ impl Step<'_> {
                 quiet.atomic(&info_key, &operand, MutationType::SetVersionstampedValue)?;
                 bytes += info_key.len() + operand.len();
             }
+            *last = Some(user_version);
             user_version += 1;
-            first = first.or_else(|| Some(key.clone()));
-            cleared = cleared.or_else(|| Some(key.clone()));
+            moved_in.push(number);
+            moved.first = moved.first.or_else(|| Some(key.clone()));
+            *cleared = cleared.take().or_else(|| Some(key.clone()));
             if !room.take(bytes) {
                 break;
             }
         }
-        let behind_last = last.map(|last| [last.as_slice(), &[0]].concat());
-        if let (Some(begin), Some(end)) = (&cleared, &behind_last) {
-            trx.clear_range(begin, end);
+        moved.moved = u64::from(user_version);
+        moved.shares = Shares::of(own.len(), moved_in.into_iter());
+        for (number, left) in self.left.entries.iter().enumerate() {
+            let behind_last = last_read.get(number).copied().flatten().map(|last| [last.as_slice(), &[0]].concat());
+            if let (Some(Some(begin)), Some(end)) = (cleared.get(number), &behind_last) {
+                trx.clear_range(begin, end);
+            }
+            let rows = read.get(number).and_then(|(rows, _)| rows.last());
+            let is_through = last_read.get(number).copied().flatten() == rows.map(|(key, _)| key);
+            let begin = match behind_last {
+                _ if is_through && is_read.get(number) == Some(&true) => left.end.clone(),
+                Some(begin) => begin,
+                None => left.begin.clone(),
+            };
+            moved.left.push(KeyRange { begin, end: left.end.clone() });
         }
-        let is_through = last == rows.last().map(|(key, _)| key);
-        let left = match behind_last {
-            Some(begin) if !is_all || !is_through => Some(KeyRange { begin, end }),
-            _ => None,
-        };
-        Ok((u64::from(user_version), first, left))
+        Ok(moved)
     }
 
     /// Stamps purges anew. Returns how many, and what is left.
-    async fn purges(&self, trx: &Transaction, room: &mut Room) -> Result<(u16, Option<KeyRange>)> {
+    async fn purges(&self, trx: &Transaction, room: &mut Room) -> Result<(u16, KeyRange)> {
         let range = &self.left.purges;
         if !room.is_left() {
-            return Ok((0, Some(range.clone())));
+            return Ok((0, range.clone()));
         }
         let (rows, is_all) = read(trx, range, room.entries).await?;
         let quiet = Quiet(trx);
@@ -253,12 +314,12 @@ impl Step<'_> {
             user_version += 1;
             if !room.take(4 * key.len() + value.len()) && at + 1 < rows.len() {
                 let begin = [key.as_slice(), &[0]].concat();
-                return Ok((user_version, Some(KeyRange { begin, end: range.end.clone() })));
+                return Ok((user_version, KeyRange { begin, end: range.end.clone() }));
             }
         }
         let last = rows.last().filter(|_| !is_all);
-        let rest = last.map(|(last, _)| KeyRange { begin: [last.as_slice(), &[0]].concat(), end: range.end.clone() });
-        Ok((user_version, rest))
+        let begin = last.map_or_else(|| range.end.clone(), |(last, _)| [last.as_slice(), &[0]].concat());
+        Ok((user_version, KeyRange { begin, end: range.end.clone() }))
     }
 }
 
@@ -298,10 +359,10 @@ mod tests {
                 .await
                 .unwrap()
                 .expect("a document");
-            let key = instance.keys.by_seq(&Seq::new(instance.incarnation(), info.stamp));
+            let key = instance.buckets.own().by_seq(&Seq::new(instance.incarnation(), info.stamp));
             let entry = trx.get(&key, true).await.unwrap().expect("an entry");
             trx.clear(&key);
-            trx.set(&instance.keys.by_seq(&Seq::new(incarnation, info.stamp)), &entry);
+            trx.set(&instance.buckets.own().by_seq(&Seq::new(incarnation, info.stamp)), &entry);
         }
         trx.commit().await.unwrap();
         renew(&inner.db, &inner.options.root, false, |_| {}).await.unwrap();

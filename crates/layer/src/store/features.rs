@@ -5,16 +5,21 @@
 //! refused; no format version is given for a new one. Formats themselves stay for what every database has.
 
 use crate::error::{Error, Result};
+use crate::store::buckets::SHARDS_MAX;
 use crate::store::keys::{FEATURES_FORMAT_VERSION, FORMAT_VERSION};
 use crate::store::proto;
 use crate::store::records::check_format;
 
 /// The features that this program knows. Each kind of index is one.
 const KNOWN: &[&str] = &[
+    SHARDS,
     VERDICTS,
     #[cfg(test)]
     "index:member",
 ];
+
+/// By-seq, `last_seq` and counters lie in buckets.
+const SHARDS: &str = "shards";
 
 /// Records of revisions have verdicts: a program that does not know them would write the records back without.
 const VERDICTS: &str = "verdicts";
@@ -26,6 +31,9 @@ const INDEX: &str = "index:";
 pub(crate) fn check_record(record: &proto::DatabaseRecord) -> Result<()> {
     if record.format_version != FEATURES_FORMAT_VERSION {
         check_format("the database", record.format_version)?;
+    }
+    if record.shards == 1 || record.shards > SHARDS_MAX {
+        return Err(Error::Corrupt(format!("a database has {} shards", record.shards)));
     }
     match record.features.iter().find(|feature| !KNOWN.contains(&feature.as_str())) {
         Some(feature) => Err(Error::FeatureUnknown { what: "the database".to_owned(), feature: feature.clone() }),
@@ -42,10 +50,11 @@ pub(crate) fn name_verdicts(record: &mut proto::DatabaseRecord) -> bool {
     is_new
 }
 
-/// Names the features of a record's indexes, beside others that it has, and gives it the format that this needs: the one
-/// from before features where there are none, so that an older program opens the database again.
-pub(crate) fn name_indexes(record: &mut proto::DatabaseRecord) {
-    record.features.retain(|feature| !feature.starts_with(INDEX));
+/// Names the features of a record's shards and indexes, beside others that it has, and gives it the format that this needs:
+/// the one from before features where there are none, so that an older program opens the database again.
+pub(crate) fn name_features(record: &mut proto::DatabaseRecord) {
+    record.features.retain(|feature| feature != SHARDS && !feature.starts_with(INDEX));
+    record.features.extend((record.shards > 0).then(|| SHARDS.to_owned()));
     record.features.extend(record.indexes.iter().map(|index| format!("{INDEX}{}", index.kind)));
     record.features.sort_unstable();
     record.features.dedup();
@@ -61,7 +70,7 @@ mod tests {
         let mut record = proto::DatabaseRecord { format_version: FORMAT_VERSION, ..Default::default() };
         assert!(check_record(&record).is_ok());
         record.indexes = vec![proto::Index { kind: "member".to_owned(), ..Default::default() }];
-        name_indexes(&mut record);
+        name_features(&mut record);
         assert_eq!((record.format_version, record.features.as_slice()), (3, &["index:member".to_owned()][..]));
         assert!(check_record(&record).is_ok());
         record.features.push("channels".to_owned());
@@ -72,10 +81,10 @@ mod tests {
         );
         // Those of others stay.
         record.indexes.clear();
-        name_indexes(&mut record);
+        name_features(&mut record);
         assert_eq!((record.format_version, record.features.as_slice()), (3, &["channels".to_owned()][..]));
         record.features.clear();
-        name_indexes(&mut record);
+        name_features(&mut record);
         assert_eq!(record.format_version, FORMAT_VERSION, "a program from before features opens it again");
         for format_version in [0, 4] {
             assert!(check_record(&proto::DatabaseRecord { format_version, ..Default::default() }).is_err());

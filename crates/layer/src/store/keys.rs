@@ -3,6 +3,7 @@
 //! Keys are FoundationDB tuples under one root. design/data-model.md draws them byte by byte.
 #![warn(clippy::indexing_slicing)]
 
+mod bucket;
 mod document;
 mod index;
 mod root;
@@ -12,8 +13,9 @@ mod updates;
 mod work;
 
 use crate::error::Result;
-use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::seq::STAMP_BYTES;
 
+pub(crate) use bucket::BucketKeys;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
@@ -49,6 +51,7 @@ const PURGES: u64 = 10;
 const LEASES: u64 = 11;
 const RELEASED: u64 = 12;
 const INDEXES: u64 = 13;
+const SHARDS: u64 = 15;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -99,14 +102,6 @@ impl Keys {
     /// The whole of {NS}.
     pub(crate) fn all(&self) -> KeyRange {
         under(&self.prefix)
-    }
-
-    pub(crate) fn last_seq(&self) -> Vec<u8> {
-        self.two(META, LAST_SEQ)
-    }
-
-    pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
-        self.two(META, counter as u64)
     }
 
     pub(crate) fn next_field_id(&self) -> Vec<u8> {
@@ -166,44 +161,6 @@ impl Keys {
             _ => return Err(bad_key()),
         };
         Ok((id, part, rest))
-    }
-
-    /// All entries of an incarnation.
-    pub(crate) fn by_seq_all(&self, incarnation: u64) -> KeyRange {
-        let prefix = self.two(BY_SEQ, incarnation);
-        under(&prefix)
-    }
-
-    /// Entries of every incarnation.
-    pub(crate) fn by_seq_any(&self) -> KeyRange {
-        KeyRange { begin: self.one(BY_SEQ), end: self.one(BY_SEQ + 1) }
-    }
-
-    pub(crate) fn by_seq(&self, seq: &Seq) -> Vec<u8> {
-        let mut key = self.two(BY_SEQ, seq.incarnation());
-        key.push(TUPLE_VERSIONSTAMP);
-        key.extend_from_slice(seq.stamp());
-        key
-    }
-
-    /// Entries after `seq`.
-    pub(crate) fn by_seq_after(&self, seq: &Seq) -> KeyRange {
-        let mut begin = self.by_seq(seq);
-        begin.push(0);
-        KeyRange { begin, end: self.by_seq_all(seq.incarnation()).end }
-    }
-
-    /// The key for SET_VERSIONSTAMPED_KEY.
-    pub(crate) fn by_seq_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
-        stamped(self.two(BY_SEQ, incarnation), user_version)
-    }
-
-    pub(crate) fn by_seq_parse(&self, key: &[u8]) -> Result<Seq> {
-        let (incarnation, rest) = take_int(behind(key, &self.one(BY_SEQ)))?;
-        match rest.split_first() {
-            Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Seq::from_slice(incarnation, stamp),
-            _ => Err(bad_key()),
-        }
     }
 
     pub(crate) fn all_docs(&self) -> KeyRange {
@@ -389,6 +346,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::seq::Seq;
     use flatbed_revtree::RevId;
     use foundationdb::tuple::{Bytes, Versionstamp, pack};
     use proptest::prelude::*;
@@ -411,7 +369,14 @@ mod tests {
         let stamp = Versionstamp::complete([7; 10], 9);
         let mut bytes = [7_u8; 12];
         bytes[10..].copy_from_slice(&9_u16.to_be_bytes());
-        assert_eq!(keys().by_seq(&Seq::new(1, bytes)), pack(&(root, 3, 300, 3, 1, stamp)));
+        let (seq, bucket) = (Seq::new(1, bytes), keys().bucket(64, 63));
+        assert_eq!(keys().bucket(0, 0).by_seq(&seq), pack(&(root.clone(), 3, 300, 3, 1, stamp.clone())));
+        assert_eq!(bucket.by_seq(&seq), pack(&(root.clone(), 3, 300, 15, 63, 3, 1, stamp)));
+        assert_eq!(bucket.last_seq(), pack(&(root.clone(), 3, 300, 15, 63, 0, 0)));
+        assert_eq!(bucket.counter(Counter::StoredBytes), pack(&(root, 3, 300, 15, 63, 0, 4)));
+        assert_eq!(bucket.by_seq_parse(&bucket.by_seq(&seq)).unwrap(), seq);
+        assert_eq!(keys().split_bucket(&bucket.by_seq(&seq)).unwrap(), (63, Subspace::BySeq));
+        assert_eq!(keys().split_bucket(&bucket.last_seq()).unwrap(), (63, Subspace::Meta));
     }
 
     #[test]
@@ -444,7 +409,8 @@ mod tests {
         #[test]
         fn foreign_keys_do_not_panic(key in proptest::collection::vec(any::<u8>(), 0..40)) {
             let keys = keys();
-            let _ = (keys.split_document(&key), keys.by_seq_parse(&key), keys.all_docs_id(&key));
+            let by_seq = [0, 4].map(|shards| keys.bucket(shards, 0).by_seq_parse(&key));
+            let _ = (keys.split_document(&key), by_seq, keys.split_bucket(&key), keys.all_docs_id(&key));
             Subspace::all().for_each(|subspace| drop(keys.check(subspace, &key)));
             let _ = (keys.split_blob(&key), keys.staged_id(&key), keys.field_name_id(&key), take_rev(&key));
         }

@@ -1,9 +1,12 @@
 //! Keys, records and transactions: what the layer knows of FoundationDB.
 
+pub(crate) mod buckets;
+pub(crate) mod by_seq;
 pub(crate) mod counted;
 pub(crate) mod database_name;
 pub(crate) mod features;
 pub(crate) mod keys;
+pub(crate) mod merge;
 pub(crate) mod once;
 #[rustfmt::skip]
 #[allow(unreachable_pub, reason = "generated")]

@@ -88,6 +88,9 @@ pub struct DatabaseRecord {
     /// how many there ever were: an index's number is not given twice
     #[prost(uint64, tag = "15")]
     pub indexes_defined: u64,
+    /// buckets of by-seq, last_seq and counters; 0: none, they lie in {NS} itself
+    #[prost(uint32, tag = "16")]
+    pub shards: u32,
 }
 /// In a DatabaseRecord.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -153,6 +156,9 @@ pub struct DocumentInfo {
     /// of the winner
     #[prost(bool, tag = "8")]
     pub has_attachments: bool,
+    /// which one its by-seq entry lies in
+    #[prost(uint32, tag = "9")]
+    pub bucket: u32,
 }
 /// {NS}/DOC/{docid}/LEAVES/{not deleted}/{generation}/{hash}: the ancestors, newest first.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

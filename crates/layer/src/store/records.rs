@@ -48,6 +48,8 @@ pub(crate) struct Info {
     pub external_bytes: u64,
     pub stored_bytes: u64,
     pub has_attachments: bool,
+    /// Which bucket its by-seq entry lies in.
+    pub bucket: u32,
 }
 
 impl Info {
@@ -62,6 +64,7 @@ impl Info {
             external_bytes: message.external_bytes,
             stored_bytes: message.stored_bytes,
             has_attachments: message.has_attachments,
+            bucket: message.bucket,
         })
     }
 
@@ -77,6 +80,7 @@ impl Info {
             external_bytes: self.external_bytes,
             stored_bytes: self.stored_bytes,
             has_attachments: self.has_attachments,
+            bucket: self.bucket,
         };
         let mut out = Vec::with_capacity(message.encoded_len() + 4);
         // A Vec grows: encoding into it cannot fail for want of room.
@@ -261,6 +265,7 @@ mod tests {
             external_bytes: 7,
             stored_bytes: 8,
             has_attachments: true,
+            bucket: 63,
         };
         let mut operand = info.encode_stamped();
         assert_eq!(operand[2..14], [0xee; 12]);

@@ -4,7 +4,7 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::error::Result;
-use crate::store::keys::{Keys, RootKeys};
+use crate::store::keys::{BucketKeys, RootKeys};
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::seq::{STAMP_BYTES, Seq};
@@ -64,10 +64,10 @@ pub(crate) fn stamp_of(value: &[u8]) -> Result<Stamp> {
     if value.is_empty() { Ok([0; STAMP_BYTES]) } else { Ok(*Seq::from_slice(0, value)?.stamp()) }
 }
 
-/// Sets `last_seq` to the transaction's versionstamp and the greatest user version in it: blindly, and quietly.
-pub(crate) fn touch_last_seq(trx: &Transaction, keys: &Keys, user_version: u16) -> Result<()> {
+/// Sets a bucket's `last_seq` to the transaction's versionstamp and the greatest user version in it: blindly, and quietly.
+pub(crate) fn touch_last_seq(trx: &Transaction, bucket: &BucketKeys, user_version: u16) -> Result<()> {
     let mut value = vec![0xff; 10];
     value.extend_from_slice(&user_version.to_be_bytes());
     value.extend_from_slice(&0_u32.to_le_bytes());
-    Quiet(trx).atomic(&keys.last_seq(), &value, MutationType::SetVersionstampedValue)
+    Quiet(trx).atomic(&bucket.last_seq(), &value, MutationType::SetVersionstampedValue)
 }

@@ -77,7 +77,7 @@ impl Operation for Begin<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let record_key = self.root.database(self.name);
-        let last_seq_key = self.keys.last_seq();
+        let last_seq_key = self.keys.bucket(0, 0).last_seq();
         let (record, last_seq) = (trx.get(&record_key, true), trx.get(&last_seq_key, true));
         let Some(record) = record.await? else { return Ok(None) };
         let last_seq = last_seq.await?.map(|bytes| bytes.to_vec()).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Operation for End<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
         let key = self.root.database(self.name);
         // Both with conflict: who writes at the same time makes this one begin anew.
-        let (bytes, last_seq_key) = (trx.get(&key, false), self.keys.last_seq());
+        let (bytes, last_seq_key) = (trx.get(&key, false), self.keys.bucket(0, 0).last_seq());
         let last_seq = trx.get(&last_seq_key, false);
         epoch_for_write(trx, self.root).await?;
         // Deleted meanwhile, or upgraded by another process or by an attempt whose result was not known.
@@ -150,7 +150,7 @@ impl Operation for End<'_> {
         }
         record.format_version = FORMAT_VERSION;
         trx.set(&key, &record.encode_to_vec());
-        trx.set(&self.keys.counter(Counter::SupersededBytes), &self.superseded_bytes.to_le_bytes());
+        trx.set(&self.keys.bucket(0, 0).counter(Counter::SupersededBytes), &self.superseded_bytes.to_le_bytes());
         trx.update_metadata_version();
         Ok(true)
     }

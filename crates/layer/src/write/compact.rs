@@ -3,11 +3,11 @@
 //! Leaves always stay, losing ones too. A database is compacted when somebody asks, and by itself when its superseded
 //! bodies take more than a share of it.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use flatbed_revtree::{RevId, Tree};
-use foundationdb::options::{ConflictRangeType, MutationType};
+use foundationdb::options::ConflictRangeType;
 use prost::Message;
 
 use crate::compactions::Running;
@@ -75,8 +75,7 @@ async fn total(inner: &Inner, instance: &Instance) -> Result<u64> {
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
             let mut sum = 0;
             for counter in [Counter::Documents, Counter::DeletedDocuments] {
-                let count = trx.get(&self.0.keys.counter(counter), true).await?;
-                sum += crate::store::records::decode_counter(count.as_deref())?.max(0) as u64;
+                sum += self.0.buckets.begin_count(trx, counter).await?.max(0) as u64;
             }
             Ok(sum)
         }
@@ -85,9 +84,10 @@ async fn total(inner: &Inner, instance: &Instance) -> Result<u64> {
 }
 
 async fn run(inner: &Inner, instance: &Instance, running: &Running) -> Result<u64> {
-    let mut rest = Some(instance.keys.by_seq_any());
+    // A document that is edited meanwhile may move to a bucket that has been walked: it is looked at with the next compaction.
+    let mut left: VecDeque<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_any()).collect();
     let (mut freed, mut failures) = (0, 0);
-    while let Some(range) = rest {
+    while let Some(range) = left.pop_front() {
         let mut page = Candidates { inner, instance, range };
         let (ids, looked_at, next) = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
         let mut ids = ids.as_slice();
@@ -126,7 +126,7 @@ async fn run(inner: &Inner, instance: &Instance, running: &Running) -> Result<u6
             running.get_on(0);
         }
         running.get_on(looked_at);
-        rest = next;
+        next.into_iter().for_each(|next| left.push_front(next));
     }
     Ok(freed + release::drain(inner, instance, None).await?)
 }
@@ -225,8 +225,7 @@ impl Operation for Compact<'_> {
         let (bodies, attached) = (dropped.body_bytes, dropped.attachment_bytes);
         for (counter, delta) in [(Counter::StoredBytes, -bodies - attached), (Counter::SupersededBytes, -bodies)] {
             if delta != 0 {
-                let key = self.instance.keys.counter(counter);
-                Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
+                self.instance.buckets.add(trx, counter, delta)?;
             }
         }
         Ok(Compacted { freed_bytes: (bodies + attached).max(0) as u64, documents, from })

@@ -241,7 +241,7 @@ impl DocumentWrite<'_, '_> {
             Some(old) if old.winner == *best => Described::kept(old),
             _ => bodies.promote(best).await?,
         };
-        winner::info(&grown.leaves, described, self.user_version)
+        winner::info(&grown.leaves, described, self.user_version, self.instance.buckets.own_number())
     }
 
     /// Counts the bodies of former leaves, or drops them where the database keeps those of leaves only: one

@@ -279,7 +279,7 @@ impl Purge<'_> {
             (Counter::SupersededBytes, -dropped.superseded_bytes),
         ];
         for (counter, delta) in deltas.into_iter().filter(|(_, delta)| *delta != 0) {
-            Quiet(trx).atomic(&instance.keys.counter(counter), &delta.to_le_bytes(), MutationType::Add)?;
+            instance.buckets.add(trx, counter, delta)?;
         }
         // As for a compaction: nobody may take the same off the counters.
         let info_key = keys.info();
@@ -315,7 +315,7 @@ impl Purge<'_> {
             bodies.clear_latest()?;
             bodies.promote(best).await?
         };
-        let new = winner::info(&leaves, described, 0)?;
+        let new = winner::info(&leaves, described, 0, instance.buckets.own_number())?;
         // With a conflict range: an edit that is under way must see it.
         trx.atomic_op(&keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
         let change = Change {
@@ -367,8 +367,7 @@ impl Purge<'_> {
             let key = instance.keys.purge_stamped(number);
             quiet.atomic(&key, &record.encode_to_vec(), MutationType::SetVersionstampedKey)?;
         }
-        quiet.atomic(&instance.keys.counter(Counter::Purges), &1_i64.to_le_bytes(), MutationType::Add)?;
-        Ok(())
+        instance.buckets.add(trx, Counter::Purges, 1)
     }
 }
 

@@ -39,15 +39,15 @@ pub(crate) fn best(leaves: &[(bool, RevId)]) -> Result<&(bool, RevId)> {
 }
 
 /// The info of a document with these leaves, the best of which has this body. `user_version` is distinct among the
-/// documents of the transaction.
-pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16) -> Result<Info> {
+/// documents of the transaction, which enters them in the by-seq of a bucket.
+pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16, bucket: u32) -> Result<Info> {
     let (deleted, winner) = best(leaves)?;
     let mut stamp = [0xff; STAMP_BYTES];
     stamp[10..].copy_from_slice(&user_version.to_be_bytes());
     let leaf_count = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
     let Described { place, external_bytes, stored_bytes, has_attachments } = body;
     let (winner, deleted) = (winner.clone(), *deleted);
-    Ok(Info { stamp, winner, deleted, leaf_count, place, external_bytes, stored_bytes, has_attachments })
+    Ok(Info { stamp, winner, deleted, leaf_count, place, external_bytes, stored_bytes, has_attachments, bucket })
 }
 
 /// A document's bodies within a transaction.

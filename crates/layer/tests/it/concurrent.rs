@@ -170,6 +170,13 @@ async fn random_work_in_the_seeds_layout() {
     work(&layers, Some(0), 12, 40, 10).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn random_work_with_shards() {
+    let store = Store::new().sharded(4);
+    let layers = [store.layer().await, store.layer().await];
+    work(&layers, None, 16, 60, 30).await;
+}
+
 /// The probabilities and seeds to work with: the test's own, or up to the probability and from the seed on that
 /// `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment gives.
 fn faults(probability: f64, seeds: std::ops::Range<u64>) -> Vec<(f64, u64)> {
@@ -190,6 +197,7 @@ async fn random_work_under_faults() {
     for (probability, seed) in faults(0.1, 0..4) {
         println!("faults: probability {probability:.3}, seed {seed}");
         let Some(store) = Store::with_faults(probability, seed) else { return };
+        let store = if seed % 4 > 1 { store.sharded(4) } else { store };
         let layers = [store.layer().await, store.layer().await];
         work(&layers, if seed % 2 == 0 { None } else { Some(0) }, 8, 30, 10).await;
         let metrics = layers.each_ref().map(|layer| layer.metrics()).concat();

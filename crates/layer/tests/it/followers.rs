@@ -253,6 +253,13 @@ async fn followers_under_faults_miss_nothing() {
     torture(&store).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_of_a_database_with_shards_miss_nothing() {
+    torture(&Store::new().sharded(4)).await;
+    let Some(store) = Store::with_faults(0.05, 78) else { return };
+    torture(&store.sharded(64)).await;
+}
+
 async fn torture(store: &Store) {
     let (one, two) = (store.layer().await, store.layer().await);
     create(&one, "db", None).await;

@@ -22,6 +22,7 @@ mod replicas;
 mod restored;
 mod room;
 mod security;
+mod shards;
 mod support;
 mod updates;
 mod waits;

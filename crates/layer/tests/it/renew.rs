@@ -83,7 +83,8 @@ async fn followers_begin_anew() {
 
 #[tokio::test]
 async fn what_was_interrupted_is_done_again() {
-    let store = Store::new();
+    // Raw keys of a database without shards.
+    let store = Store::new().sharded(1);
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
     for n in 0..20 {

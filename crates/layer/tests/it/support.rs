@@ -34,6 +34,9 @@ impl Random {
 pub struct Store {
     pub fdb: Arc<foundationdb::Database>,
     pub root: Vec<u8>,
+    /// Of databases that are created; each layer that is opened writes to another one.
+    shards: Option<u32>,
+    layers: AtomicU32,
     /// Removed with the store.
     _directory: Option<tempfile::TempDir>,
 }
@@ -49,13 +52,25 @@ impl Store {
             let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_micros();
             let number = STORES.fetch_add(1, Ordering::Relaxed);
             let root = format!("test{now:x}{:x}-{number:x}", std::process::id()).into_bytes();
-            return Store { fdb: Arc::new(fdb), root, _directory: None };
+            return Store {
+                fdb: Arc::new(fdb),
+                root,
+                shards: default_shards(),
+                layers: AtomicU32::new(0),
+                _directory: None,
+            };
         }
         let directory = tempfile::tempdir().expect("a temporary directory");
         let cluster_file = directory.path().join("embedded.cluster");
         std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
         let fdb = foundationdb::Database::from_path(cluster_file.to_str().expect("UTF-8")).expect("the engine opens");
-        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
+        Store {
+            fdb: Arc::new(fdb),
+            root: b"t".to_vec(),
+            shards: default_shards(),
+            layers: AtomicU32::new(0),
+            _directory: Some(directory),
+        }
     }
 
     /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None`, and
@@ -87,7 +102,18 @@ impl Store {
         let database = engine.open(directory.path(), options).expect("the engine opens");
         // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
         let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-        Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) }
+        Store {
+            fdb: Arc::new(fdb),
+            root: b"t".to_vec(),
+            shards: default_shards(),
+            layers: AtomicU32::new(0),
+            _directory: Some(directory),
+        }
+    }
+
+    /// The same with databases of so many shards.
+    pub fn sharded(self, shards: u32) -> Store {
+        Store { shards: Some(shards), ..self }
     }
 
     /// A server's layer on the store; call it twice for two servers.
@@ -97,15 +123,26 @@ impl Store {
 
     /// The same, with what judges writes.
     pub async fn layer_judged_by(&self, judge: impl Judge + 'static) -> Layer {
-        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        let options = self.options(LayerOptions::default());
         Layer::open_judged(self.fdb.clone(), options, Some(Arc::new(judge))).await.expect("the layer opens")
     }
 
     /// The same, set up otherwise.
     pub async fn layer_with(&self, options: LayerOptions) -> Layer {
-        let options = LayerOptions { root: self.root.clone(), ..options };
-        Layer::open(self.fdb.clone(), options).await.expect("the layer opens")
+        let layer = Layer::open(self.fdb.clone(), self.options(options)).await.expect("the layer opens");
+        Layer { shards: self.shards, ..layer }
     }
+
+    fn options(&self, options: LayerOptions) -> LayerOptions {
+        let shard = options.shard.or_else(|| Some(self.layers.fetch_add(1, Ordering::Relaxed)));
+        LayerOptions { root: self.root.clone(), shard, ..options }
+    }
+}
+
+/// `FLATBED_TEST_SHARDS=4`: every test's databases have shards, whatever it is about (but `waits`, whose figures are others).
+fn default_shards() -> Option<u32> {
+    let given = std::env::var("FLATBED_TEST_SHARDS").ok()?;
+    Some(given.parse().expect("FLATBED_TEST_SHARDS is a number"))
 }
 
 /// What only the embedded engine can do; `None` where a library answers.
@@ -118,6 +155,7 @@ pub fn engine() -> Option<Embedded> {
 pub struct Layer {
     layer: flatbed_layer::Layer,
     actor: ServerActor,
+    shards: Option<u32>,
 }
 
 impl std::ops::Deref for Layer {
@@ -139,7 +177,7 @@ impl Layer {
         judge: Option<Arc<dyn Judge>>,
     ) -> Result<Layer> {
         let (layer, authority) = flatbed_layer::Layer::open(fdb, options, judge).await?;
-        Ok(Layer { layer, actor: authority.for_job("test") })
+        Ok(Layer { layer, actor: authority.for_job("test"), shards: None })
     }
 
     /// Written to as the server.
@@ -153,7 +191,8 @@ impl Layer {
     }
 
     pub async fn create_database(&self, name: &str, options: &CreateOptions) -> Result<()> {
-        self.database(name).create(options).await
+        let shards = options.shards.or(self.shards);
+        self.database(name).create(&CreateOptions { shards, ..options.clone() }).await
     }
 
     pub async fn delete_database(&self, name: &str) -> Result<()> {

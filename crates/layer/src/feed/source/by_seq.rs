@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
+
 use crate::error::{Error, Result};
 use crate::feed::query::Scope;
 use crate::feed::row::{ChangesPage, change_row};
@@ -9,11 +11,11 @@ use crate::feed::source::{Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::read::all_docs::count_keys;
-use crate::read::get::last_seq;
-use crate::store::keys::{Counter, KeyRange};
-use crate::store::records::decode_counter;
+use crate::store::by_seq;
+use crate::store::keys::{BucketKeys, Counter};
+use crate::store::merge::Shares;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// Up to here `pending` is counted.
 const PENDING_EXACT_MAX: usize = 10_000;
@@ -24,54 +26,57 @@ const ENTRY_BYTES: u64 = 100;
 /// All changes of a database, or those of some documents, by a walk over all.
 pub(crate) struct BySeq {
     scope: Scope,
+    shares: Shares,
 }
 
 impl BySeq {
     pub(super) fn new(scope: Scope) -> BySeq {
-        BySeq { scope }
+        BySeq { scope, shares: Shares::default() }
     }
 
-    /// What is to be read, and where the feed stands before it.
-    fn range(page: &Page<'_>, instance: &Instance, newest: Seq) -> (KeyRange, Seq) {
-        let incarnation = instance.incarnation();
+    /// Where the feed stands before a page, and behind what it reads.
+    fn place(page: &Page<'_>, incarnation: u64, newest: Seq) -> (Seq, Seq) {
         let since = page.since(newest);
         if page.descending {
-            let mut range = instance.keys.by_seq_after(&since);
-            if let Some(cursor) = page.cursor {
-                range.end = instance.keys.by_seq(&of_incarnation(incarnation, cursor));
-            }
-            return (range, page.cursor.unwrap_or(newest));
+            return (page.cursor.unwrap_or(newest), since);
         }
         let at = page.cursor.map_or(since, |cursor| of_incarnation(incarnation, cursor));
-        (instance.keys.by_seq_after(&at), at)
+        (at, at)
     }
 }
 
 impl Source for BySeq {
     async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
-        let newest = last_seq(trx, instance).await?;
-        if page.descending && page.cursor.is_some_and(|cursor| cursor.incarnation() != instance.incarnation()) {
+        let incarnation = instance.incarnation();
+        let newest = instance.buckets.begin_last_seq(trx, incarnation).await?;
+        if page.descending && page.cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
             // What is left of the old one is gone: this must not end as if all had been read.
             return Err(Error::DatabaseNotFound);
         }
-        let (range, at) = BySeq::range(page, instance, newest);
-        if page.limit == 0 || range.begin >= range.end {
+        let (at, after) = BySeq::place(page, incarnation, newest);
+        let range = |bucket: &BucketKeys| {
+            let mut range = bucket.by_seq_after(&after);
+            if let Some(cursor) = page.cursor.filter(|_| page.descending) {
+                range.end = bucket.by_seq(&cursor);
+            }
+            range
+        };
+        let ranges: Vec<_> = instance.buckets.all().iter().map(range).collect();
+        if page.limit == 0 || ranges.iter().all(|range| range.begin >= range.end) {
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: at });
         }
         let most = page.rows_max();
         let is_filtered = self.scope != Scope::All;
         let limit = if is_filtered { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
-        let metrics = &page.inner.metrics;
-        metrics.by_seq_reads.add(1);
-        let entries = trx.get_range(&page_of(&range, limit, page.descending), 1, true).await?;
-        metrics.by_seq_rows.add(entries.len() as u64);
-        let read_all = !entries.more() && entries.len() < limit;
+        let (metrics, extent) = (&page.inner.metrics, (limit, page.descending));
+        let read = by_seq::begin(trx, metrics, &instance.buckets, &ranges, extent, &self.shares, change_row).await?;
+        let read_all = read.is_all;
+        self.shares = read.shares;
         let mut last_read = at;
         let mut full = false;
-        let mut rows = Vec::with_capacity(entries.len());
-        for entry in &entries {
-            last_read = instance.keys.by_seq_parse(entry.key())?;
-            let row = change_row(last_read, entry.value())?;
+        let mut rows = Vec::with_capacity(read.rows.len());
+        for row in read.rows {
+            last_read = row.seq;
             if self.scope.has(&row.id) {
                 rows.push(row);
                 if rows.len() as u64 == page.limit {
@@ -80,7 +85,6 @@ impl Source for BySeq {
                 }
             }
         }
-        drop(entries);
         // At the end the feed stands at the newest sequence, whatever a filter passed.
         let last_seq = if read_all && !full && !page.descending { newest.max(last_read) } else { last_read };
         page.complete(trx, instance, rows, read_all || full, last_seq).await
@@ -94,18 +98,20 @@ impl Source for BySeq {
         if cursor.incarnation() != instance.incarnation() {
             return Ok(0);
         }
-        let range = instance.keys.by_seq_after(&cursor);
-        let counted = count_keys(trx, &range, PENDING_EXACT_MAX + 1).await?;
+        let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
+        let counted = ranges.iter().map(|range| count_keys(trx, range, PENDING_EXACT_MAX + 1));
+        let counted: usize = try_join_all(counted).await?.into_iter().sum();
         if counted <= PENDING_EXACT_MAX {
             return Ok(counted as u64);
         }
-        let bytes = trx.get_estimated_range_size_bytes(&range.begin, &range.end);
+        let bytes = ranges.iter().map(|range| trx.get_estimated_range_size_bytes(&range.begin, &range.end));
+        let bytes: Vec<_> = bytes.collect();
         let mut all = 0;
         for counter in [Counter::Documents, Counter::DeletedDocuments] {
-            let count = trx.get(&instance.keys.counter(counter), true).await?;
-            all += decode_counter(count.as_deref())?.max(0) as u64;
+            all += instance.buckets.begin_count(trx, counter).await?.max(0) as u64;
         }
-        let estimate = bytes.await?.max(0) as u64 / ENTRY_BYTES;
+        let bytes: i64 = try_join_all(bytes).await?.into_iter().sum();
+        let estimate = bytes.max(0) as u64 / ENTRY_BYTES;
         Ok(estimate.clamp(counted as u64, all.max(counted as u64)))
     }
 }

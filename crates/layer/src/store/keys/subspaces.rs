@@ -1,11 +1,11 @@
 //! Which subspaces a database's keys lie in.
 
 use crate::error::Result;
-use crate::store::keys::Counter;
+use crate::store::keys::bucket::check_meta;
 use crate::store::keys::tuple::{bad_key, behind, take_int};
 use crate::store::keys::{
-    ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys, LAST_SEQ,
-    LEASES, LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, STAGED,
+    ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys, LEASES,
+    LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, SHARDS, STAGED,
 };
 
 /// A subspace of {NS}.
@@ -25,12 +25,13 @@ pub(crate) enum Subspace {
     Leases,
     Released,
     Indexes,
+    Buckets,
 }
 
 /// Each with its first element, and what its keys are called where they are counted. What a key belongs to, what the checker
 /// goes through and what it counts follow from this table; a key outside of it is a stray. A number is never given a
 /// second meaning.
-const SUBSPACES: [(Subspace, u64, &str); 14] = [
+const SUBSPACES: [(Subspace, u64, &str); 15] = [
     (Subspace::Meta, META, "counters"),
     (Subspace::Fields, FIELDS, "fields"),
     (Subspace::Documents, DOC, "documents"),
@@ -45,6 +46,7 @@ const SUBSPACES: [(Subspace, u64, &str); 14] = [
     (Subspace::Leases, LEASES, "leases"),
     (Subspace::Released, RELEASED, "released"),
     (Subspace::Indexes, INDEXES, "indexes"),
+    (Subspace::Buckets, SHARDS, "buckets"),
 ];
 
 impl Subspace {
@@ -84,11 +86,7 @@ impl Keys {
     /// Whether a key of a subspace has its form.
     pub(crate) fn check(&self, subspace: Subspace, key: &[u8]) -> Result<()> {
         match subspace {
-            Subspace::Meta => match take_int(behind(key, &self.one(META)))? {
-                (LAST_SEQ, []) => Ok(()),
-                (number, []) if Counter::ALL.iter().any(|counter| *counter as u64 == number) => Ok(()),
-                _ => Err(bad_key()),
-            },
+            Subspace::Meta => check_meta(behind(key, &self.one(META))),
             Subspace::Fields => match take_int(behind(key, &self.one(FIELDS)))? {
                 (NEXT_ID, []) => Ok(()),
                 (IDS, _) => self.field_id_name(key).map(drop),
@@ -96,7 +94,7 @@ impl Keys {
                 _ => Err(bad_key()),
             },
             Subspace::Documents => self.split_document(key).map(drop),
-            Subspace::BySeq => self.by_seq_parse(key).map(drop),
+            Subspace::BySeq => self.bucket(0, 0).by_seq_parse(key).map(drop),
             Subspace::AllDocs => self.all_docs_id(key).map(drop),
             Subspace::Blobs => self.split_blob(key).map(drop),
             Subspace::Staged => self.staged_id(key).map(drop),
@@ -107,6 +105,7 @@ impl Keys {
             Subspace::Leases => self.lease_id(key).map(drop),
             Subspace::Released => self.split_released(key).map(drop),
             Subspace::Indexes => self.split_index(key).map(drop),
+            Subspace::Buckets => self.split_bucket(key).map(drop),
         }
     }
 }
@@ -114,7 +113,8 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::keys::RootKeys;
+    use crate::store::keys::{Counter, RootKeys};
+    use crate::store::seq::Seq;
 
     #[test]
     fn all_of_a_database_lies_in_the_table() {
@@ -127,14 +127,19 @@ mod tests {
         let ranges: Vec<_> = all.iter().map(|subspace| keys.subspace(*subspace)).collect();
         assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].begin));
         let gaps = keys.between_subspaces();
-        assert_eq!(gaps.len(), 2, "before the first and behind the last");
-        assert_eq!((&gaps[0].begin, &gaps[1].end), (&keys.all().begin, &keys.all().end));
+        // Before the first, where 14 is, and behind the last.
+        assert_eq!(gaps.len(), 3);
+        assert_eq!((&gaps[0].begin, &gaps[2].end), (&keys.all().begin, &keys.all().end));
         // Each key that is built is one of its subspace.
         let rev = "1-a".parse().unwrap();
         let document = keys.document("d");
         let built = [
-            (Subspace::Meta, keys.last_seq()),
-            (Subspace::Meta, keys.counter(Counter::Purges)),
+            (Subspace::Meta, keys.bucket(0, 0).last_seq()),
+            (Subspace::Meta, keys.bucket(0, 0).counter(Counter::Purges)),
+            (Subspace::BySeq, keys.bucket(0, 0).by_seq(&Seq::zero(1))),
+            (Subspace::Buckets, keys.bucket(64, 63).last_seq()),
+            (Subspace::Buckets, keys.bucket(64, 0).counter(Counter::Documents)),
+            (Subspace::Buckets, keys.bucket(64, 63).by_seq(&Seq::zero(1))),
             (Subspace::Fields, keys.next_field_id()),
             (Subspace::Fields, keys.field_id("n")),
             (Subspace::Fields, keys.field_name(9)),

@@ -148,6 +148,7 @@ async fn replicas_of_what_many_clients_wrote_are_equal() {
         let probability = faults.as_ref().map_or([0.2, 0.03, 0.1][seed as usize % 3], |faults| faults.probability);
         let operations = if seconds.is_some() { 10 + 10 * (seed % 4) } else { 6 };
         let Some(store) = Store::with_faults(probability, seed) else { return };
+        let store = if seed.is_multiple_of(2) { store.sharded(4) } else { store };
         Scenario { seed, probability, operations }.run(&store).await;
         done += 1;
         if seconds.map_or(done >= 2, |seconds| began.elapsed() > Duration::from_secs(seconds)) {

@@ -1,0 +1,128 @@
+//! Where a database's by-seq, `last_seq` and counters lie: in one place, or in the buckets of one with shards.
+//!
+//! A process writes to one bucket of a database as long as it lives, and reads all of them. Every key of a bucket is written
+//! blindly, so neither two processes nor two transactions of one conflict in it, whichever bucket they choose.
+
+use std::sync::Arc;
+
+use foundationdb::options::MutationType;
+
+use crate::error::Result;
+use crate::store::keys::{BucketKeys, Counter, Keys};
+use crate::store::proto;
+use crate::store::records::decode_counter;
+use crate::store::seq::Seq;
+use crate::store::transaction::{Quiet, Transaction};
+
+/// Most shards of a database: each page of a feed reads all of them.
+pub const SHARDS_MAX: u32 = 64;
+
+/// Chooses the buckets that a process writes to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Writer {
+    /// The bucket of this number, or the remainder, in each database.
+    Fixed(u32),
+    /// Another one in each database, so that processes that meet in one do not meet in all.
+    Drawn(u64),
+}
+
+impl Writer {
+    /// `shard`: see [`crate::LayerOptions::shard`].
+    pub(crate) fn new(shard: Option<u32>, random: [u8; 16]) -> Writer {
+        let drawn = random.iter().fold(0_u64, |drawn, byte| drawn.rotate_left(8) ^ u64::from(*byte));
+        shard.map_or(Writer::Drawn(drawn), Writer::Fixed)
+    }
+
+    fn bucket(self, namespace: u64, buckets: u32) -> u32 {
+        let number = match self {
+            Writer::Fixed(number) => number,
+            // Multiplied, what differs in a low bit differs in the high ones.
+            Writer::Drawn(drawn) => ((drawn ^ namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32,
+        };
+        number % buckets.max(1)
+    }
+}
+
+/// The buckets of a database.
+#[derive(Debug, Clone)]
+pub(crate) struct Buckets {
+    all: Arc<[BucketKeys]>,
+    own: BucketKeys,
+    own_number: u32,
+}
+
+impl Buckets {
+    /// Those of the database that a record is of.
+    pub(crate) fn of_record(keys: &Keys, record: &proto::DatabaseRecord, writer: Writer) -> Buckets {
+        let (shards, count) = (record.shards, record.shards.max(1));
+        let own_number = writer.bucket(record.namespace, count);
+        let all = (0..count).map(|number| keys.bucket(shards, number)).collect();
+        Buckets { all, own: keys.bucket(shards, own_number), own_number }
+    }
+
+    /// All of them, by their numbers: a database without shards has one.
+    pub(crate) fn all(&self) -> &Arc<[BucketKeys]> {
+        &self.all
+    }
+
+    /// The one that this process writes to.
+    pub(crate) fn own(&self) -> &BucketKeys {
+        &self.own
+    }
+
+    /// Its number, as documents' records have it.
+    pub(crate) fn own_number(&self) -> u32 {
+        self.own_number
+    }
+
+    /// The one of a number in a document's record; `None`: there is none.
+    pub(crate) fn of(&self, number: u32) -> Option<&BucketKeys> {
+        self.all.get(usize::try_from(number).ok()?)
+    }
+
+    /// Asks for the newest sequence.
+    pub(crate) fn begin_last_seq(
+        &self,
+        trx: &Transaction,
+        incarnation: u64,
+    ) -> impl Future<Output = Result<Seq>> + Send + use<> {
+        let reads: Vec<_> = self.all.iter().map(|bucket| trx.get(&bucket.last_seq(), true)).collect();
+        async move {
+            let mut newest = Seq::zero(incarnation);
+            for read in reads {
+                if let Some(stamp) = read.await? {
+                    newest = newest.max(Seq::from_slice(incarnation, &stamp)?);
+                }
+            }
+            Ok(newest)
+        }
+    }
+
+    /// Asks for what a counter says in all buckets together.
+    pub(crate) fn begin_count(
+        &self,
+        trx: &Transaction,
+        counter: Counter,
+    ) -> impl Future<Output = Result<i64>> + Send + use<> {
+        let buckets = if is_rare(counter) { self.all.get(..1).unwrap_or_default() } else { &self.all };
+        let reads: Vec<_> = buckets.iter().map(|bucket| trx.get(&bucket.counter(counter), true)).collect();
+        async move {
+            let mut sum = 0_i64;
+            for read in reads {
+                sum = sum.wrapping_add(decode_counter(read.await?.as_deref())?);
+            }
+            Ok(sum)
+        }
+    }
+
+    /// Adds to a counter, blindly and quietly.
+    pub(crate) fn add(&self, trx: &Transaction, counter: Counter, delta: i64) -> Result<()> {
+        let bucket = if is_rare(counter) { self.all.first().unwrap_or(&self.own) } else { &self.own };
+        Quiet(trx).atomic(&bucket.counter(counter), &delta.to_le_bytes(), MutationType::Add)
+    }
+}
+
+/// Purges are few, and each page of a feed reads how many there were: they are counted in the first bucket alone.
+fn is_rare(counter: Counter) -> bool {
+    matches!(counter, Counter::Purges)
+}

@@ -1,0 +1,59 @@
+//! A page of by-seq: the pages of all buckets at one read version, merged ([`crate::store::merge`]).
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::metrics::Metrics;
+use crate::store::buckets::Buckets;
+use crate::store::keys::KeyRange;
+use crate::store::merge::{Part, Shares, merge};
+use crate::store::seq::Seq;
+use crate::store::transaction::{Transaction, page_of};
+
+/// What a page has.
+pub(crate) struct Read<T> {
+    /// In order, no more than were asked for.
+    pub(crate) rows: Vec<T>,
+    /// Nothing is left behind them.
+    pub(crate) is_all: bool,
+    /// For the next page.
+    pub(crate) shares: Shares,
+}
+
+/// Asks all buckets, before anything is awaited, for what lies in a range of each, by their numbers: the first `most` entries
+/// of all together, or the last, newest first. An entry is its sequence and the bytes of a `SequenceEntry`.
+pub(crate) fn begin<T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
+    trx: &Transaction,
+    metrics: &Arc<Metrics>,
+    buckets: &Buckets,
+    ranges: &[KeyRange],
+    (most, descending): (usize, bool),
+    shares: &Shares,
+    decode: D,
+) -> impl Future<Output = Result<Read<T>>> + Send + use<T, D> {
+    let (metrics, buckets) = (Arc::clone(metrics), buckets.all().clone());
+    let limits: Vec<usize> = (0..buckets.len()).map(|bucket| shares.limit(bucket, buckets.len(), most)).collect();
+    let page = |(range, limit): (&KeyRange, &usize)| trx.get_range(&page_of(range, *limit, descending), 1, true);
+    let pages: Vec<_> = ranges.iter().zip(&limits).map(page).collect();
+    metrics.by_seq_reads.add(pages.len() as u64);
+    async move {
+        let mut entries = Vec::with_capacity(pages.len());
+        for page in pages {
+            entries.push(page.await?);
+        }
+        let mut parts = Vec::with_capacity(entries.len());
+        for ((bucket, limit), entries) in buckets.iter().zip(limits).zip(&entries) {
+            metrics.by_seq_rows.add(entries.len() as u64);
+            let rows = entries.iter().map(|entry| Ok((bucket.by_seq_parse(entry.key())?, entry.value())));
+            parts.push(Part { rows: rows.collect::<Result<_>>()?, is_all: !entries.more() && entries.len() < limit });
+        }
+        let merged = match descending {
+            false => merge(parts, most, |(seq, _)| *seq),
+            true => merge(parts, most, |(seq, _)| Reverse(*seq)),
+        };
+        let shares = Shares::of(buckets.len(), merged.rows.iter().map(|(bucket, _)| *bucket));
+        let rows = merged.rows.into_iter().map(|(_, (seq, value))| decode(seq, value)).collect::<Result<_>>()?;
+        Ok(Read { rows, is_all: merged.is_all, shares })
+    }
+}

@@ -1,0 +1,107 @@
+//! The keys that every write of documents to a database changes: by-seq, `last_seq` and counters.
+//!
+//! They lie directly under {NS}, or, of a database with shards, in as many buckets below it: the same keys with a longer
+//! prefix. So hot ends of ranges of one database are as many as it has buckets, and each lies apart from the others by its
+//! bucket's by-seq.
+
+use crate::error::Result;
+use crate::store::keys::tuple::{TUPLE_VERSIONSTAMP, bad_key, behind, put_int, stamped, take_int, under, with_int};
+use crate::store::keys::{BY_SEQ, Counter, KeyRange, Keys, LAST_SEQ, META, SHARDS, Subspace};
+use crate::store::seq::{STAMP_BYTES, Seq};
+
+/// Keys of one bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BucketKeys {
+    prefix: Vec<u8>,
+}
+
+impl Keys {
+    /// A bucket of a database with so many shards; of one without (0 or 1) there is one, {NS} itself.
+    pub(crate) fn bucket(&self, shards: u32, number: u32) -> BucketKeys {
+        let prefix = if shards < 2 { self.prefix.clone() } else { self.two(SHARDS, number.into()) };
+        BucketKeys { prefix }
+    }
+
+    /// The number of the bucket that a key lies in, and what it is there: [`Subspace::Meta`] or [`Subspace::BySeq`].
+    pub(crate) fn split_bucket(&self, key: &[u8]) -> Result<(u64, Subspace)> {
+        let (number, rest) = take_int(behind(key, &self.one(SHARDS)))?;
+        let bucket = BucketKeys { prefix: self.two(SHARDS, number) };
+        match take_int(rest)? {
+            (META, rest) => check_meta(rest).map(|()| (number, Subspace::Meta)),
+            (BY_SEQ, _) => bucket.by_seq_parse(key).map(|_| (number, Subspace::BySeq)),
+            _ => Err(bad_key()),
+        }
+    }
+}
+
+/// Whether what stands behind META is `last_seq` or a counter.
+pub(super) fn check_meta(rest: &[u8]) -> Result<()> {
+    match take_int(rest)? {
+        (LAST_SEQ, []) => Ok(()),
+        (number, []) if Counter::ALL.iter().any(|counter| *counter as u64 == number) => Ok(()),
+        _ => Err(bad_key()),
+    }
+}
+
+impl BucketKeys {
+    /// All of it.
+    pub(crate) fn all(&self) -> KeyRange {
+        under(&self.prefix)
+    }
+
+    pub(crate) fn last_seq(&self) -> Vec<u8> {
+        self.two(META, LAST_SEQ)
+    }
+
+    pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
+        self.two(META, counter as u64)
+    }
+
+    /// All entries of an incarnation.
+    pub(crate) fn by_seq_all(&self, incarnation: u64) -> KeyRange {
+        under(&self.two(BY_SEQ, incarnation))
+    }
+
+    /// Entries of every incarnation.
+    pub(crate) fn by_seq_any(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, BY_SEQ), end: with_int(&self.prefix, BY_SEQ + 1) }
+    }
+
+    pub(crate) fn by_seq(&self, seq: &Seq) -> Vec<u8> {
+        let mut key = self.two(BY_SEQ, seq.incarnation());
+        key.push(TUPLE_VERSIONSTAMP);
+        key.extend_from_slice(seq.stamp());
+        key
+    }
+
+    /// Entries after `seq`.
+    pub(crate) fn by_seq_after(&self, seq: &Seq) -> KeyRange {
+        let mut begin = self.by_seq(seq);
+        begin.push(0);
+        KeyRange { begin, end: self.by_seq_all(seq.incarnation()).end }
+    }
+
+    /// The key for SET_VERSIONSTAMPED_KEY.
+    pub(crate) fn by_seq_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
+        stamped(self.two(BY_SEQ, incarnation), user_version)
+    }
+
+    /// What tells a key of by-seq from others of its bucket, and sorts it among those of all buckets.
+    pub(crate) fn by_seq_place<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        behind(key, &with_int(&self.prefix, BY_SEQ))
+    }
+
+    pub(crate) fn by_seq_parse(&self, key: &[u8]) -> Result<Seq> {
+        let (incarnation, rest) = take_int(behind(key, &with_int(&self.prefix, BY_SEQ)))?;
+        match rest.split_first() {
+            Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Seq::from_slice(incarnation, stamp),
+            _ => Err(bad_key()),
+        }
+    }
+
+    fn two(&self, subspace: u64, second: u64) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, subspace);
+        put_int(&mut key, second);
+        key
+    }
+}
