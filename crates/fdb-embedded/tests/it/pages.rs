@@ -50,7 +50,6 @@ fn fill(engine: &Engine) -> Pairs {
 }
 
 fn check_ranges(engine: &Engine, all: &Pairs, random: &mut Random, times: usize) {
-    let transaction = engine.transaction();
     for time in 0..times {
         let mut end_of = || {
             let (mut key, _) = pair(random.below(4_000));
@@ -66,7 +65,7 @@ fn check_ranges(engine: &Engine, all: &Pairs, random: &mut Random, times: usize)
         let mut options = RangeOptions { limit: limit as i32, snapshot: time % 2 == 0, ..RangeOptions::default() };
         options.target_bytes = if random.below(4) == 0 { 1 + random.below(6_000) as i32 } else { 0 };
         let ends = (KeySelector::first_greater_or_equal(&begin), KeySelector::first_greater_or_equal(&end));
-        let page = transaction.get_range(ends.0, ends.1, &options).unwrap();
+        let page = engine.transaction().get_range(ends.0, ends.1, &options).unwrap();
         let mut expected = if begin < end { Some(all.range(begin.clone()..end.clone())) } else { None };
         let mut next = || expected.as_mut().and_then(Iterator::next);
         for (key, value) in page.iter() {
