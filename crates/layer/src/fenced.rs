@@ -113,6 +113,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
             attempts: 0,
             work: &work,
             preparations: Default::default(),
+            is_shared: false,
         },
     )
     .await;
@@ -125,6 +126,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
         attempts: 0,
         work: &work,
         preparations: Default::default(),
+        is_shared: false,
     };
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
     assert!(matches!(write.attempt(&trx, Attempt::default()).await, Ok(None)));

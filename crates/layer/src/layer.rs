@@ -20,6 +20,7 @@ use crate::feed::watches::Watches;
 use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
 use crate::judge::judgement::Judge;
+use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::features::{check_record, name_features};
@@ -83,6 +84,9 @@ pub struct LayerOptions {
     /// Which of a database's shards is written to: the remainder of this number. `None`: drawn for each database when the
     /// layer is opened.
     pub shard: Option<u32>,
+    /// How many transactions of single writes of a database are under way at once before others wait for them, to be
+    /// committed together; `None`: as many as is good.
+    pub single_writes_at_once: Option<usize>,
 }
 
 impl Default for LayerOptions {
@@ -97,6 +101,7 @@ impl Default for LayerOptions {
             databases_cached_max: DATABASES_CACHED_MAX,
             uploads_broken_after: UPLOADS_BROKEN_AFTER,
             shard: None,
+            single_writes_at_once: None,
         }
     }
 }
@@ -145,6 +150,8 @@ pub(crate) struct Inner {
     pub options: LayerOptions,
     pub metrics: Arc<Metrics>,
     pub compactions: Compactions,
+    /// Single writes that wait for each other.
+    pub lanes: Lanes,
     pub watches: Watches,
     /// Databases that are followed.
     pub hubs_running: AtomicUsize,
@@ -187,6 +194,7 @@ impl Layer {
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let writer = Writer::new(options.shard, random_id()?);
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
+        let lanes = Lanes::new(options.single_writes_at_once);
         let (compactions, watches) = (Compactions::default(), Watches::new(options.watches_max));
         let inner = Arc::new(Inner {
             db,
@@ -194,6 +202,7 @@ impl Layer {
             options,
             metrics,
             compactions,
+            lanes,
             watches,
             hubs_running: AtomicUsize::new(0),
             closing,

@@ -27,6 +27,7 @@ mod handle;
 mod index;
 mod instance;
 mod judge;
+mod lanes;
 mod layer;
 mod lease;
 mod metrics;
@@ -82,14 +83,15 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 22] = [
+    let table: [(&str, &[&str]); 23] = [
         ("actor", &[]),
         ("compactions", &[]),
         ("error", &[]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
         ("instance", &["error", "store"]),
-        ("layer", &["actor", "compactions", "error", "metrics", "store", "instance"]),
+        ("lanes", &["instance"]),
+        ("layer", &["actor", "compactions", "error", "metrics", "store", "instance", "lanes"]),
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["error", "store", "instance", "layer", "handle"]),
@@ -99,7 +101,19 @@ fn folders_know_only_those_below_them() {
         ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),
         (
             "write",
-            &["compactions", "error", "store", "instance", "layer", "handle", "document", "index", "read", "judge"],
+            &[
+                "compactions",
+                "error",
+                "store",
+                "instance",
+                "lanes",
+                "layer",
+                "handle",
+                "document",
+                "index",
+                "read",
+                "judge",
+            ],
         ),
         ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
         ("database", &["error", "store", "instance", "layer", "handle", "document", "read", "judge", "feed", "write"]),

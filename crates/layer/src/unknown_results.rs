@@ -329,13 +329,14 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
             attempts: 0,
             work: &work,
             preparations: Default::default(),
+            is_shared: false,
         };
         let committed = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
-        let [Ok(mine)] = &committed[..] else { panic!("{committed:?}") };
+        let [(0, Ok(mine))] = &committed[..] else { panic!("{committed:?}") };
         db.set_revs_limit(revs_limit).await.unwrap();
         let theirs = db.update(&edit(Some(mine.rev.clone()), br#"{"theirs":1}"#)).await.unwrap();
         let again = store.attempt(&mut write, AFTER_UNKNOWN, true).await.unwrap().expect("the same database");
-        assert!(matches!(&again[..], [Ok(found)] if found == mine), "{id}: {again:?}");
+        assert!(matches!(&again[..], [(0, Ok(found))] if found == mine), "{id}: {again:?}");
         let shown = db.get(id, &crate::GetOptions::default()).await.unwrap();
         assert_eq!((shown.rev, shown.body), (theirs.rev, br#""theirs":1"#.to_vec()));
         assert_clean(&db).await;
@@ -366,6 +367,7 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
             attempts: 0,
             work: &work,
             preparations: Default::default(),
+            is_shared: false,
         };
         store.attempt(&mut write, FIRST, false).await.unwrap().unwrap();
         if !child_comes_first {
@@ -373,7 +375,7 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
         }
         for attempt in [AFTER_UNKNOWN, LATER] {
             let written = store.attempt(&mut write, attempt, true).await.unwrap().expect("the same database");
-            assert!(matches!(&written[..], [Ok(_)]), "{id}: {written:?}");
+            assert!(matches!(&written[..], [(0, Ok(_))]), "{id}: {written:?}");
             let options = crate::GetOptions { rev: path("2-b").pop(), ..crate::GetOptions::default() };
             let shown = db.get(id, &options).await.expect("it was acknowledged");
             assert_eq!(shown.body, br#""mine":1"#.to_vec(), "{id}");
@@ -406,6 +408,7 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
         attempts: 0,
         work: &work,
         preparations: Default::default(),
+        is_shared: false,
     };
     let mut tried = Vec::new();
     for _ in 0..10 {
@@ -417,6 +420,6 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
     let written = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
     write.attempts = 100;
     let again = store.attempt(&mut write, AFTER_UNKNOWN, true).await.unwrap().unwrap();
-    assert!(matches!((&again[..], &written[0]), ([Ok(again)], Ok(first)) if again == first));
+    assert!(matches!((&again[..], &written[0]), ([(_, Ok(again))], (_, Ok(first))) if again == first));
     assert_clean(&db).await;
 }

@@ -278,6 +278,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
         attempts: 0,
         work: &work,
         preparations: Default::default(),
+        is_shared: false,
     };
     let writing = begin(&db);
     write.attempt(&writing, FIRST).await.unwrap();
@@ -309,6 +310,7 @@ async fn a_list_that_changes_under_a_write_cuts_it_anew() {
         attempts: 0,
         work: &work,
         preparations: Default::default(),
+        is_shared: false,
     };
     let (old_list, failed) = (begin(&db), begin(&db));
     assert_eq!(write.attempt(&old_list, FIRST).await.unwrap().unwrap().len(), before);
@@ -458,8 +460,16 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     let (work, preparations) = (Work::new(&db.inner), Preparations::of(&instance));
     preparations.edits(&db.inner, &[&edits[0]]).await.unwrap();
     let (inner, items) = (&db.inner, &mut batches[0]);
-    let mut write =
-        WriteBatch { inner, instance: &instance, edits: &edits, items, attempts: 0, work: &work, preparations };
+    let mut write = WriteBatch {
+        inner,
+        instance: &instance,
+        edits: &edits,
+        items,
+        attempts: 0,
+        work: &work,
+        preparations,
+        is_shared: false,
+    };
     let writing = begin(&db);
     assert!(write.attempt(&writing, FIRST).await.unwrap().is_some());
     let rev = put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^kind","^n"]}"#).await.unwrap();

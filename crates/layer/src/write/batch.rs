@@ -1,8 +1,9 @@
 //! Writing documents: one transaction for a batch, each document with its own result.
 
 mod all;
+mod together;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -58,6 +59,9 @@ const WHOLE_FAILURES_MAX: u32 = 4;
 /// they take one processor.
 const LEAVES_BEFORE_TURNS: u64 = 500_000;
 
+/// With more leaves than this a document is written in a transaction of its own request alone: it reads all of them.
+const SHARED_LEAVES_MAX: u32 = 100;
+
 /// How often edits are judged anew because what judges has changed under them.
 const JUDGED_ANEW_MAX: usize = 32;
 
@@ -112,9 +116,14 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
             resolved(inner, name).await?;
             return Err(refusal.into());
         }
-        for batch in batches {
-            let written = write_batch(database, instance.clone(), edits, batch, &work).await?;
-            if let Some((_, outcome)) = written.outcomes.into_iter().next() {
+        for item in batches.into_iter().flatten() {
+            let outcome = if together::may_join(&instance, edit, &item) {
+                together::write(database, instance.clone(), edit, item, &work).await?
+            } else {
+                let written = write_batch(database, instance.clone(), edits, vec![item], &work, None).await?;
+                written.outcomes.into_iter().next().map(|(_, outcome)| outcome)
+            };
+            if let Some(outcome) = outcome {
                 return Ok(outcome?);
             }
         }
@@ -174,7 +183,7 @@ async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, w
             while under_way.len() < BATCHES_AT_ONCE
                 && let Some(batch) = batches.next()
             {
-                under_way.push(write_batch(database, instance.clone(), edits, batch, work));
+                under_way.push(write_batch(database, instance.clone(), edits, batch, work, None));
             }
             let Some(written) = under_way.next().await else { break };
             let written = written?;
@@ -201,6 +210,8 @@ pub(crate) struct Item {
     maybe_committed: bool,
     /// What the database's rules say of it.
     judged: Judgement,
+    /// Too many for a transaction with edits of others.
+    has_many_leaves: bool,
 }
 
 /// Edits made ready for their transactions.
@@ -245,6 +256,7 @@ pub(crate) async fn prepare(inner: &Inner, instance: &Instance, edits: &[Edit<'_
             attempted: None,
             maybe_committed: false,
             judged: Ok(Verdict::default()),
+            has_many_leaves: false,
         };
         match batches.last_mut() {
             Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
@@ -265,19 +277,28 @@ struct Written {
     left: Vec<usize>,
 }
 
-/// Writes a batch in as many transactions as its size asks for.
+/// Counts what became of an edit.
+fn note(inner: &Inner, outcome: &Outcome) {
+    match outcome {
+        Ok(_) => inner.metrics.documents_written.add(1),
+        Err(Refusal::Conflict) => inner.metrics.document_conflicts.add(1),
+        Err(_) => {}
+    }
+}
+
+/// Writes a batch in as many transactions as its size asks for. `judged_by`: the rules that have judged it already.
 async fn write_batch(
     database: &Database,
     mut instance: Arc<Instance>,
     edits: &[Edit<'_>],
     batch: Vec<Item>,
     work: &Work,
+    mut judged_by: Option<u64>,
 ) -> Result<Written> {
     let mut written = Written { outcomes: Vec::with_capacity(batch.len()), left: Vec::new() };
     let inner = &*database.inner;
     let mut rest = batch;
     let mut changes = 0;
-    let mut judged_by = None;
     while !rest.is_empty() {
         if judged_by != Some(instance.record.rules) {
             let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
@@ -291,8 +312,16 @@ async fn write_batch(
             preparations.edits(inner, &asked).await?;
         }
         let turn = work.turn(inner).await;
-        let mut write =
-            WriteBatch { inner, instance: &instance, edits, items: &mut rest, attempts: 0, work, preparations };
+        let mut write = WriteBatch {
+            inner,
+            instance: &instance,
+            edits,
+            items: &mut rest,
+            attempts: 0,
+            work,
+            preparations,
+            is_shared: false,
+        };
         let outcomes = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
         drop(turn);
         let Some(outcomes) = outcomes else {
@@ -306,18 +335,15 @@ async fn write_batch(
             written.left.extend(rest.iter().map(|item| item.at));
             break;
         };
-        let later = rest.split_off(outcomes.len().min(rest.len()));
-        for (item, outcome) in rest.into_iter().zip(outcomes) {
-            match (&outcome, &item.body.place) {
-                (Ok(_), _) => inner.metrics.documents_written.add(1),
-                (Err(refusal), place) => {
-                    if matches!(refusal, Refusal::Conflict) {
-                        inner.metrics.document_conflicts.add(1);
-                    }
-                    if let BodyPlace::Blob(blob_id) = place {
-                        staging::discard(inner, &instance, blob_id).await;
-                    }
-                }
+        let (mut outcomes, mut later) = (outcomes.into_iter().peekable(), Vec::new());
+        for (place, item) in rest.into_iter().enumerate() {
+            let Some((_, outcome)) = outcomes.next_if(|(of, _)| *of == place) else {
+                later.push(item);
+                continue;
+            };
+            note(inner, &outcome);
+            if let (Err(_), BodyPlace::Blob(blob_id)) = (&outcome, &item.body.place) {
+                staging::discard(inner, &instance, blob_id).await;
             }
             written.outcomes.push((item.at, outcome));
         }
@@ -369,12 +395,15 @@ pub(crate) struct WriteBatch<'a, 'e> {
     pub work: &'a Work,
     /// Of the first items.
     pub preparations: Preparations,
+    /// The edits are of several requests, and some may be of one document.
+    pub is_shared: bool,
 }
 
 impl Operation for WriteBatch<'_, '_> {
-    /// What becomes of the first items, as many as one transaction takes, one at least; `None`: the database is another one
-    /// now, is judged otherwise, or has other indexes that prepare documents.
-    type Output = Option<Vec<Outcome>>;
+    /// What becomes of the first items, as many as one transaction takes and one at least, each with its place among them;
+    /// of shared ones those are passed over that are to be written later, or alone. `None`: the database is another one now,
+    /// is judged otherwise, or has other indexes that prepare documents.
+    type Output = Option<Placed<Outcome>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let preparations = &self.preparations;
@@ -416,11 +445,12 @@ impl Operation for WriteBatch<'_, '_> {
             })
             .collect();
         let room = Room::new(DROPPED_BYTES_MAX);
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.items.len());
+        let mut outcomes: Placed<Outcome> = Vec::with_capacity(self.items.len());
+        let mut written: HashSet<&str> = HashSet::new();
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
         let mut changes_rules = false;
-        for (item, (keys, earlier, info, old)) in self.items.iter_mut().zip(reads) {
+        for (place, (item, (keys, earlier, info, old))) in self.items.iter_mut().zip(reads).enumerate() {
             let info = match info.await? {
                 Some(bytes) => Some(Info::decode(&bytes)?),
                 None => None,
@@ -429,11 +459,18 @@ impl Operation for WriteBatch<'_, '_> {
             if let Some((rev, record)) = earlier
                 && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token, &self.edits[item.at]).await?
             {
-                outcomes.push(Ok(Updated { rev }));
+                outcomes.push((place, Ok(Updated { rev })));
                 continue;
             }
             if is_full {
                 break;
+            }
+            if self.is_shared {
+                item.has_many_leaves = info.as_ref().is_some_and(|info| info.leaf_count > SHARED_LEAVES_MAX);
+                // What was read is no longer so where another edit of the document is made.
+                if item.has_many_leaves || written.contains(&*self.edits[item.at].id) {
+                    continue;
+                }
             }
             bytes += transaction_bytes(&item.body, &self.edits[item.at]) + info.as_ref().map_or(0, moved_bytes);
             // By the list as it is now: one that has changed since the batch was cut cuts it anew.
@@ -468,8 +505,11 @@ impl Operation for WriteBatch<'_, '_> {
             user_version += u16::from(outcome.is_ok());
             changes_rules |= outcome.is_ok() && instance.is_judged_by(edit);
             item.attempted = outcome.as_ref().ok().map(|updated| updated.rev.clone());
-            outcomes.push(outcome);
-            if may_move_more && outcomes.len() < count {
+            if self.is_shared && outcome.is_ok() {
+                written.insert(&edit.id);
+            }
+            outcomes.push((place, outcome));
+            if may_move_more && place + 1 < count {
                 // What comes up in place of a deleted winner, and what is trimmed, is known only now.
                 is_full = trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64;
             }

@@ -24,5 +24,6 @@ mod room;
 mod security;
 mod shards;
 mod support;
+mod together;
 mod updates;
 mod waits;

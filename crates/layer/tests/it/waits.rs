@@ -13,7 +13,7 @@ use fdb_embedded::VirtualClock;
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
     AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, Extras,
-    GetOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Updated,
+    GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Updated,
 };
 use foundationdb_sys::backend::Embedded;
 
@@ -188,6 +188,7 @@ async fn measure(store: &Store, table: &mut Table) {
     compaction(&layer, &revs, table).await;
     another_process(store, &layer, table).await;
     updates(&layer, table).await;
+    together(store, table).await;
 }
 
 async fn databases(layer: &Layer, table: &mut Table) {
@@ -268,6 +269,17 @@ async fn documents(layer: &Layer, table: &mut Table) {
     let bodies: Vec<_> = (0..100).map(body).collect();
     let together: Vec<_> = (0..).zip(&bodies).map(|(number, body)| edit(id(number), None, body)).collect();
     table.row("100 new documents, all or none", db.update_all(&together)).await.unwrap();
+}
+
+/// By a server that has four transactions of single writes under way at once, however long they take.
+async fn together(store: &Store, table: &mut Table) {
+    let options = LayerOptions { single_writes_at_once: Some(4), ..LayerOptions::default() };
+    let db = create(&store.layer_with(options).await, "together", None).await;
+    put(&db, "names", None, &body(0)).await.unwrap();
+    let bodies: Vec<_> = (0..64).map(|number| (id(number), body(number))).collect();
+    let singles = futures_util::future::join_all(bodies.iter().map(|(id, body)| put(&db, id, None, body)));
+    let written = table.row("64 new documents, written by 64 clients at once", singles).await;
+    assert!(written.iter().all(|rev| rev.is_ok()), "{written:?}");
 }
 
 /// Leaves a database `walked` of [`DOCUMENTS`] documents, whose revisions are the answer.

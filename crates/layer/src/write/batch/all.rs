@@ -116,7 +116,16 @@ async fn write_items(
             }
         }
         let _turn = work.turn(inner).await;
-        let batch = WriteBatch { inner, instance: &instance, edits, items, attempts: 0, work: &work, preparations };
+        let batch = WriteBatch {
+            inner,
+            instance: &instance,
+            edits,
+            items,
+            attempts: 0,
+            work: &work,
+            preparations,
+            is_shared: false,
+        };
         let mut write = WriteAll { batch, attempts };
         let written = transaction::write(&inner.db, &inner.metrics, &mut write).await?;
         if written.is_some() {
@@ -153,7 +162,7 @@ impl Operation for WriteAll<'_, '_> {
         let edits = self.batch.edits;
         let is_part = outcomes.len() < edits.len();
         let (mut revs, mut refused) = (Vec::with_capacity(edits.len()), Vec::new());
-        for (outcome, edit) in outcomes.into_iter().zip(edits) {
+        for ((_, outcome), edit) in outcomes.into_iter().zip(edits) {
             match outcome {
                 Ok(Updated { rev }) => revs.push(rev),
                 Err(refusal) => refused.push((edit.id.to_string(), refusal)),

@@ -1,0 +1,485 @@
+//! Single writes that arrive together are committed together.
+//!
+//! A cluster's server works as long for a transaction of one small document as for the documents themselves, so a write that
+//! finds others of its database under way waits for one of them to end, and goes into the next transaction with all that
+//! wait ([`crate::lanes`]). Until then and afterwards it is its request's own: prepared and judged for its actor, with a
+//! token of its own, and answered by itself. The transaction's task has it in between, and gives it back whatever happens:
+//! written or refused, or to be written alone, with what is known of commits whose result is not.
+//!
+//! Written alone is what is large, has attachments, comes from a replica or is a design document, what turns out to have many
+//! leaves, and all of a transaction that has failed twice. Nobody waits longer than [`WAIT_MAX`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flatbed_revtree::DocumentId;
+use foundationdb::FdbError;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::document::edit::{Edit, Outcome};
+use crate::error::{Error, Result};
+use crate::handle::Database;
+use crate::index::kinds;
+use crate::index::prepare::Preparations;
+use crate::instance::Instance;
+use crate::judge::ask;
+use crate::lanes::Waiting;
+use crate::layer::Inner;
+use crate::store::records::BodyPlace;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::waits;
+use crate::write::batch::{
+    Item, JUDGED_ANEW_MAX, Placed, Work, WriteBatch, note, resolved, transaction_bytes, write_batch,
+};
+
+/// The largest body that waits for others, in stored bytes.
+const BODY_BYTES_MAX: u64 = 32_000;
+
+/// How often a transaction of several requests is tried: of those in it that others write too, one is always new.
+const ATTEMPTS_MAX: u32 = 2;
+
+/// After this time a write goes alone: the storage does not answer those before it.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// FoundationDB's error for a commit of which nothing is known.
+const COMMIT_UNKNOWN_RESULT: i32 = 1021;
+
+/// Whether an edit may wait for others.
+pub(super) fn may_join(instance: &Instance, edit: &Edit<'_>, item: &Item) -> bool {
+    let is_small = item.body.place == BodyPlace::Rows && item.body.stored_bytes <= BODY_BYTES_MAX;
+    let is_plain = edit.history.is_none() && edit.attachments.is_empty() && !DocumentId::of(&edit.id).is_design();
+    let is_prepared = !instance.record.indexes.is_empty() && Preparations::of(instance).are_wanted();
+    is_small && is_plain && !is_prepared
+}
+
+/// Writes one edit, with others if there are any. `None`: the database is another one now.
+pub(super) async fn write(
+    database: &Database,
+    mut instance: Arc<Instance>,
+    edit: &Edit<'_>,
+    mut item: Item,
+    work: &Work,
+) -> Result<Option<Outcome>> {
+    let (inner, name) = (&database.inner, &database.name);
+    let (edits, id) = (std::slice::from_ref(edit), Arc::<str>::from(&*edit.id));
+    for _ in 0..=JUDGED_ANEW_MAX {
+        if let Some(judged) = ask::judge(database, &instance, &[edit], 1).await?.pop() {
+            item.judged = judged;
+        }
+        let judged_by = Some(instance.record.rules);
+        let may_join = may_join(&instance, edit, &item);
+        let enters = may_join && inner.lanes.enter(name, &id);
+        let _turn = enters.then(|| Turn::new(inner, name, vec![Arc::clone(&id)]));
+        let fate = if may_join && !enters {
+            let (back, fate) = wait(inner, name, &instance, &id, edit, item).await?;
+            item = back;
+            fate
+        } else {
+            Fate::Alone
+        };
+        match fate {
+            Fate::Done(outcome) => {
+                note(inner, &outcome);
+                return Ok(Some(outcome));
+            }
+            Fate::Alone => {
+                item.at = 0;
+                let written = write_batch(database, instance, edits, vec![item], work, judged_by).await?;
+                return Ok(written.outcomes.into_iter().next().map(|(_, outcome)| outcome));
+            }
+            Fate::Anew => {
+                let found = resolved(inner, name).await?;
+                if found.id() != instance.id() {
+                    return Ok(None);
+                }
+                // What judges has changed: the same edit is asked about anew, and knows what became of it.
+                instance = found;
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What became of a write that waited.
+enum Fate {
+    Done(Outcome),
+    /// To be written alone.
+    Alone,
+    /// To be judged or prepared anew: the database is another one now, or is judged otherwise.
+    Anew,
+}
+
+struct Reply {
+    item: Item,
+    fate: Fate,
+}
+
+/// A write as it waits.
+struct Single {
+    edit: Edit<'static>,
+    item: Item,
+    instance: Arc<Instance>,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// A write's place among those that wait; given up with its request.
+struct Ticket<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    number: u64,
+    is_answered: bool,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            drop(self.inner.lanes.leave(self.name, self.number));
+        }
+    }
+}
+
+/// Waits for what becomes of an edit.
+async fn wait(
+    inner: &Arc<Inner>,
+    name: &Arc<str>,
+    instance: &Arc<Instance>,
+    id: &Arc<str>,
+    edit: &Edit<'_>,
+    item: Item,
+) -> Result<(Item, Fate)> {
+    let bytes = transaction_bytes(&item.body, edit) + kinds::reserve(instance, edit);
+    // The transaction may go on when the request has gone.
+    let edit = Edit {
+        id: edit.id.to_string().into(),
+        parent: edit.parent.clone(),
+        history: None,
+        deleted: edit.deleted,
+        attachments: Vec::new(),
+        body: edit.body.clone().into_owned(),
+    };
+    let (reply, mut answer) = oneshot::channel();
+    let single = Single { edit, item, instance: Arc::clone(instance), reply };
+    let number = inner.lanes.wait(
+        name,
+        Waiting {
+            id: Arc::clone(id),
+            bytes,
+            fence: (instance.id(), instance.record.rules),
+            // Indexes are told of each document once before it is read.
+            may_repeat: instance.record.indexes.is_empty(),
+            number: 0,
+            write: Box::new(single),
+        },
+    );
+    let mut ticket = Ticket { inner, name, number, is_answered: false };
+    begin_next(inner, name, false);
+    let mut answered = tokio::time::timeout(WAIT_MAX, &mut answer).await;
+    if answered.is_err() {
+        let left = inner.lanes.leave(name, ticket.number).and_then(|left| left.write.downcast::<Single>().ok());
+        if let Some(single) = left {
+            return Ok((single.item, Fate::Alone));
+        }
+        answered = Ok(answer.await);
+    }
+    ticket.is_answered = true;
+    match answered {
+        Ok(Ok(Reply { item, fate })) => Ok((item, fate)),
+        // Who has it always answers; so nothing is known.
+        _ => Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
+    }
+}
+
+/// A transaction under way in a lane; at its end the next one begins, whatever ends it.
+struct Turn {
+    inner: Arc<Inner>,
+    name: Arc<str>,
+    documents: Vec<Arc<str>>,
+    began: Instant,
+    /// Writes that it did not come to.
+    again: Vec<Waiting>,
+}
+
+impl Turn {
+    fn new(inner: &Arc<Inner>, name: &Arc<str>, documents: Vec<Arc<str>>) -> Turn {
+        Turn { inner: Arc::clone(inner), name: Arc::clone(name), documents, began: Instant::now(), again: Vec::new() }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let again = std::mem::take(&mut self.again);
+        self.inner.lanes.end(&self.name, &self.documents, self.began.elapsed(), again);
+        begin_next(&self.inner, &self.name, true);
+    }
+}
+
+/// Begins the transactions that may begin, in tasks of their own.
+fn begin_next(inner: &Arc<Inner>, name: &Arc<str>, mut has_ended: bool) {
+    while let Some(writes) = inner.lanes.next(name, has_ended) {
+        has_ended = false;
+        let documents = writes.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
+        let (turn, group) = (Turn::new(inner, name, documents), Group::new(writes));
+        // Where no runtime is left to run it, those who wait are told so as it is dropped.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(waits::carry(waits::Operation::current(), write_group(turn, group)));
+        }
+    }
+}
+
+/// Where a write of a group came from.
+struct Seat {
+    id: Arc<str>,
+    bytes: u64,
+    may_repeat: bool,
+    number: u64,
+    instance: Arc<Instance>,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// Writes of one transaction, all of equal length. One that is dropped, by a panic too, lets each be written alone.
+struct Group {
+    edits: Vec<Edit<'static>>,
+    items: Vec<Item>,
+    seats: Vec<Seat>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for (mut item, seat) in self.items.drain(..).zip(self.seats.drain(..)) {
+            item.maybe_committed = true;
+            // Whoever has gone needs no answer.
+            drop(seat.reply.send(Reply { item, fate: Fate::Alone }));
+        }
+    }
+}
+
+impl Group {
+    fn new(writes: Vec<Waiting>) -> Group {
+        let mut group = Group { edits: Vec::new(), items: Vec::new(), seats: Vec::new() };
+        for Waiting { id, bytes, may_repeat, number, write, .. } in writes {
+            let Ok(single) = write.downcast::<Single>() else { continue };
+            let Single { edit, mut item, instance, reply } = *single;
+            item.at = group.items.len();
+            group.edits.push(edit);
+            group.items.push(item);
+            group.seats.push(Seat { id, bytes, may_repeat, number, instance, reply });
+        }
+        group
+    }
+
+    /// Says what became of each; what is to wait again comes back.
+    fn answer(mut self, mut fate: impl FnMut(usize, &Item) -> Option<Fate>) -> (Vec<(Seat, Reply)>, Vec<Waiting>) {
+        let (mut answers, mut again) = (Vec::with_capacity(self.seats.len()), Vec::new());
+        let edits = std::mem::take(&mut self.edits);
+        let (items, seats) = (std::mem::take(&mut self.items), std::mem::take(&mut self.seats));
+        for (at, ((edit, item), seat)) in edits.into_iter().zip(items).zip(seats).enumerate() {
+            match fate(at, &item) {
+                Some(fate) => answers.push((seat, Reply { item, fate })),
+                None if seat.reply.is_closed() => {}
+                None => {
+                    let Seat { id, bytes, may_repeat, number, instance, reply } = seat;
+                    let fence = (instance.id(), instance.record.rules);
+                    let write = Box::new(Single { edit, item, instance, reply });
+                    again.push(Waiting { id, bytes, fence, may_repeat, number, write });
+                }
+            }
+        }
+        (answers, again)
+    }
+}
+
+/// Writes of several requests in one transaction.
+struct Together<'a>(WriteBatch<'a, 'static>);
+
+/// What became of them.
+enum Went {
+    /// By their places; those that have no outcome come later.
+    Written(Placed<Outcome>),
+    /// The database is another one now, or is judged otherwise.
+    Anew,
+    /// It failed too often: others write the same documents.
+    Apart,
+}
+
+impl Operation for Together<'_> {
+    type Output = Went;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Went> {
+        let Together(batch) = self;
+        if batch.attempts >= ATTEMPTS_MAX {
+            batch.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
+            return Ok(Went::Apart);
+        }
+        Ok(batch.attempt(trx, attempt).await?.map_or(Went::Anew, Went::Written))
+    }
+}
+
+async fn write_group(mut turn: Turn, mut group: Group) {
+    let inner = Arc::clone(&turn.inner);
+    let Some(instance) = group.seats.first().map(|seat| Arc::clone(&seat.instance)) else { return };
+    let work = Work::new(&inner);
+    let (edits, items) = (&group.edits[..], &mut group.items);
+    let preparations = Preparations::of(&instance);
+    let (inner, instance, work) = (&*inner, &*instance, &work);
+    let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
+    let went = transaction::write(&inner.db, &inner.metrics, &mut Together(batch)).await;
+    let (answers, again) = match went {
+        Ok(Went::Written(outcomes)) => {
+            let mut outcomes = outcomes.into_iter().peekable();
+            group.answer(|at, item| match outcomes.next_if(|(place, _)| *place == at) {
+                Some((_, outcome)) => Some(Fate::Done(outcome)),
+                None if item.has_many_leaves => Some(Fate::Alone),
+                None => None,
+            })
+        }
+        Ok(Went::Anew) => group.answer(|_, _| Some(Fate::Anew)),
+        Ok(Went::Apart) => group.answer(|_, _| Some(Fate::Alone)),
+        // Whose fault it is, each finds out alone.
+        Err(error) => {
+            let maybe_committed = matches!(&error, Error::Storage(error) if error.is_maybe_committed());
+            group.items.iter_mut().for_each(|item| item.maybe_committed |= maybe_committed);
+            group.answer(|_, _| Some(Fate::Alone))
+        }
+    };
+    // The next transaction begins before the answers are taken.
+    turn.again = again;
+    drop(turn);
+    for (seat, reply) in answers {
+        drop(seat.reply.send(reply));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use flatbed_flatten::json::{Limits, parse};
+    use futures_util::future::{BoxFuture, join, poll_immediate};
+
+    use super::*;
+    use crate::error::Refusal;
+    use crate::fenced::{database, layer_judged_by};
+    use crate::{Document, GetOptions, Judge, Judgement, Rule, User, Verdict, Writing};
+
+    fn edit(id: &str) -> Edit<'_> {
+        let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+        Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    }
+
+    /// Transactions of others, until the lane has room for none.
+    fn fill(db: &Database) -> Vec<Arc<str>> {
+        let others = (0..).map(|at| Arc::from(format!("other{at}")));
+        others.take_while(|id| db.inner.lanes.enter(&db.name, id)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_lets_each_of_its_writes_be_made_alone_and_once() {
+        let (db, _directory) = database().await;
+        db.update(&edit("names")).await.unwrap();
+        for is_committed in [false, true] {
+            let others = fill(&db);
+            let ids = ["one", "two"].map(|id| format!("{id} {is_committed}"));
+            let edits = [edit(&ids[0]), edit(&ids[1])];
+            let mut writes = pin!(join(db.update(&edits[0]), db.update(&edits[1])));
+            assert!(poll_immediate(&mut writes).await.is_none(), "there is no room");
+            db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
+            let waiting = db.inner.lanes.next(&db.name, true).expect("the two");
+            let documents = waiting.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
+            let (turn, mut group) = (Turn::new(&db.inner, &db.name, documents), Group::new(waiting));
+            assert_eq!(group.items.len(), 2);
+            if is_committed {
+                let (inner, instance) = (&*db.inner, Arc::clone(&group.seats[0].instance));
+                let (edits, items, work) = (&group.edits[..], &mut group.items, &Work::new(inner));
+                let (instance, preparations) = (&*instance, Preparations::default());
+                let batch =
+                    WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
+                let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+                let went = Together(batch).attempt(&trx, Attempt::default()).await.unwrap();
+                assert!(matches!(went, Went::Written(outcomes) if outcomes.len() == 2));
+                trx.commit().await.unwrap();
+            }
+            drop((turn, group));
+            let written = writes.await;
+            for (id, written) in ids.iter().zip([written.0, written.1]) {
+                let options = GetOptions { revs: true, ..GetOptions::default() };
+                let found = db.get(id, &options).await.unwrap();
+                assert_eq!((found.rev, found.revisions.unwrap().len()), (written.unwrap().rev, 1));
+            }
+        }
+        assert!(crate::check::check_database(&db, |_| {}).await.unwrap().is_clean());
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_ever() {
+        let (db, _directory) = database().await;
+        let others = fill(&db);
+        assert!(others.len() > 1);
+        let started = Instant::now();
+        db.update(&edit("d")).await.unwrap();
+        assert!(started.elapsed() >= WAIT_MAX);
+        others.iter().for_each(|id| db.inner.lanes.end(&db.name, std::slice::from_ref(id), Duration::ZERO, Vec::new()));
+        assert!(db.inner.lanes.next(&db.name, true).is_none());
+        let started = Instant::now();
+        db.update(&edit("e")).await.unwrap();
+        assert!(started.elapsed() < WAIT_MAX);
+    }
+
+    /// Refuses what is written while `_security` is there.
+    struct Closed;
+
+    impl Judge for Closed {
+        fn load(&self, _: &Document, _: &str) -> Arc<dyn Rule> {
+            Arc::new(Closed)
+        }
+
+        fn caller(&self) -> u64 {
+            0
+        }
+    }
+
+    impl Rule for Closed {
+        fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+            let is_closed = write.security.is_some();
+            let by = write.user.name.clone().unwrap_or_default();
+            Box::pin(async move { if is_closed { Err(Refusal::Forbidden(by)) } else { Ok(Verdict::default()) } })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_judged_by_what_holds_when_it_is_written() {
+        let (layer, authority, _directory) = layer_judged_by(Some(Arc::new(Closed))).await;
+        let server = layer.database("db", authority.for_job("test"));
+        let body = parse(br#"{"validate_doc_update":"function () {}"}"#, &Limits::default()).unwrap();
+        server.update(&Edit { body, ..edit("_design/v") }).await.unwrap();
+        let [anna, bob] = ["anna", "bob"].map(|name| {
+            let user = User { name: Some(name.to_owned()), roles: Vec::new() };
+            layer.database("db", user)
+        });
+        anna.update(&edit("names")).await.unwrap();
+        let others = fill(&server);
+        let (one, two) = (edit("one"), edit("two"));
+        let writes = tokio::spawn({
+            let (anna, bob, server) = (anna.clone(), bob.clone(), server.clone());
+            let (one, two, three) = (edit("one"), edit("two"), edit("three"));
+            async move {
+                let both = join(anna.update(&one), bob.update(&two));
+                join(both, server.update(&three)).await
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.set_security(b"{}").await.unwrap();
+        others.iter().for_each(|id| server.inner.lanes.end("db", std::slice::from_ref(id), Duration::ZERO, Vec::new()));
+        begin_next(&server.inner, &server.name, true);
+        let ((by_anna, by_bob), by_server) = writes.await.unwrap();
+        let refused = |done: Result<_>| match done {
+            Err(Error::Refused(Refusal::Forbidden(by))) => by,
+            done => panic!("{done:?}"),
+        };
+        assert_eq!((refused(by_anna.map(|_| ())), refused(by_bob.map(|_| ()))), ("anna".into(), "bob".into()));
+        by_server.unwrap();
+        for edit in [&one, &two] {
+            assert!(server.get(&edit.id, &GetOptions::default()).await.is_err());
+        }
+    }
+}
