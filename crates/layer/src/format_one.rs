@@ -137,6 +137,7 @@ async fn format_one_is_read_and_written_on() {
     for (id, expected) in [("long", &long), ("short", &short), ("gone", &gone), ("merged", &merged)] {
         assert_eq!(&revisions(&db, id, None).await, expected, "{id}");
     }
+    assert_clean(&db).await;
     assert_eq!(look(&layer).await, (2, 1, [unnamed, 0]));
     let foreign: RevId = "7-x".parse().unwrap();
     let missing = db.missing_revs(&[("long".to_owned(), vec![long[250].clone(), foreign.clone()])]).await.unwrap();

@@ -92,6 +92,7 @@ async fn what_an_earlier_program_left_is_read_and_written() {
 async fn format_one_is_upgraded_by_use() {
     let (_directory, data) = data(FORMAT_1);
     let data = data.as_str();
+    assert_clean(data);
     let server = Server::start_with(&["--data-dir", data]);
     let mut connection = server.connect().await;
     assert_recorded(FORMAT_1, &mut connection, &[]).await;

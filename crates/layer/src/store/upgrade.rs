@@ -15,16 +15,17 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
+use crate::store::features::check_record;
 use crate::store::keys::{
     Counter, DocumentPart, FORMAT_VERSION, KeyRange, Keys, RootKeys, Subspace, take_int, take_rev,
 };
 use crate::store::proto;
-use crate::store::records::{RevisionRecord, check_format};
+use crate::store::records::RevisionRecord;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
 
-/// Keys that are looked at in one transaction, and about as many bytes.
-const KEYS_AT_ONCE: usize = 10_000;
+/// Keys that are looked at in one transaction, at most: a page ends earlier at the client's bound of bytes.
+const KEYS_COUNTED_AT_ONCE: usize = 10_000;
 
 /// How often a database is counted that an older program writes to meanwhile.
 const COUNTS_MAX: usize = 10;
@@ -62,7 +63,13 @@ impl Older {
 }
 
 fn is_older(record: &proto::DatabaseRecord) -> Result<bool> {
-    check_format("the database", record.format_version).map(|()| record.format_version < FORMAT_VERSION)
+    // Whoever upgraded it meanwhile may have named a feature already.
+    check_record(record).map(|()| record.format_version < FORMAT_VERSION)
+}
+
+/// Whether a counter is kept in a database of this record: of format 1 one is made up for by the upgrade.
+pub(crate) fn is_kept(counter: Counter, record: &proto::DatabaseRecord) -> bool {
+    counter != Counter::SupersededBytes || record.format_version >= FORMAT_VERSION
 }
 
 /// Where the database stands; `None`: it is deleted, or was upgraded meanwhile.
@@ -99,7 +106,7 @@ impl Operation for Walk<'_> {
     type Output = Option<(Vec<u8>, Option<(String, RevId)>, i64)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(&self.range, KEYS_AT_ONCE, false), 1, true).await?;
+        let page = trx.get_range(&page_of(&self.range, KEYS_COUNTED_AT_ONCE, false), 1, true).await?;
         let Some(last) = page.last() else { return Ok(None) };
         let begin = [last.key(), &[0]].concat();
         let (mut leaf, mut sum) = (self.leaf.clone(), self.sum);
