@@ -116,12 +116,13 @@ impl Job for Cache {
         &self.status
     }
 
-    async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
-        if tokio::time::timeout(LOOK_EVERY, self.status.stopped()).await.is_ok() {
-            return Ok(Next::Done);
-        }
-        self.layer.forget_gone_databases().await.map_err(|error| Failure::Failed(error.to_string()))?;
-        Ok(Next::Again(Duration::ZERO))
+    async fn run(&self, run: Run) -> std::result::Result<Next, Failure> {
+        let work = async {
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.layer.forget_gone_databases().await.map_err(|error| Failure::Failed(error.to_string()))?;
+            Ok(Next::Again(Duration::ZERO))
+        };
+        unless_stopped(run, work).await
     }
 
     fn log_failure(&self, reason: &str) {
@@ -153,18 +154,73 @@ impl Job for Upkeep {
 
     async fn run(&self, run: Run) -> std::result::Result<Next, Failure> {
         self.status.begin();
+        unless_stopped(run, self.work()).await
+    }
+}
+
+impl Upkeep {
+    async fn work(&self) -> std::result::Result<Next, Failure> {
         let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         if swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
-            let begun = Instant::now();
-            if !sweeper::sweep(&self.layer, &self.actor).await {
-                return Err(Failure::Failed("a sweep went wrong".to_owned()));
-            }
-            *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+            *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            // What goes wrong is logged, and keeps no database from being compacted.
+            sweeper::sweep(&self.layer, &self.actor).await;
         }
-        if !run.is_stopped() {
-            compact::look(&self.layer.inner).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        }
+        compact::look(&self.layer.inner).await.map_err(|error| Failure::Failed(error.to_string()))?;
         self.status.succeed();
         Ok(Next::Again(LOOK_EVERY))
+    }
+}
+
+/// Works until it is told to end. All of this work may be left half done, and feeds do not hear of the server's end before it.
+async fn unless_stopped(
+    mut run: Run,
+    work: impl Future<Output = std::result::Result<Next, Failure>>,
+) -> std::result::Result<Next, Failure> {
+    tokio::select! {
+        biased;
+        _ = run.stop.wait_for(|stop| *stop) => Ok(Next::Done),
+        done = work => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::layer;
+    use crate::store::keys::Counter;
+    use crate::store::transaction::Transaction;
+
+    #[tokio::test]
+    async fn a_sweep_that_goes_wrong_keeps_nothing_from_being_compacted() {
+        let (layer, authority, _directory) = layer().await;
+        let inner = &layer.inner;
+        let instance = crate::write::batch::resolved(inner, "db").await.unwrap();
+        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        // An event that cannot be read, and a database that says it is full of superseded bodies.
+        let events = inner.keys.database_events();
+        trx.set(&[&events.begin[..], b"x"].concat(), b"\xff");
+        for counter in [Counter::SupersededBytes, Counter::StoredBytes] {
+            trx.set(&instance.keys.bucket(0, 0).counter(counter), &(1_i64 << 30).to_le_bytes());
+        }
+        trx.commit().await.unwrap();
+        let actor = authority.for_job("test");
+        assert!(layer.sweep_database_updates(&actor, Duration::ZERO).await.is_err(), "the sweep goes wrong");
+        let upkeep = Upkeep { layer: layer.clone(), actor, status: Status::new(), swept: Mutex::default() };
+        assert_eq!(upkeep.work().await, Ok(Next::Again(LOOK_EVERY)));
+        while inner.metrics.compactions.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn who_stops_it_does_not_wait_for_its_work() {
+        let status = Status::new();
+        let run = || Run { stop: status.stopping(), fence: None };
+        let done = async || Ok(Next::Again(LOOK_EVERY));
+        assert_eq!(unless_stopped(run(), done()).await, Ok(Next::Again(LOOK_EVERY)));
+        let never = tokio::spawn(unless_stopped(run(), std::future::pending()));
+        status.stop();
+        assert_eq!(never.await.unwrap(), Ok(Next::Done));
     }
 }

@@ -32,16 +32,17 @@ impl Layer {
     }
 }
 
-/// One sweep of everything; true if nothing went wrong. What does is logged.
-pub(crate) async fn sweep(layer: &Layer, actor: &ServerActor) -> bool {
-    let uploads = layer.sweep_broken_uploads(actor, layer.inner.options.uploads_broken_after).await;
-    let uploads = uploads.inspect_err(|error| tracing::warn!(%error, "broken uploads could not be swept"));
-    let marks = sweep_marks(&layer.inner, KEPT_FOR).await;
-    let marks = marks.inspect_err(|error| tracing::warn!(%error, "marks of operations could not be swept"));
-    let updates = layer.sweep_database_updates(actor, KEPT_FOR).await;
-    let updates =
-        updates.inspect_err(|error| tracing::warn!(%error, "creations and deletions of databases could not be swept"));
-    uploads.is_ok() && marks.is_ok() && updates.is_ok()
+/// One sweep of everything. What goes wrong is logged, and the rest is swept all the same.
+pub(crate) async fn sweep(layer: &Layer, actor: &ServerActor) {
+    if let Err(error) = layer.sweep_broken_uploads(actor, layer.inner.options.uploads_broken_after).await {
+        tracing::warn!(%error, "broken uploads could not be swept");
+    }
+    if let Err(error) = sweep_marks(&layer.inner, KEPT_FOR).await {
+        tracing::warn!(%error, "marks of operations could not be swept");
+    }
+    if let Err(error) = layer.sweep_database_updates(actor, KEPT_FOR).await {
+        tracing::warn!(%error, "creations and deletions of databases could not be swept");
+    }
 }
 
 /// Removes marks that are older than any operation is tried for. Returns whether there were any.
