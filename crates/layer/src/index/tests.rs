@@ -292,6 +292,24 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     assert_clean(&db).await;
 }
 
+/// The body of a winner that lies in a blob goes with the winner, after the indexes have seen it.
+#[tokio::test]
+async fn a_purge_shows_the_body_that_it_drops() {
+    let (db, _directory) = database().await;
+    put(&db, "_design/a", None, DEFINES).await.unwrap();
+    let of = |digit: &str| -> RevId { format!("1-{}", digit.repeat(32)).parse().unwrap() };
+    // Too much for rows, however it is packed.
+    let text: String = (0..60_000_u64).map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let large = format!(r#"{{"kind":"large","text":"{text}"}}"#);
+    for (digit, body) in [("1", r#"{"kind":"small"}"#), ("2", &large)] {
+        db.update(&Edit { history: Some(vec![of(digit)]), ..edit("d", None, body) }).await.unwrap();
+    }
+    assert_eq!(entries(&db, 1).await, [("large".to_owned(), "d".to_owned())]);
+    assert_eq!(db.purge("d", &[of("2")]).await.unwrap(), [of("2")]);
+    assert_eq!(entries(&db, 1).await, [("small".to_owned(), "d".to_owned())]);
+    assert_clean(&db).await;
+}
+
 #[tokio::test]
 async fn a_list_that_changes_under_a_write_cuts_it_anew() {
     let (db, _directory) = database().await;

@@ -209,6 +209,11 @@ impl Purge<'_> {
                 leaves.push(branch.leaf.clone());
             }
         }
+        let within = Within { inner: self.inner, trx, instance };
+        let mut maintainers = Maintainers::of(instance, &self.preparations);
+        // Before it is dropped.
+        let bodies = Bodies { trx, instance, keys };
+        let old_blob = if maintainers.want_old_body() { bodies.blob_rows(old).await? } else { None };
         let mut purged: Vec<RevId> = Vec::new();
         for some in leaves.chunks(LEAVES_AT_ONCE) {
             if !purged.is_empty() && room.is_empty() {
@@ -229,8 +234,6 @@ impl Purge<'_> {
         let is_last = purged.len() == leaves.len();
         let forgotten = self.beyond_limit(trx, instance).await?;
         dropped.attachment_bytes = attachments::drop_lists(trx, instance, keys, self.id, &listed, &room).await?;
-        let within = Within { inner: self.inner, trx, instance };
-        let mut maintainers = Maintainers::of(instance, &self.preparations);
         maintainers.begin(&within, self.id);
         if is_last && after.is_empty() {
             // With a conflict range on the info: an edit that is under way must see that the document has gone.
@@ -250,7 +253,7 @@ impl Purge<'_> {
                 after.remove(rev);
             });
             purged.iter().try_for_each(|rev| Quiet(trx).clear(&keys.revision(rev)))?;
-            self.leaves(&within, keys, old, whole, &after, &dropped, &mut maintainers).await?;
+            self.leaves(&within, keys, (old, old_blob), whole, &after, &dropped, &mut maintainers).await?;
         }
         self.preparations.check()?;
         maintainers.finish(&within, DocumentId::of(self.id).is_design() && instance.record.rules > 0)?;
@@ -295,7 +298,7 @@ impl Purge<'_> {
         &self,
         within: &Within<'_>,
         keys: &DocumentKeys,
-        old: &Info,
+        (old, old_blob): (&Info, Option<Rows>),
         whole: WholeTree,
         after: &Tree,
         dropped: &Dropped,
@@ -307,7 +310,6 @@ impl Purge<'_> {
         whole.replacement(keys, after, instance.revs_limit())?.write(trx)?;
         let leaves: Vec<_> = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
         let bodies = Bodies { trx, instance, keys };
-        let old_blob = if maintainers.want_old_body() { bodies.blob_rows(old).await? } else { None };
         let (_, best) = winner::best(&leaves)?;
         let described = if *best == old.winner {
             Described::kept(old)
