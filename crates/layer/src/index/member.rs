@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::pin::Pin;
 
 use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_revtree::DocumentId;
 use foundationdb::future::FdbSlice;
 use foundationdb::options::MutationType;
 use futures_util::future::BoxFuture;
@@ -42,7 +43,7 @@ pub(crate) struct Member;
 
 /// What is prepared is not prepared of design documents.
 fn is_passed_over(definition: &[u8], id: &str) -> bool {
-    definition.starts_with(&[PREPARED]) && id.starts_with("_design/")
+    definition.starts_with(&[PREPARED]) && DocumentId::of(id).is_design()
 }
 
 /// What a winner has in an index of channels.

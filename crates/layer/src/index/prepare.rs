@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_revtree::RevId;
+use flatbed_revtree::{DocumentId, RevId};
 use foundationdb::FdbError;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
@@ -24,6 +24,7 @@ use crate::index::kinds::{DefinedIndex, indexes_of};
 use crate::index::maintainers::{Change, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::store::proto;
 
 /// Documents that are prepared at once for one transaction.
 const AT_ONCE: usize = 8;
@@ -31,11 +32,11 @@ const AT_ONCE: usize = 8;
 /// A kind answers within this time, of one document.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What is prepared for one transaction takes about this much at most (one document may pass it).
-const BYTES_MAX: usize = 500_000;
+/// What is prepared for one transaction takes about this much at most (one document may pass it); tests have little.
+const PREPARED_BYTES_MAX: usize = if cfg!(test) { 500 } else { 500_000 };
 
 /// What one index has of one document is no larger.
-const DOCUMENT_BYTES_MAX: usize = 400_000;
+const ANSWER_BYTES_MAX: usize = 400_000;
 
 /// FoundationDB's error for a read version that is gone: what reads begins anew.
 const TRANSACTION_TOO_OLD: i32 = 1007;
@@ -66,11 +67,6 @@ struct Known {
     lacking: Vec<(Of, Vec<u8>)>,
 }
 
-/// A function that cannot be asked must not keep anybody from mending it.
-fn is_design(id: &str) -> bool {
-    id.starts_with("_design/")
-}
-
 fn preparing(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
     indexes_of(instance).filter(|found| found.kind.prepares(&found.index))
 }
@@ -98,13 +94,22 @@ impl Preparations {
     pub(crate) async fn edits(&self, inner: &Inner, edits: &[&Edit<'_>]) -> Result<()> {
         let (mut bytes, mut count) = (0, 0);
         for some in edits.chunks(AT_ONCE) {
-            if bytes >= BYTES_MAX {
+            if bytes >= PREPARED_BYTES_MAX {
                 break;
             }
-            let alive = some.iter().filter(|edit| !edit.deleted && !is_design(&edit.id));
+            // A function that cannot be asked must not keep anybody from mending it.
+            let alive = some.iter().filter(|edit| !edit.deleted && !DocumentId::of(&edit.id).is_design());
             let documents = alive.map(|edit| ((edit.id.to_string(), None), &edit.body)).collect();
-            bytes += self.make(inner, documents).await?;
-            count += some.len();
+            self.make(inner, documents).await?;
+            let known = self.known();
+            for edit in some {
+                if bytes >= PREPARED_BYTES_MAX {
+                    break;
+                }
+                let made = known.made.get(&(edit.id.to_string(), None)).into_iter().flatten();
+                bytes += made.map(|(_, answer)| answer.len()).sum::<usize>();
+                count += 1;
+            }
         }
         self.known().edits = count;
         Ok(())
@@ -112,9 +117,16 @@ impl Preparations {
 
     /// Whether they were made for the list of indexes that the database has now.
     pub(crate) fn fit(&self, instance: &Instance) -> bool {
-        let now = preparing(instance).map(|found| found.index.number);
-        (self.0.indexes.is_empty() && instance.record.indexes.is_empty())
-            || now.eq(self.0.indexes.iter().map(|found| found.index.number))
+        if self.0.indexes.is_empty() && instance.record.indexes.is_empty() {
+            return true;
+        }
+        // Not the numbers alone: the name may be another database's by now.
+        let is_same = |now: &proto::Index, then: &proto::Index| {
+            (now.number, &now.kind, &now.definition) == (then.number, &then.kind, &then.definition)
+        };
+        let mut then = self.0.indexes.iter();
+        let are_same = preparing(instance).all(|now| then.next().is_some_and(|then| is_same(&now.index, &then.index)));
+        are_same && then.next().is_none()
     }
 
     /// What was prepared for an index of the new winner, which is no tombstone and of no design document; `None`: it was not yet, and the
@@ -156,12 +168,12 @@ impl Preparations {
             let parsed = lacking.iter().filter_map(|(of, text)| Some((of, parse(text, &Limits::default()).ok()?)));
             let parsed: Vec<_> = parsed.collect();
             let documents = parsed.iter().map(|(of, body)| ((*of).clone(), body)).collect();
-            self.make(inner, documents).await.map(|_| ())
+            self.make(inner, documents).await
         })
         .await
     }
 
-    async fn make(&self, inner: &Inner, documents: Vec<(Of, &Value<'_>)>) -> Result<usize> {
+    async fn make(&self, inner: &Inner, documents: Vec<(Of, &Value<'_>)>) -> Result<()> {
         let one = |(of, body)| async move {
             let made = self.answers(inner, &of, body).await?;
             Ok((of, made))
@@ -169,9 +181,8 @@ impl Preparations {
         let asked: Vec<BoxFuture<'_, Result<(Of, Made)>>> =
             documents.into_iter().map(|document| Box::pin(one(document)) as _).collect();
         let all: Vec<(Of, Made)> = iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
-        let bytes = all.iter().flat_map(|(_, made)| made).map(|(_, made)| made.len()).sum();
         self.known().made.extend(all);
-        Ok(bytes)
+        Ok(())
     }
 
     async fn answers(&self, inner: &Inner, (id, _): &Of, body: &Value<'_>) -> Result<Made> {
@@ -179,7 +190,7 @@ impl Preparations {
         for DefinedIndex { index, kind } in &self.0.indexes {
             let answer = tokio::time::timeout(ANSWER_MAX, kind.prepare(inner, index, id, body)).await;
             let answer = answer.map_err(|_| refused(NotJudged::TimedOut, "an index took too long"))??;
-            if answer.len() > DOCUMENT_BYTES_MAX {
+            if answer.len() > ANSWER_BYTES_MAX {
                 return Err(refused(NotJudged::Internal, "an index made too much of a document"));
             }
             made.push((index.number, answer.into()));

@@ -310,6 +310,30 @@ async fn a_purge_shows_the_body_that_it_drops() {
     assert_clean(&db).await;
 }
 
+/// A number says which index it is in one database only.
+#[tokio::test]
+async fn what_is_prepared_fits_the_indexes_of_one_database() {
+    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let mut instances = Vec::new();
+    for (name, member) in [("db", "^kind"), ("other", "^n"), ("third", "^kind")] {
+        let db = layer.database(name, authority.for_job("test"));
+        if name != "db" {
+            db.create(&CreateOptions::default()).await.unwrap();
+        }
+        put(&db, "_design/a", None, &format!(r#"{{"member_indexes":["{member}"]}}"#)).await.unwrap();
+        instances.push(resolved(&db.inner, name).await.unwrap());
+    }
+    let preparations = Preparations::of(&instances[0]);
+    assert_eq!([0, 1, 2].map(|at| preparations.fit(&instances[at])), [true, false, true]);
+    assert!(!Preparations::default().fit(&instances[0]));
+    // As many edits as their answers leave room for.
+    let body = format!(r#"{{"kind":"{}"}}"#, "k".repeat(300));
+    let ids: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+    let edits: Vec<_> = ids.iter().map(|id| edit(id, None, &body)).collect();
+    preparations.edits(&layer.inner, &edits.iter().collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(preparations.count(), 3, "of 201 bytes each");
+}
+
 #[tokio::test]
 async fn a_list_that_changes_under_a_write_cuts_it_anew() {
     let (db, _directory) = database().await;
