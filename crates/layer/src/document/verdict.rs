@@ -32,10 +32,10 @@ pub struct Grant {
 const ENTRIES_MAX: usize = 1_000;
 
 /// What a verdict may take in a revision's record: a page of records is read at once, of up to a thousand revisions.
-const BYTES_MAX: u64 = 40_000;
+const VERDICT_BYTES_MAX: u64 = 40_000;
 
 /// What a channel or a grant takes beside its names.
-const ENTRY_BYTES: usize = 8;
+const ENTRY_OVERHEAD: usize = 8;
 
 impl Verdict {
     /// What two rules say together: all channels and grants of both, and the earlier end.
@@ -53,18 +53,18 @@ impl Verdict {
 
     /// What it takes in a revision's record at most.
     pub(crate) fn bytes(&self) -> u64 {
-        let channels = self.channels.iter().map(|channel| channel.len() + ENTRY_BYTES);
-        let grants = self.grants.iter().map(|grant| grant.to.len() + grant.channel.len() + 2 * ENTRY_BYTES);
-        let end = self.expires_at_ms.map_or(0, |_| 2 * ENTRY_BYTES);
+        let channels = self.channels.iter().map(|channel| channel.len() + ENTRY_OVERHEAD);
+        let grants = self.grants.iter().map(|grant| grant.to.len() + grant.channel.len() + 2 * ENTRY_OVERHEAD);
+        let end = self.expires_at_ms.map_or(0, |_| 2 * ENTRY_OVERHEAD);
         (channels.chain(grants).sum::<usize>() + end) as u64
     }
 
     /// Whether it can be stored.
     pub(crate) fn check(self) -> Result<Verdict, Refusal> {
         let (entries, bytes) = (self.channels.len() + self.grants.len(), self.bytes());
-        if entries > ENTRIES_MAX || bytes > BYTES_MAX {
+        if entries > ENTRIES_MAX || bytes > VERDICT_BYTES_MAX {
             return Err(Refusal::Forbidden(format!(
-                "the revision has {entries} channels and grants of {bytes} bytes; {ENTRIES_MAX} of {BYTES_MAX} are allowed"
+                "the revision has {entries} channels and grants of {bytes} bytes; {ENTRIES_MAX} of {VERDICT_BYTES_MAX} are allowed"
             )));
         }
         Ok(self)

@@ -16,7 +16,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 const LOOKS_MAX: usize = 20_000;
 
 /// Leaves whose ancestors are gone through before others have their turn.
-const LEAVES_AT_ONCE: usize = 200;
+const LEAVES_IN_TURN: usize = 200;
 
 /// Documents and revisions of them.
 pub(crate) type Named = (String, Vec<RevId>);
@@ -69,7 +69,7 @@ impl Operation for MissingRevs<'_> {
 async fn missing(trx: &Transaction, keys: &DocumentKeys, leaves: &Leaves, revs: &[RevId]) -> Result<Vec<RevId>> {
     let mut sought = Sought::new(revs);
     sought.strike(leaves.0.iter().map(|leaf| &leaf.rev));
-    for part in leaves.0.chunks(LEAVES_AT_ONCE) {
+    for part in leaves.0.chunks(LEAVES_IN_TURN) {
         if sought.0.is_empty() {
             break;
         }
@@ -78,7 +78,7 @@ async fn missing(trx: &Transaction, keys: &DocumentKeys, leaves: &Leaves, revs: 
     }
     if !sought.0.is_empty() {
         let segments = leaves.segments(trx, keys).await?;
-        for part in segments.of(leaves).chunks(LEAVES_AT_ONCE) {
+        for part in segments.of(leaves).chunks(LEAVES_IN_TURN) {
             sought.strike(part.iter().flat_map(|sealed| &sealed.revisions));
             tokio::task::yield_now().await;
         }
