@@ -1,5 +1,8 @@
 //! Bodies of documents as rows of keys: how they are made, and how they are read back.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{DecodeError, FlattenOptions};
 use foundationdb::future::FdbValues;
@@ -73,20 +76,35 @@ pub(crate) fn row_bytes(prefix_bytes: usize, path: &[u8], value: &[u8]) -> u64 {
 
 /// Rows as they came from FoundationDB, with how much of each key is not path.
 pub(crate) struct Rows {
-    pages: Vec<FdbValues>,
+    parts: Vec<Part>,
     prefix_bytes: usize,
-    skip: usize,
+}
+
+/// Rows of a page, which others may have rows of, too.
+struct Part {
+    page: Arc<FdbValues>,
+    rows: Range<usize>,
 }
 
 impl Rows {
     pub(crate) fn new(pages: Vec<FdbValues>, prefix_bytes: usize) -> Self {
-        Rows { pages, prefix_bytes, skip: 0 }
+        let mut rows = Rows { parts: Vec::with_capacity(pages.len()), prefix_bytes };
+        for page in pages {
+            let all = 0..page.len();
+            rows.push(&Arc::new(page), all);
+        }
+        rows
+    }
+
+    /// Adds those that follow.
+    pub(crate) fn push(&mut self, page: &Arc<FdbValues>, rows: Range<usize>) {
+        self.parts.push(Part { page: page.clone(), rows });
     }
 
     /// Path and value, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
-        let rows = self.pages.iter().flat_map(|page| page.iter());
-        rows.skip(self.skip).map(|row| (row.key().get(self.prefix_bytes..).unwrap_or_default(), row.value()))
+        let rows = self.parts.iter().flat_map(|part| part.page.get(part.rows.clone()).unwrap_or_default());
+        rows.map(|row| (row.key().get(self.prefix_bytes..).unwrap_or_default(), row.value()))
     }
 }
 
@@ -101,7 +119,16 @@ pub(crate) fn begin_read(
     trx: &Transaction,
     range: KeyRange,
 ) -> RangeRead<impl Future<Output = FdbResult<FdbValues>> + Send + use<>> {
-    let first = trx.get_range(&whole(&range), 1, true);
+    begin_read_of(trx, range, 0)
+}
+
+/// [`begin_read`], whose first page is of about so many bytes; 0: as many as a reply holds.
+pub(crate) fn begin_read_of(
+    trx: &Transaction,
+    range: KeyRange,
+    target_bytes: usize,
+) -> RangeRead<impl Future<Output = FdbResult<FdbValues>> + Send + use<>> {
+    let first = trx.get_range(&RangeOption { target_bytes, ..whole(&range) }, 1, true);
     RangeRead { range, first }
 }
 
@@ -168,7 +195,7 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
     }
 }
 
-fn whole(range: &KeyRange) -> RangeOption<'_> {
+pub(crate) fn whole(range: &KeyRange) -> RangeOption<'_> {
     RangeOption { mode: StreamingMode::WantAll, ..RangeOption::from((range.begin.as_slice(), range.end.as_slice())) }
 }
 
@@ -184,7 +211,11 @@ pub(crate) fn split_latest(pages: Vec<FdbValues>, info_key: &[u8], prefix_bytes:
         }
         first.value().to_vec()
     };
-    Some((info, Rows { pages, prefix_bytes, skip: 1 }))
+    let mut rows = Rows::new(pages, prefix_bytes);
+    if let Some(first) = rows.parts.first_mut() {
+        first.rows.start = 1;
+    }
+    Some((info, rows))
 }
 
 /// The rows under a prefix.

@@ -4,6 +4,7 @@ pub(crate) mod attachments;
 pub(crate) mod body;
 pub(crate) mod edit;
 pub(crate) mod fields;
+pub(crate) mod latest;
 pub(crate) mod release;
 pub(crate) mod staging;
 pub(crate) mod tree;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use foundationdb::{FdbError, FdbResult};
 use tokio::sync::{Notify, watch};
 
+use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
 use crate::feed::armed::{Armed, LastSeq};
 use crate::feed::query::{Documents, Extras};
@@ -21,7 +22,7 @@ use crate::feed::tail::{Part, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
-use crate::read::get::{READ_AHEAD, begin_latest};
+use crate::read::get::READ_AHEAD;
 use crate::store::buckets::Buckets;
 use crate::store::by_seq;
 use crate::store::keys::Counter;

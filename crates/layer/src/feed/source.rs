@@ -161,7 +161,9 @@ impl Page<'_> {
             rows.iter_mut().for_each(|row| row.leaves.truncate(1));
         }
         let with_conflicts = self.extras.documents == Documents::WithConflicts;
-        if self.extras.has_documents() && show_documents(trx, self.inner, instance, &mut rows, with_conflicts).await? {
+        if self.extras.has_documents()
+            && show_documents(trx, self.inner, instance, &mut rows, Vec::new(), with_conflicts).await?
+        {
             at_end = false;
             last_seq = rows.last().map_or(last_seq, |row| row.seq);
         }

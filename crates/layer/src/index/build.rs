@@ -6,9 +6,11 @@
 //! place and entries lie in one store, and two builders at once do no more than one. A step conflicts with the edits and
 //! purges of the documents that it enters, in both directions: whichever of the two comes second sees what the other wrote.
 
+use std::collections::VecDeque;
+
 use prost::Message;
 
-use crate::document::body::{self, Rows};
+use crate::document::latest::{begin_latest, read_range, whole_body};
 use crate::error::Result;
 use crate::index::definitions::write_record;
 use crate::index::kinds::indexes_of;
@@ -16,12 +18,14 @@ use crate::index::maintainers::{Change, Within};
 use crate::index::prepare::Preparations;
 use crate::layer::Inner;
 use crate::store::proto;
-use crate::store::records::{BodyPlace, Info};
 use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
 use foundationdb::options::ConflictRangeType;
 
 /// Documents that a step enters; tests have several steps with few.
-const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 100 };
+const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 250 };
+
+/// Of documents that are read one by one.
+const READS_AT_ONCE: usize = 16;
 
 /// What a step reads of bodies and writes of entries, about; one document may pass it.
 const STEP_BYTES_MAX: u64 = 400_000;
@@ -93,23 +97,34 @@ impl Operation for Step<'_> {
         }
         let page = trx.get_range(&page_of(&range, most, false), 1, true).await?;
         let ids = page.iter().map(|row| instance.keys.all_docs_id(row.key())).collect::<Result<Vec<_>>>()?;
-        let infos: Vec<_> = ids.iter().map(|id| trx.get(&instance.keys.document(id).info(), false)).collect();
+        // What a document has in the index is asked for before anything is awaited, of all.
+        let mut maintainer = found.maintainer(&self.preparations);
+        ids.iter().for_each(|id| maintainer.begin(&within, id));
+        let keys: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let range = read_range(trx, &instance, &keys).await?;
+        let (mut ahead, mut known, mut reads) = (range.found.len(), range.found.into_iter(), VecDeque::new());
         let (mut bytes, mut entered) = (0, None);
-        for (id, info) in ids.iter().zip(infos) {
-            let info = info.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
-            if let Some(info) = info.filter(|info| !info.deleted) {
+        for id in &ids {
+            let document = match known.next() {
+                Some(Some((info, rows))) => Some(whole_body(trx, &instance, info, rows).await?),
+                Some(None) => None,
+                None => {
+                    while let (Some(id), true) = (ids.get(ahead), reads.len() < READS_AT_ONCE) {
+                        reads.push_back(begin_latest(trx, &instance, id));
+                        ahead += 1;
+                    }
+                    match reads.pop_front() {
+                        Some(read) => read.finish(trx, &instance).await?,
+                        None => None,
+                    }
+                }
+            };
+            let keys = instance.keys.document(id);
+            if let Some((info, rows)) = document.filter(|(info, _)| !info.deleted) {
                 bytes += info.stored_bytes + found.kind.reserve(&found.index, id, None);
                 if entered.is_some() && bytes > STEP_BYTES_MAX {
                     break;
                 }
-                let mut maintainer = found.maintainer(&self.preparations);
-                maintainer.begin(&within, id);
-                let keys = instance.keys.document(id);
-                let range = match &info.place {
-                    BodyPlace::Rows => keys.body_rows(),
-                    BodyPlace::Blob(blob_id) => instance.keys.blob_rows(blob_id),
-                };
-                let rows: Rows = body::read_rows(trx, range).await?;
                 let change = Change {
                     id,
                     keys: &keys,
@@ -126,14 +141,16 @@ impl Operation for Step<'_> {
                 if let Some(later) = maintainer.document(&within, &change)? {
                     later.await?;
                 }
-                maintainer.finish(&within)?;
-                let info_key = keys.info();
-                let end = [&info_key[..], &[0]].concat();
-                trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
                 self.entered += 1;
             }
+            // In both directions: nobody may write the document meanwhile, nor have read what it had before.
+            let info_key = keys.info();
+            let end = [&info_key[..], &[0]].concat();
+            trx.add_conflict_range(&info_key, &end, ConflictRangeType::Read)?;
+            trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
             entered = Some(id);
         }
+        maintainer.finish(&within)?;
         if !self.preparations.lacks_nothing() {
             // That does not make the next attempt smaller.
             self.attempts -= 1;

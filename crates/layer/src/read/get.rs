@@ -1,12 +1,13 @@
 //! Reading single documents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use flatbed_revtree::{RevId, Tree};
 
 use crate::document::attachments;
-use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
+use crate::document::body::{self, BODY_BYTES_MAX, Rows};
 use crate::document::edit::{Document, GetOptions};
+use crate::document::latest::{LatestRead, begin_latest, begin_latest_of, whole_body};
 use crate::document::tree::Leaves;
 use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
@@ -18,6 +19,12 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Documents whose reads are issued before the first is awaited.
 pub(crate) const READ_AHEAD: usize = 16;
+
+/// The same of documents that are small.
+const READ_AHEAD_SMALL: usize = 256;
+
+/// Documents are small that have no more than this on an average.
+const SMALL_AVERAGE_BYTES: usize = 8_000;
 
 /// What is kept in memory for all followers is no larger.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
@@ -34,40 +41,10 @@ const REVISION_COST_BYTES: usize = 2_000;
 /// What a leaf counts of [`READ_BYTES_MAX`] where a document has several: who asks for revisions may have all of them read.
 const LEAF_COST_BYTES: usize = 100;
 
-/// The read of a document's info and latest body, under way.
-pub(crate) struct LatestRead<F> {
-    keys: DocumentKeys,
-    read: RangeRead<F>,
-}
-
-/// Begins to read a document's latest revision: one range.
-pub(crate) fn begin_latest(
-    trx: &Transaction,
-    instance: &Instance,
-    id: &str,
-) -> LatestRead<impl Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send + use<>> {
-    let keys = instance.keys.document(id);
-    let read = body::begin_read(trx, keys.latest());
-    LatestRead { keys, read }
-}
-
 impl<F> LatestRead<F>
 where
     F: Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send,
 {
-    /// The info record and the body's rows; `None`: no such document.
-    pub(crate) async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<Option<(Info, Rows)>> {
-        let prefix_bytes = self.keys.body().len();
-        let pages = self.read.finish(trx, BODY_BYTES_MAX).await?;
-        let Some((info, rows)) = body::split_latest(pages, &self.keys.info(), prefix_bytes) else { return Ok(None) };
-        let info = Info::decode(&info)?;
-        let rows = match &info.place {
-            BodyPlace::Rows => rows,
-            BodyPlace::Blob(blob_id) => Box::pin(body::read_rows(trx, instance.keys.blob_rows(blob_id))).await?,
-        };
-        Ok(Some((info, rows)))
-    }
-
     /// As [`LatestRead::finish`], of a document that is small.
     ///
     /// # Errors
@@ -143,30 +120,62 @@ pub(crate) trait ShowsDocument {
     fn show(&mut self, document: Option<Document>);
 }
 
-/// Reads the rows' documents as far as [`READ_BYTES_MAX`] goes; drops the rows behind and says whether there were any.
+/// A document that was read already, or that is not there; `None`: it is to be read.
+pub(crate) type Known = Option<Option<(Info, Rows)>>;
+
+/// Reads the rows' documents as far as [`READ_BYTES_MAX`] goes, but for those that are known; drops the rows behind and says
+/// whether there were any.
 pub(crate) async fn show_documents<R: ShowsDocument>(
     trx: &Transaction,
     inner: &Inner,
     instance: &Instance,
     rows: &mut Vec<R>,
+    mut known: Vec<Known>,
     conflicts: bool,
 ) -> Result<bool> {
-    let (mut bytes, mut at) = (0, 0);
-    while at < rows.len() {
-        let end = (at + READ_AHEAD).min(rows.len());
-        let reads: Vec<_> = rows[at..end].iter().map(|row| begin_latest(trx, instance, row.id())).collect();
-        for read in reads {
-            let document = read.document(trx, inner, instance, rows[at].id(), conflicts).await?;
-            bytes += document.as_ref().map_or(0, |document| document.body.len());
-            rows[at].show(document);
-            at += 1;
-            if bytes > READ_BYTES_MAX && at < rows.len() {
-                rows.truncate(at);
-                return Ok(true);
+    known.resize_with(rows.len(), || None);
+    let (mut bytes, mut ahead, mut reads) = (0, 0, VecDeque::new());
+    for at in 0..rows.len() {
+        let document = match known.get_mut(at).and_then(Option::take) {
+            Some(None) => None,
+            Some(Some((info, rows_of))) => {
+                let found = whole_body(trx, instance, info, rows_of).await?;
+                Some(shown(&found, trx, inner, instance, rows[at].id(), conflicts).await?)
             }
+            None => {
+                ahead = ahead.max(at);
+                let (width, target_bytes) = read_ahead(bytes, at);
+                while reads.len() < width && ahead < rows.len() {
+                    if known.get(ahead).is_none_or(Option::is_none) {
+                        reads.push_back(begin_latest_of(trx, instance, rows[ahead].id(), target_bytes));
+                    }
+                    ahead += 1;
+                }
+                match reads.pop_front() {
+                    Some(read) => read.document(trx, inner, instance, rows[at].id(), conflicts).await?,
+                    None => None,
+                }
+            }
+        };
+        bytes += document.as_ref().map_or(0, |document| document.body.len());
+        rows[at].show(document);
+        if bytes > READ_BYTES_MAX && at + 1 < rows.len() {
+            rows.truncate(at + 1);
+            return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// How many reads are under way where so many documents were of so many bytes, and how much of each comes at first: a
+/// cluster takes hundreds at once, but what the page does not take was read for nothing.
+fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
+    let average = bytes / documents.max(1) + 1;
+    if documents < READ_AHEAD || average > SMALL_AVERAGE_BYTES {
+        return (READ_AHEAD, 0);
+    }
+    let left = READ_BYTES_MAX.saturating_sub(bytes) / average;
+    (left.clamp(READ_AHEAD, READ_AHEAD_SMALL), 2 * SMALL_AVERAGE_BYTES)
 }
 
 /// Reads documents in one transaction, as far as [`READ_BYTES_MAX`] goes.

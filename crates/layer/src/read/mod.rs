@@ -4,3 +4,4 @@ pub(crate) mod all_docs;
 pub(crate) mod get;
 pub(crate) mod local;
 pub(crate) mod missing;
+mod tests;

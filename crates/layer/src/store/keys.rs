@@ -17,7 +17,7 @@ use crate::store::seq::STAMP_BYTES;
 
 pub(crate) use bucket::BucketKeys;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
-pub(crate) use document::{DocumentKeys, DocumentPart};
+pub(crate) use document::{Beside, DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
 pub(crate) use root::RootKeys;
 pub(crate) use subspaces::Subspace;

@@ -90,6 +90,11 @@ impl Operation {
         OPERATION.try_with(Arc::clone).ok()
     }
 
+    /// Whether the running task is counted.
+    pub(crate) fn is_running() -> bool {
+        OPERATION.try_with(|_| ()).is_ok()
+    }
+
     /// The deepest answer given so far.
     pub(crate) fn given(&self) -> Path {
         *self.given.lock().unwrap_or_else(PoisonError::into_inner)

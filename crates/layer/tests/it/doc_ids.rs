@@ -154,14 +154,14 @@ async fn what_changes_between_pages_comes_once() {
     let store = Store::new();
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
-    fill(&db, 0..1_200).await;
-    let ids: Vec<String> = (0..1_200).filter(|n| n % 2 == 0).map(name).collect();
+    fill(&db, 0..3_000).await;
+    let ids: Vec<String> = (0..3_000).filter(|n| n % 2 == 0).map(name).collect();
     let query = ChangesQuery { extras: Extras::DOCUMENTS, scope: list(ids.clone()), ..Default::default() };
     let mut changes = db.changes(query);
     // A page of by-seq, the first of the list.
     let mut found = changes.next_page().await.unwrap().rows;
     let page = changes.next_page().await.unwrap();
-    assert!(!page.at_end && page.rows.len() == 200);
+    assert!(!page.at_end && page.rows.len() == 500);
     found.extend(page.rows);
     let shown = found.len();
     let later: Vec<&String> = ids.iter().filter(|id| !found.iter().any(|row| row.id == **id)).collect();
@@ -181,7 +181,7 @@ async fn what_changes_between_pages_comes_once() {
     // The list is answered as of its first read; what came since is read on.
     found.extend(rows(&mut changes).await);
     assert!(found.is_sorted_by(|a, b| a.seq < b.seq));
-    assert_eq!(found.len(), 600 - 10 + 1);
+    assert_eq!(found.len(), 1_500 - 10 + 1);
     let last: Vec<_> = found.iter().rev().take(21).map(|row| row.id.clone()).collect();
     assert_eq!(last[0], again.id);
     assert!(found[shown..found.len() - 21].iter().all(|row| row.rev.generation() == 1));
@@ -197,8 +197,8 @@ async fn a_database_made_anew_is_told_from_the_beginning() {
     let store = Store::new();
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
-    fill(&db, 0..700).await;
-    let ids = list((0..700).step_by(2).map(name));
+    fill(&db, 0..2_000).await;
+    let ids = list((0..2_000).step_by(2).map(name));
     let query = ChangesQuery { extras: Extras::DOCUMENTS, scope: ids, ..Default::default() };
     let mut changes = db.changes(query);
     for _ in 0..2 {

@@ -3,7 +3,7 @@
 use flatbed_revtree::RevId;
 
 use crate::store::keys::KeyRange;
-use crate::store::keys::tuple::{put_int, put_rev, under, with_int};
+use crate::store::keys::tuple::{put_int, put_rev, take_int, under, with_int};
 
 // Under {NS}/DOC/{docid}.
 pub(super) const INFO: u64 = 0;
@@ -26,6 +26,17 @@ pub(crate) enum DocumentPart {
     Attachments,
 }
 
+/// Where a key lies, seen from a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    Before,
+    Info,
+    Body,
+    /// Behind the latest body, and the document's.
+    Rest,
+    Behind,
+}
+
 /// Keys of one document.
 #[derive(Debug, Clone)]
 pub(crate) struct DocumentKeys {
@@ -33,6 +44,18 @@ pub(crate) struct DocumentKeys {
 }
 
 impl DocumentKeys {
+    /// Where a key lies that is some document's.
+    pub(crate) fn beside(&self, key: &[u8]) -> Beside {
+        match key.strip_prefix(self.prefix.as_slice()).map(take_int) {
+            // Another document's id, longer by a NUL, is no integer.
+            None | Some(Err(_)) if *key < *self.prefix => Beside::Before,
+            None | Some(Err(_)) => Beside::Behind,
+            Some(Ok((INFO, _))) => Beside::Info,
+            Some(Ok((BODY, _))) => Beside::Body,
+            Some(Ok(_)) => Beside::Rest,
+        }
+    }
+
     /// Everything under the document.
     pub(crate) fn whole(&self) -> KeyRange {
         under(&self.prefix)

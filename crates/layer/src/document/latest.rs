@@ -1,0 +1,171 @@
+//! Latest revisions of documents: one by one, and of documents that lie behind one another as one range.
+
+use foundationdb::RangeOption;
+use foundationdb::future::FdbValues;
+use std::sync::Arc;
+
+use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
+use crate::error::Result;
+use crate::instance::Instance;
+use crate::store::keys::{Beside, DocumentKeys, KeyRange};
+use crate::store::records::{BodyPlace, Info};
+use crate::store::transaction::Transaction;
+
+/// The read of a document's info and latest body, under way.
+pub(crate) struct LatestRead<F> {
+    pub keys: DocumentKeys,
+    pub read: RangeRead<F>,
+}
+
+/// Begins to read a document's latest revision: one range.
+pub(crate) fn begin_latest(
+    trx: &Transaction,
+    instance: &Instance,
+    id: &str,
+) -> LatestRead<impl Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send + use<>> {
+    begin_latest_of(trx, instance, id, 0)
+}
+
+/// [`begin_latest`], whose first page is of about so many bytes; 0: as many as a reply holds.
+pub(crate) fn begin_latest_of(
+    trx: &Transaction,
+    instance: &Instance,
+    id: &str,
+    target_bytes: usize,
+) -> LatestRead<impl Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send + use<>> {
+    let keys = instance.keys.document(id);
+    let read = body::begin_read_of(trx, keys.latest(), target_bytes);
+    LatestRead { keys, read }
+}
+
+impl<F> LatestRead<F>
+where
+    F: Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send,
+{
+    /// The info record and the body's rows; `None`: no such document.
+    pub(crate) async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<Option<(Info, Rows)>> {
+        let prefix_bytes = self.keys.body().len();
+        let pages = self.read.finish(trx, BODY_BYTES_MAX).await?;
+        let Some((info, rows)) = body::split_latest(pages, &self.keys.info(), prefix_bytes) else { return Ok(None) };
+        let info = Info::decode(&info)?;
+        whole_body(trx, instance, info, rows).await.map(Some)
+    }
+}
+
+/// A document with its body's rows, wherever they lie.
+pub(crate) async fn whole_body(trx: &Transaction, instance: &Instance, info: Info, rows: Rows) -> Result<(Info, Rows)> {
+    let rows = match &info.place {
+        BodyPlace::Rows => rows,
+        BodyPlace::Blob(blob_id) => Box::pin(body::read_rows(trx, instance.keys.blob_rows(blob_id))).await?,
+    };
+    Ok((info, rows))
+}
+
+/// What is read of a range, about: five replies of 80,000 bytes, as many as FoundationDB sends at once, where what was
+/// expected is there.
+pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 2_000 } else { 350_000 };
+
+/// What a document may have beside it that is read for nothing: a read of its own costs a server as much as some 9,000 bytes.
+const PASSED_OVER_BYTES: u64 = if cfg!(test) { 300 } else { 1_000 };
+
+/// Bytes of a reply; 0: as many as FoundationDB sends at once.
+const TARGET_BYTES: usize = if cfg!(test) { 700 } else { 0 };
+
+/// A range ends where more than this was read of it.
+const RANGE_BYTES_MAX: u64 = 2 * RANGE_BYTES;
+
+/// Bytes of keys and values that were read, and what of them was wanted: the rest are histories and tombstones between.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub bytes: u64,
+    pub wanted: u64,
+}
+
+impl Share {
+    pub(crate) fn add(&mut self, other: Share) {
+        self.bytes += other.bytes;
+        self.wanted += other.wanted;
+    }
+
+    /// Whether less than half was wanted, beyond what costs less than to read so many documents one by one.
+    pub(crate) fn is_small(self, documents: usize) -> bool {
+        self.bytes > 2 * self.wanted + PASSED_OVER_BYTES * documents as u64
+    }
+}
+
+/// What a range of documents held.
+#[derive(Default)]
+pub(crate) struct LatestRange {
+    /// Infos and rows of the first documents, as far as the range was read; `None`: there is no such document. Of a body in
+    /// a blob there are no rows.
+    pub found: Vec<Option<(Info, Rows)>>,
+    pub share: Share,
+}
+
+/// Reads documents, given by their ids in the order of their keys, as one range with all that lies between them. It ends
+/// early where that is too much.
+pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&str]) -> Result<LatestRange> {
+    let keys: Vec<DocumentKeys> = ids.iter().map(|id| instance.keys.document(id)).collect();
+    let mut all = LatestRange::default();
+    let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return Ok(all) };
+    let mut rest = KeyRange { begin: first.info(), end: last.latest().end };
+    let mut current: Option<(Info, Rows)> = None;
+    for iteration in 1.. {
+        let option = RangeOption { target_bytes: TARGET_BYTES, ..body::whole(&rest) };
+        let page = Arc::new(trx.get_range(&option, iteration, true).await?);
+        // The rows of the page that are the current document's body.
+        let mut body = 0..0;
+        for (at, row) in page.iter().enumerate() {
+            let (key, bytes) = (row.key(), (row.key().len() + row.value().len()) as u64);
+            all.share.bytes += bytes;
+            while let Some(document) = keys.get(all.found.len()) {
+                match document.beside(key) {
+                    Beside::Before => {}
+                    Beside::Info => {
+                        all.share.wanted += bytes;
+                        current = Some((Info::decode(row.value())?, Rows::new(Vec::new(), document.body().len())));
+                    }
+                    Beside::Body => {
+                        all.share.wanted += bytes;
+                        if body.is_empty() {
+                            body.start = at;
+                        }
+                        body.end = at + 1;
+                    }
+                    Beside::Rest | Beside::Behind => {
+                        all.found.push(take(&mut current, &page, &mut body));
+                        continue;
+                    }
+                }
+                break;
+            }
+        }
+        // A body may go on in the next page.
+        if let (Some((_, rows)), false) = (&mut current, body.is_empty()) {
+            rows.push(&page, body);
+        }
+        let Some(last) = page.last().filter(|_| page.more()) else {
+            all.found.extend(keys.get(all.found.len()..).unwrap_or_default().iter().map(|_| current.take()));
+            break;
+        };
+        if all.share.bytes > RANGE_BYTES_MAX || all.share.is_small(keys.len()) || all.found.len() == keys.len() {
+            break;
+        }
+        rest.begin = [last.key(), &[0]].concat();
+    }
+    Ok(all)
+}
+
+/// The document that ends here, with its rows of this page.
+fn take(
+    current: &mut Option<(Info, Rows)>,
+    page: &Arc<FdbValues>,
+    body: &mut std::ops::Range<usize>,
+) -> Option<(Info, Rows)> {
+    let rows = std::mem::take(body);
+    let (info, mut found) = current.take()?;
+    if !rows.is_empty() {
+        found.push(page, rows);
+    }
+    Some((info, found))
+}
