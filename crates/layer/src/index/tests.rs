@@ -292,7 +292,6 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     assert_clean(&db).await;
 }
 
-/// The body of a winner that lies in a blob goes with the winner, after the indexes have seen it.
 #[tokio::test]
 async fn a_purge_shows_the_body_that_it_drops() {
     let (db, _directory) = database().await;
@@ -310,7 +309,6 @@ async fn a_purge_shows_the_body_that_it_drops() {
     assert_clean(&db).await;
 }
 
-/// A number says which index it is in one database only.
 #[tokio::test]
 async fn what_is_prepared_fits_the_indexes_of_one_database() {
     let (layer, authority, _directory) = crate::fenced::layer().await;
@@ -326,7 +324,6 @@ async fn what_is_prepared_fits_the_indexes_of_one_database() {
     let preparations = Preparations::of(&instances[0]);
     assert_eq!([0, 1, 2].map(|at| preparations.fit(&instances[at])), [true, false, true]);
     assert!(!Preparations::default().fit(&instances[0]));
-    // As many edits as their answers leave room for.
     let body = format!(r#"{{"kind":"{}"}}"#, "k".repeat(300));
     let ids: Vec<_> = (0..20).map(|n| n.to_string()).collect();
     let edits: Vec<_> = ids.iter().map(|id| edit(id, None, &body)).collect();
