@@ -51,7 +51,7 @@ const PURGES: u64 = 10;
 const LEASES: u64 = 11;
 const RELEASED: u64 = 12;
 const INDEXES: u64 = 13;
-const SHARDS: u64 = 15;
+const SHARDED: u64 = 15;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;

@@ -189,6 +189,49 @@ async fn measure(store: &Store, table: &mut Table) {
     another_process(store, &layer, table).await;
     updates(&layer, table).await;
     together(store, table).await;
+    shards(store, table).await;
+}
+
+/// What a database with shards costs: documents of four processes, each in a bucket of its own.
+async fn shards(store: &Store, table: &mut Table) {
+    let mut layers = Vec::new();
+    for shard in 0..4 {
+        layers.push(store.layer_with(LayerOptions { shard: Some(shard), ..LayerOptions::default() }).await);
+    }
+    for shards in [4, 64] {
+        let name = format!("shards{shards}");
+        let options = CreateOptions { shards: Some(shards), ..CreateOptions::default() };
+        layers[0].create_database(&name, &options).await.unwrap();
+        for (number, layer) in layers.iter().enumerate() {
+            let db = layer.database(&name);
+            put(&db, &format!("names{number}"), None, &body(0)).await.unwrap();
+            let (bodies, ids): (Vec<_>, Vec<_>) =
+                (0..250).map(|at| (body(at), format!("document-{number}-{at:03}"))).unzip();
+            let edits: Vec<_> = ids.iter().zip(&bodies).map(|(id, body)| edit(id.clone(), None, body)).collect();
+            assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
+        }
+        let (here, there) = (layers[0].database(&name), layers[1].database(&name));
+        let rev =
+            table.row(&format!("a new document, {shards} shards"), put(&here, "d", None, &body(1))).await.unwrap();
+        let row = format!("an edit of it in another process, {shards} shards");
+        table.row(&row, put(&there, "d", Some(&rev), &body(2))).await.unwrap();
+        table.row(&format!("`GET /{{db}}`, {shards} shards"), here.info()).await.unwrap();
+        let mut changes = here.changes(ChangesQuery::default());
+        let mut at_end = false;
+        table
+            .walk(&format!("`_changes` of 1,000, {shards} shards"), async || {
+                if at_end {
+                    return None;
+                }
+                let page = changes.next_page().await.unwrap();
+                at_end = page.at_end;
+                Some(page)
+            })
+            .await;
+        let mut changes = here.changes(ChangesQuery { limit: Some(10), ..ChangesQuery::default() });
+        let row = format!("`_changes?limit=10` of 1,000, {shards} shards");
+        table.row(&row, changes.next_page()).await.unwrap();
+    }
 }
 
 async fn databases(layer: &Layer, table: &mut Table) {

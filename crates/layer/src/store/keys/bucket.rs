@@ -6,7 +6,7 @@
 
 use crate::error::Result;
 use crate::store::keys::tuple::{TUPLE_VERSIONSTAMP, bad_key, behind, put_int, stamped, take_int, under, with_int};
-use crate::store::keys::{BY_SEQ, Counter, KeyRange, Keys, LAST_SEQ, META, SHARDS, Subspace};
+use crate::store::keys::{BY_SEQ, Counter, KeyRange, Keys, LAST_SEQ, META, SHARDED, Subspace};
 use crate::store::seq::{STAMP_BYTES, Seq};
 
 /// Keys of one bucket.
@@ -18,14 +18,14 @@ pub(crate) struct BucketKeys {
 impl Keys {
     /// A bucket of a database with so many shards; of one without (0 or 1) there is one, {NS} itself.
     pub(crate) fn bucket(&self, shards: u32, number: u32) -> BucketKeys {
-        let prefix = if shards < 2 { self.prefix.clone() } else { self.two(SHARDS, number.into()) };
+        let prefix = if shards < 2 { self.prefix.clone() } else { self.two(SHARDED, number.into()) };
         BucketKeys { prefix }
     }
 
     /// The number of the bucket that a key lies in, and what it is there: [`Subspace::Meta`] or [`Subspace::BySeq`].
     pub(crate) fn split_bucket(&self, key: &[u8]) -> Result<(u64, Subspace)> {
-        let (number, rest) = take_int(behind(key, &self.one(SHARDS)))?;
-        let bucket = BucketKeys { prefix: self.two(SHARDS, number) };
+        let (number, rest) = take_int(behind(key, &self.one(SHARDED)))?;
+        let bucket = BucketKeys { prefix: self.two(SHARDED, number) };
         match take_int(rest)? {
             (META, rest) => check_meta(rest).map(|()| (number, Subspace::Meta)),
             (BY_SEQ, _) => bucket.by_seq_parse(key).map(|_| (number, Subspace::BySeq)),

@@ -5,7 +5,7 @@ use crate::store::keys::bucket::check_meta;
 use crate::store::keys::tuple::{bad_key, behind, take_int};
 use crate::store::keys::{
     ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys, LEASES,
-    LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, SHARDS, STAGED,
+    LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, SHARDED, STAGED,
 };
 
 /// A subspace of {NS}.
@@ -46,7 +46,7 @@ const SUBSPACES: [(Subspace, u64, &str); 15] = [
     (Subspace::Leases, LEASES, "leases"),
     (Subspace::Released, RELEASED, "released"),
     (Subspace::Indexes, INDEXES, "indexes"),
-    (Subspace::Buckets, SHARDS, "buckets"),
+    (Subspace::Buckets, SHARDED, "buckets"),
 ];
 
 impl Subspace {
