@@ -1,13 +1,13 @@
 //! A database, for those above the layer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_revtree::RevId;
 
 use crate::document::attachments::{AttachmentReader, OpenAttachment};
 use crate::document::edit::{Document, Edit, GetOptions, Outcome, Updated};
-use crate::document::upload::{Upload, Uploaded};
+use crate::document::upload::{Unstaged, Upload, Uploaded};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
@@ -309,6 +309,17 @@ impl Database {
         Upload::new(Arc::clone(&self.inner), instance, content_type, is_gzip)
     }
 
+    /// Stages data that is complete and small, as much together as one transaction takes. Before the edits that bring it into
+    /// documents.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]. What was uploaded for a database that is gone is not staged: the write says it.
+    pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
+        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        let of_it: Vec<&Unstaged> = data.iter().filter(|data| data.instance == instance.id()).collect();
+        crate::document::upload::stage_small(&self.inner, &instance, &of_it).await
+    }
+
     /// Lets uploaded data that no document has taken count as uploaded from now on: who waits for more before it writes the
     /// document does so each [`Reader::renew_uploads_every`]. What has been removed stays so: the write says it.
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
@@ -419,7 +430,9 @@ impl Operation for ReadInfo<'_> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let all = instance.keys.all();
         let counters = Counter::ALL.map(|counter| instance.buckets.begin_count(trx, counter));
-        let size = trx.get_estimated_range_size_bytes(&all.begin, &all.end);
+        let now = Instant::now();
+        let known = instance.size.known(now);
+        let size = known.is_none().then(|| trx.get_estimated_range_size_bytes(&all.begin, &all.end));
         let update_seq = get::last_seq(trx, &instance).await?;
         let mut values = [0; Counter::ALL.len()];
         for (value, read) in values.iter_mut().zip(counters) {
@@ -427,6 +440,15 @@ impl Operation for ReadInfo<'_> {
         }
         let [doc_count, doc_del_count, external_size_bytes, active_size_bytes, superseded_size_bytes, purge_seq] =
             values;
+        let file_size_bytes = match (known, size) {
+            (Some(known), _) => known,
+            (None, Some(size)) => {
+                let size = size.await?.max(0) as u64;
+                instance.size.enter(now, size);
+                size
+            }
+            (None, None) => 0,
+        };
         Ok(DatabaseInfo {
             doc_count,
             doc_del_count,
@@ -436,7 +458,7 @@ impl Operation for ReadInfo<'_> {
             superseded_size_bytes,
             purge_seq,
             is_compacting: self.inner.compactions.is_running(instance.record.namespace),
-            file_size_bytes: size.await?.max(0) as u64,
+            file_size_bytes,
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,

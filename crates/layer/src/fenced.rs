@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use flatbed_flatten::json::{Limits, parse};
 use foundationdb::api::NetworkAutoStop;
 
+use crate::document::fields::Allocated;
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::renew::renew;
@@ -144,7 +145,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     };
     is_refused(&db, allocate()).await;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-    assert!(matches!(allocate().attempt(&trx, Attempt::default()).await, Ok(None)));
+    assert!(matches!(allocate().attempt(&trx, Attempt::default()).await, Ok(Allocated::OtherInstance)));
 
     let ids = ["a".to_owned()];
     let instance = current(&db).await;

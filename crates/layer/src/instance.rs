@@ -1,14 +1,15 @@
 //! One instance of a database as this process knows it: its record, its keys, its field names, its followers.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 
-use crate::document::fields::{Allocate, FIELD_NAME_BYTES_MAX, Fields};
+use crate::document::fields::{Allocate, Allocated, FIELD_NAME_BYTES_MAX, Fields, Loaded, load};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
 use crate::judge::ask::Rules;
@@ -30,6 +31,26 @@ const ALLOCATED_AT_ONCE_MAX: usize = 256;
 
 /// How many purges are remembered where a database says nothing else (CouchDB's default).
 const PURGED_INFOS_LIMIT: u64 = 1_000;
+
+/// What all keys of a database take, as the storage estimates: asked for from time to time, since the answer costs a cluster's
+/// servers more than a count.
+#[derive(Debug, Default)]
+pub(crate) struct RangeSize(Mutex<Option<(Instant, u64)>>);
+
+/// For how long a size is remembered.
+const SIZE_KEPT: Duration = Duration::from_secs(60);
+
+impl RangeSize {
+    /// As it was less than a minute ago.
+    pub(crate) fn known(&self, now: Instant) -> Option<u64> {
+        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.filter(|(since, _)| now.saturating_duration_since(*since) < SIZE_KEPT).map(|(_, bytes)| bytes)
+    }
+
+    pub(crate) fn enter(&self, now: Instant, bytes: u64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, bytes));
+    }
+}
 
 /// Which instance of a database is meant: one that was deleted and created again, or restored, is another one, and nothing
 /// that was prepared for one is written into another.
@@ -71,7 +92,9 @@ pub(crate) struct Instance {
     pub keys: Keys,
     pub buckets: Buckets,
     pub updated: UpdatedKeys,
-    pub fields: Fields,
+    /// Those of all versions of the record: names of a database do not change with its settings.
+    pub fields: Arc<Fields>,
+    pub size: Arc<RangeSize>,
     pub hub: Arc<Hub>,
     /// Those of this version of the record.
     pub rules: OnceCell<Rules>,
@@ -146,8 +169,15 @@ impl Instance {
                 attempted: 0,
             };
             let done = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
-            // Another instance: the transaction that writes the documents finds out too, and begins anew.
-            let Some((entered, allocated)) = done else { return Ok(()) };
+            let (entered, allocated) = match done {
+                Allocated::Names(entered, allocated) => (entered, allocated),
+                // Another instance: the transaction that writes the documents finds out too, and begins anew.
+                Allocated::OtherInstance => return Ok(()),
+                Allocated::Behind => {
+                    self.reload_names(inner).await?;
+                    continue;
+                }
+            };
             inner.metrics.field_ids_allocated.add(allocated);
             if entered.is_empty() {
                 return Ok(());
@@ -156,29 +186,39 @@ impl Instance {
         }
     }
 
-    /// Loads the names that other processes have allocated since.
+    /// Loads the names that other processes have allocated since, in as many transactions as they need: what one has brought
+    /// stays known, whatever becomes of the next. Who comes while another loads waits for that one.
     pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
         struct Load<'a>(&'a Inner, &'a Instance, u64);
         impl transaction::Operation for Load<'_> {
-            type Output = Option<Vec<String>>;
+            type Output = Option<Loaded>;
             async fn attempt(
                 &mut self,
                 trx: &transaction::Transaction,
                 _: transaction::Attempt,
-            ) -> Result<Option<Vec<String>>> {
+            ) -> Result<Option<Loaded>> {
                 let Load(inner, instance, from) = *self;
-                let names = crate::document::fields::load(trx, &instance.keys, from);
+                let names = load(trx, &instance.keys, from);
                 let (found, names) = futures_util::try_join!(inner.resolve(trx, &instance.name), names)?;
                 Ok((found.id() == instance.id()).then_some(names))
             }
         }
-        let from = FIRST_FIELD_ID + self.fields.len() as u64;
-        let names = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
-        // The reader sees a state that has been replaced since: let it begin anew.
-        let names = names.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
-        // None, where another task has loaded them since the caller looked: whoever misses one still finds out then.
-        self.fields.enter(from, &names);
-        Ok(())
+        let known = self.fields.len();
+        let _alone = self.fields.loading.lock().await;
+        if self.fields.len() > known {
+            // Somebody has loaded meanwhile. Whoever still misses a name comes again.
+            return Ok(());
+        }
+        loop {
+            let from = FIRST_FIELD_ID + self.fields.len() as u64;
+            let loaded = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
+            // The reader sees a state that has been replaced since: let it begin anew.
+            let loaded = loaded.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
+            self.fields.enter(from, &loaded.names);
+            if loaded.are_all {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -197,6 +237,18 @@ mod tests {
 
     fn record(namespace: u64, incarnation: u64) -> proto::DatabaseRecord {
         proto::DatabaseRecord { namespace, incarnation, ..proto::DatabaseRecord::default() }
+    }
+
+    #[test]
+    fn a_size_is_remembered_for_a_minute() {
+        let (size, now) = (RangeSize::default(), Instant::now());
+        assert_eq!(size.known(now), None);
+        size.enter(now, 7);
+        assert_eq!(size.known(now + Duration::from_secs(59)), Some(7));
+        assert_eq!(size.known(now + Duration::from_secs(60)), None);
+        // A clock that seems to go back.
+        size.enter(now + Duration::from_secs(1), 8);
+        assert_eq!(size.known(now), Some(8));
     }
 
     proptest! {

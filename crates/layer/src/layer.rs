@@ -18,7 +18,7 @@ use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
 use crate::instance::first_incarnation;
-use crate::instance::{Cached, Instance, RUN_BYTES_MAX};
+use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX};
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
@@ -311,6 +311,9 @@ impl Inner {
             Some(instance) if instance.record == record => instance,
             known => {
                 let keys = self.keys.namespace(record.namespace);
+                let of_this = known.as_ref().filter(|known| known.id() == InstanceId::from(&record));
+                let (fields, size) =
+                    of_this.map(|known| (known.fields.clone(), known.size.clone())).unwrap_or_default();
                 // Settings change without followers noticing.
                 let hub = known.map(|known| known.hub.clone());
                 let hub = hub.filter(|hub| hub.is_of(record.namespace, record.incarnation));
@@ -318,9 +321,21 @@ impl Inner {
                 let new_hub = || Hub::new(name, record.namespace, record.incarnation, buckets.clone());
                 let hub = hub.unwrap_or_else(|| Arc::new(new_hub()));
                 let updated = UpdatedKeys::new(&self.keys, name);
-                let (name, fields, rules) = (name.to_owned(), Default::default(), Default::default());
+                let (name, rules) = (name.to_owned(), Default::default());
                 let upgrading = Default::default();
-                Arc::new(Instance { name, keys, buckets, updated, record, record_key, fields, hub, rules, upgrading })
+                Arc::new(Instance {
+                    name,
+                    keys,
+                    buckets,
+                    updated,
+                    record,
+                    record_key,
+                    fields,
+                    size,
+                    hub,
+                    rules,
+                    upgrading,
+                })
             }
         };
         self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });

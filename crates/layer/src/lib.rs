@@ -30,6 +30,7 @@ mod judge;
 mod lanes;
 mod layer;
 mod lease;
+mod many_names;
 mod metrics;
 mod read;
 pub mod renew;
@@ -47,7 +48,7 @@ pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, ch
 pub use document::edit::{
     DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id,
 };
-pub use document::upload::{ATTACHMENT_BYTES_MAX, Upload, Uploaded, is_compressible};
+pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};
 pub use document::verdict::{Grant, Verdict};
 pub use error::{Error, Invalid, NotFound, NotJudged, Refusal, Result};
 pub use feed::changes::{Changes, Followed, Wait};

@@ -3,8 +3,8 @@
 use std::ops::Deref;
 
 use flatbed_layer::{
-    CreateOptions, Database, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Result, RevId, Updated,
-    Upload, Uploaded,
+    CreateOptions, Database, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Result, RevId, Unstaged,
+    Updated, Upload, Uploaded,
 };
 
 /// A database to write documents to; what may write may read. Cheap to clone.
@@ -58,6 +58,14 @@ impl Writer {
     /// As there.
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         self.0.upload(content_type, is_gzip).await
+    }
+
+    /// See [`Database::stage`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
+        self.0.stage(data).await
     }
 
     /// See [`Database::renew_uploads`].

@@ -2,14 +2,21 @@
 
 use std::time::Instant;
 
-use flatbed_layer::{Result, Upload, Uploaded};
+use flatbed_layer::{Result, Unstaged, Upload, Uploaded};
 
 use crate::database::Writer;
 
-/// Data that is uploaded for edits. When this is dropped, what no document has taken is removed.
+/// What is small is kept for others to come, up to so many bytes: then it is staged.
+const KEPT_BYTES_MAX: usize = 400_000;
+
+/// Data that is uploaded for edits; [`Uploads::stage`] comes before these. When this is dropped, what no document has taken is removed.
 pub struct Uploads {
     database: Writer,
     staged: Vec<Uploaded>,
+    /// What is complete and not staged yet, and what it takes.
+    kept: Vec<Unstaged>,
+    kept_data: Vec<Uploaded>,
+    kept_bytes: usize,
     /// When what is staged was last renewed, or began to come.
     renewed_at: Instant,
 }
@@ -17,7 +24,14 @@ pub struct Uploads {
 impl Uploads {
     /// None yet.
     pub fn new(database: &Writer) -> Uploads {
-        Uploads { database: database.clone(), staged: Vec::new(), renewed_at: Instant::now() }
+        Uploads {
+            database: database.clone(),
+            staged: Vec::new(),
+            kept: Vec::new(),
+            kept_data: Vec::new(),
+            kept_bytes: 0,
+            renewed_at: Instant::now(),
+        }
     }
 
     /// More of the request has come: what came before is kept for as long as it goes on. A body that does not go on ends
@@ -46,10 +60,35 @@ impl Uploads {
     /// # Errors
     /// Those of the layer.
     pub async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
-        let data = upload.finish().await?;
-        self.staged.push(data.clone());
+        let (data, unstaged) = upload.complete().await?;
+        match unstaged {
+            None => self.staged.push(data.clone()),
+            Some(unstaged) => {
+                self.kept_bytes += unstaged.bytes();
+                self.kept.push(unstaged);
+                self.kept_data.push(data.clone());
+                if self.kept_bytes >= KEPT_BYTES_MAX {
+                    self.stage().await?;
+                }
+            }
+        }
         self.renew().await?;
         Ok(data)
+    }
+
+    /// Stages what is left to be staged, all together: before the edits that it is for are written, which would not find it.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn stage(&mut self) -> Result<()> {
+        if !self.kept.is_empty() {
+            // Known as staged from now on, also where the outcome is not known.
+            self.staged.append(&mut self.kept_data);
+            self.database.stage(&self.kept).await?;
+            self.kept = Vec::new();
+            self.kept_bytes = 0;
+        }
+        Ok(())
     }
 
     /// All of it is known to be in documents: there is nothing to look after.

@@ -203,6 +203,7 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
     let mut attachments = vec![(name.to_owned(), AttachmentEdit::Data { content_type, revpos: None, data })];
     let others = base.names.iter().filter(|other| *other != name);
     attachments.extend(others.map(|other| (other.clone(), AttachmentEdit::Stub { revpos: None })));
+    uploads.stage().await?;
     let rev = write(&database, id, &base, attachments).await?;
     uploads.taken();
     let mut reply = written(StatusCode::CREATED, id, &rev);

@@ -98,6 +98,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         }
         edits.push(edit);
     }
+    uploads.stage().await?;
     let outcomes = write(&database, edits).await?;
     // What another replica sends may be known already, and its data with it.
     if new_edits && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {

@@ -66,8 +66,8 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
         Some("leaves_only") => true,
         Some(_) => return Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
     };
-    let options =
-        CreateOptions { run_bytes: setting("run_bytes")?, field_ids_max: setting("field_ids_max")?, leaves_only };
+    let (run_bytes, field_ids_max) = (setting("run_bytes")?, setting("field_ids_max")?);
+    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, ..CreateOptions::default() };
     request.context.database(name, Own)?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
@@ -111,6 +111,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     let database = request.context.database(name, Write)?;
     let mut uploads = Uploads::new(&database);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
+    uploads.stage().await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
     }

@@ -256,6 +256,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     name_parent(&request, &mut edit)?;
     let mut uploads = Uploads::new(&request.context.database(name, Write)?);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
+    uploads.stage().await?;
     let reply = write_put(&request, name, &edit).await?;
     if edit.history.is_none() {
         uploads.taken();

@@ -67,6 +67,7 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     };
     // New ones come first, as in CouchDB: the revision's hash depends on it.
     edit.attachments.splice(0..0, form.files);
+    uploads.stage().await?;
     let reply = write_one(&database, &edit, false).await?;
     uploads.taken();
     Ok(reply)

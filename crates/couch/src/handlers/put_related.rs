@@ -48,6 +48,7 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
         Some(data.swap_remove(at).1)
     };
     edit.attachments = attachment_edits(&mut uploads, written, found).await?;
+    uploads.stage().await?;
     let reply = write_put(parts.request(), name, &edit).await?;
     // A revision of another replica may be known already, and its data with it.
     if edit.history.is_none() {

@@ -5,7 +5,7 @@
 //! with conflict; whoever takes the last row away clears the record: so both cannot happen at once, and no count can go
 //! wrong in a retry.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
@@ -191,34 +191,64 @@ impl Resolve<'_> {
     }
 }
 
-/// Whether a new revision's list can be written: nothing is, yet.
-///
-/// # Errors
-/// [`Refusal::AttachmentTooLarge`], [`Refusal::UploadSwept`].
-pub(crate) async fn check(
-    trx: &Transaction,
-    instance: &Instance,
-    attachments: &[Attachment],
-    edits: &[(String, AttachmentEdit)],
-) -> Result<()> {
-    if encode_list(attachments).len() > LIST_BYTES_MAX {
-        return Err(Refusal::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }.into());
+/// The attachments of a new revision, with what its transaction has read of their data.
+#[derive(Debug, Default)]
+pub(crate) struct Attached {
+    pub list: Vec<Attachment>,
+    /// Of each that is no stub: where data of its digest lies, if there is any.
+    stored: Vec<Option<Vec<u8>>>,
+}
+
+impl From<Vec<Attachment>> for Attached {
+    fn from(list: Vec<Attachment>) -> Attached {
+        Attached { list, stored: Vec::new() }
     }
-    for (_, edit) in edits {
-        let is_there = match edit {
-            AttachmentEdit::Stub { .. } => true,
-            AttachmentEdit::Copy(attachment) => {
-                trx.get(&instance.keys.attachment_data(attachment.digest()), false).await?.is_some()
-            }
-            AttachmentEdit::Data { data, .. } => {
-                data.instance == instance.id() && staging::is_staged(trx, &instance.keys, &data.blob_id).await?
-            }
-        };
-        if !is_there {
-            return Err(Refusal::UploadSwept.into());
+}
+
+impl Attached {
+    /// Whether the list can be written: nothing is, yet. All that is to be known is read at once.
+    ///
+    /// # Errors
+    /// [`Refusal::AttachmentTooLarge`], [`Refusal::UploadSwept`].
+    pub(crate) async fn check(
+        &mut self,
+        trx: &Transaction,
+        instance: &Instance,
+        edits: &[(String, AttachmentEdit)],
+    ) -> Result<()> {
+        if encode_list(&self.list).len() > LIST_BYTES_MAX {
+            return Err(Refusal::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }.into());
         }
+        let keys = &instance.keys;
+        let reads = self.list.iter().zip(edits).map(|(attachment, (_, edit))| {
+            let staged = match edit {
+                AttachmentEdit::Stub { .. } => return None,
+                AttachmentEdit::Copy(_) => None,
+                AttachmentEdit::Data { data, .. } => Some(trx.get(&keys.staged(&data.blob_id), false)),
+            };
+            Some((staged, trx.get(&keys.attachment_data(attachment.digest()), false)))
+        });
+        let reads: Vec<_> = reads.collect();
+        self.stored = Vec::with_capacity(reads.len());
+        for (read, (_, edit)) in reads.into_iter().zip(edits) {
+            let Some((staged, record)) = read else {
+                self.stored.push(None);
+                continue;
+            };
+            let record = record.await?.map(|record| proto::AttachmentData::decode(&*record)).transpose()?;
+            let is_there = match (edit, staged) {
+                (AttachmentEdit::Data { data, .. }, Some(staged)) => {
+                    staged.await?.is_some() && data.instance == instance.id()
+                }
+                _ => record.is_some(),
+            };
+            if !is_there {
+                return Err(Refusal::UploadSwept.into());
+            }
+            self.stored.push(record.map(|record| record.blob_id));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// What an edit's attachments take in the transaction that writes them, about.
@@ -234,38 +264,34 @@ fn encode_list(attachments: &[Attachment]) -> Vec<u8> {
     proto::AttachmentList { attachments: attachments.iter().map(Attachment::encode).collect() }.encode_to_vec()
 }
 
-/// Writes a new revision's list after [`check`]; new data that is there already is not kept twice. Returns by how much
-/// the stored bytes grew.
-pub(crate) async fn put(
+/// Writes a new revision's list after [`Attached::check`]; new data that is there already is not kept twice. Returns by how
+/// much the stored bytes grew.
+pub(crate) fn put(
     trx: &Transaction,
     instance: &Instance,
     keys: &DocumentKeys,
     id: &str,
     rev: &RevId,
-    attachments: &[Attachment],
+    attached: &Attached,
     edits: &[(String, AttachmentEdit)],
-) -> Result<i64> {
-    if attachments.is_empty() {
-        return Ok(0);
+) -> i64 {
+    if attached.list.is_empty() {
+        return 0;
     }
-    trx.set(&keys.attachments(rev), &encode_list(attachments));
+    trx.set(&keys.attachments(rev), &encode_list(&attached.list));
     let mut grown = 0;
-    for (attachment, (_, edit)) in attachments.iter().zip(edits) {
-        let record_key = instance.keys.attachment_data(attachment.digest());
+    // What this edit itself has brought, under another name.
+    let mut brought: HashMap<&[u8; 32], &[u8]> = HashMap::new();
+    for (at, (attachment, (_, edit))) in attached.list.iter().zip(edits).enumerate() {
         match edit {
             // A list of the document has it, and the document's row with it: whoever takes these away conflicts on the info.
             AttachmentEdit::Stub { .. } => continue,
-            AttachmentEdit::Copy(_) => {
-                if trx.get(&record_key, false).await?.is_none() {
-                    return Err(Error::Corrupt("an attachment's data is gone".into()));
-                }
-            }
+            AttachmentEdit::Copy(_) => {}
             AttachmentEdit::Data { data, .. } => {
                 staging::take(trx, &instance.keys, &data.blob_id);
-                let record = trx.get(&record_key, false).await?;
-                // One upload under two names of this edit: the record points at these very rows.
-                let blob_id = record.map(|record| proto::AttachmentData::decode(&*record)).transpose()?;
-                match blob_id.map(|record| record.blob_id) {
+                let there = attached.stored.get(at).and_then(Option::as_deref);
+                match there.or(brought.get(attachment.digest()).copied()) {
+                    // One upload under two names: the record points at these very rows.
                     Some(blob_id) if blob_id == data.blob_id => {}
                     Some(_) => {
                         let rows = instance.keys.blob_rows(&data.blob_id);
@@ -273,7 +299,9 @@ pub(crate) async fn put(
                     }
                     None => {
                         let (blob_id, stored_length) = (data.blob_id.clone(), data.stored_length);
-                        trx.set(&record_key, &proto::AttachmentData { blob_id, stored_length }.encode_to_vec());
+                        let record = proto::AttachmentData { blob_id, stored_length }.encode_to_vec();
+                        trx.set(&instance.keys.attachment_data(attachment.digest()), &record);
+                        brought.insert(attachment.digest(), &data.blob_id);
                         grown += stored_length as i64;
                     }
                 }
@@ -281,7 +309,7 @@ pub(crate) async fn put(
         }
         trx.set(&instance.keys.attachment_use(attachment.digest(), id), b"");
     }
-    Ok(grown)
+    grown
 }
 
 /// A document's lists are looked at by the transaction that takes one away if they take no more than this, in bytes.
@@ -332,11 +360,8 @@ pub(crate) async fn drop_lists(
         return Ok(0);
     }
     room.take(bytes);
-    let mut dropped = 0;
-    for digest in &digests {
-        dropped += free(trx, instance, id, digest).await?;
-    }
-    Ok(dropped)
+    let freed = digests.iter().map(|digest| free(trx, instance, id, digest));
+    Ok(futures_util::future::try_join_all(freed).await?.into_iter().sum())
 }
 
 /// Takes a digest's data away from a document of whose lists none has it, and the data if no other document has it.

@@ -9,7 +9,6 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use flatbed_flatten::{FieldIds, FieldNames, member_text};
-use foundationdb::RangeOption;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -17,7 +16,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::Keys;
 use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
 
 /// Longer names stand literally in paths: a mapping key would be too large for what it saves.
 pub(crate) const FIELD_NAME_BYTES_MAX: usize = 512;
@@ -37,6 +36,8 @@ pub(crate) struct Fields {
     table: RwLock<Table>,
     /// Held while this process allocates, so that it does not conflict with itself.
     pub(crate) allocation: tokio::sync::Mutex<()>,
+    /// Held while this process loads names, so that it does so once for all who miss some.
+    pub(crate) loading: tokio::sync::Mutex<()>,
 }
 
 impl Fields {
@@ -95,30 +96,68 @@ impl FieldNames for FieldsView<'_> {
     }
 }
 
-/// Reads the names from id `from` up, as they follow one another.
-pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Vec<String>> {
-    let mut range = keys.field_names_from(from);
+/// Names that are read as one range: of usual lengths they are one answer of the storage.
+const NAMES_AT_ONCE: u64 = 1_000;
+
+/// Names that are read in one transaction, their ranges all at once.
+const LOADED_AT_ONCE: u64 = 16 * NAMES_AT_ONCE;
+
+/// Names that follow one another.
+pub(crate) struct Loaded {
+    pub names: Vec<String>,
+    /// There are no more.
+    pub are_all: bool,
+}
+
+/// Reads names from id `from` up, a bounded number.
+pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Loaded> {
+    // The first come along with how many there are: mostly they are all.
+    let next = async { next_id(trx.get(&keys.next_field_id(), true).await?.as_deref()) };
+    let (next, mut names) = futures_util::try_join!(next, read_names(trx, keys, from, NAMES_AT_ONCE))?;
+    let until = next.min(from + LOADED_AT_ONCE);
+    let begin = from + names.len() as u64;
+    let ranges = (begin..until).step_by(NAMES_AT_ONCE as usize);
+    let reads = ranges.map(|begin| read_names(trx, keys, begin, NAMES_AT_ONCE.min(until - begin)));
+    for more in futures_util::future::try_join_all(reads).await? {
+        names.extend(more);
+    }
+    let read_to = from + names.len() as u64;
+    if read_to < until {
+        return Err(gap());
+    }
+    Ok(Loaded { names, are_all: read_to >= next })
+}
+
+fn next_id(bytes: Option<&[u8]>) -> Result<u64> {
+    bytes.map_or(Ok(FIRST_FIELD_ID), |bytes| Ok(proto::FieldId::decode(bytes)?.id))
+}
+
+fn gap() -> Error {
+    Error::Corrupt("field ids have a gap".into())
+}
+
+/// Reads up to so many names from id `from` up, as they follow one another.
+async fn read_names(trx: &Transaction, keys: &Keys, from: u64, most: u64) -> Result<Vec<String>> {
+    let range = keys.field_names_from(from);
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let mut option = page_of(&range, most, false);
     let mut names = Vec::new();
     loop {
-        let option = RangeOption::from((range.begin.as_slice(), range.end.as_slice()));
         let rows = trx.get_range(&option, 1, true).await?;
         for row in &rows {
             if keys.field_name_id(row.key())? != from + names.len() as u64 {
-                return Err(Error::Corrupt("field ids have a gap".into()));
+                return Err(gap());
             }
             names.push(proto::FieldName::decode(row.value())?.name);
         }
-        match rows.last() {
-            Some(last) if rows.more() => {
-                range.begin = last.key().to_vec();
-                range.begin.push(0);
-            }
+        match option.next_range(&rows) {
+            Some(next) if names.len() < most => option = next,
             _ => return Ok(names),
         }
     }
 }
 
-/// Gives ids to names that have none. Its output has every name from the cache's end on, old and new.
+/// Gives ids to names that have none.
 pub(crate) struct Allocate<'a> {
     pub inner: &'a Inner,
     /// Whose names they are.
@@ -133,25 +172,37 @@ pub(crate) struct Allocate<'a> {
     pub attempted: u64,
 }
 
+/// What came of an allocation.
+pub(crate) enum Allocated {
+    /// Names from the cache's end on, and how many ids are new.
+    Names(Vec<String>, u64),
+    /// There are many names that the cache does not have: they are loaded first.
+    Behind,
+    /// The database is another one now.
+    OtherInstance,
+}
+
 impl Operation for Allocate<'_> {
-    /// Names and how many ids are new; `None`: the database is another one now.
-    type Output = Option<(Vec<String>, u64)>;
+    type Output = Allocated;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         // A setting that was changed meanwhile changes nothing about names.
         if found.id() != self.instance.id() {
-            return Ok(None);
+            return Ok(Allocated::OtherInstance);
         }
         let keys = &self.instance.keys;
         // The next id is read with conflict: of two processes that allocate at once, one begins again and finds the
         // other's names here.
         let next_key = keys.next_field_id();
-        let next = match trx.get(&next_key, false).await? {
-            None => FIRST_FIELD_ID,
-            Some(bytes) => proto::FieldId::decode(&*bytes)?.id,
-        };
-        let mut entered = load(trx, keys, self.known_until).await?;
+        let next = async { next_id(trx.get(&next_key, false).await?.as_deref()) };
+        let entered = read_names(trx, keys, self.known_until, NAMES_AT_ONCE);
+        let (next, mut entered) = futures_util::try_join!(next, entered)?;
+        match next.saturating_sub(self.known_until) {
+            behind if behind > NAMES_AT_ONCE => return Ok(Allocated::Behind),
+            behind if behind != entered.len() as u64 => return Err(gap()),
+            _ => {}
+        }
         let known: HashSet<String> = entered.iter().cloned().collect();
         let mut free = (FIRST_FIELD_ID + self.ids_max).saturating_sub(next);
         let mut id = next;
@@ -175,6 +226,6 @@ impl Operation for Allocate<'_> {
         if id != next || !attempt.maybe_committed {
             self.attempted = id - next;
         }
-        Ok(Some((entered, self.attempted)))
+        Ok(Allocated::Names(entered, self.attempted))
     }
 }

@@ -57,6 +57,11 @@ pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepare
     Ok(true)
 }
 
+/// In the transaction that writes a blob's first rows: it counts as staged from now on.
+pub(crate) fn begin(trx: &Transaction, keys: &Keys, blob_id: &[u8], created_at_ms: u64) {
+    trx.set(&keys.staged(blob_id), &proto::Staged { created_at_ms }.encode_to_vec());
+}
+
 /// In the transaction that is to point at the blob: whether it is there still, or has been swept.
 pub(crate) async fn is_staged(trx: &Transaction, keys: &Keys, blob_id: &[u8]) -> Result<bool> {
     Ok(trx.get(&keys.staged(blob_id), false).await?.is_some())
@@ -98,8 +103,7 @@ impl Operation for Stage<'_> {
         let keys = &instance.keys;
         let staged_key = keys.staged(self.blob_id);
         if self.is_first {
-            let staged = proto::Staged { created_at_ms: self.created_at_ms };
-            trx.set(&staged_key, &staged.encode_to_vec());
+            begin(trx, keys, self.blob_id, self.created_at_ms);
         } else if trx.get(&staged_key, false).await?.is_none() {
             // What came before is gone: to go on would make a blob without its beginning.
             return Err(Refusal::UploadSwept.into());

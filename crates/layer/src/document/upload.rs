@@ -14,13 +14,16 @@ use crate::error::{Error, Refusal, Result};
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::store::once::{now_ms, random_id};
-use crate::store::transaction;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Bytes of one chunk, the value of one key.
 const CHUNK_BYTES: usize = 90_000;
 
 /// Chunks that are staged in one transaction.
 const CHUNKS_STAGED_AT_ONCE: usize = 5;
+
+/// Data of at most this is staged together with other data.
+const SMALL_BYTES: usize = 16 * 1024;
 
 /// Of data that comes slower than so many chunks in this, each chunk is staged when it is complete.
 const SLOW: Duration = Duration::from_secs(1);
@@ -55,6 +58,68 @@ impl Uploaded {
     /// Bytes as they came: without an encoding, or as the client had compressed them.
     pub fn sent_length(&self) -> u64 {
         self.sent_length
+    }
+}
+
+/// Data that is complete and small, and not staged yet: [`crate::Database::stage`].
+#[derive(Debug)]
+pub struct Unstaged {
+    pub(crate) blob_id: Vec<u8>,
+    pub(crate) instance: InstanceId,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Unstaged {
+    /// What it takes in memory, and in a transaction, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len() + 300
+    }
+}
+
+/// Bytes of small data that are staged in one transaction.
+const STAGED_BYTES_MAX: usize = 500_000;
+
+/// Stages data of one row each, as much in a transaction as it may take. For another instance of the database it is not staged,
+/// and so is not found by who wants it.
+pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, data: &[&Unstaged]) -> Result<()> {
+    let mut rest = data;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |data: &&&Unstaged| {
+            bytes += data.bytes();
+            bytes <= STAGED_BYTES_MAX
+        };
+        let (now, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        let mut stage = StageSmall { inner, instance, data: now, created_at_ms: now_ms() };
+        transaction::write(&inner.db, &inner.metrics, &mut stage).await?;
+        rest = later;
+    }
+    Ok(())
+}
+
+struct StageSmall<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    data: &'a [&'a Unstaged],
+    created_at_ms: u64,
+}
+
+impl Operation for StageSmall<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if instance.id() != self.instance.id() {
+            return Ok(());
+        }
+        for data in self.data {
+            staging::begin(trx, &instance.keys, &data.blob_id, self.created_at_ms);
+            if !data.bytes.is_empty() {
+                let key = [&instance.keys.blob(&data.blob_id)[..], &0_u32.to_be_bytes()].concat();
+                Quiet(trx).set(&key, &data.bytes)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -175,11 +240,25 @@ impl Upload {
         Ok(())
     }
 
-    /// Stages the rest. The data is complete.
+    /// The data is complete, and all of it staged when this returns.
     ///
     /// # Errors
     /// As [`Upload::write`].
-    pub async fn finish(mut self) -> Result<Uploaded> {
+    pub async fn finish(self) -> Result<Uploaded> {
+        let (inner, instance) = (Arc::clone(&self.inner), Arc::clone(&self.instance));
+        let (uploaded, unstaged) = self.complete().await?;
+        if let Some(unstaged) = unstaged {
+            stage_small(&inner, &instance, &[&unstaged]).await?;
+        }
+        Ok(uploaded)
+    }
+
+    /// The data is complete, and staged when this returns; what is small is left to [`crate::Database::stage`], with other data
+    /// of the same request.
+    ///
+    /// # Errors
+    /// As [`Upload::write`].
+    pub async fn complete(mut self) -> Result<(Uploaded, Option<Unstaged>)> {
         let (mut length, mut gzip) = (self.sent, true);
         match std::mem::replace(&mut self.coder, Coder::Identity) {
             Coder::Identity => gzip = false,
@@ -191,13 +270,20 @@ impl Upload {
                 length = decoder.finish().map_err(|_| Refusal::InvalidAttachment)?.0;
             }
         }
-        while !self.pending.is_empty() || !self.is_staged {
+        let unstaged = if !self.is_staged && self.pending.len() <= SMALL_BYTES {
+            let bytes = std::mem::take(&mut self.pending);
+            self.digest(&bytes);
+            Some(Unstaged { blob_id: self.blob_id.clone(), instance: self.instance.id(), bytes })
+        } else {
+            None
+        };
+        while unstaged.is_none() && (!self.pending.is_empty() || !self.is_staged) {
             self.stage(self.pending.len().min(CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE)).await?;
         }
         self.inner.metrics.blobs_staged.add(1);
         // The name goes on with the data: dropping this takes nothing away from now on.
         self.is_staged = false;
-        Ok(Uploaded {
+        let uploaded = Uploaded {
             blob_id: std::mem::take(&mut self.blob_id),
             instance: self.instance.id(),
             digest: std::mem::take(&mut self.digest).finalize().into(),
@@ -207,16 +293,21 @@ impl Upload {
             stored_length: self.stored,
             sent_length: self.sent,
             gzip,
-        })
+        };
+        Ok((uploaded, unstaged))
+    }
+
+    fn digest(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+        self.md5.update(bytes);
+        self.stored += bytes.len() as u64;
     }
 
     /// Writes the first `bytes` of what is pending.
     async fn stage(&mut self, bytes: usize) -> Result<()> {
         let rest = self.pending.split_off(bytes.min(self.pending.len()));
         let now = std::mem::replace(&mut self.pending, rest);
-        self.digest.update(&now);
-        self.md5.update(&now);
-        self.stored += now.len() as u64;
+        self.digest(&now);
         let mut rows = Vec::with_capacity(CHUNKS_STAGED_AT_ONCE);
         for chunk in now.chunks(CHUNK_BYTES) {
             rows.push((self.chunks.to_be_bytes().to_vec(), chunk.to_vec()));

@@ -225,7 +225,7 @@ impl Changes {
         }
     }
 
-    /// How many rows lie after the cursor: exact up to 10,000, beyond it an estimate.
+    /// How many rows lie after the cursor: exact up to 500 (0 means none), beyond it an estimate that is never less.
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
         let Reader { inner, name, .. } = &self.database;

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
-use foundationdb::RangeOption;
-use foundationdb::options::StreamingMode;
 use futures_util::future::try_join_all;
 use prost::Message;
 use tokio::sync::Semaphore;
@@ -401,19 +399,5 @@ impl Operation for AllDocsKeys<'_> {
             }
         }
         Ok(rows)
-    }
-}
-
-/// How many keys lie in a range, counted up to `most`, read as a snapshot.
-pub(crate) async fn count_keys(trx: &Transaction, range: &KeyRange, most: usize) -> Result<usize> {
-    let mut option = RangeOption { mode: StreamingMode::WantAll, ..page_of(range, most, false) };
-    let mut count = 0;
-    loop {
-        let page = trx.get_range(&option, 1, true).await?;
-        count += page.len();
-        match option.next_range(&page) {
-            Some(next) if count < most => option = next,
-            _ => return Ok(count.min(most)),
-        }
     }
 }

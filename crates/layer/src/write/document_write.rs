@@ -3,7 +3,7 @@
 use flatbed_revtree::{Ancestry, RevId};
 use foundationdb::options::MutationType;
 
-use crate::document::attachments::{self, Attachment};
+use crate::document::attachments::{self, Attached};
 use crate::document::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
 use crate::document::edit::{Edit, Updated};
 use crate::document::staging;
@@ -93,7 +93,7 @@ impl DocumentWrite<'_, '_> {
     pub(crate) async fn write(
         self,
         plan: Plan,
-        attached: &[Attachment],
+        attached: &Attached,
         info: Option<Info>,
         old_body: Option<Reading>,
         maintainers: &mut Maintainers,
@@ -113,8 +113,7 @@ impl DocumentWrite<'_, '_> {
                 &grown.rev,
                 attached,
                 &self.edit.attachments,
-            )
-            .await?;
+            );
         }
         let old_rows = match (&info, old_body) {
             (Some(_), Some(rows)) => {

@@ -4,7 +4,7 @@
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{Hash, Merged, RevId, Tree};
 
-use crate::document::attachments::{self, Attachment, AttachmentEdit, Resolve};
+use crate::document::attachments::{self, Attached, Attachment, AttachmentEdit, Resolve};
 use crate::document::body::{BODY_BYTES_MAX, Prepared, Reading};
 use crate::document::edit::Edit;
 use crate::document::staging;
@@ -62,7 +62,7 @@ pub(crate) enum Planned {
     /// Nothing: the revision is there, and nothing new is said of its ancestors.
     Known(RevId),
     /// The tree changes; with the attachments of the new revision.
-    Change(Plan, Vec<Attachment>),
+    Change(Plan, Attached),
 }
 
 fn digest_of(attachment: &Attachment) -> AttachmentDigest<'_> {
@@ -103,11 +103,11 @@ impl Planner<'_, '_> {
     /// # Errors
     /// [`Error::Refused`]: of this edit alone.
     pub(crate) async fn plan(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
-        let planned = match &self.edit.history {
+        let mut planned = match &self.edit.history {
             Some(path) => self.plan_history(path, info.is_some(), leaves).await?,
             None => self.plan_edit(info, leaves).await?,
         };
-        let Planned::Change(plan, attached) = &planned else { return Ok(planned) };
+        let Planned::Change(plan, attached) = &mut planned else { return Ok(planned) };
         if let (Brings::Leaf, Some(refusal)) = (plan.brings(), self.refused) {
             return Err(refusal.clone().into());
         }
@@ -116,7 +116,7 @@ impl Planner<'_, '_> {
                 BodyPlace::Blob(blob_id) => staging::is_staged(self.trx, &self.instance.keys, blob_id).await?,
                 BodyPlace::Rows => true,
             };
-            attachments::check(self.trx, self.instance, attached, &self.edit.attachments).await?;
+            attached.check(self.trx, self.instance, &self.edit.attachments).await?;
             if !body_is_there {
                 return Err(Refusal::UploadSwept.into());
             }
@@ -139,10 +139,19 @@ impl Planner<'_, '_> {
         if generation > flatbed_revtree::GENERATION_MAX {
             return Err(Refusal::InvalidRevision.into());
         }
-        let leaves = match info {
-            Some(_) => self.leaves(leaves).await?,
-            None => Leaves::default(),
+        let leaves = async {
+            match info {
+                Some(_) => self.leaves(leaves).await,
+                None => Ok(Leaves::default()),
+            }
         };
+        let known = async {
+            match &parent {
+                Some(parent) if self.has_stubs() => Ok(vec![attachments::list(self.trx, self.keys, parent).await?]),
+                _ => Ok(Vec::new()),
+            }
+        };
+        let (leaves, known) = futures_util::try_join!(leaves, known)?;
         let leaf = parent.as_ref().and_then(|parent| leaves.find(parent)).cloned();
         if let (Some(info), None) = (info, &leaf) {
             if leaves.find(&info.winner).is_none() {
@@ -150,10 +159,6 @@ impl Planner<'_, '_> {
             }
             return Err(Refusal::Conflict.into());
         }
-        let known = match &parent {
-            Some(parent) if self.has_stubs() => vec![attachments::list(self.trx, self.keys, parent).await?],
-            _ => Vec::new(),
-        };
         let attached = self.attached(&known, generation)?;
         let digests: Vec<_> = attached.iter().map(digest_of).collect();
         let hash = revision(
@@ -166,7 +171,7 @@ impl Planner<'_, '_> {
         let Some(leaf) = leaf else {
             // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
             let between = parent.into_iter().collect();
-            return Ok(Planned::Change(Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached));
+            return Ok(Planned::Change(Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached.into()));
         };
         let is_known = match leaves.holds(&rev) {
             Some(is_known) => is_known,
@@ -179,7 +184,7 @@ impl Planner<'_, '_> {
             // The same edit came by replication before, under the same name.
             return Err(Refusal::Conflict.into());
         }
-        Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached))
+        Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
     }
 
     fn has_stubs(&self) -> bool {
@@ -234,7 +239,7 @@ impl Planner<'_, '_> {
                 }
                 let (parent, between) = (parent.clone(), between.to_vec());
                 let plan = Plan::grow(rev.clone(), parent, leaves, between);
-                return Ok(Planned::Change(plan, self.attached_to(path).await?));
+                return Ok(Planned::Change(plan, self.attached_to(path).await?.into()));
             }
         }
         if leaves.find(rev).is_some_and(|leaf| ancestors.len() as u64 <= leaf.ancestry.len()) {
@@ -263,9 +268,9 @@ impl Planner<'_, '_> {
         }
         let plan = Plan::Merge { rev: rev.clone(), brings, superseded, replacement, after };
         if brings == Brings::Nothing {
-            return Ok(Planned::Change(plan, Vec::new()));
+            return Ok(Planned::Change(plan, Attached::default()));
         }
-        Ok(Planned::Change(plan, self.attached_to(path).await?))
+        Ok(Planned::Change(plan, self.attached_to(path).await?.into()))
     }
 
     /// Whether the body of a revision that is in the tree is kept: it is no leaf, its body is not there, and the next

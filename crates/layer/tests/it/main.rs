@@ -17,6 +17,7 @@ mod generated_proto;
 mod lease;
 mod many_leaves;
 mod once;
+mod pending;
 mod renew;
 mod replicas;
 mod restored;

@@ -240,6 +240,7 @@ async fn databases(layer: &Layer, table: &mut Table) {
     let one = layer.database("one");
     table.row("its first document", put(&one, "d", None, r#"{"a":1}"#)).await.unwrap();
     table.row("`GET /{db}`", one.info()).await.unwrap();
+    table.row("and once more within a minute", one.info()).await.unwrap();
     table.row("`_security` read", one.security()).await.unwrap();
     table.row("`_security` written", one.set_security(b"{}")).await.unwrap();
     table.row("`_all_dbs`", layer.all_databases(&NameRange::default())).await.unwrap();
@@ -401,16 +402,18 @@ async fn replication(layer: &Layer, revs: &[RevId], table: &mut Table) {
 async fn attachments(layer: &Layer, table: &mut Table) {
     let db = create(layer, "attachments", None).await;
     put(&db, "names", None, &body(0)).await.unwrap();
-    // As `_attachments` of a document in JSON: each is staged by itself.
+    // As `_attachments` of a document in JSON: small ones are staged together.
     let with_data = async {
-        let mut list = Vec::new();
+        let (mut list, mut small) = (Vec::new(), Vec::new());
         for number in 0..200 {
             let mut upload = db.upload("text/plain", false).await?;
             upload.write(format!("data {number:05}").as_bytes()).await?;
-            let data = upload.finish().await?;
+            let (data, unstaged) = upload.complete().await?;
+            small.extend(unstaged);
             let content_type = "text/plain".to_owned();
             list.push((format!("a{number:03}"), AttachmentEdit::Data { content_type, revpos: None, data }));
         }
+        db.stage(&small).await?;
         let text = body(0);
         db.update(&Edit { attachments: list, ..edit("many".into(), None, &text) }).await
     };

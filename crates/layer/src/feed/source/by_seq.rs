@@ -10,18 +10,14 @@ use crate::feed::row::{ChangesPage, change_row};
 use crate::feed::source::{Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
-use crate::read::all_docs::count_keys;
 use crate::store::by_seq;
-use crate::store::keys::{BucketKeys, Counter};
+use crate::store::keys::{BucketKeys, Counter, KeyRange};
 use crate::store::merge::Shares;
 use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
+use crate::store::transaction::{Transaction, page_of};
 
-/// Up to here `pending` is counted.
-const PENDING_EXACT_MAX: usize = 10_000;
-
-/// About what a by-seq row takes, for the estimate of `pending` beyond that.
-const ENTRY_BYTES: u64 = 100;
+/// Up to here `pending` is counted: one answer of the storage.
+const PENDING_EXACT_MAX: usize = 500;
 
 /// All changes of a database, or those of some documents, by a walk over all.
 pub(crate) struct BySeq {
@@ -95,23 +91,67 @@ impl Source for BySeq {
     }
 
     async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
-        if cursor.incarnation() != instance.incarnation() {
-            return Ok(0);
-        }
+        // Of another incarnation all is left.
+        let cursor = of_incarnation(instance.incarnation(), cursor);
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
-        let counted = ranges.iter().map(|range| count_keys(trx, range, PENDING_EXACT_MAX + 1));
-        let counted: usize = try_join_all(counted).await?.into_iter().sum();
-        if counted <= PENDING_EXACT_MAX {
-            return Ok(counted as u64);
+        let counted = ranges.iter().map(|range| count(trx, range, PENDING_EXACT_MAX + 1));
+        let counted = try_join_all(counted).await?;
+        let (counted, bytes) = counted.iter().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        if counted <= PENDING_EXACT_MAX as u64 {
+            return Ok(counted);
         }
-        let bytes = ranges.iter().map(|range| trx.get_estimated_range_size_bytes(&range.begin, &range.end));
-        let bytes: Vec<_> = bytes.collect();
+        let sizes = ranges.iter().map(|range| trx.get_estimated_range_size_bytes(&range.begin, &range.end));
+        let sizes: Vec<_> = sizes.collect();
+        let counters = [Counter::Documents, Counter::DeletedDocuments];
+        let counters = counters.map(|counter| instance.buckets.begin_count(trx, counter));
         let mut all = 0;
-        for counter in [Counter::Documents, Counter::DeletedDocuments] {
-            all += instance.buckets.begin_count(trx, counter).await?.max(0) as u64;
+        for counter in counters {
+            all += counter.await?.max(0) as u64;
         }
-        let bytes: i64 = try_join_all(bytes).await?.into_iter().sum();
-        let estimate = bytes.max(0) as u64 / ENTRY_BYTES;
-        Ok(estimate.clamp(counted as u64, all.max(counted as u64)))
+        let size: i64 = try_join_all(sizes).await?.into_iter().sum();
+        Ok(estimate(counted, bytes, size.max(0) as u64, all))
+    }
+}
+
+/// How many entries lie in a range of `size` bytes, where the first `counted` take `bytes`, and a database of `all` documents
+/// has an entry for each. Never less than were counted, whatever the storage says.
+fn estimate(counted: u64, bytes: u64, size: u64, all: u64) -> u64 {
+    let entry_bytes = (bytes / counted.max(1)).max(1);
+    (size / entry_bytes).clamp(counted, all.max(counted))
+}
+
+/// How many entries lie in a range, and what they take, up to `most` of them. Read as a snapshot.
+async fn count(trx: &Transaction, range: &KeyRange, most: usize) -> Result<(u64, u64)> {
+    let mut option = page_of(range, most, false);
+    let (mut count, mut bytes) = (0, 0);
+    loop {
+        let page = trx.get_range(&option, 1, true).await?;
+        count += page.len() as u64;
+        bytes += page.iter().map(|row| row.key().len() + row.value().len()).sum::<usize>() as u64;
+        match option.next_range(&page) {
+            Some(next) if count < most as u64 => option = next,
+            _ => return Ok((count, bytes)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn estimates_are_never_below_what_was_counted(counted in 1..1_000_u64, bytes: u64, size: u64, all: u64) {
+            let estimated = estimate(counted, bytes, size, all);
+            prop_assert!(estimated >= counted && estimated <= all.max(counted));
+        }
+    }
+
+    #[test]
+    fn estimates_follow_the_size_of_entries() {
+        assert_eq!(estimate(501, 501 * 60, 6_000_000, 200_000), 100_000);
+        assert_eq!(estimate(501, 501 * 60, 6_000_000, 40_000), 40_000, "there are no more documents");
+        assert_eq!(estimate(501, 501 * 60, 0, 40_000), 501, "the storage knows of none yet");
     }
 }
