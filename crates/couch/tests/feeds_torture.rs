@@ -20,20 +20,28 @@ static TURN: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_nothing() {
-    torture(Store::new()).await;
+    torture(Store::new(), World::new).await;
+}
+
+/// Each server writes to a bucket of its own, mostly.
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_of_databases_with_shards_lose_nothing() {
+    torture(Store::new(), World::sharded).await;
+    let Some(store) = Store::with_faults() else { return };
+    torture(store, World::sharded).await;
 }
 
 /// Late and spurious watches, 1007, 1020, 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_nothing_under_faults() {
     let Some(store) = Store::with_faults() else { return };
-    torture(store).await;
+    torture(store, World::new).await;
 }
 
-async fn torture(store: Store) {
+async fn torture(store: Store, world: fn(Vec<std::net::SocketAddr>, bool) -> std::sync::Arc<World>) {
     let _alone = TURN.lock().await;
     let (one, two) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
-    let world = World::new(vec![one.address, two.address], false);
+    let world = world(vec![one.address, two.address], false);
     let length = seconds(2.0);
     let mut three = None;
     let meanwhile = async {

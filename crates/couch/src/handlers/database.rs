@@ -66,8 +66,8 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
         Some("leaves_only") => true,
         Some(_) => return Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
     };
-    let (run_bytes, field_ids_max) = (setting("run_bytes")?, setting("field_ids_max")?);
-    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, ..CreateOptions::default() };
+    let (run_bytes, field_ids_max, shards) = (setting("run_bytes")?, setting("field_ids_max")?, setting("shards")?);
+    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards };
     request.context.database(name, Own)?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
@@ -95,7 +95,7 @@ fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
         object.object("props").number("run_bytes", info.run_bytes.into());
         object.number("doc_del_count", info.doc_del_count).number("doc_count", info.doc_count);
         object.number("disk_format_version", 8).bool("compact_running", info.is_compacting);
-        object.object("cluster").number("q", 1).number("n", 1).number("w", 1).number("r", 1);
+        object.object("cluster").number("q", info.shards.into()).number("n", 1).number("w", 1).number("r", 1);
     })
 }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::store;
 use crate::support::{ServerOptions, soon};
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -239,5 +240,30 @@ async fn of_members_that_stand_twice_the_last_counts() {
     assert_eq!(server.call("PUT", "/db/w", attached).await.status, 201);
     let stubs = get("/db/w").await["_attachments"].clone();
     assert_eq!((stubs.as_object().unwrap().len(), stubs["b"]["length"].as_u64()), (1, Some(3)), "{stubs}");
+    server.stop().await;
+}
+
+/// `shards` is ours, and `q` is CouchDB's hint, which clients give by habit: it says nothing here.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_are_chosen_when_a_database_is_created() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    for (name, query, shards) in
+        [("plain", "", 1), ("hinted", "?q=8&n=3", 1), ("one", "?shards=1", 1), ("four", "?shards=4", 4)]
+    {
+        assert_eq!(server.call("PUT", &format!("/{name}{query}"), "").await.status, 201);
+        let info = server.call("GET", &format!("/{name}"), "").await.json();
+        assert_eq!(info["cluster"], json!({"q": shards, "n": 1, "w": 1, "r": 1}), "{name}");
+        assert_eq!(info["props"], json!({"run_bytes": 8000}));
+    }
+    for (shards, error) in [("0", "bad_request"), ("65", "bad_request"), ("-1", "query_parse_error")] {
+        let refused = server.call("PUT", &format!("/other?shards={shards}"), "").await;
+        assert_eq!((refused.status, refused.text("error").as_str()), (400, error), "{shards}");
+    }
+    server.call("PUT", "/four/d", "{}").await;
+    let changes = server.call("GET", "/four/_changes", "").await.json();
+    let info = server.call("GET", "/four", "").await.json();
+    assert_eq!((&changes["results"][0]["id"], &changes["last_seq"]), (&json!("d"), &info["update_seq"]));
+    assert_eq!((&changes["pending"], &info["doc_count"]), (&json!(0), &json!(1)));
     server.stop().await;
 }

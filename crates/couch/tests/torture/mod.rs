@@ -52,6 +52,8 @@ pub struct World {
     servers: Mutex<Vec<SocketAddr>>,
     /// Servers are killed: connections may break, and are refused.
     may_break: bool,
+    /// What its databases are created with, behind a `?`.
+    created_with: &'static str,
     is_over: AtomicBool,
     /// The end is written: nobody leaves before having seen it.
     has_end: AtomicBool,
@@ -80,6 +82,7 @@ impl World {
         Arc::new(World {
             servers: Mutex::new(servers),
             may_break,
+            created_with: "",
             is_over: AtomicBool::new(false),
             has_end: AtomicBool::new(false),
             revs: Mutex::default(),
@@ -93,6 +96,13 @@ impl World {
             wakes: AtomicU64::new(0),
             seed: u64::from(now),
         })
+    }
+
+    /// The same with databases of so many shards.
+    pub fn sharded(servers: Vec<SocketAddr>, may_break: bool) -> Arc<World> {
+        let world = World::new(servers, may_break);
+        let world = Arc::into_inner(world).expect("nobody else has it");
+        Arc::new(World { created_with: "?shards=4", ..world })
     }
 
     /// Another server took the place of one that was killed.
@@ -138,7 +148,8 @@ impl World {
 pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Output = ()>) {
     let mut random = Random(world.seed);
     for name in ["db", "quiet"] {
-        let (status, answer) = world.call(&mut random, Method::PUT, &format!("/{name}"), "").await;
+        let (status, answer) =
+            world.call(&mut random, Method::PUT, &format!("/{name}{}", world.created_with), "").await;
         assert!(matches!(status, 201 | 412), "{name}: {status} {answer}");
     }
     let alone = tokio::time::Instant::now() + (length / 3).min(Duration::from_secs(20));
