@@ -139,6 +139,7 @@ impl Feeds {
             limit: if descending { None } else { limit },
             left: limit.unwrap_or(u64::MAX),
             filtering: None,
+            before: None,
             follow: if descending { Follow::No } else { follow },
             timeout,
             deadline: None,
@@ -185,6 +186,8 @@ pub struct Feed {
     left: u64,
     /// What was taken and is being filtered.
     filtering: Option<JoinHandle<Result<Passed>>>,
+    /// Where the feed stood before that.
+    before: Option<Seq>,
     follow: Follow,
     timeout: Duration,
     /// Until when it waits for the first row.
@@ -261,7 +264,19 @@ impl Feed {
         tokio::select! {
             came = self.follow() => came,
             () = heartbeats.due() => Ok(Waited::Heartbeat),
-            () = over => Ok(Waited::Over),
+            () = over => {
+                self.give_back();
+                Ok(Waited::Over)
+            }
+        }
+    }
+
+    /// The feed ends where the last row stands that its filter was done with: what is still being filtered comes with the
+    /// next feed.
+    fn give_back(&mut self) {
+        if let (Some(filtering), Some(before)) = (self.filtering.take(), self.before) {
+            filtering.abort();
+            self.changes.stand_at(before);
         }
     }
 
@@ -303,6 +318,7 @@ impl Feed {
                     return Ok(came);
                 }
             }
+            self.before = self.changes.last_seq();
             let rows = match self.changes.follow().await {
                 Followed::Shutdown => return Ok(Waited::Over),
                 Followed::ReadOn => return Ok(Waited::ReadOn),

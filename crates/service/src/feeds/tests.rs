@@ -195,3 +195,23 @@ async fn feeds_share_what_they_filter_by() {
     drop(feeds);
     assert_eq!(store.service.feeds().held_bytes(), 0);
 }
+
+/// A function is asked while the feed waits; the time may be up before it answers.
+#[tokio::test]
+async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
+    let store = Store::new().await;
+    let slow = "function (doc) { var end = Date.now() + 1000; while (Date.now() < end) {} return !!doc.n; }";
+    store.put("_design/d", &format!(r#"{{"filters":{{"slow":"{slow}"}}}}"#)).await;
+    let since = store.feed(query(Follow::No)).await.unwrap().next_page().await.unwrap().last_seq;
+    let follower = FeedQuery { since: Since::After(since), filter: function("slow"), ..query(Follow::On) };
+    let mut feed = store.feed(follower).await.unwrap();
+    assert!(feed.next_page().await.unwrap().at_end);
+    // Now it follows what is shared.
+    assert!(matches!(feed.wait(&mut Heartbeats::new(None)).await.unwrap(), Waited::Over));
+    store.put("a", r#"{"n":1}"#).await;
+    let waited = feed.wait(&mut Heartbeats::new(None)).await.unwrap();
+    assert!(matches!(waited, Waited::Over), "{waited:?}");
+    let last_seq = feed.last_seq().unwrap();
+    let next = FeedQuery { since: Since::After(last_seq), filter: function("slow"), ..query(Follow::No) };
+    assert_eq!(ids(&store.feed(next).await.unwrap().next_page().await.unwrap().rows), ["a"]);
+}
