@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) faults: Faults,
     pub(crate) pending_reads: PendingReads,
     pub(crate) simulation: Option<Simulation>,
-    /// The newest commit's state has a value under [`DATABASE_LOCKED_KEY`](crate::base::key_space::DATABASE_LOCKED_KEY).
+    /// The newest commit's state has a value under [`DATABASE_LOCKED_KEY`].
     pub(crate) is_locked: AtomicBool,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
