@@ -148,7 +148,7 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
             cursor => cursor.insert(C::place(&self.view.stored()?, from)?),
         };
         while let Looked::Not = self.looked {
-            // Keys that only the writes told about may lie between.
+            // Keys that only the writes know of may lie between.
             self.looked = match cursor.next()? {
                 Some(pair) if is_passed(&pair.0) => Looked::Not,
                 Some(pair) => Looked::At(pair),

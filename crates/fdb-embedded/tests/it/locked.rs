@@ -43,7 +43,7 @@ fn only_who_knows_of_locks_gets_through() {
     writer.set(b"b", b"1");
     lock_database(&engine);
 
-    // Who has a read version reads on, and commits no more.
+    // Who has a read version reads on, and can no longer commit.
     assert_eq!(reader.get(b"a", false), Ok(Some(b"1".to_vec())));
     assert_eq!(commit(&writer), Err(Error::DATABASE_LOCKED));
     blind.set(b"c", b"1");

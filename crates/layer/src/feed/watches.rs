@@ -102,7 +102,7 @@ impl Watches {
 }
 
 impl Places {
-    /// The watches of a place among the quietest are counted no more.
+    /// The watches of a place among the quietest no longer count.
     fn forget(&mut self, place: u64) {
         if let Some((.., watches)) = self.quietest.remove(&place) {
             self.set -= watches;

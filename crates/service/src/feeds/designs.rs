@@ -50,7 +50,7 @@ impl Designs {
         self.lock().bytes
     }
 
-    /// The design document of this text: one that is held, or another. `database` tells the incarnation, too. Revisions of
+    /// The design document of this text: one that is held, or another. `database` names the incarnation, too. Revisions of
     /// other replicas, and purged ones that came again, may bear a name that had another text: the text decides.
     ///
     /// # Errors

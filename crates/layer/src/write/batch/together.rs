@@ -166,7 +166,7 @@ async fn wait(
             id: Arc::clone(id),
             bytes,
             fence: (instance.id(), instance.record.rules),
-            // Indexes are told of each document once before it is read.
+            // Indexes learn of each document once before it is read.
             may_repeat: instance.record.indexes.is_empty(),
             number: 0,
             write: Box::new(single),
@@ -220,7 +220,7 @@ fn begin_next(inner: &Arc<Inner>, name: &Arc<str>, mut has_ended: bool) {
         has_ended = false;
         let documents = writes.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
         let (turn, group) = (Turn::new(inner, name, documents), Group::new(writes));
-        // Where no runtime is left to run it, those who wait are told so as it is dropped.
+        // Where no runtime is left to run it, those who wait learn that as it is dropped.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(waits::carry(waits::Operation::current(), write_group(turn, group)));
         }
