@@ -311,8 +311,10 @@ impl Page<'_> {
             }
             let LatestRange { found, share } = read_range(trx, instance, &ids).await?;
             let documents = found.len();
-            let mut known: Vec<Known> = found.into_iter().map(Some).collect();
-            known.resize_with(part.len(), || None);
+            let found =
+                found.into_iter().map(|found| found.map_or(Known::Absent, |(info, rows)| Known::Found(info, rows)));
+            let mut known: Vec<Known> = found.collect();
+            known.resize_with(part.len(), Known::default);
             if self.query.descending {
                 known.reverse();
             }

@@ -120,8 +120,17 @@ pub(crate) trait ShowsDocument {
     fn show(&mut self, document: Option<Document>);
 }
 
-/// A document that was read already, or that is not there; `None`: it is to be read.
-pub(crate) type Known = Option<Option<(Info, Rows)>>;
+/// What a walk knows of a row's document before it is shown.
+#[derive(Default)]
+pub(crate) enum Known {
+    /// Nothing: it is to be read.
+    #[default]
+    Unread,
+    /// It is not there.
+    Absent,
+    /// It was read.
+    Found(Info, Rows),
+}
 
 /// Reads the rows' documents as far as [`READ_BYTES_MAX`] goes, but for those that are known; drops the rows behind and says
 /// whether there were any.
@@ -133,20 +142,20 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
     mut known: Vec<Known>,
     conflicts: bool,
 ) -> Result<bool> {
-    known.resize_with(rows.len(), || None);
+    known.resize_with(rows.len(), Known::default);
     let (mut bytes, mut ahead, mut reads) = (0, 0, VecDeque::new());
     for at in 0..rows.len() {
-        let document = match known.get_mut(at).and_then(Option::take) {
-            Some(None) => None,
-            Some(Some((info, rows_of))) => {
+        let document = match known.get_mut(at).map(std::mem::take).unwrap_or_default() {
+            Known::Absent => None,
+            Known::Found(info, rows_of) => {
                 let found = whole_body(trx, instance, info, rows_of).await?;
                 Some(shown(&found, trx, inner, instance, rows[at].id(), conflicts).await?)
             }
-            None => {
+            Known::Unread => {
                 ahead = ahead.max(at);
                 let (width, target_bytes) = read_ahead(bytes, at);
                 while reads.len() < width && ahead < rows.len() {
-                    if known.get(ahead).is_none_or(Option::is_none) {
+                    if matches!(known.get(ahead), None | Some(Known::Unread)) {
                         reads.push_back(begin_latest_of(trx, instance, rows[ahead].id(), target_bytes));
                     }
                     ahead += 1;
