@@ -135,12 +135,12 @@ impl Page<'_> {
         if self.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
     }
 
-    /// After what the whole feed begins, where `newest` is the newest sequence.
-    fn since(&self, newest: Seq) -> Seq {
+    /// After what the whole feed begins; `None`: after the newest sequence, behind which there is nothing yet.
+    fn since(&self, incarnation: u64) -> Option<Seq> {
         match self.since {
-            Since::Beginning => Seq::zero(newest.incarnation()),
-            Since::Now => newest,
-            Since::After(seq) => of_incarnation(newest.incarnation(), seq),
+            Since::Beginning => Some(Seq::zero(incarnation)),
+            Since::Now => None,
+            Since::After(seq) => Some(of_incarnation(incarnation, seq)),
         }
     }
 

@@ -42,6 +42,13 @@ pub(crate) fn begin<T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
         for page in pages {
             entries.push(page.await?);
         }
+        // Of one bucket there is nothing to be merged, and a row costs little more than its decoding.
+        if let ([bucket], [limit], [page]) = (&*buckets, &*limits, &*entries) {
+            metrics.by_seq_rows.add(page.len() as u64);
+            let rows = page.iter().map(|entry| decode(bucket.by_seq_parse(entry.key())?, entry.value()));
+            let is_all = !page.more() && page.len() < *limit;
+            return Ok(Read { rows: rows.collect::<Result<_>>()?, is_all, shares: Shares::default() });
+        }
         let mut parts = Vec::with_capacity(entries.len());
         for ((bucket, limit), entries) in buckets.iter().zip(limits).zip(&entries) {
             metrics.by_seq_rows.add(entries.len() as u64);

@@ -8,6 +8,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use futures_util::future::try_join;
+
 use crate::document::edit::check_document_id;
 use crate::error::Result;
 use crate::feed::query::Since;
@@ -16,7 +18,6 @@ use crate::feed::source::by_seq::BySeq;
 use crate::feed::source::{Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
-use crate::read::get::last_seq;
 use crate::store::records::Info;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
@@ -121,15 +122,15 @@ impl ByIds {
             // It is in by-seq.
             return Ok(None);
         }
-        let until = last_seq(trx, instance).await?;
-        let since = page.since(until);
-        let of_this = |cursor| of_incarnation(incarnation, cursor);
-        let after = if descending { since } else { cursor.map_or(since, of_this) };
+        // Asked for together with the records, and of the same read version.
+        let until = instance.buckets.begin_last_seq(trx, incarnation);
+        let begin = cursor.filter(|_| !descending).map(|cursor| of_incarnation(incarnation, cursor));
+        let Some(after) = begin.or(page.since(incarnation)) else { return Ok(None) };
         let mut ids: Vec<&str> =
             self.ids.iter().map(String::as_str).filter(|id| check_document_id(id).is_ok()).collect();
         // Close to one another in the store, too.
         ids.sort_unstable();
-        let mut rows = infos(trx, instance, ids.into_iter()).await?;
+        let (mut rows, until) = try_join(infos(trx, instance, ids.into_iter()), until).await?;
         rows.retain(|row| row.seq > after && (!descending || cursor.is_none_or(|cursor| row.seq < cursor)));
         rows.sort_unstable_by_key(|row| row.seq);
         if descending {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 
 use crate::error::{Error, Result};
 use crate::feed::query::Scope;
@@ -29,27 +29,23 @@ impl BySeq {
     pub(super) fn new(scope: Scope) -> BySeq {
         BySeq { scope, shares: Shares::default() }
     }
-
-    /// Where the feed stands before a page, and behind what it reads.
-    fn place(page: &Page<'_>, incarnation: u64, newest: Seq) -> (Seq, Seq) {
-        let since = page.since(newest);
-        if page.descending {
-            return (page.cursor.unwrap_or(newest), since);
-        }
-        let at = page.cursor.map_or(since, |cursor| of_incarnation(incarnation, cursor));
-        (at, at)
-    }
 }
 
 impl Source for BySeq {
     async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
         let incarnation = instance.incarnation();
-        let newest = instance.buckets.begin_last_seq(trx, incarnation).await?;
         if page.descending && page.cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
             // What is left of the old one is gone: this must not end as if all had been read.
             return Err(Error::DatabaseNotFound);
         }
-        let (at, after) = BySeq::place(page, incarnation, newest);
+        // Asked for together with the entries, and awaited after them. All that a transaction reads is of one read version,
+        // in whatever order it asks, and each commit writes its entries and its bucket's `last_seq` together: so no entry
+        // of the page lies behind the newest sequence, and none that is not of the page, where that was all, before it.
+        let newest = instance.buckets.begin_last_seq(trx, incarnation);
+        let cursor = page.cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
+        let Some(after) = cursor.or(page.since(incarnation)) else {
+            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: newest.await? });
+        };
         let range = |bucket: &BucketKeys| {
             let mut range = bucket.by_seq_after(&after);
             if let Some(cursor) = page.cursor.filter(|_| page.descending) {
@@ -59,16 +55,21 @@ impl Source for BySeq {
         };
         let ranges: Vec<_> = instance.buckets.all().iter().map(range).collect();
         if page.limit == 0 || ranges.iter().all(|range| range.begin >= range.end) {
-            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: at });
+            let last_seq = match page.descending {
+                true => page.cursor.unwrap_or(newest.await?),
+                false => after,
+            };
+            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq });
         }
         let most = page.rows_max();
         let is_filtered = self.scope != Scope::All;
         let limit = if is_filtered { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
         let (metrics, extent) = (&page.inner.metrics, (limit, page.descending));
-        let read = by_seq::begin(trx, metrics, &instance.buckets, &ranges, extent, &self.shares, change_row).await?;
+        let read = by_seq::begin(trx, metrics, &instance.buckets, &ranges, extent, &self.shares, change_row);
+        let (read, newest) = try_join(read, newest).await?;
         let read_all = read.is_all;
         self.shares = read.shares;
-        let mut last_read = at;
+        let mut last_read = if page.descending { page.cursor.unwrap_or(newest) } else { after };
         let mut full = false;
         let mut rows = Vec::with_capacity(read.rows.len());
         for row in read.rows {
