@@ -13,7 +13,7 @@ use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions};
 use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
-use flatbed_layer::{Authority, Background, IndexBuilder, Layer};
+use flatbed_layer::{Authority, Background, BackgroundOptions, IndexBuilder, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
 use flatbed_service::{Admins, Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -119,7 +119,7 @@ pub(crate) async fn serve(
         health: storage.health(),
         figures: storage.figures().and(process::figures),
     };
-    let background = Background::new(&layer, authority.for_job("background"))?;
+    let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
     let indexes = IndexBuilder::new(&layer, authority.for_job("indexes"))?;
     let service = Service::new(layer.clone(), functions, Admins::new(admins));
     let (server, replicator) = put_together(&listen, cors, couch, replicator, service, (&layer, &authority)).await?;

@@ -35,6 +35,11 @@ impl Claim {
         *self.is_ours.borrow()
     }
 
+    /// Whether the lease may be taken, as it was seen last: nobody else has it, or nothing was heard of its owner for too long.
+    pub fn may_be_taken(&self, now: Instant) -> bool {
+        self.seen().as_ref().is_none_or(|seen| seen.stale(now, self.silence_max).is_some())
+    }
+
     fn seen(&self) -> MutexGuard<'_, Option<Sighting>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,7 +53,8 @@ impl Claim {
             (Some(lease), Some(seen)) => seen.update(lease, now),
             (Some(lease), seen) => *seen = Some(Sighting::new(lease, now)),
         }
-        if seen.as_ref().is_none_or(|seen| seen.stale(now, self.silence_max).is_some()) {
+        drop(seen);
+        if self.may_be_taken(now) {
             self.turn.notify_one();
         }
     }
@@ -63,7 +69,7 @@ pub async fn lead<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L
     let status = job.status();
     while !status.is_stopped() {
         // In a box: what waits for its turn is small.
-        if let Some(End::Done) = Box::pin(turn(job, claim, leases, backoff)).await {
+        if let Some(End::Done) = Box::pin(try_lead(job, claim, leases, backoff)).await {
             break;
         }
         tokio::select! {
@@ -74,8 +80,14 @@ pub async fn lead<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L
     status.end();
 }
 
-/// Takes the lease, if it is to be had and this process has room for the job, and works while it is ours.
-async fn turn<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L>, backoff: &Backoff) -> Option<End> {
+/// Takes the lease, if it is to be had now and this process has room for the job, and works while it is ours, until the job
+/// is done or told to end. `None`: another process has the lease, or none was to be had. Its status does not end with it.
+pub async fn try_lead<J: Job, L: Leases>(
+    job: &Arc<J>,
+    claim: &Claim,
+    leases: &Arc<L>,
+    backoff: &Backoff,
+) -> Option<End> {
     let _room = job.room()?;
     let begun = Instant::now();
     let stale = claim.seen().as_ref().and_then(|seen| seen.stale(begun, claim.silence_max)).cloned();

@@ -16,7 +16,7 @@ mod supervise;
 
 pub use backoff::Backoff;
 pub use job::{Failure, Fence, Job, Next, Room, Run};
-pub use lead::{Claim, lead};
+pub use lead::{Claim, lead, try_lead};
 pub use lease::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, Sighting, TakenLease, valid_until};
 pub use status::{Event, HISTORY_MAX, Standing, Status};
 pub use supervise::{End, supervise};

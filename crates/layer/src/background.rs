@@ -1,13 +1,24 @@
 //! What a server does in the background, for whoever puts the program together to start: the layer itself begins nothing.
 //!
-//! What is to be done for a whole root one process does for all, under a lease of the root: sweeping, and looking which
-//! databases are to be compacted. What a process holds in memory it looks after itself.
+//! What is to be done for a database, or for the root, is noted where it becomes due ([`crate::store::due`]). Each process looks
+//! from time to time at what is due by now, one range that is empty where nothing is. The work lies in 256 slices, by the
+//! database's name; of each slice that has something due one process does all, under a lease that is there as long as it works.
+//! So what it costs does not grow with databases, and little with processes.
+//!
+//! What is half done when its time is over, or its process dies, stays due, and goes on where it was.
 
-use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
+mod kinds;
+mod list;
+mod slice;
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, lead, supervise};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, Lease, Next, Owner, Run, Status, supervise, try_lead};
+use futures_util::stream::{StreamExt, iter};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::actor::ServerActor;
@@ -15,26 +26,45 @@ use crate::error::Result;
 use crate::layer::Layer;
 use crate::lease::RootLeases;
 use crate::store::once::random_id;
-use crate::sweeper;
-use crate::write::compact;
+use list::{Entry, Found};
+use slice::Slice;
 
-/// Between two looks, at what is cached and at what is to be compacted.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Between two looks at what is cached.
+const CACHE_EVERY: Duration = Duration::from_secs(60);
 
-/// Between two sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+/// How the work in the background is done.
+#[derive(Debug, Clone)]
+pub struct BackgroundOptions {
+    /// Between two looks at what is due, about: each process draws its own, so that they do not look at the same time. What
+    /// becomes due in the same process is seen at once.
+    pub look_every: Duration,
+    /// A process that was not heard of for so long has lost its leases.
+    pub silence_max: Duration,
+    /// Slices that a process works in at once.
+    pub slices_max: usize,
+    /// For how long a piece of work goes on before others of its slice get their turn.
+    pub turn: Duration,
+    /// What is due only after this time is done now.
+    pub ahead: Duration,
+}
 
-/// A process that was not heard of for so long has lost its lease.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+impl Default for BackgroundOptions {
+    fn default() -> Self {
+        BackgroundOptions {
+            look_every: Duration::from_secs(30),
+            silence_max: Duration::from_secs(15),
+            slices_max: 4,
+            turn: Duration::from_secs(60),
+            ahead: Duration::ZERO,
+        }
+    }
+}
 
-/// After failures.
-const BACKOFF: Backoff = Backoff { first: LOOK_EVERY, max: SWEEP_EVERY };
-
-/// The work in the background of one process.
+/// The work in the background of one process. Where it is dropped the work ends where it stands, as with the process.
 pub struct Background {
     cache: Arc<Cache>,
-    upkeep: Arc<Upkeep>,
-    owner: Owner,
+    worker: Arc<Worker>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Background {
@@ -42,58 +72,58 @@ impl Background {
     ///
     /// # Errors
     /// [`NoRandomness`](crate::Error::NoRandomness).
-    pub fn new(layer: &Layer, actor: ServerActor) -> Result<Arc<Background>> {
+    pub fn new(layer: &Layer, actor: ServerActor, options: BackgroundOptions) -> Result<Background> {
         let cache = Arc::new(Cache { layer: layer.clone(), status: Status::new() });
-        let upkeep = Upkeep { layer: layer.clone(), actor, status: Status::new(), swept: Mutex::default() };
-        Ok(Arc::new(Background { cache, upkeep: Arc::new(upkeep), owner: random_id()? }))
+        let (layer, status, claims) = (layer.clone(), Status::new(), Mutex::default());
+        let worker = Arc::new(Worker { layer, actor, owner: random_id()?, options, status, claims });
+        Ok(Background { cache, worker, tasks: Mutex::default() })
     }
 
-    /// Begins it, in a task of its own; [`Background::stop`] ends it.
-    pub fn start(self: &Arc<Self>) {
-        let background = Arc::clone(self);
-        tokio::spawn(async move {
-            let Background { cache, upkeep, owner } = &*background;
-            let cache = async {
-                supervise(&**cache, &BACKOFF, None).await;
-                cache.status.end();
-            };
-            tokio::join!(cache, shared(upkeep, *owner));
-        });
+    /// Begins it, in tasks of its own; [`Background::stop`] ends it.
+    pub fn start(&self) {
+        let (cache, worker) = (self.cache.clone(), self.worker.clone());
+        let pause = worker.options.look_every;
+        let backoff = Backoff { first: pause, max: pause.saturating_mul(10) };
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.push(tokio::spawn(async move {
+            supervise(&*cache, &backoff, None).await;
+            cache.status.end();
+        }));
+        tasks.push(tokio::spawn(async move {
+            supervise(&*worker, &backoff, None).await;
+            worker.status.end();
+        }));
     }
 
     /// Ends what was begun: it may be left half done, and goes on in another process, or when this one is started again.
     pub async fn stop(&self) {
-        let (cache, upkeep) = (&self.cache.status, &self.upkeep.status);
+        if self.tasks.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return;
+        }
+        let (cache, worker) = (&self.cache.status, &self.worker.status);
         cache.stop();
-        upkeep.stop();
-        tokio::join!(cache.ended(), upkeep.ended());
+        worker.stop();
+        tokio::join!(cache.ended(), worker.ended());
+    }
+
+    /// Does what is due by now and no other process is at, to its end. Returns how many pieces of work that were.
+    ///
+    /// # Errors
+    /// [`Storage`](crate::Error::Storage), [`Renewing`](crate::Error::Renewing).
+    pub async fn round(&self) -> Result<u64> {
+        let mut all = 0;
+        loop {
+            match self.worker.round().await? {
+                0 => return Ok(all),
+                done => all += done,
+            }
+        }
     }
 }
 
-/// Does the work whenever it is this process's turn, and looks from time to time whether it is.
-async fn shared(upkeep: &Arc<Upkeep>, owner: Owner) {
-    // Short-lived processes have nothing to do with it.
-    if tokio::time::timeout(LOOK_EVERY, upkeep.status.stopped()).await.is_ok() {
-        upkeep.status.end();
-        return;
-    }
-    let leases = Arc::new(RootLeases(upkeep.layer.inner.clone()));
-    let claim = Claim::new(owner, SILENCE_MAX);
-    let look = async {
-        loop {
-            tokio::time::sleep(SILENCE_MAX / 4).await;
-            if claim.is_ours() {
-                continue;
-            }
-            match leases.look(upkeep.id()).await {
-                Ok(found) => claim.note(found, Instant::now()),
-                Err(error) => tracing::debug!(%error, "the lease of the work in the background could not be read"),
-            }
-        }
-    };
-    tokio::select! {
-        () = lead(upkeep, &claim, &leases, &BACKOFF) => {}
-        () = look => {}
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -116,13 +146,12 @@ impl Job for Cache {
         &self.status
     }
 
-    async fn run(&self, run: Run) -> std::result::Result<Next, Failure> {
-        let work = async {
-            tokio::time::sleep(LOOK_EVERY).await;
-            self.layer.forget_gone_databases().await.map_err(|error| Failure::Failed(error.to_string()))?;
-            Ok(Next::Again(Duration::ZERO))
-        };
-        unless_stopped(run, work).await
+    async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
+        if tokio::time::timeout(CACHE_EVERY, self.status.stopped()).await.is_ok() {
+            return Ok(Next::Done);
+        }
+        self.layer.forget_gone_databases().await.map_err(|error| Failure::Failed(error.to_string()))?;
+        Ok(Next::Again(Duration::ZERO))
     }
 
     fn log_failure(&self, reason: &str) {
@@ -130,97 +159,93 @@ impl Job for Cache {
     }
 }
 
-/// What is done once for all processes.
-struct Upkeep {
+/// Looks at what is due, and does it.
+struct Worker {
     layer: Layer,
     actor: ServerActor,
+    owner: Owner,
+    options: BackgroundOptions,
     status: Status,
-    /// When this process last swept.
-    swept: Mutex<Option<Instant>>,
+    /// Of slices that others have had something to do in.
+    claims: Mutex<HashMap<u8, Arc<Claim>>>,
 }
 
-impl Job for Upkeep {
+impl Job for Worker {
     fn kind(&self) -> &'static str {
-        "upkeep"
+        "background"
     }
 
     fn id(&self) -> &str {
-        "upkeep"
+        self.actor.job()
     }
 
     fn status(&self) -> &Status {
         &self.status
     }
 
-    async fn run(&self, run: Run) -> std::result::Result<Next, Failure> {
-        self.status.begin();
-        unless_stopped(run, self.work()).await
+    fn grace(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+
+    async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
+        loop {
+            // What comes while it looks is seen by the next look.
+            let woken = self.layer.inner.due.wake.notified();
+            if self.status.is_stopped() {
+                return Ok(Next::Done);
+            }
+            match self.round().await {
+                Ok(0) => {}
+                Ok(_) => continue,
+                Err(error) => return Err(Failure::Failed(error.to_string())),
+            }
+            let look_every = self.options.look_every.mul_f64(0.75 + f64::from(drawn()) / 512.0);
+            tokio::select! {
+                () = woken => {}
+                () = tokio::time::sleep(look_every) => {}
+                () = self.status.stopped() => {}
+            }
+        }
     }
 }
 
-impl Upkeep {
-    async fn work(&self) -> std::result::Result<Next, Failure> {
-        let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
-        if swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
-            *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            // What goes wrong is logged, and keeps no database from being compacted.
-            sweeper::sweep(&self.layer, &self.actor).await;
-        }
-        compact::look(&self.layer.inner).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        self.status.succeed();
-        Ok(Next::Again(LOOK_EVERY))
+impl Worker {
+    /// Looks once, and does what it finds. Returns how many pieces of work were done, or have come further.
+    async fn round(&self) -> Result<u64> {
+        let inner = &self.layer.inner;
+        list::write_noted(inner).await?;
+        let Found { slices, leases } = list::look(inner, self.options.ahead, drawn()).await?;
+        let turns = self.turns(slices, &leases);
+        let backoff = Backoff { first: self.options.look_every, max: self.options.look_every };
+        let leases = Arc::new(RootLeases(inner.clone()));
+        let work = iter(turns).map(|(claim, slice)| {
+            let leases = &leases;
+            async move {
+                if !self.status.is_stopped() {
+                    try_lead(&slice, &claim, leases, &backoff).await;
+                }
+                slice.done()
+            }
+        });
+        Ok(work.buffer_unordered(self.options.slices_max).fold(0, |sum, done| async move { sum + done }).await)
+    }
+
+    /// The slices that nobody works in, with what is due there.
+    fn turns(&self, slices: BTreeMap<u8, Vec<Entry>>, leases: &HashMap<u8, Lease>) -> Vec<(Arc<Claim>, Arc<Slice>)> {
+        let now = Instant::now();
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.retain(|slice, _| slices.contains_key(slice));
+        let turns = slices.into_iter().filter_map(|(slice, entries)| {
+            let new = || Arc::new(Claim::new(self.owner, self.options.silence_max));
+            let claim = claims.entry(slice).or_insert_with(new);
+            claim.note(leases.get(&slice).cloned(), now);
+            claim.may_be_taken(now).then(|| (Arc::clone(claim), Arc::new(Slice::new(self, slice, entries))))
+        });
+        turns.collect()
     }
 }
 
-/// Works until it is told to end. All of this work may be left half done, and feeds do not hear of the server's end before it.
-async fn unless_stopped(
-    mut run: Run,
-    work: impl Future<Output = std::result::Result<Next, Failure>>,
-) -> std::result::Result<Next, Failure> {
-    tokio::select! {
-        biased;
-        _ = run.stop.wait_for(|stop| *stop) => Ok(Next::Done),
-        done = work => done,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fenced::layer;
-    use crate::store::keys::Counter;
-    use crate::store::transaction::Transaction;
-
-    #[tokio::test]
-    async fn a_sweep_that_goes_wrong_keeps_nothing_from_being_compacted() {
-        let (layer, authority, _directory) = layer().await;
-        let inner = &layer.inner;
-        let instance = crate::write::batch::resolved(inner, "db").await.unwrap();
-        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-        // An event that cannot be read, and a database that says it is full of superseded bodies.
-        let events = inner.keys.database_events();
-        trx.set(&[&events.begin[..], b"x"].concat(), b"\xff");
-        for counter in [Counter::SupersededBytes, Counter::StoredBytes] {
-            trx.set(&instance.keys.bucket(0, 0).counter(counter), &(1_i64 << 30).to_le_bytes());
-        }
-        trx.commit().await.unwrap();
-        let actor = authority.for_job("test");
-        assert!(layer.sweep_database_updates(&actor, Duration::ZERO).await.is_err(), "the sweep goes wrong");
-        let upkeep = Upkeep { layer: layer.clone(), actor, status: Status::new(), swept: Mutex::default() };
-        assert_eq!(upkeep.work().await, Ok(Next::Again(LOOK_EVERY)));
-        while inner.metrics.compactions.get() == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    #[tokio::test]
-    async fn who_stops_it_does_not_wait_for_its_work() {
-        let status = Status::new();
-        let run = || Run { stop: status.stopping(), fence: None };
-        let done = async || Ok(Next::Again(LOOK_EVERY));
-        assert_eq!(unless_stopped(run(), done()).await, Ok(Next::Again(LOOK_EVERY)));
-        let never = tokio::spawn(unless_stopped(run(), std::future::pending()));
-        status.stop();
-        assert_eq!(never.await.unwrap(), Ok(Next::Done));
-    }
+/// A number drawn by lot: where to begin, and how long to wait.
+fn drawn() -> u8 {
+    RandomState::new().hash_one(0).to_le_bytes()[0]
 }

@@ -6,6 +6,7 @@
 mod attachments;
 mod document;
 mod updates;
+mod work;
 
 use std::collections::HashSet;
 
@@ -144,8 +145,9 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
     let inner = &layer.inner;
     let mut report = Report::default();
     let mut known = HashSet::new();
-    for name in layer.all_databases(&NameRange::default()).await? {
-        match run(inner, &mut Begin { inner, name: &name }).await {
+    let names = layer.all_databases(&NameRange::default()).await?;
+    for name in &names {
+        match run(inner, &mut Begin { inner, name }).await {
             Ok((instance, _)) => known.insert(instance.record.namespace),
             Err(Error::DatabaseNotFound) => continue,
             Err(error) => return Err(error),
@@ -160,6 +162,7 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
         from = namespace + 1;
     }
     updates::check(inner, &mut report).await?;
+    work::check(inner, &names, &mut report).await?;
     Ok(report)
 }
 
@@ -198,7 +201,9 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 self.strays(keys.subspace(subspace)).await?;
                 0
             }
-            Subspace::Meta | Subspace::Locals | Subspace::Purges | Subspace::Leases => self.plain(subspace).await?,
+            Subspace::Meta | Subspace::Locals | Subspace::Purges | Subspace::Leases | Subspace::Compacted => {
+                self.plain(subspace).await?
+            }
             Subspace::Fields => {
                 check_fields(inner, instance, self.report).await?;
                 self.plain(subspace).await?
@@ -445,7 +450,11 @@ impl Operation for DocumentPage<'_> {
         let now = same_instance(self.inner, self.name, self.instance, trx).await?;
         let indexes: Vec<_> = indexes_of(&now).collect();
         let keys = &self.instance.keys;
+        let compacted = trx.get(&keys.compacted(), true);
         let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
+        let compacted = compacted.await?.map(|bytes| proto::Compacted::decode(&*bytes)).transpose()?;
+        let compacted = compacted.filter(|compacted| compacted.incarnation == now.incarnation());
+        let compacted = &compacted.unwrap_or_default();
         let more = page.more() || page.len() == PAGE_KEYS;
         let mut ids: Vec<String> = Vec::new();
         let mut found = Vec::new();
@@ -460,7 +469,7 @@ impl Operation for DocumentPage<'_> {
         let left = if more && ids.len() > 1 { ids.pop() } else { None };
         for id in &ids {
             found.push(
-                DocumentCheck { inner: self.inner, instance: self.instance, trx, id, indexes: &indexes }
+                DocumentCheck { inner: self.inner, instance: self.instance, trx, id, indexes: &indexes, compacted }
                     .check()
                     .await?,
             );

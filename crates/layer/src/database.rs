@@ -21,10 +21,12 @@ use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOut
 use crate::read::missing::MissingRevs;
 use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::check_name;
+use crate::store::due::{self, Kind};
 use crate::store::keys::Counter;
-use crate::store::once::{Once, now_ms};
+use crate::store::once::now_ms;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::write::compact;
 
 /// A database's figures as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub struct DatabaseInfo {
     pub superseded_size_bytes: u64,
     /// How often something was purged.
     pub purge_seq: u64,
-    /// Whether this process is compacting it.
+    /// Whether a compaction of it is due or under way, in any process.
     pub is_compacting: bool,
     /// FoundationDB's own estimate for the whole database, in bytes.
     pub file_size_bytes: u64,
@@ -63,7 +65,11 @@ impl Reader {
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.
     pub async fn info(&self) -> Result<DatabaseInfo> {
-        self.read(&mut ReadInfo { inner: &self.inner, name: &self.name }).await
+        let info = self.read(&mut ReadInfo { inner: &self.inner, name: &self.name }).await?;
+        if !info.is_compacting && compact::is_wanted(info.active_size_bytes, info.superseded_size_bytes) {
+            self.inner.due.note(Kind::Superseded, &self.name);
+        }
+        Ok(info)
     }
 
     /// Whether it exists.
@@ -206,14 +212,6 @@ impl Reader {
     pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
         self.read(&mut ListLocal { inner: &self.inner, name: &self.name, from, descending }).await
     }
-
-    /// As [`Database::compact`]: what it drops nobody reads, and the layer begins it of its own accord, too.
-    pub(crate) async fn begin_compaction(&self) -> Result<()> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
-        self.exists().await?;
-        crate::write::compact::start(&self.inner, instance);
-        Ok(())
-    }
 }
 
 impl Database {
@@ -237,7 +235,7 @@ impl Database {
             Some(_) => return Err(Refusal::InvalidSetting(format!("shards is 1 to {SHARDS_MAX}")).into()),
         };
         let created_at_ms = now_ms();
-        let (leaves_only, once) = (options.leaves_only, Once::new(&self.inner.keys)?);
+        let (leaves_only, once) = (options.leaves_only, self.inner.once()?);
         let mut create = Create {
             inner: &self.inner,
             name: &self.name,
@@ -248,7 +246,9 @@ impl Database {
             created_at_ms,
             once,
         };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await?;
+        self.inner.due.note_event();
+        Ok(())
     }
 
     /// Deletes it with all that is in it.
@@ -257,9 +257,10 @@ impl Database {
     /// [`Error::DatabaseNotFound`].
     pub async fn delete(&self) -> Result<()> {
         check_name(&self.name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name: &self.name, once: Once::new(&self.inner.keys)? };
+        let mut delete = Delete { inner: &self.inner, name: &self.name, once: self.inner.once()? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
         self.inner.databases.remove(&*self.name);
+        self.inner.due.note_event();
         Ok(())
     }
 
@@ -371,13 +372,14 @@ impl Database {
         self.change_record(|record| record.set_security(security)).await
     }
 
-    /// Begins to drop the bodies of revisions that are no leaves, in the background; nothing where it is under way.
+    /// Asks for the bodies of revisions that are no leaves to be dropped, in the background, by whichever process of the
+    /// root has time for it ([`crate::Background`]); nothing more where that is due already.
     pub async fn compact(&self) -> Result<()> {
-        self.begin_compaction().await
+        compact::ask(self).await
     }
 
     async fn change_record(&self, change: impl Fn(&mut crate::store::proto::DatabaseRecord) + Send) -> Result<()> {
-        let once = Once::new(&self.inner.keys)?;
+        let once = self.inner.once()?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
@@ -433,6 +435,8 @@ impl Operation for ReadInfo<'_> {
         let now = Instant::now();
         let known = instance.size.known(now);
         let size = known.is_none().then(|| trx.get_estimated_range_size_bytes(&all.begin, &all.end));
+        let compaction = due::key_of(Kind::Compaction, self.name, 0);
+        let compaction = trx.get(&self.inner.keys.due(&compaction), true);
         let update_seq = get::last_seq(trx, &instance).await?;
         let mut values = [0; Counter::ALL.len()];
         for (value, read) in values.iter_mut().zip(counters) {
@@ -457,7 +461,7 @@ impl Operation for ReadInfo<'_> {
             active_size_bytes,
             superseded_size_bytes,
             purge_seq,
-            is_compacting: self.inner.compactions.is_running(instance.record.namespace),
+            is_compacting: compaction.await?.is_some() || self.inner.compactions.is_running(instance.record.namespace),
             file_size_bytes,
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,

@@ -1,6 +1,7 @@
 //! One instance of a database as this process knows it: its record, its keys, its field names, its followers.
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::feed::hub::Hub;
 use crate::judge::ask::Rules;
 use crate::layer::{Inner, REVS_LIMIT};
 use crate::store::buckets::Buckets;
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, RootKeys};
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction;
 use crate::store::updated::UpdatedKeys;
@@ -92,6 +93,7 @@ pub(crate) struct Instance {
     pub keys: Keys,
     pub buckets: Buckets,
     pub updated: UpdatedKeys,
+    pub root: RootKeys,
     /// Those of all versions of the record: names of a database do not change with its settings.
     pub fields: Arc<Fields>,
     pub size: Arc<RangeSize>,
@@ -100,6 +102,9 @@ pub(crate) struct Instance {
     pub rules: OnceCell<Rules>,
     /// Held while this process upgrades it from an older format.
     pub upgrading: tokio::sync::Mutex<()>,
+    /// Bytes that this process has superseded, from a number drawn by lot: of many processes that each know little of a
+    /// database one comes to a threshold as often as one that knows all would.
+    pub superseded_bytes: AtomicU64,
 }
 
 impl Instance {

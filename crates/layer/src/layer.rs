@@ -1,6 +1,7 @@
 //! The layer of one server: databases by name, what is cached of them, and how they come and go.
 
-use std::sync::atomic::AtomicUsize;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::store::buckets::{Buckets, Writer};
+use crate::store::due::{Kind, Noted};
 use crate::store::features::{check_record, name_features};
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::once::{Once, random_id};
@@ -59,6 +61,10 @@ const PART_THAT_GOES: usize = 8;
 
 /// A staged blob that no document took for this long is a broken upload, unless the layer is set up otherwise.
 pub(crate) const UPLOADS_BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// Whenever a process has superseded so many bytes of a database, it notes that somebody is to see whether the database
+/// should be compacted: a quarter of what makes it so.
+const SUPERSEDED_NOTED_EACH: u64 = 4_000_000;
 
 /// How the layer is set up.
 #[derive(Debug, Clone)]
@@ -167,6 +173,8 @@ pub(crate) struct Inner {
     /// Chooses which of a database's buckets this process writes to.
     pub writer: Writer,
     pub databases: DashMap<String, Cached>,
+    /// What is to be noted as due.
+    pub due: Noted,
     /// In which `databases` was filled.
     epoch: Mutex<u64>,
 }
@@ -212,6 +220,7 @@ impl Layer {
             uuid,
             writer,
             databases,
+            due: Noted::default(),
             epoch: Mutex::new(epoch),
         });
         Ok((Layer { inner }, Authority::new()))
@@ -320,14 +329,16 @@ impl Inner {
                 let buckets = Buckets::of_record(&keys, &record, self.writer);
                 let new_hub = || Hub::new(name, record.namespace, record.incarnation, buckets.clone());
                 let hub = hub.unwrap_or_else(|| Arc::new(new_hub()));
-                let updated = UpdatedKeys::new(&self.keys, name);
+                let (updated, root) = (UpdatedKeys::new(&self.keys, name), self.keys.clone());
                 let (name, rules) = (name.to_owned(), Default::default());
                 let upgrading = Default::default();
+                let superseded_bytes = AtomicU64::new(RandomState::new().hash_one(0) % SUPERSEDED_NOTED_EACH);
                 Arc::new(Instance {
                     name,
                     keys,
                     buckets,
                     updated,
+                    root,
                     record,
                     record_key,
                     fields,
@@ -335,6 +346,7 @@ impl Inner {
                     hub,
                     rules,
                     upgrading,
+                    superseded_bytes,
                 })
             }
         };
@@ -396,6 +408,20 @@ impl Inner {
     /// What the cache holds for a name, which may be out of date: a transaction that resolves says so.
     pub(crate) fn cached(&self, name: &str) -> Option<Arc<Instance>> {
         self.databases.get(name).map(|cached| cached.instance.clone())
+    }
+
+    /// The mark of an operation that is about to begin.
+    pub(crate) fn once(&self) -> Result<Once> {
+        self.due.note_mark();
+        Once::new(&self.keys)
+    }
+
+    /// A write of this process supersedes so many bytes more of a database, if it is committed.
+    pub(crate) fn note_superseded(&self, instance: &Instance, bytes: u64) {
+        let before = instance.superseded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before / SUPERSEDED_NOTED_EACH != before.saturating_add(bytes) / SUPERSEDED_NOTED_EACH {
+            self.due.note(Kind::Superseded, &instance.name);
+        }
     }
 
     pub(crate) fn is_closing(&self) -> bool {

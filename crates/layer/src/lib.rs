@@ -40,7 +40,7 @@ mod unknown_results;
 mod write;
 
 pub use actor::{Actor, Authority, ServerActor, User};
-pub use background::Background;
+pub use background::{Background, BackgroundOptions};
 pub use builder::{IndexBuild, IndexBuilder};
 pub use compactions::CompactionProgress;
 pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
@@ -119,9 +119,9 @@ fn folders_know_only_those_below_them() {
         ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
         ("database", &["error", "store", "instance", "layer", "handle", "document", "read", "judge", "feed", "write"]),
         ("lease", &["error", "store", "layer", "handle"]),
-        ("background", &["actor", "error", "store", "layer", "lease", "sweeper", "write"]),
+        ("background", &["actor", "error", "store", "layer", "document", "feed", "lease", "sweeper", "write"]),
         ("builder", &["actor", "error", "store", "layer", "handle", "index", "write", "lease"]),
-        ("check", &["error", "store", "instance", "layer", "handle", "document", "index", "read"]),
+        ("check", &["error", "store", "instance", "layer", "handle", "document", "index", "read", "lease"]),
         ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed"]),
     ];
     let upwards = [

@@ -197,6 +197,9 @@ impl Operation for Finish<'_> {
             return if attempt.maybe_committed { Ok(()) } else { Err(Error::RenewedElsewhere) };
         }
         record.renewal = Vec::new();
+        // Of processes that are gone.
+        let leases = self.keys.leases();
+        trx.clear_range(&leases.begin, &leases.end);
         trx.set(&key, &record.encode_to_vec());
         touch_newest(trx, self.keys)?;
         trx.update_metadata_version();

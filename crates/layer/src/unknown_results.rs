@@ -5,7 +5,6 @@ use flatbed_flatten::json::{Limits, parse};
 
 use crate::layer::{ChangeRecord, Create, Delete};
 use crate::read::local::{EditLocals, LocalEdit};
-use crate::store::once::Once;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
@@ -220,7 +219,7 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
         inner: &db.inner,
         name: "db",
         change: move |record: &mut crate::store::proto::DatabaseRecord| record.revs_limit = limit,
-        once: Once::new(&db.inner.keys).unwrap(),
+        once: db.inner.once().unwrap(),
     };
     let mut five = set(5);
     store.attempt(&mut five, FIRST, true).await.unwrap();
@@ -256,14 +255,14 @@ async fn a_database_is_created_and_deleted_once() {
         leaves_only: false,
         shards: 0,
         created_at_ms: 1,
-        once: Once::new(&inner.keys).unwrap(),
+        once: inner.once().unwrap(),
     };
     store.attempt(&mut create, FIRST, true).await.unwrap();
     store.attempt(&mut create, AFTER_UNKNOWN, true).await.unwrap();
     store.named("new").delete().await.unwrap();
     store.attempt(&mut create, LATER, true).await.unwrap();
     assert!(matches!(layer.reader("new").exists().await, Err(Error::DatabaseNotFound)));
-    let mut delete = Delete { inner, name: "db", once: Once::new(&inner.keys).unwrap() };
+    let mut delete = Delete { inner, name: "db", once: inner.once().unwrap() };
     store.attempt(&mut delete, FIRST, true).await.unwrap();
     store.attempt(&mut delete, AFTER_UNKNOWN, true).await.unwrap();
     store.db().create(&CreateOptions::default()).await.unwrap();

@@ -16,6 +16,7 @@ use crate::index::{all_docs, by_seq};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{Counter, DocumentPart, take_int, take_rev};
+use crate::store::proto;
 use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry};
 use crate::store::transaction::Transaction;
 
@@ -80,6 +81,8 @@ pub(crate) struct DocumentCheck<'a> {
     pub id: &'a str,
     /// The database's own, as of the transaction.
     pub indexes: &'a [DefinedIndex],
+    /// How far compactions have come, as of the transaction.
+    pub compacted: &'a proto::Compacted,
 }
 
 type BodyRows = Vec<(Vec<u8>, Vec<u8>)>;
@@ -108,6 +111,11 @@ impl DocumentCheck<'_> {
             Some(Ok(info)) => {
                 self.revisions(&info, &parts, &mut wrong);
                 self.bodies(&info, &parts, &mut found.sums, &mut wrong).await?;
+                let (stamp, compacted) = (info.stamp.as_slice(), self.compacted);
+                let is_compacted = stamp <= compacted.stamp.as_slice();
+                if is_compacted && found.sums.superseded_bytes > 0 && !compacted.failed.iter().any(|one| one == stamp) {
+                    wrong.push("it has superseded bodies, and compactions have come further".to_owned());
+                }
                 self.attachments(&info, &parts, &mut found.sums, &mut wrong).await?;
                 self.entries(&info, &parts, &mut wrong).await?;
                 *if info.deleted { &mut found.sums.deleted_documents } else { &mut found.sums.documents } += 1;

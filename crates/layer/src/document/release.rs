@@ -14,6 +14,7 @@ use crate::document::tree::info;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::store::due::{self, Kind};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::once::random_id;
 use crate::store::room::Room;
@@ -34,11 +35,17 @@ const FREED_BYTES_MAX: u64 = 300_000;
 /// How often an entry is begun anew because its document is edited all the time; it is left to a later time then.
 const EDITS_MAX: usize = 8;
 
+/// Who puts lists into the queue frees what they name itself; if it does not come to that, another does after this time, in
+/// milliseconds.
+const LEFT_FOR_MS: u64 = 60_000;
+
 /// Digests of attachments' data.
 type Digests = HashSet<[u8; 32]>;
 
 /// Puts a list into the queue. The transaction takes it away from its document.
 pub(crate) fn put(trx: &Transaction, instance: &Instance, id: &str, list: &[u8]) -> Result<()> {
+    let at_ms = due::after_ms(LEFT_FOR_MS);
+    due::mark(trx, &instance.root, Kind::Uploads, &instance.name, at_ms)?;
     Quiet(trx).set(&instance.keys.released(id, &random_id()?), list)
 }
 
@@ -107,6 +114,12 @@ async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<(
         true => Ok(()),
         false => Err(Error::DatabaseNotFound),
     }
+}
+
+/// Whether anything is in the queue.
+pub(crate) async fn is_any(inner: &Inner, instance: &Instance) -> Result<bool> {
+    let mut next = NextEntries { inner, instance, range: &instance.keys.released_all() };
+    Ok(transaction::read(&inner.db, &inner.metrics, &mut next).await?.is_some())
 }
 
 /// Entries of one document.

@@ -10,9 +10,11 @@ use std::time::Duration;
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, Prepared, begin_read, row_bytes};
-use crate::error::{Error, Refusal, Result};
+use crate::document::release;
+use crate::error::{Refusal, Result};
 use crate::instance::Instance;
-use crate::layer::{Inner, NameRange};
+use crate::layer::Inner;
+use crate::store::due::{self, Kind};
 use crate::store::keys::Keys;
 use crate::store::once::{now_ms, random_id};
 use crate::store::proto;
@@ -57,7 +59,13 @@ pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepare
     Ok(true)
 }
 
-/// In the transaction that writes a blob's first rows: it counts as staged from now on.
+/// In a transaction that writes first rows of blobs: those that nobody takes are to be swept.
+pub(crate) fn note(trx: &Transaction, inner: &Inner, instance: &Instance) -> Result<()> {
+    let at_ms = due::after_ms(inner.options.uploads_broken_after.as_millis() as u64);
+    due::mark(trx, &inner.keys, Kind::Uploads, &instance.name, at_ms)
+}
+
+/// In the transaction that writes a blob's first rows, beside [`note`]: it counts as staged from now on.
 pub(crate) fn begin(trx: &Transaction, keys: &Keys, blob_id: &[u8], created_at_ms: u64) {
     trx.set(&keys.staged(blob_id), &proto::Staged { created_at_ms }.encode_to_vec());
 }
@@ -103,6 +111,7 @@ impl Operation for Stage<'_> {
         let keys = &instance.keys;
         let staged_key = keys.staged(self.blob_id);
         if self.is_first {
+            note(trx, self.inner, &instance)?;
             begin(trx, keys, self.blob_id, self.created_at_ms);
         } else if trx.get(&staged_key, false).await?.is_none() {
             // What came before is gone: to go on would make a blob without its beginning.
@@ -188,50 +197,48 @@ struct ListStaged<'a> {
 }
 
 impl Operation for ListStaged<'_> {
-    type Output = (Arc<Instance>, Vec<Vec<u8>>);
+    /// What is staged, and since when.
+    type Output = (Arc<Instance>, Vec<(Vec<u8>, u64)>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let pages = begin_read(trx, instance.keys.staged_all()).finish(trx, BODY_BYTES_MAX).await?;
         let rows = pages.iter().flat_map(|page| page.iter());
-        let ids = rows.map(|row| instance.keys.staged_id(row.key())).collect::<Result<_>>()?;
+        let since = |value: &[u8]| proto::Staged::decode(value).map(|staged| staged.created_at_ms);
+        let ids =
+            rows.map(|row| Ok((instance.keys.staged_id(row.key())?, since(row.value())?))).collect::<Result<_>>()?;
         Ok((instance, ids))
     }
 }
 
-/// Removes what was staged longer ago and never taken, in every database. Returns how many blobs.
-pub(crate) async fn sweep(inner: &Arc<Inner>, broken_after: Duration) -> Result<u64> {
+/// What a sweep of one database did, and left.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// Blobs removed.
+    pub blobs: u64,
+    /// When the oldest one was staged that is left, by its clock.
+    pub oldest_ms: Option<u64>,
+    /// There are lists whose attachments are still to be freed.
+    pub is_released_left: bool,
+}
+
+/// Removes what was staged longer ago and never taken, and frees what left documents.
+pub(crate) async fn sweep_database(inner: &Inner, name: &str, broken_after: Duration) -> Result<Swept> {
     let older_than_ms = now_ms().saturating_sub(broken_after.as_millis() as u64);
-    let layer = crate::layer::Layer { inner: inner.clone() };
-    let mut swept = 0;
-    for name in layer.all_databases(&NameRange::default()).await? {
-        let listed = transaction::read(&inner.db, &inner.metrics, &mut ListStaged { inner, name: &name }).await;
-        let (instance, ids) = match listed {
-            Err(Error::DatabaseNotFound) => continue,
-            Err(error) => {
-                // One database that cannot be read must not keep the others from being swept.
-                tracing::warn!(database = name, %error, "broken uploads could not be listed");
-                continue;
-            }
-            Ok(listed) => listed,
-        };
-        match crate::document::release::drain(inner, &instance, None).await {
-            Ok(_) | Err(Error::DatabaseNotFound) => {}
-            Err(error) => tracing::warn!(database = name, %error, "attachments that nobody has could not be freed"),
-        }
-        for blob_id in ids {
-            let mut sweep = Sweep { inner, instance: &instance, blob_id: &blob_id, older_than_ms };
-            match transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
-                Ok(removed) => swept += u64::from(removed),
-                Err(Error::DatabaseNotFound) => break,
-                Err(error) => {
-                    tracing::warn!(database = name, %error, "a broken upload could not be removed");
-                    break;
-                }
-            }
+    let (instance, staged) = transaction::read(&inner.db, &inner.metrics, &mut ListStaged { inner, name }).await?;
+    let mut swept = Swept::default();
+    let freed = release::drain(inner, &instance, None).await;
+    for (blob_id, since_ms) in staged {
+        let mut sweep = Sweep { inner, instance: &instance, blob_id: &blob_id, older_than_ms };
+        if since_ms <= older_than_ms && transaction::write(&inner.db, &inner.metrics, &mut sweep).await? {
+            swept.blobs += 1;
+            inner.metrics.blobs_swept.add(1);
+        } else if since_ms > older_than_ms {
+            swept.oldest_ms = Some(swept.oldest_ms.unwrap_or(u64::MAX).min(since_ms));
         }
     }
-    inner.metrics.blobs_swept.add(swept);
+    freed?;
+    swept.is_released_left = release::is_any(inner, &instance).await?;
     inner.metrics.sweeps.add(1);
     Ok(swept)
 }

@@ -52,6 +52,9 @@ impl Leaf {
     }
 }
 
+/// A key and its value.
+type Row<'r> = (&'r [u8], &'r [u8]);
+
 /// All leaves of a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leaves(pub Vec<Leaf>);
@@ -59,15 +62,18 @@ pub(crate) struct Leaves(pub Vec<Leaf>);
 impl Leaves {
     /// From the pages of [`DocumentKeys::leaves`].
     pub(crate) fn decode(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Leaves> {
+        Leaves::of_rows(keys, pages.iter().flat_map(|page| page.iter()).map(|row| (row.key(), row.value())))
+    }
+
+    fn of_rows<'r>(keys: &DocumentKeys, rows: impl Iterator<Item = Row<'r>>) -> Result<Leaves> {
         let prefix_bytes = keys.leaves().begin.len();
-        let rows = pages.iter().flat_map(|page| page.iter());
         let leaf = |key: &[u8], value: &[u8]| {
             let (not_deleted, rest) = take_int(key.get(prefix_bytes..).unwrap_or_default())?;
             let (rev, _) = take_rev(rest)?;
             let ancestry = decode_ancestry(&rev, value)?;
             Ok(Leaf { rev, deleted: not_deleted == 0, ancestry })
         };
-        rows.map(|row| leaf(row.key(), row.value())).collect::<Result<_>>().map(Leaves)
+        rows.map(|(key, value)| leaf(key, value)).collect::<Result<_>>().map(Leaves)
     }
 
     /// Reads them, as a snapshot.
@@ -496,13 +502,30 @@ pub(crate) async fn prune(
 
 /// Revisions and their records, from pages of [`DocumentKeys::revisions`].
 pub(crate) fn decode_records(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Vec<(RevId, RevisionRecord)>> {
+    records_of_rows(keys, pages.iter().flat_map(|page| page.iter()).map(|row| (row.key(), row.value())))
+}
+
+fn records_of_rows<'r>(
+    keys: &DocumentKeys,
+    rows: impl Iterator<Item = Row<'r>>,
+) -> Result<Vec<(RevId, RevisionRecord)>> {
     let prefix_bytes = keys.revisions().begin.len();
-    let rows = pages.iter().flat_map(|page| page.iter());
     let record = |key: &[u8], value: &[u8]| {
         let (rev, _) = take_rev(key.get(prefix_bytes..).unwrap_or_default())?;
         Ok((rev, RevisionRecord::decode(value)?))
     };
-    rows.map(|row| record(row.key(), row.value())).collect()
+    rows.map(|(key, value)| record(key, value)).collect()
+}
+
+/// Both, from the only page of [`DocumentKeys::leaves_and_revisions`].
+pub(crate) fn decode_leaves_and_records(
+    keys: &DocumentKeys,
+    page: &FdbValues,
+) -> Result<(Leaves, Vec<(RevId, RevisionRecord)>)> {
+    let records_begin = keys.revisions().begin;
+    let rows = || page.iter().map(|row| (row.key(), row.value()));
+    let leaves = Leaves::of_rows(keys, rows().take_while(|(key, _)| *key < records_begin.as_slice()))?;
+    Ok((leaves, records_of_rows(keys, rows().skip_while(|(key, _)| *key < records_begin.as_slice()))?))
 }
 
 /// Drops a superseded revision's body; its list goes to those that [`attachments::drop_lists`] is to drop. The record is

@@ -112,6 +112,7 @@ impl Operation for StageSmall<'_> {
         if instance.id() != self.instance.id() {
             return Ok(());
         }
+        staging::note(trx, self.inner, &instance)?;
         for data in self.data {
             staging::begin(trx, &instance.keys, &data.blob_id, self.created_at_ms);
             if !data.bytes.is_empty() {

@@ -35,8 +35,11 @@ impl IndexMaintainer for Counters {
     }
 
     fn finish(&mut self, within: &Within<'_>) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+        let Within { trx, instance, inner } = *within;
         for (counter, delta) in Counter::ALL.into_iter().zip(self.deltas) {
+            if let (Counter::SupersededBytes, 1..) = (counter, delta) {
+                inner.note_superseded(instance, delta.unsigned_abs());
+            }
             if delta != 0 {
                 instance.buckets.add(trx, counter, delta)?;
             }

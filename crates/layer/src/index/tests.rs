@@ -10,6 +10,7 @@ use flatbed_revtree::RevId;
 use futures_util::future::BoxFuture;
 
 use crate::actor::{Actor, ServerActor, User};
+use crate::background::{Background, BackgroundOptions};
 use crate::builder::IndexBuilder;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
 use crate::document::verdict::Verdict;
@@ -445,9 +446,8 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     // A compaction writes the records of superseded revisions anew, and none loses what was said of it.
     put(&db, "old", Some(&again), r#"{"channels":"last"}"#).await.unwrap();
     db.compact().await.unwrap();
-    while db.info().await.unwrap().superseded_size_bytes > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let options = BackgroundOptions::default();
+    Background::new(&layer, authority.for_job("background"), options).unwrap().round().await.unwrap();
     let instance = resolved(&db.inner, "db").await.unwrap();
     let record = begin(&db).get(&instance.keys.document("old").revision(&again), true).await.unwrap().unwrap();
     let record = RevisionRecord::decode(&record).unwrap();

@@ -158,7 +158,7 @@ pub(crate) struct EditLocals<'a> {
 
 impl<'a> EditLocals<'a> {
     pub(crate) fn new(inner: &'a Inner, name: &'a str, edits: &'a [LocalEdit]) -> Result<EditLocals<'a>> {
-        Ok(EditLocals { inner, name, edits, once: Once::new(&inner.keys)?, found: Vec::new() })
+        Ok(EditLocals { inner, name, edits, once: inner.once()?, found: Vec::new() })
     }
 }
 

@@ -26,6 +26,7 @@ use tuple::{
     take_text, take_text_at, under, with_int,
 };
 pub(crate) use tuple::{take_int, take_rev};
+pub(crate) use work::DueKey;
 
 /// The format of what lies under the root.
 pub(crate) const FORMAT_VERSION: u32 = 2;
@@ -51,6 +52,7 @@ const PURGES: u64 = 10;
 const LEASES: u64 = 11;
 const RELEASED: u64 = 12;
 const INDEXES: u64 = 13;
+const COMPACTED: u64 = 14;
 const SHARDED: u64 = 15;
 
 // Under {NS}/META.
@@ -270,6 +272,11 @@ impl Keys {
     pub(crate) fn split_released(&self, key: &[u8]) -> Result<(String, Vec<u8>)> {
         let (id, rest) = take_text_at(behind(key, &self.one(RELEASED)))?;
         Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
+    }
+
+    /// How far compactions have come.
+    pub(crate) fn compacted(&self) -> Vec<u8> {
+        self.one(COMPACTED)
     }
 
     /// The key of a purge's record for SET_VERSIONSTAMPED_KEY.

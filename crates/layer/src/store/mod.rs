@@ -4,6 +4,7 @@ pub(crate) mod buckets;
 pub(crate) mod by_seq;
 pub(crate) mod counted;
 pub(crate) mod database_name;
+pub(crate) mod due;
 pub(crate) mod features;
 pub(crate) mod keys;
 pub(crate) mod merge;

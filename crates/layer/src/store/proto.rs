@@ -314,7 +314,7 @@ pub struct PurgeInfo {
     #[prost(fixed64, tag = "15")]
     pub renewed: u64,
 }
-/// {NS}/LEASES/{id}: who does something that one process at a time may do.
+/// {NS}/LEASES/{id} and {root}/LEASES/{slice}: who does something that one process at a time may do.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Lease {
     /// 16 bytes; none: nobody
@@ -326,4 +326,33 @@ pub struct Lease {
     /// what the owner shows the others
     #[prost(bytes = "vec", tag = "3")]
     pub state: ::prost::alloc::vec::Vec<u8>,
+}
+/// {root}/DUE/{at}/{slice}/{kind}/{name}: work in the background that is due at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Due {
+    /// another one whenever it is noted: what was noted since it was begun stays
+    #[prost(fixed64, tag = "1")]
+    pub token: u64,
+    /// in a row
+    #[prost(uint32, tag = "2")]
+    pub failures: u32,
+}
+/// {NS}/COMPACTED: how far compactions have come.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Compacted {
+    /// of the sequence
+    #[prost(uint64, tag = "1")]
+    pub incarnation: u64,
+    /// of the sequence: of documents that were edited last up to here nothing is superseded
+    #[prost(bytes = "vec", tag = "2")]
+    pub stamp: ::prost::alloc::vec::Vec<u8>,
+    /// nor has any of them a revision beyond this limit
+    #[prost(uint64, tag = "3")]
+    pub revs_limit: u64,
+    /// by the compaction that is under way; 0: none is
+    #[prost(uint64, tag = "4")]
+    pub changes_done: u64,
+    /// stamps up to that one whose documents could not be compacted
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pub failed: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }

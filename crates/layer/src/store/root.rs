@@ -6,6 +6,7 @@
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::store::due::{self, Kind};
 use crate::store::keys::{FORMAT_VERSION, RootKeys};
 use crate::store::proto;
 use crate::store::records::check_format;
@@ -43,8 +44,12 @@ impl Operation for OpenRoot<'_> {
     type Output = Opened;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Opened> {
-        let (key, newest_key) = (self.keys.instance(), self.keys.newest_update());
-        let (found, newest) = (trx.get(&key, false), trx.get(&newest_key, true));
+        let (key, newest_key, due_key) = (self.keys.instance(), self.keys.newest_update(), self.keys.due_from());
+        let (found, newest, due) = (trx.get(&key, false), trx.get(&newest_key, true), trx.get(&due_key, false));
+        let is_noted = due.await?.is_some();
+        if !is_noted {
+            trx.set(&due_key, &[]);
+        }
         let Some(found) = found.await? else {
             let uuid = self.uuid.to_vec();
             let record = proto::Instance { format_version: FORMAT_VERSION, uuid, ..proto::Instance::default() };
@@ -54,6 +59,10 @@ impl Operation for OpenRoot<'_> {
         let record = proto::Instance::decode(&*found)?;
         check_format("the store", record.format_version)?;
         let mut record = in_use(Some(&found)).map(|_| record)?;
+        if !is_noted {
+            // Programs from before wrote here, and noted nothing of what became due.
+            due::mark(trx, self.keys, Kind::Survey, "", 0)?;
+        }
         if record.format_version < FORMAT_VERSION {
             // What lies under it is upgraded database by database: see `upgrade`.
             record.format_version = FORMAT_VERSION;

@@ -2,31 +2,36 @@
 //!
 //! Leaves always stay, losing ones too. A database is compacted when somebody asks, and by itself when its superseded
 //! bodies take more than a share of it.
+//!
+//! An edit moves its document to the end of by-seq. So what a compaction has gone through need not be gone through again:
+//! a record says how far it has come, another one goes on there, be it that this one's process has died, that the time was
+//! over, or that it was through.
 
-use std::collections::{HashSet, VecDeque};
+mod transaction;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use flatbed_revtree::{RevId, Tree};
-use foundationdb::options::ConflictRangeType;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
+use tokio::time::Instant;
 
 use crate::compactions::Running;
-use crate::document::attachments;
-use crate::document::body::begin_read;
 use crate::document::release;
-use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info};
 use crate::error::{Error, Result};
-use crate::handle::Reader;
+use crate::handle::Database;
 use crate::instance::Instance;
-use crate::layer::{Inner, NameRange};
+use crate::layer::Inner;
+use crate::store::due::{self, Kind};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto;
 use crate::store::records::revision;
-use crate::store::room::Room;
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::page_of;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use crate::store::waits;
+use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::transaction::{self as store, Attempt, Operation, Transaction, page_of};
+use crate::write::batch::resolved;
+
+pub(crate) use transaction::Compact;
 
 /// Rows of by-seq that are looked through at once.
 const PAGE_ROWS: usize = 2_000;
@@ -34,14 +39,11 @@ const PAGE_ROWS: usize = 2_000;
 /// Documents of one transaction.
 const DOCUMENTS_AT_ONCE: usize = 25;
 
-/// A transaction takes no further revision beyond this, in bytes of what it writes.
-const COMPACTION_BYTES_MAX: u64 = 500_000;
-
-/// What a transaction reads of a document's records, about.
-const RECORDS_BYTES_MAX: u64 = 1_000_000;
+/// Transactions under way at once.
+const TRANSACTIONS_AT_ONCE: usize = 16;
 
 /// A compaction of which so many documents have failed ends: it is not they that are at fault.
-const FAILURES_MAX: u32 = 100;
+const FAILURES_MAX: usize = 100;
 
 /// Superseded bodies take at most this part of all bodies, in percent, before a compaction begins by itself.
 pub const SUPERSEDED_PERCENT_MAX: u64 = 50;
@@ -49,89 +51,268 @@ pub const SUPERSEDED_PERCENT_MAX: u64 = 50;
 /// Below this nothing is compacted by itself, in bytes.
 const SUPERSEDED_BYTES_MIN: u64 = 16_000_000;
 
-/// Begins a compaction, unless one is under way.
-pub(crate) fn start(inner: &Arc<Inner>, instance: Arc<Instance>) {
-    // Here and not in its task: whoever asked for it can see that it has not ended.
-    let Some(running) = inner.compactions.begin(instance.record.namespace, &instance.name) else { return };
-    let inner = Arc::clone(inner);
-    let operation = waits::Operation::current();
-    tokio::spawn(waits::carry(operation, async move {
-        running.expect(total(&inner, &instance).await.unwrap_or(0));
+/// Whether a database should be compacted whose bodies take so many bytes, and so many of them the superseded ones.
+pub(crate) fn is_wanted(active_bytes: u64, superseded_bytes: u64) -> bool {
+    superseded_bytes >= SUPERSEDED_BYTES_MIN && superseded_bytes * 100 > active_bytes * SUPERSEDED_PERCENT_MAX
+}
+
+/// Whether a database should be compacted, by its counters.
+pub(crate) async fn is_due(inner: &Inner, name: &str) -> Result<bool> {
+    struct Sizes<'a>(&'a Inner, &'a str);
+    impl Operation for Sizes<'_> {
+        type Output = [u64; 2];
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<[u64; 2]> {
+            let instance = self.0.resolve(trx, self.1).await?;
+            let counters = [Counter::StoredBytes, Counter::SupersededBytes];
+            let reads = counters.map(|counter| instance.buckets.begin_count(trx, counter));
+            let mut sizes = [0; 2];
+            for (size, read) in sizes.iter_mut().zip(reads) {
+                *size = read.await?.max(0) as u64;
+            }
+            Ok(sizes)
+        }
+    }
+    let [active, superseded] = store::read(&inner.db, &inner.metrics, &mut Sizes(inner, name)).await?;
+    Ok(is_wanted(active, superseded))
+}
+
+/// Asks for a compaction, which some process with time for it does.
+pub(crate) async fn ask(database: &Database) -> Result<()> {
+    struct Ask<'a>(&'a Inner, &'a str);
+    impl Operation for Ask<'_> {
+        type Output = ();
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+            self.0.resolve_for_write(trx, self.1).await?;
+            due::mark(trx, &self.0.keys, Kind::Compaction, self.1, 0)
+        }
+    }
+    let inner = &database.inner;
+    store::write(&inner.db, &inner.metrics, &mut Ask(inner, &database.name)).await?;
+    inner.due.wake.notify_one();
+    Ok(())
+}
+
+/// Compacts a database, or goes on with that, for some `time`. Returns whether it is through.
+pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<bool> {
+    let until = Instant::now() + time;
+    let instance = resolved(inner, name).await?;
+    // A process does one at a time of a database.
+    let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(true) };
+    let _running = inner.metrics.compactions_running.hold();
+    let mut begin = Begin { inner, instance: &instance };
+    let Begun { mut progress, failed, total, page, mut ranges } =
+        store::read(&inner.db, &inner.metrics, &mut begin).await?;
+    if progress.changes_done == 0 {
         inner.metrics.compactions.add(1);
-        let _running = inner.metrics.compactions_running.hold();
-        tracing::info!(database = instance.name, "compaction begins");
-        match run(&inner, &instance, &running).await {
-            Ok(freed) => tracing::info!(database = instance.name, freed_bytes = freed, "compaction has ended"),
-            Err(Error::DatabaseNotFound) => {}
-            Err(error) => tracing::warn!(database = instance.name, %error, "a compaction broke off"),
+        tracing::debug!(database = name, "a compaction begins");
+    }
+    running.expect(total);
+    running.get_on(progress.changes_done);
+    let mut compaction = Compaction { inner, instance: &instance, running: &running, freed: 0 };
+    // What could not be compacted the last time.
+    progress.failed.clear();
+    if !compaction.documents(&failed, &mut progress).await? {
+        return Ok(false);
+    }
+    let is_kept = instance.buckets.all().len() == 1;
+    let mut page = page;
+    loop {
+        let (last, next) = (page.last.take(), page.next.take().or_else(|| ranges.pop_front()));
+        if !compaction.documents(&page.documents, &mut progress).await? {
+            return Ok(false);
         }
-    }));
+        let is_through = next.is_none();
+        let is_over = inner.is_closing() || is_kept && Instant::now() >= until;
+        progress.changes_done = if is_through { 0 } else { progress.changes_done + page.rows };
+        running.get_on(page.rows);
+        let changed = is_kept && (last.is_some() || !failed.is_empty());
+        if let Some(last) = last {
+            progress.stamp = last.stamp().to_vec();
+        }
+        let mut note = Note { inner, instance: &instance, progress: &progress };
+        let note = async { if changed { store::write(&inner.db, &inner.metrics, &mut note).await } else { Ok(()) } };
+        let Some(range) = next.filter(|_| !is_over) else {
+            note.await?;
+            if !is_through {
+                return Ok(false);
+            }
+            break;
+        };
+        let mut candidates = Candidates { inner, instance: &instance, range };
+        page = futures_util::try_join!(note, store::read(&inner.db, &inner.metrics, &mut candidates))?.1;
+    }
+    let freed = compaction.freed + release::drain(inner, &instance, None).await?;
+    tracing::info!(database = name, freed_bytes = freed, "a compaction has ended");
+    Ok(true)
 }
 
-async fn total(inner: &Inner, instance: &Instance) -> Result<u64> {
-    struct Total<'a>(&'a Instance);
-    impl Operation for Total<'_> {
-        type Output = u64;
-        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
-            let mut sum = 0;
-            for counter in [Counter::Documents, Counter::DeletedDocuments] {
-                sum += self.0.buckets.begin_count(trx, counter).await?.max(0) as u64;
+/// A compaction under way in this process.
+struct Compaction<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    running: &'a Running,
+    freed: u64,
+}
+
+impl Compaction<'_> {
+    /// Compacts documents, some transactions at once. False: the process ends, and not all of them are done.
+    async fn documents(&mut self, documents: &[Candidate], progress: &mut proto::Compacted) -> Result<bool> {
+        let (inner, instance, running) = (self.inner, self.instance, self.running);
+        let mut rest = documents.chunks(DOCUMENTS_AT_ONCE);
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            while under_way.len() < TRANSACTIONS_AT_ONCE
+                && let Some(some) = rest.next()
+            {
+                under_way.push(some_documents(inner, instance, running, some));
             }
-            Ok(sum)
+            let Some(done) = under_way.next().await else { return Ok(true) };
+            let Some(done) = done? else { return Ok(false) };
+            self.freed += done.freed;
+            progress.failed.extend(done.failed);
+            if let Some(error) = done.error.filter(|_| progress.failed.len() >= FAILURES_MAX) {
+                return Err(error);
+            }
+            // With a higher limit than the others they were, if it was raised meanwhile.
+            progress.revs_limit = progress.revs_limit.max(done.revs_limit);
         }
     }
-    transaction::read(&inner.db, &inner.metrics, &mut Total(instance)).await
 }
 
-async fn run(inner: &Inner, instance: &Instance, running: &Running) -> Result<u64> {
-    // A document that is edited meanwhile may move to a bucket that has been walked: it is looked at with the next compaction.
-    let mut left: VecDeque<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_any()).collect();
-    let (mut freed, mut failures) = (0, 0);
-    while let Some(range) = left.pop_front() {
-        let mut page = Candidates { inner, instance, range };
-        let (ids, looked_at, next) = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
-        let mut ids = ids.as_slice();
-        let mut from = None;
-        // Of documents that failed together each is tried alone.
-        let mut alone = 0_usize;
-        while let Some(id) = ids.first() {
-            if inner.is_closing() {
-                return Ok(freed);
-            }
-            let some = ids.get(..if alone > 0 { 1 } else { DOCUMENTS_AT_ONCE }).unwrap_or(ids);
-            let mut compact = Compact::new(inner, instance, some, from.take());
-            let documents = match transaction::write(&inner.db, &inner.metrics, &mut compact).await {
-                Ok(compacted) => {
-                    freed += compacted.freed_bytes;
-                    from = compacted.from;
-                    compacted.documents
-                }
-                Err(Error::DatabaseNotFound) => return Err(Error::DatabaseNotFound),
-                Err(_) if some.len() > 1 => {
-                    alone = some.len();
-                    continue;
-                }
-                Err(error) => {
-                    inner.metrics.compaction_failures.add(1);
-                    failures += 1;
-                    if failures == FAILURES_MAX {
-                        return Err(error);
-                    }
-                    tracing::warn!(database = instance.name, document = id, %error, "a document could not be compacted");
-                    1
-                }
-            };
-            alone = alone.saturating_sub(documents);
-            ids = ids.get(documents..).unwrap_or_default();
-            running.get_on(0);
+struct Done {
+    freed: u64,
+    /// Stamps of documents that could not be compacted, and why the last of them could not.
+    failed: Vec<Vec<u8>>,
+    error: Option<Error>,
+    revs_limit: u64,
+}
+
+/// Compacts some documents, in one transaction or as many as it takes. `None`: the process ends.
+async fn some_documents(
+    inner: &Inner,
+    instance: &Instance,
+    running: &Running,
+    documents: &[Candidate],
+) -> Result<Option<Done>> {
+    let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();
+    let mut done = Done { freed: 0, failed: Vec::new(), error: None, revs_limit: 0 };
+    let (mut at, mut from) = (0, None);
+    // Of documents that failed together each is tried alone.
+    let mut alone = 0_usize;
+    while let Some(rest) = ids.get(at..).filter(|rest| !rest.is_empty()) {
+        if inner.is_closing() {
+            return Ok(None);
         }
-        running.get_on(looked_at);
-        next.into_iter().for_each(|next| left.push_front(next));
+        let some = if alone > 0 { rest.get(..1).unwrap_or(rest) } else { rest };
+        let mut compact = Compact::new(inner, instance, some, from.take());
+        let count = match store::write(&inner.db, &inner.metrics, &mut compact).await {
+            Ok(compacted) => {
+                done.freed += compacted.freed_bytes;
+                done.revs_limit = done.revs_limit.max(compacted.revs_limit);
+                from = compacted.from;
+                compacted.documents
+            }
+            Err(error @ (Error::DatabaseNotFound | Error::Renewing)) => return Err(error),
+            Err(_) if some.len() > 1 => {
+                alone = some.len();
+                continue;
+            }
+            Err(error) => {
+                inner.metrics.compaction_failures.add(1);
+                let document = some.first().map_or("", String::as_str);
+                tracing::warn!(database = instance.name, document, %error, "a document could not be compacted");
+                done.failed.extend(documents.get(at).map(|document| document.stamp.to_vec()));
+                done.error = Some(error);
+                1
+            }
+        };
+        alone = alone.saturating_sub(count);
+        at += count;
+        running.get_on(0);
     }
-    Ok(freed + release::drain(inner, instance, None).await?)
+    Ok(Some(done))
 }
 
-/// Documents that may have superseded bodies: all but those whose only leaf is their first revision.
+/// A document that may have superseded bodies, and when it was last edited.
+struct Candidate {
+    stamp: [u8; STAMP_BYTES],
+    id: String,
+}
+
+/// A page of by-seq.
+struct CandidatePage {
+    documents: Vec<Candidate>,
+    /// Rows looked at.
+    rows: u64,
+    last: Option<Seq>,
+    next: Option<KeyRange>,
+}
+
+/// Reads where to begin, and the first page.
+struct Begin<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+}
+
+struct Begun {
+    progress: proto::Compacted,
+    /// What could not be compacted, and has not been edited since.
+    failed: Vec<Candidate>,
+    /// About how many changes there are, at most.
+    total: u64,
+    page: CandidatePage,
+    /// Of further buckets.
+    ranges: VecDeque<KeyRange>,
+}
+
+impl Operation for Begin<'_> {
+    type Output = Begun;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Begun> {
+        let instance = same(self.inner, self.instance, trx).await?;
+        let keys = &instance.keys;
+        let counters = [Counter::Documents, Counter::DeletedDocuments];
+        let counters = counters.map(|counter| instance.buckets.begin_count(trx, counter));
+        let record = trx.get(&keys.compacted(), true).await?;
+        let mut total = 0;
+        for counter in counters {
+            total += counter.await?.max(0) as u64;
+        }
+        let record = record.map(|bytes| proto::Compacted::decode(&*bytes)).transpose()?;
+        // Of an incarnation from before a restore, or with a higher limit than now, it says nothing.
+        let holds = |record: &proto::Compacted| {
+            let is_one = instance.buckets.all().len() == 1;
+            is_one && record.incarnation == instance.incarnation() && record.revs_limit <= instance.revs_limit()
+        };
+        let progress = record.filter(holds).unwrap_or_else(|| proto::Compacted {
+            incarnation: instance.incarnation(),
+            revs_limit: instance.revs_limit(),
+            ..proto::Compacted::default()
+        });
+        let bucket = instance.buckets.own();
+        // In buckets a document may move to one that has been walked: nothing is kept of how far they have come.
+        let mut ranges: VecDeque<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_any()).collect();
+        let mut range = ranges.pop_front().unwrap_or_else(|| bucket.by_seq_any());
+        let mut failed = Vec::new();
+        if !progress.stamp.is_empty() {
+            range = bucket.by_seq_after(&Seq::from_slice(progress.incarnation, &progress.stamp)?);
+            let reads = progress.failed.iter().map(|stamp| {
+                let seq = Seq::from_slice(progress.incarnation, stamp)?;
+                Ok((seq, trx.get(&bucket.by_seq(&seq), true)))
+            });
+            for (seq, read) in reads.collect::<Result<Vec<_>>>()? {
+                if let Some(entry) = read.await? {
+                    let id = proto::SequenceEntry::decode(&*entry)?.document_id;
+                    failed.push(Candidate { stamp: *seq.stamp(), id });
+                }
+            }
+        }
+        let page = candidates(trx, &instance, range).await?;
+        Ok(Begun { progress, failed, total, page, ranges })
+    }
+}
+
+/// Reads a further page.
 struct Candidates<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -139,245 +320,57 @@ struct Candidates<'a> {
 }
 
 impl Operation for Candidates<'_> {
-    type Output = (Vec<String>, u64, Option<KeyRange>);
+    type Output = CandidatePage;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        same(self.inner, self.instance, trx).await?;
-        let page = trx.get_range(&page_of(&self.range, PAGE_ROWS, false), 1, true).await?;
-        let mut ids = Vec::new();
-        for row in &page {
-            let entry = proto::SequenceEntry::decode(row.value())?;
-            if entry.leaf_count > 1 || revision(entry.winner.as_ref())?.generation() > 1 {
-                ids.push(entry.document_id);
-            }
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<CandidatePage> {
+        let instance = same(self.inner, self.instance, trx).await?;
+        candidates(trx, &instance, self.range.clone()).await
+    }
+}
+
+/// Documents that may have superseded bodies: all but those whose only leaf is their first revision.
+async fn candidates(trx: &Transaction, instance: &Instance, range: KeyRange) -> Result<CandidatePage> {
+    let page = trx.get_range(&page_of(&range, PAGE_ROWS, false), 1, true).await?;
+    // Of several buckets places are not kept.
+    let bucket = (instance.buckets.all().len() == 1).then(|| instance.buckets.own());
+    let place = |key: &[u8]| bucket.map(|bucket| bucket.by_seq_parse(key)).transpose();
+    let mut documents = Vec::new();
+    for row in &page {
+        let entry = proto::SequenceEntry::decode(row.value())?;
+        if entry.leaf_count > 1 || revision(entry.winner.as_ref())?.generation() > 1 {
+            let stamp = place(row.key())?.map_or([0; STAMP_BYTES], |seq| *seq.stamp());
+            documents.push(Candidate { stamp, id: entry.document_id });
         }
-        let is_more = page.more() || page.len() == PAGE_ROWS;
-        let last = page.last().filter(|_| is_more);
-        let next = last.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
-        Ok((ids, page.len() as u64, next))
     }
+    let is_more = page.more() || page.len() == PAGE_ROWS;
+    let last = page.last();
+    let next = last.filter(|_| is_more);
+    let next = next.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: range.end.clone() });
+    let last = last.map(|last| place(last.key())).transpose()?.flatten();
+    Ok(CandidatePage { documents, rows: page.len() as u64, last, next })
 }
 
-async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<()> {
-    match inner.resolve(trx, &instance.name).await?.id() == instance.id() {
-        true => Ok(()),
-        false => Err(Error::DatabaseNotFound),
-    }
+async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<Arc<Instance>> {
+    let found = inner.resolve(trx, &instance.name).await?;
+    if found.id() == instance.id() { Ok(found) } else { Err(Error::DatabaseNotFound) }
 }
 
-/// Drops what is superseded of some documents, and what lies beyond the limit of revisions, as far as a transaction goes.
-pub(crate) struct Compact<'a> {
+/// Notes how far a compaction has come.
+struct Note<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
-    ids: &'a [String],
-    /// Where in the first document to go on.
-    from: Option<From>,
+    progress: &'a proto::Compacted,
 }
 
-/// Where in a document's records a compaction goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct From {
-    /// When the document was last edited as the compaction began with it: what lies before `key` is looked at again if it
-    /// has been edited since.
-    stamp: [u8; STAMP_BYTES],
-    /// The limit that they were looked at with: of them more may be beyond a lower one.
-    revs_limit: u64,
-    /// The first that has not been looked at.
-    key: Vec<u8>,
-}
+impl Operation for Note<'_> {
+    type Output = ();
 
-impl<'a> Compact<'a> {
-    pub(crate) fn new(inner: &'a Inner, instance: &'a Instance, ids: &'a [String], from: Option<From>) -> Compact<'a> {
-        Compact { inner, instance, ids, from }
-    }
-}
-
-/// What one transaction of a compaction did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Compacted {
-    pub freed_bytes: u64,
-    /// How many of the documents are done.
-    pub documents: usize,
-    /// Where in the next one to go on, if that is half done.
-    pub from: Option<From>,
-}
-
-impl Operation for Compact<'_> {
-    type Output = Compacted;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Compacted> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         if found.id() != self.instance.id() {
             return Err(Error::DatabaseNotFound);
         }
-        let room = Room::new(COMPACTION_BYTES_MAX);
-        let (mut dropped, mut documents, mut from) = (Dropped::default(), 0, self.from.clone());
-        for id in self.ids {
-            if room.is_empty() {
-                break;
-            }
-            from = self.document(trx, &found, id, from, &room, &mut dropped).await?;
-            if from.is_some() {
-                break;
-            }
-            documents += 1;
-        }
-        let (bodies, attached) = (dropped.body_bytes, dropped.attachment_bytes);
-        for (counter, delta) in [(Counter::StoredBytes, -bodies - attached), (Counter::SupersededBytes, -bodies)] {
-            if delta != 0 {
-                self.instance.buckets.add(trx, counter, delta)?;
-            }
-        }
-        Ok(Compacted { freed_bytes: (bodies + attached).max(0) as u64, documents, from })
-    }
-}
-
-impl Compact<'_> {
-    /// Drops one revision at least where there is one to drop. Returns where to go on, if there is more.
-    async fn document(
-        &self,
-        trx: &Transaction,
-        instance: &Instance,
-        id: &str,
-        from: Option<From>,
-        room: &Room,
-        dropped: &mut Dropped,
-    ) -> Result<Option<From>> {
-        let keys = self.instance.keys.document(id);
-        // With conflict: an edit that commits meanwhile makes this begin anew.
-        let Some(info) = info(trx, &keys, false).await? else { return Ok(None) };
-        let (stamp, revs_limit) = (info.stamp, instance.revs_limit());
-        let from = from.filter(|from| from.stamp == stamp && from.revs_limit == revs_limit);
-        let leaves = Leaves::read(trx, &keys).await?;
-        let is_long = leaves.0.iter().any(|leaf| leaf.ancestry.len() >= revs_limit);
-        let whole = match is_long {
-            // Of a tree that is too large to be read the bodies go, and nothing else.
-            true => WholeTree::read_if_small(trx, &keys, leaves.clone()).await?,
-            false => None,
-        };
-        let kept = whole.as_ref().map(|whole| {
-            let mut kept = whole.tree.clone();
-            kept.stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
-            kept
-        });
-        let kept = kept.as_ref().map(Tree::revisions);
-        let leaves: HashSet<RevId> = leaves.0.into_iter().map(|leaf| leaf.rev).collect();
-        let mut range = keys.revisions();
-        if let Some(from) = from {
-            range.begin = from.key;
-        }
-        let go_on = |key: Vec<u8>| Ok(Some(From { stamp, revs_limit, key }));
-        let (pages, is_whole) = begin_read(trx, range.clone()).up_to(trx, RECORDS_BYTES_MAX).await?;
-        let (mut listed, mut is_changed, mut next) = (Vec::new(), false, None);
-        for (rev, mut record) in decode_records(&keys, &pages)? {
-            let is_beyond = kept.as_ref().is_some_and(|kept| !kept.contains(&rev));
-            if leaves.contains(&rev) || record.body_dropped && !is_beyond {
-                continue;
-            }
-            if room.is_empty() {
-                next = Some(keys.revision(&rev));
-                break;
-            }
-            drop_revision(trx, self.instance, &keys, &rev, &record, room, &mut listed, dropped).await?;
-            is_changed = true;
-            if is_beyond {
-                Quiet(trx).clear(&keys.revision(&rev))?;
-            } else {
-                record.body_dropped = true;
-                Quiet(trx).set(&keys.revision(&rev), &record.encode())?;
-            }
-        }
-        dropped.attachment_bytes += attachments::drop_lists(trx, self.instance, &keys, id, &listed, room).await?;
-        if next.is_none() && !is_whole {
-            let last = pages.iter().rev().find_map(|page| page.last());
-            next = last.map(|last| [last.key(), &[0]].concat());
-        }
-        // All records have been looked at, and the document was not edited since the first of them: what is beyond the
-        // limit has none left.
-        if let (None, Some(whole)) = (&next, &whole)
-            && !whole.clear_unreachable(trx, &keys, revs_limit, room)?
-        {
-            next = Some(range.end);
-        }
-        if is_changed {
-            // What went is taken off the counters. Another server's compaction, or an edit that trims the same
-            // revisions, has read them as they were and must begin anew, or they are taken off twice.
-            let info_key = keys.info();
-            let end = [&info_key[..], &[0]].concat();
-            trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
-        }
-        match next {
-            Some(key) => go_on(key),
-            None => Ok(None),
-        }
-    }
-}
-
-/// Begins the compactions that are due.
-pub(crate) async fn look(inner: &Arc<Inner>) -> Result<()> {
-    let layer = crate::layer::Layer { inner: Arc::clone(inner) };
-    for name in layer.all_databases(&NameRange::default()).await? {
-        match look_at(&layer.reader(&name)).await {
-            Ok(()) | Err(Error::DatabaseNotFound) => {}
-            // It must not keep those behind it from being looked at.
-            Err(error) => tracing::warn!(database = name, %error, "it could not be found out whether to compact"),
-        }
-    }
-    Ok(())
-}
-
-async fn look_at(database: &Reader) -> Result<()> {
-    let info = database.info().await?;
-    let is_much = info.superseded_size_bytes >= SUPERSEDED_BYTES_MIN;
-    match is_much && info.superseded_size_bytes * 100 > info.active_size_bytes * SUPERSEDED_PERCENT_MAX {
-        true => database.begin_compaction().await,
-        false => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fenced::database;
-    use crate::{Database, Edit};
-    use flatbed_flatten::json::{Limits, parse};
-
-    async fn write_line(db: &Database, id: &str, generations: std::ops::RangeInclusive<u64>) {
-        for generation in generations {
-            let history = (1..=generation).rev().map(|at| format!("{at}-a").parse().unwrap()).collect();
-            let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-            let (history, attachments) = (Some(history), Vec::new());
-            let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments, body };
-            db.update(&edit).await.unwrap();
-        }
-    }
-
-    async fn compact_from(db: &Database, ids: &[String], mut from: Option<From>) {
-        loop {
-            let instance = crate::write::batch::instance_of(&db.inner, &db.name).await.unwrap();
-            let mut compact = Compact::new(&db.inner, &instance, ids, from);
-            let done = transaction::write(&db.inner.db, &db.inner.metrics, &mut compact).await.unwrap();
-            from = done.from;
-            if from.is_none() {
-                return;
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_limit_that_is_lowered_in_the_middle_of_a_document_leaves_no_record_without_its_place() {
-        let (db, _directory) = database().await;
-        let ids = ["d".to_owned()];
-        write_line(&db, "d", 1..=150).await;
-        compact_from(&db, &ids, None).await;
-        // What a transaction leaves that has come as far as there, with the limit of that time.
-        let keys = crate::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
-        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        let stamp = info(&trx, &keys, true).await.unwrap().expect("a document").stamp;
-        let key = keys.revision(&"120-a".parse().unwrap());
-        db.set_revs_limit(3).await.unwrap();
-        compact_from(&db, &ids, Some(From { stamp, revs_limit: crate::REVS_LIMIT, key })).await;
-        let report = crate::check::check_database(&db, |_| {}).await.unwrap();
-        assert!(report.is_clean(), "{report:#?}");
+        trx.set(&found.keys.compacted(), &self.progress.encode_to_vec());
+        Ok(())
     }
 }

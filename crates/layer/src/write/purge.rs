@@ -121,7 +121,7 @@ impl<'a> Purge<'a> {
         from: Option<From>,
     ) -> Result<Purge<'a>> {
         let (attempted, preparations) = Default::default();
-        Ok(Purge { inner, name, id, revs, from, once: Once::new(&inner.keys)?, attempted, preparations })
+        Ok(Purge { inner, name, id, revs, from, once: inner.once()?, attempted, preparations })
     }
 }
 

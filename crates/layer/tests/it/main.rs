@@ -4,6 +4,7 @@
 
 mod all_or_nothing;
 mod attachments;
+mod background;
 mod bounded;
 mod compaction;
 mod concurrent;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions, Judge, LayerOptions, Result, RevId,
-    ServerActor, Since, Updated, User, check,
+    Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions,
+    Judge, LayerOptions, Result, RevId, ServerActor, Since, Updated, User, check,
 };
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -95,6 +95,15 @@ impl Store {
         Store::on(engine, options)
     }
 
+    /// On the embedded engine with one server that works for each call, and answers that come at once otherwise.
+    pub fn slow(engine: Embedded) -> Store {
+        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
+        cluster.has_server = true;
+        let mut options = fdb_embedded::OpenOptions::default();
+        options.simulated = Some(cluster);
+        Store::on(engine, options)
+    }
+
     fn on(engine: Embedded, options: fdb_embedded::OpenOptions) -> Store {
         // SAFETY: as in `new`.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
@@ -119,6 +128,12 @@ impl Store {
     /// A server's layer on the store; call it twice for two servers.
     pub async fn layer(&self) -> Layer {
         self.layer_with(LayerOptions::default()).await
+    }
+
+    /// The same, without anything in the background.
+    pub async fn layer_alone(&self) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        Layer::open_alone(self.fdb.clone(), options, None).await.expect("the layer opens")
     }
 
     /// The same, with what judges writes.
@@ -150,12 +165,14 @@ pub fn engine() -> Option<Embedded> {
     foundationdb_sys::backend::embedded()
 }
 
-/// A server's layer, with the right to write as the server. Cheap to clone.
+/// A server's layer, with the right to write as the server. Cheap to clone; what it does in the background ends with the
+/// last of them.
 #[derive(Clone)]
 pub struct Layer {
     layer: flatbed_layer::Layer,
     actor: ServerActor,
     shards: Option<u32>,
+    _background: Option<Arc<Background>>,
 }
 
 impl std::ops::Deref for Layer {
@@ -176,8 +193,34 @@ impl Layer {
         options: LayerOptions,
         judge: Option<Arc<dyn Judge>>,
     ) -> Result<Layer> {
+        let alone = Layer::open_alone(fdb, options, judge).await?;
+        let background = alone.background(BackgroundOptions::default());
+        background.start();
+        Ok(Layer { _background: Some(Arc::new(background)), ..alone })
+    }
+
+    /// One that does nothing in the background.
+    pub async fn open_alone(
+        fdb: Arc<foundationdb::Database>,
+        options: LayerOptions,
+        judge: Option<Arc<dyn Judge>>,
+    ) -> Result<Layer> {
         let (layer, authority) = flatbed_layer::Layer::open(fdb, options, judge).await?;
-        Ok(Layer { layer, actor: authority.for_job("test"), shards: None })
+        Ok(Layer { layer, actor: authority.for_job("test"), shards: None, _background: None })
+    }
+
+    /// Its work in the background, not begun yet.
+    pub fn background(&self, options: BackgroundOptions) -> Background {
+        Background::new(&self.layer, self.actor.clone(), options).expect("randomness")
+    }
+
+    /// A counter of its metrics.
+    pub fn counted(&self, name: &str) -> u64 {
+        let family = self.metrics().into_iter().find(|family| family.name == name).expect("the family");
+        match family.samples[0].value {
+            flatbed_metrics::Value::Count(count) => count,
+            _ => panic!("{name} is a counter"),
+        }
     }
 
     /// Written to as the server.

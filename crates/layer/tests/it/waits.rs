@@ -6,14 +6,13 @@
 //! it does, what an operation asks for is compared, and not for how long it waits.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::support::{Layer, Random, Store, create, delete, engine, get, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
-    AllDocsQuery, AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit, Extras,
-    GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Updated,
+    AllDocsQuery, AttachmentEdit, BackgroundOptions, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
+    Extras, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Updated,
 };
 use foundationdb_sys::backend::Embedded;
 
@@ -179,7 +178,7 @@ async fn bulk(db: &Database, bodies: &[String], parents: Option<&[RevId]>) -> Ve
 }
 
 async fn measure(store: &Store, table: &mut Table) {
-    let layer = store.layer().await;
+    let layer = store.layer_alone().await;
     databases(&layer, table).await;
     documents(&layer, table).await;
     let revs = walks(&layer, table).await;
@@ -450,24 +449,14 @@ async fn attachments(layer: &Layer, table: &mut Table) {
 
 /// Of `walked`, each of whose documents has one superseded revision.
 async fn compaction(layer: &Layer, revs: &[RevId], table: &mut Table) {
-    let compactions = || {
-        let family = layer.metrics().into_iter().find(|family| family.name == "flatbed_compactions");
-        match family.expect("the counter").samples[0].value {
-            flatbed_metrics::Value::Count(count) => count,
-            _ => panic!("a counter"),
-        }
-    };
     let db = layer.database("walked");
-    for name in ["1,000 documents are compacted", "and once more, with nothing to do"] {
-        let before = compactions();
-        let compact = async {
-            db.compact().await.unwrap();
-            while compactions() == before || !layer.compactions().is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        table.row(name, compact).await;
-    }
+    let background = layer.background(BackgroundOptions::default());
+    background.round().await.unwrap();
+    table.row("a compaction is asked for", db.compact()).await.unwrap();
+    assert_eq!(table.row("1,000 documents are compacted", background.round()).await.unwrap(), 1);
+    db.compact().await.unwrap();
+    assert_eq!(table.row("and once more, with nothing to do", background.round()).await.unwrap(), 1);
+    assert_eq!(table.row("nothing is due", background.round()).await.unwrap(), 0);
     assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
     let next = edit(id(0), Some(revs[0].clone()), "{}");
     table.row("an edit after it", db.update(&next)).await.unwrap();
@@ -479,9 +468,9 @@ async fn another_process(store: &Store, layer: &Layer, table: &mut Table) {
     let text = format!("{{{}}}", members.join(","));
     let rev = table.row("a document with 4,096 new names", put(&db, "d", None, &text)).await.unwrap();
     put(&db, "small", None, r#"{"name0001":1}"#).await.unwrap();
-    let other = table.row("a layer is opened", store.layer()).await;
+    let other = table.row("a layer is opened", store.layer_alone()).await;
     table.row("its first read, of a database of 4,096 names", get(&other.database("named"), "small")).await.unwrap();
-    let other = store.layer().await;
+    let other = store.layer_alone().await;
     let db = other.database("named");
     let first = put(&db, "e", None, r#"{"name0002":2}"#);
     table.row("its first write, to such a database", first).await.unwrap();

@@ -90,6 +90,11 @@ impl DocumentKeys {
         KeyRange { begin: with_int(&self.prefix, LEAVES), end: with_int(&self.prefix, REVISIONS) }
     }
 
+    /// Leaves and the records of all revisions, which lie beside each other.
+    pub(crate) fn leaves_and_revisions(&self) -> KeyRange {
+        KeyRange { begin: self.leaves().begin, end: self.revisions().end }
+    }
+
     pub(crate) fn revision(&self, rev: &RevId) -> Vec<u8> {
         let mut key = with_int(&self.prefix, REVISIONS);
         put_rev(&mut key, rev);

@@ -4,8 +4,8 @@ use crate::error::Result;
 use crate::store::keys::bucket::check_meta;
 use crate::store::keys::tuple::{bad_key, behind, take_int};
 use crate::store::keys::{
-    ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys, LEASES,
-    LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, SHARDED, STAGED,
+    ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, COMPACTED, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys,
+    LEASES, LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, SHARDED, STAGED,
 };
 
 /// A subspace of {NS}.
@@ -25,13 +25,14 @@ pub(crate) enum Subspace {
     Leases,
     Released,
     Indexes,
+    Compacted,
     Buckets,
 }
 
 /// Each with its first element, and what its keys are called where they are counted. What a key belongs to, what the checker
 /// goes through and what it counts follow from this table; a key outside of it is a stray. A number is never given a
 /// second meaning.
-const SUBSPACES: [(Subspace, u64, &str); 15] = [
+const SUBSPACES: [(Subspace, u64, &str); 16] = [
     (Subspace::Meta, META, "counters"),
     (Subspace::Fields, FIELDS, "fields"),
     (Subspace::Documents, DOC, "documents"),
@@ -46,6 +47,7 @@ const SUBSPACES: [(Subspace, u64, &str); 15] = [
     (Subspace::Leases, LEASES, "leases"),
     (Subspace::Released, RELEASED, "released"),
     (Subspace::Indexes, INDEXES, "indexes"),
+    (Subspace::Compacted, COMPACTED, "compacted"),
     (Subspace::Buckets, SHARDED, "buckets"),
 ];
 
@@ -105,6 +107,13 @@ impl Keys {
             Subspace::Leases => self.lease_id(key).map(drop),
             Subspace::Released => self.split_released(key).map(drop),
             Subspace::Indexes => self.split_index(key).map(drop),
+            Subspace::Compacted => {
+                if key == self.compacted() {
+                    Ok(())
+                } else {
+                    Err(bad_key())
+                }
+            }
             Subspace::Buckets => self.split_bucket(key).map(drop),
         }
     }
@@ -127,9 +136,8 @@ mod tests {
         let ranges: Vec<_> = all.iter().map(|subspace| keys.subspace(*subspace)).collect();
         assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].begin));
         let gaps = keys.between_subspaces();
-        // Before the first, where 14 is, and behind the last.
-        assert_eq!(gaps.len(), 3);
-        assert_eq!((&gaps[0].begin, &gaps[2].end), (&keys.all().begin, &keys.all().end));
+        assert_eq!(gaps.len(), 2, "before the first and behind the last");
+        assert_eq!((&gaps[0].begin, &gaps[1].end), (&keys.all().begin, &keys.all().end));
         // Each key that is built is one of its subspace.
         let rev = "1-a".parse().unwrap();
         let document = keys.document("d");
@@ -155,6 +163,7 @@ mod tests {
             (Subspace::Leases, keys.lease("l")),
             (Subspace::Released, keys.released("d", &[0; 16])),
             (Subspace::Indexes, keys.index_progress(1)),
+            (Subspace::Compacted, keys.compacted()),
             (Subspace::Indexes, keys.index_entry(1, &[0], "d")),
             (Subspace::Indexes, keys.index_of_document(1, "d")),
             (Subspace::Indexes, keys.index_node(1, 2, &[0])),

@@ -1,10 +1,22 @@
 //! Keys of work in the background that all processes of a root have in common.
 
-use crate::store::keys::RootKeys;
-use crate::store::keys::tuple::{TUPLE_STRING, put_text, with_int};
+use crate::error::Result;
+use crate::store::keys::tuple::{TUPLE_STRING, bad_key, behind, put_int, put_text, take_int, take_text, with_int};
+use crate::store::keys::{KeyRange, RootKeys};
 
 // Under the root.
 const ROOT_LEASES: u64 = 16;
+const DUE: u64 = 17;
+const DUE_FROM: u64 = 18;
+
+/// What a key of [`RootKeys::due_until`] says: when, in which slice, of which kind and for whom something is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DueKey {
+    pub at_ms: u64,
+    pub slice: u8,
+    pub kind: u64,
+    pub name: String,
+}
 
 impl RootKeys {
     /// Says which process does some work.
@@ -12,5 +24,76 @@ impl RootKeys {
         let mut key = with_int(&self.prefix, ROOT_LEASES);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
         key
+    }
+
+    pub(crate) fn leases(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, ROOT_LEASES), end: with_int(&self.prefix, ROOT_LEASES + 1) }
+    }
+
+    /// The id in a key of [`RootKeys::leases`].
+    pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
+        take_text(behind(key, &with_int(&self.prefix, ROOT_LEASES)))
+    }
+
+    /// Says that something is due.
+    pub(crate) fn due(&self, due: &DueKey) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, DUE);
+        for part in [due.at_ms, u64::from(due.slice), due.kind] {
+            put_int(&mut key, part);
+        }
+        put_text(&mut key, TUPLE_STRING, due.name.as_bytes());
+        key
+    }
+
+    /// What is due at a time or before it, from a slice of what is due at once on.
+    pub(crate) fn due_until(&self, at_ms: u64, from: u8) -> KeyRange {
+        let (mut begin, mut end) = (with_int(&self.prefix, DUE), with_int(&self.prefix, DUE));
+        put_int(&mut begin, 0);
+        put_int(&mut begin, u64::from(from));
+        put_int(&mut end, at_ms.saturating_add(1));
+        KeyRange { begin, end }
+    }
+
+    /// All that is due, now or later.
+    pub(crate) fn due_all(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, DUE), end: with_int(&self.prefix, DUE + 1) }
+    }
+
+    pub(crate) fn split_due(&self, key: &[u8]) -> Result<DueKey> {
+        let (at_ms, rest) = take_int(behind(key, &with_int(&self.prefix, DUE)))?;
+        let (slice, rest) = take_int(rest)?;
+        let (kind, rest) = take_int(rest)?;
+        let slice = u8::try_from(slice).map_err(|_| bad_key())?;
+        Ok(DueKey { at_ms, slice, kind, name: take_text(rest)? })
+    }
+
+    /// There where all that becomes due is noted: what was there before has been looked through, or will be.
+    pub(crate) fn due_from(&self) -> Vec<u8> {
+        with_int(&self.prefix, DUE_FROM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use foundationdb::tuple::{Bytes, pack};
+
+    #[test]
+    fn keys_of_work_are_tuples_and_sort_by_time() {
+        let (keys, root) = (RootKeys::new(b"r"), Bytes::from(b"r".to_vec()));
+        let due = |at_ms, slice| DueKey { at_ms, slice, kind: 3, name: "a/b".to_owned() };
+        let at = 1_763_800_000_000_u64;
+        assert_eq!(keys.due(&due(at, 255)), pack(&(root.clone(), 17, at, 255, 3, "a/b")));
+        assert_eq!(keys.lease("7"), pack(&(root.clone(), 16, "7")));
+        assert_eq!(keys.due_from(), pack(&(root, 18)));
+        let all = [due(0, 0), due(0, 200), due(at - 1, 9), due(at, 255), due(at + 1, 0)];
+        assert!(all.iter().map(|due| keys.due(due)).is_sorted());
+        let is_in = |range: &KeyRange, due: &DueKey| {
+            let key = keys.due(due);
+            range.begin <= key && key < range.end && keys.split_due(&key).unwrap() == *due
+        };
+        assert_eq!(all.each_ref().map(|due| is_in(&keys.due_until(at, 0), due)), [true, true, true, true, false]);
+        assert_eq!(all.each_ref().map(|due| is_in(&keys.due_until(at, 1), due)), [false, true, true, true, false]);
+        assert!(all.iter().all(|due| is_in(&keys.due_all(), due)));
     }
 }

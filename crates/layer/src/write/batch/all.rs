@@ -50,7 +50,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
         // No transaction will find out whether the database is there.
         return resolved(inner, name).await.map(|_| Vec::new());
     }
-    let mut attempts = Attempts { once: Once::new(&inner.keys)?, revs: Vec::new(), maybe_committed: false };
+    let mut attempts = Attempts { once: inner.once()?, revs: Vec::new(), maybe_committed: false };
     let wanted: Vec<usize> = (0..edits.len()).collect();
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;

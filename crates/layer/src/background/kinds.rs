@@ -1,0 +1,90 @@
+//! What is done for each kind of work that may be due.
+
+use std::time::Duration;
+
+use crate::background::list::{self, Entry};
+use crate::document::staging;
+use crate::error::Result;
+use crate::feed::updates;
+use crate::layer::{Layer, NameRange};
+use crate::store::due::{self, Kind};
+use crate::store::keys::DueKey;
+use crate::sweeper::{self, KEPT_FOR};
+use crate::write::compact;
+
+/// Lists whose attachments could not be freed because their documents are edited all the time wait so long.
+const RELEASED_LEFT_FOR_MS: u64 = 10 * 60 * 1_000;
+
+/// Names of databases that a survey reads at once.
+const SURVEYED_AT_ONCE: usize = 500;
+
+/// What came of a piece of work.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It is done.
+    Done,
+    /// It is done, and something else is due because of that.
+    Due(DueKey),
+    /// Its time is over before it is done.
+    Unfinished,
+}
+
+/// Does what is due, for about `turn` where it takes long.
+pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result<Outcome> {
+    let (inner, name) = (&layer.inner, entry.key.name.as_str());
+    Ok(match Kind::of(entry.key.kind) {
+        Some(Kind::Superseded) => match compact::is_due(inner, name).await? {
+            true => Outcome::Due(due::key_of(Kind::Compaction, name, 0)),
+            false => Outcome::Done,
+        },
+        Some(Kind::Compaction) => match compact::compact(inner, name, turn).await? {
+            true => Outcome::Done,
+            false => Outcome::Unfinished,
+        },
+        Some(Kind::Uploads) => {
+            let broken_after = inner.options.uploads_broken_after;
+            let swept = staging::sweep_database(inner, name, broken_after).await?;
+            let released = swept.is_released_left.then(|| due::after_ms(RELEASED_LEFT_FOR_MS));
+            let broken_after = u64::try_from(broken_after.as_millis()).unwrap_or(u64::MAX);
+            let oldest = swept.oldest_ms.map(|since| due::rounded_ms(since.saturating_add(broken_after)));
+            match released.into_iter().chain(oldest).min() {
+                Some(at_ms) => Outcome::Due(due::key_of(Kind::Uploads, name, at_ms)),
+                None => Outcome::Done,
+            }
+        }
+        Some(Kind::Marks) => {
+            sweeper::sweep_marks(inner, KEPT_FOR).await?;
+            match sweeper::are_marks_left(inner).await? {
+                true => Outcome::Due(due::key_of(Kind::Marks, name, due::after_ms(KEPT_FOR.as_millis() as u64))),
+                false => Outcome::Done,
+            }
+        }
+        Some(Kind::Events) => {
+            updates::sweep(inner, KEPT_FOR).await?;
+            Outcome::Done
+        }
+        Some(Kind::Survey) => {
+            survey(layer).await?;
+            Outcome::Done
+        }
+        None => Outcome::Unfinished,
+    })
+}
+
+/// Notes for each database what may be due in it, and what may be for the root.
+async fn survey(layer: &Layer) -> Result<()> {
+    let mut range = NameRange { limit: Some(SURVEYED_AT_ONCE), ..NameRange::default() };
+    list::write(&layer.inner, &[Kind::Marks, Kind::Events].map(|kind| due::key_of(kind, "", 0))).await?;
+    loop {
+        let names = layer.all_databases(&range).await?;
+        let kinds = [Kind::Superseded, Kind::Uploads];
+        let due: Vec<DueKey> = names.iter().flat_map(|name| kinds.map(|kind| due::key_of(kind, name, 0))).collect();
+        list::write(&layer.inner, &due).await?;
+        let Some(last) = names.last() else { return Ok(()) };
+        // It has what was surveyed, and the database itself once more: a name's next one is not known here.
+        if names.len() < SURVEYED_AT_ONCE {
+            return Ok(());
+        }
+        (range.start, range.skip) = (Some(last.clone()), 1);
+    }
+}

@@ -1,0 +1,167 @@
+//! The list of what is due: what lies in it, and how it changes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use flatbed_jobs::Lease;
+use prost::Message;
+
+use crate::error::Result;
+use crate::layer::Inner;
+use crate::lease;
+use crate::store::due;
+use crate::store::keys::{DueKey, KeyRange};
+use crate::store::once::now_ms;
+use crate::store::proto;
+use crate::store::root::epoch_for_write;
+use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::sweeper;
+
+/// Entries that a process takes notice of at once.
+const ENTRIES_MAX: usize = 1_000;
+
+/// Entries written in one transaction.
+const WRITTEN_AT_ONCE: usize = 1_000;
+
+/// Something that is due.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub key: DueKey,
+    pub due: proto::Due,
+}
+
+/// What is due.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub slices: BTreeMap<u8, Vec<Entry>>,
+    /// Who works in which slice; not asked for where nothing is due.
+    pub leases: HashMap<u8, Lease>,
+}
+
+/// What is due by now, or some time `ahead` of it. Where that is much, some of it from slice `from` on.
+pub(super) async fn look(inner: &Inner, ahead: Duration, from: u8) -> Result<Found> {
+    let until_ms = now_ms().saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX));
+    transaction::read(&inner.db, &inner.metrics, &mut Look { inner, until_ms, from }).await
+}
+
+struct Look<'a> {
+    inner: &'a Inner,
+    until_ms: u64,
+    from: u8,
+}
+
+impl Operation for Look<'_> {
+    type Output = Found;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Found> {
+        let keys = &self.inner.keys;
+        let mut found = Found::default();
+        let is_more = self.page(trx, &keys.due_until(self.until_ms, 0), &mut found).await?;
+        if is_more {
+            // Much is due: each process begins elsewhere.
+            found = Found::default();
+            self.page(trx, &keys.due_until(self.until_ms, self.from), &mut found).await?;
+            if found.slices.is_empty() {
+                self.page(trx, &keys.due_until(self.until_ms, 0), &mut found).await?;
+            }
+        }
+        if !found.slices.is_empty() {
+            let leases = trx.get_range(&page_of(&keys.leases(), ENTRIES_MAX, false), 1, true).await?;
+            for row in &leases {
+                if let Ok(slice) = keys.lease_id(row.key())?.parse() {
+                    found.leases.insert(slice, lease::decode(row.value())?);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Look<'_> {
+    async fn page(&self, trx: &Transaction, range: &KeyRange, found: &mut Found) -> Result<bool> {
+        let page = trx.get_range(&page_of(range, ENTRIES_MAX, false), 1, true).await?;
+        for row in &page {
+            let entry = self.inner.keys.split_due(row.key()).and_then(|key| {
+                let due = proto::Due::decode(row.value())?;
+                Ok(Entry { key, due })
+            });
+            match entry {
+                // A later program does what this one does not know.
+                Ok(entry) if due::Kind::of(entry.key.kind).is_none() => {}
+                Ok(entry) => found.slices.entry(entry.key.slice).or_default().push(entry),
+                Err(error) => tracing::warn!(%error, "an entry of what is due cannot be read"),
+            }
+        }
+        Ok(page.more() || page.len() == ENTRIES_MAX)
+    }
+}
+
+/// Writes what this process has noted.
+pub(super) async fn write_noted(inner: &Inner) -> Result<()> {
+    let noted = inner.due.take(u64::try_from(sweeper::KEPT_FOR.as_millis()).unwrap_or(u64::MAX));
+    let written = write(inner, &noted).await;
+    if written.is_err() {
+        inner.due.put_back(noted);
+    }
+    written
+}
+
+/// Writes entries, blindly.
+pub(super) async fn write(inner: &Inner, due: &[DueKey]) -> Result<()> {
+    struct Write<'a>(&'a Inner, &'a [DueKey]);
+    impl Operation for Write<'_> {
+        type Output = ();
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+            epoch_for_write(trx, &self.0.keys).await?;
+            self.1.iter().try_for_each(|key| due::mark_failed(trx, &self.0.keys, key, 0))
+        }
+    }
+    for due in due.chunks(WRITTEN_AT_ONCE) {
+        transaction::write(&inner.db, &inner.metrics, &mut Write(inner, due)).await?;
+    }
+    Ok(())
+}
+
+/// Whether an entry still stands as it was seen.
+pub(super) async fn is_due(inner: &Inner, entry: &Entry) -> Result<bool> {
+    struct IsDue<'a>(&'a Inner, &'a Entry);
+    impl Operation for IsDue<'_> {
+        type Output = bool;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+            let found = trx.get(&self.0.keys.due(&self.1.key), true).await?;
+            Ok(found.map(|bytes| proto::Due::decode(&*bytes)).transpose()? == Some(self.1.due))
+        }
+    }
+    transaction::read(&inner.db, &inner.metrics, &mut IsDue(inner, entry)).await
+}
+
+/// Takes an entry away whose work is done, unless it was noted anew since; `next` is due then, with how often it has failed.
+pub(super) async fn settle(inner: &Inner, entry: &Entry, next: Option<(DueKey, u32)>) -> Result<()> {
+    transaction::write(&inner.db, &inner.metrics, &mut Settle { inner, entry, next }).await
+}
+
+struct Settle<'a> {
+    inner: &'a Inner,
+    entry: &'a Entry,
+    next: Option<(DueKey, u32)>,
+}
+
+impl Operation for Settle<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let keys = &self.inner.keys;
+        let key = keys.due(&self.entry.key);
+        // With conflict: what is noted before this commits stays.
+        let found = trx.get(&key, false);
+        epoch_for_write(trx, keys).await?;
+        let Some(found) = found.await? else { return Ok(()) };
+        if proto::Due::decode(&*found)?.token == self.entry.due.token {
+            trx.clear(&key);
+        }
+        match &self.next {
+            Some((next, failures)) => due::mark_failed(trx, keys, next, *failures),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What is due in the background, and who is at it: whether the list can be read, and has what must not be forgotten.
+
+use std::collections::HashSet;
+
+use prost::Message;
+
+use crate::check::{Begin, PAGE_KEYS, Report, hex, run};
+use crate::error::{Error, Result};
+use crate::layer::Inner;
+use crate::lease;
+use crate::store::due::{Kind, slice_of};
+use crate::store::keys::{KeyRange, Subspace};
+use crate::store::proto;
+use crate::store::transaction::page_of;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// `names`: of all databases.
+pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) -> Result<()> {
+    let mut swept = HashSet::new();
+    let mut is_surveyed = true;
+    let mut rest = Some(inner.keys.due_all());
+    while let Some(range) = rest {
+        let (entries, violations, next) = run(inner, &mut Page { inner, range }).await?;
+        report.keys += (entries.len() + violations.len()) as u64;
+        violations.into_iter().for_each(|violation| report.violation(violation));
+        for (kind, name) in entries {
+            is_surveyed &= kind != Kind::Survey as u64;
+            if kind == Kind::Uploads as u64 {
+                swept.insert(name);
+            }
+        }
+        rest = next;
+    }
+    for violation in run(inner, &mut Leases { inner }).await? {
+        report.violation(violation);
+    }
+    if !is_surveyed {
+        return Ok(());
+    }
+    for name in names.iter().filter(|name| !swept.contains(*name)) {
+        match run(inner, &mut Forgotten { inner, name }).await {
+            Ok(true) => report.violation(format!("{name:?} has uploads or lists that wait, and nobody is to sweep it")),
+            Ok(false) | Err(Error::DatabaseNotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A page of what is due.
+struct Page<'a> {
+    inner: &'a Inner,
+    range: KeyRange,
+}
+
+impl Operation for Page<'_> {
+    /// Kinds and names, what is wrong, and what is left.
+    type Output = (Vec<(u64, String)>, Vec<String>, Option<KeyRange>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
+        let (mut entries, mut violations) = (Vec::new(), Vec::new());
+        for row in &page {
+            match (self.inner.keys.split_due(row.key()), proto::Due::decode(row.value())) {
+                (Ok(due), Ok(_)) if due.slice == slice_of(&due.name) => entries.push((due.kind, due.name)),
+                _ => violations.push(format!("key {} is nothing that is due", hex(row.key()))),
+            }
+        }
+        let last = page.last().filter(|_| page.more() || page.len() == PAGE_KEYS);
+        let next = last.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
+        Ok((entries, violations, next))
+    }
+}
+
+/// The leases of what is being done, slices of the work and indexes that are built: few.
+struct Leases<'a> {
+    inner: &'a Inner,
+}
+
+impl Operation for Leases<'_> {
+    type Output = Vec<String>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<String>> {
+        let keys = &self.inner.keys;
+        let page = trx.get_range(&page_of(&keys.leases(), PAGE_KEYS, false), 1, true).await?;
+        let is_right = |key: &[u8], value: &[u8]| keys.lease_id(key).is_ok() && lease::decode(value).is_ok();
+        let wrong = page.iter().filter(|row| !is_right(row.key(), row.value()));
+        Ok(wrong.map(|row| format!("key {} is no lease", hex(row.key()))).collect())
+    }
+}
+
+/// Whether a database has something to sweep and, at the same moment, no entry that says so.
+struct Forgotten<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for Forgotten<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
+        let (instance, _) = Begin { inner: self.inner, name: self.name }.attempt(trx, attempt).await?;
+        let mut is_any = false;
+        for subspace in [Subspace::Staged, Subspace::Released] {
+            let range = instance.keys.subspace(subspace);
+            is_any |= !trx.get_range(&page_of(&range, 1, false), 1, true).await?.is_empty();
+        }
+        let mut rest = Some(self.inner.keys.due_all()).filter(|_| is_any);
+        while let Some(range) = rest {
+            let (entries, _, next) = Page { inner: self.inner, range }.attempt(trx, attempt).await?;
+            is_any &= !entries.iter().any(|(kind, name)| *kind == Kind::Uploads as u64 && name == self.name);
+            rest = next.filter(|_| is_any);
+        }
+        Ok(is_any)
+    }
+}

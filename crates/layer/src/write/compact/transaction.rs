@@ -1,0 +1,269 @@
+//! One transaction of a compaction: bodies of revisions that are no leaves go, and what lies beyond the limit of revisions.
+
+use std::collections::HashSet;
+
+use flatbed_revtree::{RevId, Tree};
+use foundationdb::options::ConflictRangeType;
+
+use crate::document::attachments;
+use crate::document::body::{begin_read, begin_reading};
+use crate::document::tree::{Dropped, Leaves, WholeTree, decode_leaves_and_records, decode_records, drop_revision};
+use crate::error::{Error, Result};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::keys::{Counter, DocumentKeys};
+use crate::store::records::{Info, RevisionRecord};
+use crate::store::room::Room;
+use crate::store::seq::STAMP_BYTES;
+use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
+
+/// A transaction takes no further revision beyond this, in bytes of what it writes.
+const COMPACTION_BYTES_MAX: u64 = 500_000;
+
+/// What a transaction reads of a document's records, about.
+const RECORDS_BYTES_MAX: u64 = 1_000_000;
+
+/// What it reads of a document's leaves and records at once with those of others.
+const AT_ONCE_BYTES_MAX: usize = 20_000;
+
+/// Drops what is superseded of some documents, and what lies beyond the limit of revisions, as far as a transaction goes.
+pub(crate) struct Compact<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    ids: &'a [String],
+    /// Where in the first document to go on.
+    from: Option<From>,
+}
+
+/// Where in a document's records a compaction goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct From {
+    /// When the document was last edited as the compaction began with it: what lies before `key` is looked at again if it
+    /// has been edited since.
+    stamp: [u8; STAMP_BYTES],
+    /// The limit that they were looked at with: of them more may be beyond a lower one.
+    revs_limit: u64,
+    /// The first that has not been looked at.
+    key: Vec<u8>,
+}
+
+impl<'a> Compact<'a> {
+    pub(crate) fn new(inner: &'a Inner, instance: &'a Instance, ids: &'a [String], from: Option<From>) -> Compact<'a> {
+        Compact { inner, instance, ids, from }
+    }
+}
+
+/// What one transaction of a compaction did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Compacted {
+    pub freed_bytes: u64,
+    /// How many of the documents are done.
+    pub documents: usize,
+    /// Where in the next one to go on, if that is half done.
+    pub from: Option<From>,
+    /// The limit of revisions that they were looked at with.
+    pub revs_limit: u64,
+}
+
+impl Operation for Compact<'_> {
+    type Output = Compacted;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Compacted> {
+        let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        if found.id() != self.instance.id() {
+            return Err(Error::DatabaseNotFound);
+        }
+        // All reads are issued before the first is awaited. Most documents are small: what is read of a larger one is read
+        // once more, in its turn.
+        let reads: Vec<_> = self
+            .ids
+            .iter()
+            .map(|id| {
+                let keys = found.keys.document(id);
+                let info = trx.get(&keys.info(), false);
+                let tree = begin_reading(trx, keys.leaves_and_revisions());
+                (keys, info, tree)
+            })
+            .collect();
+        let room = Room::new(COMPACTION_BYTES_MAX);
+        let (mut dropped, mut documents, mut from) = (Dropped::default(), 0, self.from.clone());
+        for (id, (keys, info, tree)) in self.ids.iter().zip(reads) {
+            if room.is_empty() {
+                break;
+            }
+            // With conflict: an edit that commits meanwhile makes this begin anew.
+            let info = info.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
+            let page = tree.only_page(AT_ONCE_BYTES_MAX).await?;
+            from = match info {
+                None => None,
+                Some(info) => {
+                    let whole = page.map(|page| decode_leaves_and_records(&keys, &page)).transpose()?;
+                    let document = Document { id, keys, info, whole };
+                    self.document(trx, &found, document, from, &room, &mut dropped).await?
+                }
+            };
+            if from.is_some() {
+                break;
+            }
+            documents += 1;
+        }
+        let (bodies, attached) = (dropped.body_bytes, dropped.attachment_bytes);
+        for (counter, delta) in [(Counter::StoredBytes, -bodies - attached), (Counter::SupersededBytes, -bodies)] {
+            if delta != 0 {
+                self.instance.buckets.add(trx, counter, delta)?;
+            }
+        }
+        Ok(Compacted {
+            freed_bytes: (bodies + attached).max(0) as u64,
+            documents,
+            from,
+            revs_limit: found.revs_limit(),
+        })
+    }
+}
+
+/// A document, as far as it was read.
+struct Document<'a> {
+    id: &'a str,
+    keys: DocumentKeys,
+    info: Info,
+    /// Its leaves and all records, where they are small.
+    whole: Option<(Leaves, Vec<(RevId, RevisionRecord)>)>,
+}
+
+impl Compact<'_> {
+    /// Drops one revision at least where there is one to drop. Returns where to go on, if there is more.
+    async fn document(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        document: Document<'_>,
+        from: Option<From>,
+        room: &Room,
+        dropped: &mut Dropped,
+    ) -> Result<Option<From>> {
+        let Document { id, keys, info, whole: read } = document;
+        let (stamp, revs_limit) = (info.stamp, instance.revs_limit());
+        let from = from.filter(|from| from.stamp == stamp && from.revs_limit == revs_limit);
+        // Where it goes on in the middle only the rest is looked at.
+        let (leaves, records) = match read {
+            Some((leaves, records)) if from.is_none() => (leaves, Some(records)),
+            Some((leaves, _)) => (leaves, None),
+            None => (Leaves::read(trx, &keys).await?, None),
+        };
+        let is_long = leaves.0.iter().any(|leaf| leaf.ancestry.len() >= revs_limit);
+        let whole = match is_long {
+            // Of a tree that is too large to be read the bodies go, and nothing else.
+            true => WholeTree::read_if_small(trx, &keys, leaves.clone()).await?,
+            false => None,
+        };
+        let kept = whole.as_ref().map(|whole| {
+            let mut kept = whole.tree.clone();
+            kept.stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
+            kept
+        });
+        let kept = kept.as_ref().map(Tree::revisions);
+        let leaves: HashSet<RevId> = leaves.0.into_iter().map(|leaf| leaf.rev).collect();
+        let mut range = keys.revisions();
+        if let Some(from) = from {
+            range.begin = from.key;
+        }
+        let go_on = |key: Vec<u8>| Ok(Some(From { stamp, revs_limit, key }));
+        let (records, behind) = match records {
+            Some(records) => (records, None),
+            None => {
+                let (pages, is_whole) = begin_read(trx, range.clone()).up_to(trx, RECORDS_BYTES_MAX).await?;
+                let last = pages.iter().rev().find_map(|page| page.last()).filter(|_| !is_whole);
+                (decode_records(&keys, &pages)?, last.map(|last| [last.key(), &[0]].concat()))
+            }
+        };
+        let (mut listed, mut is_changed, mut next) = (Vec::new(), false, None);
+        for (rev, mut record) in records {
+            let is_beyond = kept.as_ref().is_some_and(|kept| !kept.contains(&rev));
+            if leaves.contains(&rev) || record.body_dropped && !is_beyond {
+                continue;
+            }
+            if room.is_empty() {
+                next = Some(keys.revision(&rev));
+                break;
+            }
+            drop_revision(trx, self.instance, &keys, &rev, &record, room, &mut listed, dropped).await?;
+            is_changed = true;
+            if is_beyond {
+                Quiet(trx).clear(&keys.revision(&rev))?;
+            } else {
+                record.body_dropped = true;
+                Quiet(trx).set(&keys.revision(&rev), &record.encode())?;
+            }
+        }
+        dropped.attachment_bytes += attachments::drop_lists(trx, self.instance, &keys, id, &listed, room).await?;
+        next = next.or(behind);
+        // All records have been looked at, and the document was not edited since the first of them: what is beyond the
+        // limit has none left.
+        if let (None, Some(whole)) = (&next, &whole)
+            && !whole.clear_unreachable(trx, &keys, revs_limit, room)?
+        {
+            next = Some(range.end);
+        }
+        if is_changed {
+            // What went is taken off the counters. Another server's compaction, or an edit that trims the same
+            // revisions, has read them as they were and must begin anew, or they are taken off twice.
+            let info_key = keys.info();
+            let end = [&info_key[..], &[0]].concat();
+            trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
+        }
+        match next {
+            Some(key) => go_on(key),
+            None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::tree::info;
+    use crate::fenced::database;
+    use crate::store::transaction;
+    use crate::{Database, Edit};
+    use flatbed_flatten::json::{Limits, parse};
+
+    async fn write_line(db: &Database, id: &str, generations: std::ops::RangeInclusive<u64>) {
+        for generation in generations {
+            let history = (1..=generation).rev().map(|at| format!("{at}-a").parse().unwrap()).collect();
+            let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+            let (history, attachments) = (Some(history), Vec::new());
+            let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments, body };
+            db.update(&edit).await.unwrap();
+        }
+    }
+
+    async fn compact_from(db: &Database, ids: &[String], mut from: Option<From>) {
+        loop {
+            let instance = crate::write::batch::instance_of(&db.inner, &db.name).await.unwrap();
+            let mut compact = Compact::new(&db.inner, &instance, ids, from);
+            let done = transaction::write(&db.inner.db, &db.inner.metrics, &mut compact).await.unwrap();
+            from = done.from;
+            if from.is_none() {
+                return;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_limit_that_is_lowered_in_the_middle_of_a_document_leaves_no_record_without_its_place() {
+        let (db, _directory) = database().await;
+        let ids = ["d".to_owned()];
+        write_line(&db, "d", 1..=150).await;
+        compact_from(&db, &ids, None).await;
+        // What a transaction leaves that has come as far as there, with the limit of that time.
+        let keys = crate::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        let stamp = info(&trx, &keys, true).await.unwrap().expect("a document").stamp;
+        let key = keys.revision(&"120-a".parse().unwrap());
+        db.set_revs_limit(3).await.unwrap();
+        compact_from(&db, &ids, Some(From { stamp, revs_limit: crate::REVS_LIMIT, key })).await;
+        let report = crate::check::check_database(&db, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+    }
+}

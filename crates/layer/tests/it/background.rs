@@ -1,0 +1,302 @@
+//! Work in the background: done where it is due, once for all processes, and by another where one dies.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::support::{Layer, Random, Store, assert_clean, change, create, delete, engine, put, snapshot, soon};
+use flatbed_layer::waits::{self, Waits};
+use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions};
+use foundationdb::tuple::{Bytes, pack};
+
+/// Looks often, and gives others up soon.
+fn hasty() -> BackgroundOptions {
+    BackgroundOptions {
+        look_every: Duration::from_millis(50),
+        silence_max: Duration::from_millis(600),
+        ..BackgroundOptions::default()
+    }
+}
+
+/// What is due within a quarter of an hour is due now.
+fn ahead() -> BackgroundOptions {
+    BackgroundOptions { ahead: Duration::from_secs(15 * 60), ..BackgroundOptions::default() }
+}
+
+/// What compression makes no smaller.
+fn fill(size: usize) -> String {
+    let mut random = Random(7);
+    let text: String = (0..size).map(|_| char::from(b'0' + random.below(75) as u8).to_ascii_lowercase()).collect();
+    format!(r#"{{"fill":"{}"}}"#, text.replace('\\', "/"))
+}
+
+/// Documents with two superseded revisions each.
+async fn superseded(db: &Database, documents: usize, size: usize) {
+    let fill = fill(size);
+    for number in 0..documents {
+        let id = format!("d{number:03}");
+        let mut parent = None;
+        for _ in 0..3 {
+            parent = Some(put(db, &id, parent.as_ref(), &fill).await.unwrap());
+        }
+    }
+}
+
+async fn compacted(db: &Database) {
+    soon(async {
+        while db.info().await.unwrap().is_compacting {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+async fn upload(db: &Database) {
+    let mut upload = db.upload("text/plain", false).await.unwrap();
+    upload.write(b"nobody takes it").await.unwrap();
+    upload.finish().await.unwrap();
+}
+
+/// Keys under the root by their first number, how many.
+async fn keys(store: &Store) -> HashMap<i64, usize> {
+    let mut count = HashMap::new();
+    for (key, _) in snapshot(store).await {
+        let subspace = foundationdb::tuple::Subspace::from_bytes(pack(&(Bytes::from(store.root.clone()),)));
+        let rest = &key[subspace.bytes().len()..];
+        let number = if rest[0] == 0x14 { 0 } else { i64::from(rest[1]) };
+        *count.entry(number).or_default() += 1;
+    }
+    count
+}
+
+#[tokio::test]
+async fn nothing_due_is_nothing_leased_or_read() {
+    let store = Store::new();
+    let layer = store.layer_alone().await;
+    for number in 0..40 {
+        let db = create(&layer, &format!("db{number}"), None).await;
+        put(&db, "d", None, "{}").await.unwrap();
+    }
+    let background = layer.background(BackgroundOptions::default());
+    // It writes down that databases were created.
+    assert_eq!(background.round().await.unwrap(), 0);
+    for background in [&background, &store.layer_alone().await.background(BackgroundOptions::default())] {
+        let (done, waited) = waits::count(background.round()).await;
+        let read = Waits { transactions: 1, range_reads: 1, path: waited.path, ..Waits::default() };
+        assert_eq!((done.unwrap(), waited, waited.path.depth()), (0, read, 2));
+    }
+    let left = keys(&store).await;
+    assert_eq!((left.get(&16), left.get(&17)), (None, Some(&2)), "marks and events to be swept in an hour: {left:?}");
+}
+
+#[tokio::test]
+async fn what_nobody_took_is_swept_when_it_is_due() {
+    let store = Store::new();
+    let options =
+        LayerOptions { root: store.root.clone(), uploads_broken_after: Duration::ZERO, ..LayerOptions::default() };
+    let layer = Layer::open_alone(store.fdb.clone(), options, None).await.unwrap();
+    let (with, without) = (create(&layer, "with", None).await, create(&layer, "without", None).await);
+    put(&without, "d", None, "{}").await.unwrap();
+    upload(&with).await;
+    // It is due within ten minutes.
+    layer.background(BackgroundOptions::default()).round().await.unwrap();
+    assert_clean(&layer, &with).await;
+    let sweeps = layer.counted("flatbed_sweeps");
+    let later = layer.background(ahead());
+    later.round().await.unwrap();
+    assert_eq!((layer.counted("flatbed_blobs_swept"), layer.counted("flatbed_sweeps") - sweeps), (1, 1));
+    assert_clean(&layer, &with).await;
+    // What is staged after it is noted again.
+    upload(&with).await;
+    later.round().await.unwrap();
+    assert_eq!(layer.counted("flatbed_blobs_swept"), 2);
+    // A database that is gone leaves nothing to do.
+    upload(&with).await;
+    with.delete().await.unwrap();
+    later.round().await.unwrap();
+    assert_eq!(layer.counted("flatbed_background_failures"), 0);
+}
+
+#[tokio::test]
+async fn an_upload_that_is_not_broken_yet_is_looked_at_again() {
+    let store = Store::new();
+    let layer = store.layer_alone().await;
+    let db = create(&layer, "db", None).await;
+    upload(&db).await;
+    // As a survey notes it: too early.
+    let early = pack(&(Bytes::from(store.root.clone()), 17, 0, slice_of("db"), 3, "db"));
+    change(&store.fdb, |trx| trx.set(&early, b"")).await;
+    assert_eq!(layer.background(BackgroundOptions::default()).round().await.unwrap(), 1);
+    assert_eq!(layer.counted("flatbed_blobs_swept"), 0);
+    assert_clean(&layer, &db).await;
+}
+
+/// As design/data-model.md says it.
+fn slice_of(name: &str) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in name.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash.to_be_bytes().into_iter().fold(0, |slice, byte| slice ^ u64::from(byte))
+}
+
+#[tokio::test]
+async fn a_database_with_much_that_is_superseded_is_compacted_by_itself() {
+    let store = Store::new();
+    let layer = store.layer_alone().await;
+    let (much, little) = (create(&layer, "much", None).await, create(&layer, "little", None).await);
+    superseded(&much, 24, 390_000).await;
+    superseded(&little, 10, 2_000).await;
+    let background = layer.background(BackgroundOptions::default());
+    assert_eq!(background.round().await.unwrap(), 2);
+    assert_eq!(much.info().await.unwrap().superseded_size_bytes, 0);
+    assert!(little.info().await.unwrap().superseded_size_bytes > 0);
+    assert_clean(&layer, &much).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_two_processes_one_does_each_piece_of_work() {
+    let store = Store::new();
+    let layers = [store.layer_alone().await, store.layer_alone().await];
+    let mut databases = Vec::new();
+    for number in 0..24 {
+        let db = create(&layers[0], &format!("db{number}"), None).await;
+        superseded(&db, 3, 2_000).await;
+        databases.push(db);
+    }
+    let backgrounds = layers.each_ref().map(|layer| layer.background(hasty()));
+    for db in &databases {
+        db.compact().await.unwrap();
+        assert!(layers[1].database(db.name()).info().await.unwrap().is_compacting, "the other process sees it, too");
+    }
+    backgrounds.iter().for_each(Background::start);
+    for db in &databases {
+        compacted(db).await;
+        assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    }
+    tokio::join!(backgrounds[0].stop(), backgrounds[1].stop());
+    let done = layers.each_ref().map(|layer| layer.counted("flatbed_compactions"));
+    assert_eq!(done[0] + done[1], 24, "{done:?}");
+    assert_eq!(keys(&store).await.get(&16), None, "leases are given up");
+    assert_clean(&layers[0], &databases[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn another_process_goes_on_where_one_has_died() {
+    let Some(engine) = engine() else { return println!("skipped: needs the embedded engine") };
+    // It takes its time: one server that needs 13 us for a key.
+    let store = Store::slow(engine);
+    let layers = [store.layer_alone().await, store.layer_alone().await];
+    let db = create(&layers[0], "db", None).await;
+    for parent in [false, true] {
+        for part in 0..10 {
+            let edits = (0..500).map(|number| (format!("d{part}-{number:03}"), parent));
+            replicate_all(&db, edits).await;
+        }
+    }
+    let one = layers[0].background(hasty());
+    db.compact().await.unwrap();
+    one.start();
+    soon(async {
+        while layers[0].compactions().first().is_none_or(|progress| progress.changes_done == 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    drop(one);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(layers[0].compactions().is_empty());
+    let left = db.info().await.unwrap();
+    assert!(left.superseded_size_bytes > 0 && left.is_compacting, "{left:?}");
+    assert_eq!(keys(&store).await.get(&16), Some(&1), "its lease is there still");
+    let two = layers[1].background(hasty());
+    two.start();
+    compacted(&db).await;
+    assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    assert_eq!(layers[1].counted("flatbed_compactions"), 0, "it went on with the one that was begun");
+    two.stop().await;
+    assert_clean(&layers[0], &db).await;
+}
+
+async fn replicate_all(db: &Database, edits: impl Iterator<Item = (String, bool)>) {
+    use flatbed_layer::Edit;
+    use flatbed_layer::json::{Limits, parse};
+    let body = br#"{"a":1}"#;
+    let history = |second| if second { vec!["2-b", "1-a"] } else { vec!["1-a"] };
+    let edits: Vec<_> = edits
+        .map(|(id, second)| Edit {
+            id: id.into(),
+            parent: None,
+            history: Some(history(second).into_iter().map(|rev| rev.parse().unwrap()).collect()),
+            deleted: false,
+            attachments: Vec::new(),
+            body: parse(body, &Limits::default()).unwrap(),
+        })
+        .collect();
+    assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn one_bad_database_does_not_end_the_work_of_those_behind_it() {
+    let store = Store::new();
+    let layer = store.layer_alone().await;
+    let mut databases = Vec::new();
+    for number in 0..12 {
+        let db = create(&layer, &format!("db{number:02}"), None).await;
+        superseded(&db, 1, 2_000).await;
+        db.compact().await.unwrap();
+        databases.push(db);
+    }
+    let record = pack(&(Bytes::from(store.root.clone()), 1, "db00"));
+    change(&store.fdb, |trx| {
+        trx.set(&record, b"\xff\xff");
+        trx.update_metadata_version();
+    })
+    .await;
+    let background = store.layer_alone().await.background(BackgroundOptions::default());
+    assert_eq!(background.round().await.unwrap(), 11);
+    for db in &databases[1..] {
+        assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
+    }
+    // It rests, and is tried again.
+    assert_eq!(background.round().await.unwrap(), 0);
+    assert_eq!(keys(&store).await.get(&17), Some(&1));
+    layer.database("db00").delete().await.unwrap_err();
+    change(&store.fdb, |trx| {
+        trx.clear(&record);
+        trx.update_metadata_version();
+    })
+    .await;
+    assert_eq!(layer.background(ahead()).round().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn what_an_earlier_program_left_is_surveyed_once() {
+    let store = Store::new();
+    let options =
+        LayerOptions { root: store.root.clone(), uploads_broken_after: Duration::ZERO, ..LayerOptions::default() };
+    let open = || Layer::open_alone(store.fdb.clone(), options.clone(), None);
+    let layer = open().await.unwrap();
+    let mut databases = Vec::new();
+    for number in 0..3 {
+        let db = create(&layer, &format!("db{number}"), None).await;
+        upload(&db).await;
+        databases.push(db);
+    }
+    superseded(&databases[0], 24, 390_000).await;
+    let first = put(&databases[1], "d", None, "{}").await.unwrap();
+    delete(&databases[1], "d", &first).await.unwrap();
+    // It noted nothing.
+    let due = |number: u64| pack(&(Bytes::from(store.root.clone()), number));
+    change(&store.fdb, |trx| trx.clear_range(&due(16), &due(19))).await;
+    drop(layer);
+    let layer = open().await.unwrap();
+    let background = layer.background(BackgroundOptions::default());
+    background.round().await.unwrap();
+    assert_eq!(layer.counted("flatbed_blobs_swept"), 3);
+    assert_eq!(databases[0].info().await.unwrap().superseded_size_bytes, 0);
+    for db in &databases {
+        assert_clean(&layer, db).await;
+    }
+    let again = open().await.unwrap();
+    assert_eq!(again.background(BackgroundOptions::default()).round().await.unwrap(), 0);
+}
