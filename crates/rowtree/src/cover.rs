@@ -1,0 +1,251 @@
+//! A range of rows, put together from few rows and nodes; how many rows are before one, and which row is the nth.
+
+use futures_util::future::{join, join_all};
+
+use crate::change::level_of;
+use crate::shape::Shape;
+use crate::tree::{Entry, EntryOf, Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, after, parts, read, read_all};
+
+/// Entries that are read at first at each end of a range, of each level: of 16 one ends the part of a level that is needed.
+const END_ENTRIES: usize = 24;
+
+/// Entries that are read at once where that was not enough.
+const MORE_ENTRIES: usize = 64;
+
+/// A row or a node that is part of a range, all of it.
+pub(crate) struct Piece<R, S> {
+    /// 0: a row.
+    pub level: u8,
+    pub key: Key,
+    pub entry: Entry<R, S>,
+}
+
+pub(crate) type PieceOf<T> = Piece<<T as Tree>::Row, <T as Tree>::Summary>;
+
+/// The pieces that a range consists of, in order: rows at its ends, nodes of each level between, some 16 of a level.
+///
+/// Waits once as a rule, since all levels are asked at once for what lies at the range's ends.
+pub(crate) async fn pieces<T: Tree>(
+    tree: &T,
+    shape: &Shape,
+    height: u8,
+    range: &KeyRange,
+) -> Result<Vec<PieceOf<T>>, T::Error> {
+    if height == 0 || range.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ends = (0..height).map(|level| {
+        let forward = End::begin(tree, level, range, false, range.begin.is_empty());
+        let backward = End::begin(tree, level, range, true, range.end.is_none());
+        join(forward, backward)
+    });
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    // What is left of the range between what both ends have given. From level 1 on a node of it begins at both.
+    let mut rest = range.clone();
+    for (level, (forward, backward)) in (0..height).zip(join_all(ends).await) {
+        let (mut forward, mut backward) = (forward?, backward?);
+        // The first key of all begins a node of each level.
+        if !rest.begin.is_empty() {
+            let mut next = None;
+            while let Some((key, entry)) = forward.next(tree, &rest).await? {
+                if level_of(tree, shape, &key, &entry) > level {
+                    next = Some(key);
+                    break;
+                }
+                left.push(Piece { level, key, entry });
+            }
+            let Some(next) = next else {
+                // The range ends before a node of the next level begins.
+                left.extend(right.into_iter().rev());
+                return Ok(left);
+            };
+            rest.begin = next;
+        }
+        if rest.end.as_ref().is_some_and(|end| !end.is_empty()) {
+            let mut last = rest.begin.clone();
+            while let Some((key, entry)) = backward.next(tree, &rest).await? {
+                let begins = level_of(tree, shape, &key, &entry) > level;
+                right.push(Piece { level, key: key.clone(), entry });
+                if begins {
+                    last = key;
+                    break;
+                }
+            }
+            rest.end = Some(last);
+        }
+        if rest.is_empty() {
+            break;
+        }
+    }
+    if !rest.is_empty() {
+        let root = read(tree, height, &rest, 1, false).await?;
+        left.extend(root.entries.into_iter().map(|(key, entry)| Piece { level: height, key, entry }));
+    }
+    left.extend(right.into_iter().rev());
+    Ok(left)
+}
+
+/// What lies at one end of a range, on one level.
+struct End<R, S> {
+    level: u8,
+    reverse: bool,
+    /// What was read and not taken, the next one last.
+    read: Vec<(Key, Entry<R, S>)>,
+    more: bool,
+    /// The last one that was read.
+    last: Option<Key>,
+}
+
+impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
+    /// `is_open`: the range has no end there, and nothing will be asked for.
+    async fn begin<T>(
+        tree: &T,
+        level: u8,
+        range: &KeyRange,
+        reverse: bool,
+        is_open: bool,
+    ) -> Result<End<R, S>, T::Error>
+    where
+        T: Tree<Row = R, Summary = S>,
+    {
+        let mut end = End { level, reverse, read: Vec::new(), more: !is_open, last: None };
+        if !is_open {
+            end.take(read(tree, level, range, END_ENTRIES, reverse).await?);
+        }
+        Ok(end)
+    }
+
+    fn take(&mut self, page: Page<Entry<R, S>>) {
+        self.last = page.entries.last().map(|(key, _)| key.clone()).or_else(|| self.last.take());
+        self.read = page.entries;
+        self.read.reverse();
+        self.more = page.more;
+    }
+
+    /// The next one that lies in a range, which only becomes smaller.
+    async fn next<T>(&mut self, tree: &T, range: &KeyRange) -> Result<Option<(Key, Entry<R, S>)>, T::Error>
+    where
+        T: Tree<Row = R, Summary = S>,
+    {
+        loop {
+            while let Some((key, entry)) = self.read.pop() {
+                if range.contains(&key) {
+                    return Ok(Some((key, entry)));
+                }
+            }
+            if !self.more {
+                return Ok(None);
+            }
+            let mut range = range.clone();
+            match &self.last {
+                Some(last) if self.reverse && range.is_before_end(last) => range.end = Some(last.clone()),
+                Some(last) if !self.reverse && *last >= range.begin => range.begin = after(last),
+                _ => {}
+            }
+            if range.is_empty() {
+                return Ok(None);
+            }
+            let page = read(tree, self.level, &range, MORE_ENTRIES, self.reverse).await?;
+            self.take(page);
+        }
+    }
+}
+
+/// What is kept of all rows in a range together; `None`: there are none.
+///
+/// # Errors
+/// The tree's.
+pub async fn cover<T: Tree>(
+    tree: &T,
+    shape: &Shape,
+    height: u8,
+    range: &KeyRange,
+) -> Result<Option<T::Summary>, T::Error> {
+    let pieces = pieces(tree, shape, height, range).await?;
+    Ok(sums(tree, vec![pieces]).await?.pop().flatten())
+}
+
+/// One summary of each of these, in two rounds at most: rows first, and then what is made of them and the nodes. `None`: of nothing.
+pub(crate) async fn sums<T: Tree>(tree: &T, of: Vec<Vec<PieceOf<T>>>) -> Result<Vec<Option<T::Summary>>, T::Error> {
+    let mut rows: Vec<PartsOf<T>> = Vec::new();
+    // Of each: summaries, and places of those that are still to be made.
+    let mut wanted: Vec<Vec<Result<T::Summary, usize>>> = Vec::new();
+    for pieces in of {
+        let mut parts_of = Vec::new();
+        let mut run = Vec::new();
+        let mut end_run = |run: &mut Vec<(Key, EntryOf<T>)>, parts_of: &mut Vec<_>| {
+            if !run.is_empty() {
+                parts_of.push(Err(rows.len()));
+                rows.push(parts(std::mem::take(run)));
+            }
+        };
+        for piece in pieces {
+            match piece.entry {
+                Entry::Row(_) => run.push((piece.key, piece.entry)),
+                Entry::Node(summary) => {
+                    end_run(&mut run, &mut parts_of);
+                    parts_of.push(Ok(summary));
+                }
+            }
+        }
+        end_run(&mut run, &mut parts_of);
+        wanted.push(parts_of);
+    }
+    let made = if rows.is_empty() { Vec::new() } else { tree.summaries(rows).await? };
+    let filled = wanted.into_iter().map(|parts_of| {
+        let summaries =
+            parts_of.into_iter().filter_map(|part| part.map_or_else(|place| made.get(place).cloned(), Some));
+        summaries.collect::<Vec<T::Summary>>()
+    });
+    let (mut done, mut several) = (Vec::new(), Vec::new());
+    for mut summaries in filled {
+        if summaries.len() < 2 {
+            done.push(Some(summaries.pop()));
+        } else {
+            done.push(None);
+            several.push(Parts::Summaries(summaries));
+        }
+    }
+    let mut made = if several.is_empty() { Vec::new() } else { tree.summaries(several).await? }.into_iter();
+    Ok(done.into_iter().map(|sum| sum.unwrap_or_else(|| made.next())).collect())
+}
+
+/// How many rows there are in a range. Waits once as a rule.
+///
+/// # Errors
+/// The tree's.
+pub async fn count<T: Tree>(tree: &T, shape: &Shape, height: u8, range: &KeyRange) -> Result<u64, T::Error> {
+    let pieces = pieces(tree, shape, height, range).await?;
+    Ok(pieces.iter().map(|piece| rows_of(&piece.entry)).sum())
+}
+
+fn rows_of<R, S: Summary>(entry: &Entry<R, S>) -> u64 {
+    match entry {
+        Entry::Row(_) => 1,
+        Entry::Node(summary) => summary.rows(),
+    }
+}
+
+/// The key of the row that has `before` rows before it; `None`: there are not so many. Waits once for each level.
+///
+/// # Errors
+/// The tree's.
+pub async fn nth<T: Tree>(tree: &T, height: u8, before: u64) -> Result<Option<Key>, T::Error> {
+    let (mut range, mut before) = (KeyRange::all(), before);
+    for level in (0..height).rev() {
+        let mut found = None;
+        let mut entries = read_all(tree, level, &range).await?.into_iter().peekable();
+        while let Some((key, entry)) = entries.next() {
+            let rows = rows_of(&entry);
+            if before < rows {
+                let end = entries.peek().map(|(key, _)| key.clone()).or_else(|| range.end.take());
+                found = Some(KeyRange { begin: key, end });
+                break;
+            }
+            before -= rows;
+        }
+        let Some(found) = found else { return Ok(None) };
+        range = found;
+    }
+    Ok((height > 0).then_some(range.begin))
+}
