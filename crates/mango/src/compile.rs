@@ -1,11 +1,12 @@
-//! From a selector's JSON to conditions.
-
-use std::collections::HashMap;
+//! From a selector's JSON to its normal form.
 
 use flatbed_flatten::json::Value;
-use regex::{Regex, RegexBuilder};
 
-use crate::{Comparison, Condition, Pattern, Type};
+use crate::field::Field;
+use crate::invalid::InvalidSelector;
+use crate::normal::{Comparison, Normal, Term, member};
+use crate::order::is_integer;
+use crate::pattern::Patterns;
 
 /// Conditions within each other, at most.
 const DEPTH_MAX: usize = 100;
@@ -16,49 +17,25 @@ const VALUES_MAX: usize = 50_000;
 /// Text of its names, strings and numbers.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// What a compiled regular expression may take, in bytes. Each counts as the first of these that it fits into.
-const REGEX_BYTES: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
+/// Text of the names of fields, each with those around it.
+const FIELD_BYTES_MAX: usize = 4 << 20;
 
-/// What all of a selector may take together; equal ones are compiled once.
-const REGEXES_BYTES_MAX: usize = 4 << 20;
-
-/// The selector breaks a rule; the text is CouchDB's.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidSelector {
-    /// Not an object.
-    #[error("Selector must be a JSON object")]
-    NotAnObject,
-    /// There is no such operator.
-    #[error("Invalid operator: {0}")]
-    Operator(String),
-    /// The operator does not take this argument.
-    #[error("Bad argument for operator {operator}: {argument}")]
-    Argument {
-        /// The operator.
-        operator: String,
-        /// Its argument, as JSON.
-        argument: String,
-    },
-    /// Too many conditions within each other.
-    #[error("The selector is nested too deeply")]
-    TooDeep,
-    /// It has too many values, or too much text.
-    #[error("The selector is too large")]
-    TooLarge,
-    /// Its regular expressions take too much, each or together.
-    #[error("The selector's regular expressions are too large")]
-    RegexesTooLarge,
-    /// Nobody waits for it.
-    #[error("The selector is not waited for any more")]
-    Stopped,
-}
-
-type Compiled = Result<Condition, InvalidSelector>;
-
-/// A selector's condition; `stop` is asked before each regular expression.
-pub(crate) fn selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Compiled {
+/// A selector in normal form; `stop` is asked before each regular expression.
+pub(crate) fn selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Normal, InvalidSelector> {
     bounded(value)?;
-    Compiler { regexes: HashMap::new(), regex_bytes: 0, stop }.condition(value, DEPTH_MAX)
+    if matches!(value, Value::Object(members) if members.is_empty()) {
+        return Ok(Normal::Everything);
+    }
+    let mut compiler = Compiler { patterns: Patterns::new(stop), field_bytes: FIELD_BYTES_MAX };
+    let condition = compiler.condition(value, &Field::whole(), DEPTH_MAX)?;
+    let normal = condition.positive().map_err(|argument| InvalidSelector::Argument {
+        operator: "$not".to_owned(),
+        argument: member("$default", member("$text", argument)),
+    })?;
+    match &normal {
+        Normal::At(field, _) if field.is_whole() => Err(InvalidSelector::MissingFieldName),
+        _ => Ok(normal),
+    }
 }
 
 /// Whether it is an object that is not too large.
@@ -86,97 +63,100 @@ fn measure(value: &Value<'_>, values: &mut usize, bytes: &mut usize) -> Option<(
 }
 
 struct Compiler<'s> {
-    regexes: HashMap<String, Pattern>,
-    regex_bytes: usize,
-    stop: &'s dyn Fn() -> bool,
+    patterns: Patterns<'s>,
+    field_bytes: usize,
 }
 
+type Compiled = Result<Normal, InvalidSelector>;
+
 impl Compiler<'_> {
-    /// What a value in a selector says: an object its members, anything else that it is equal.
-    fn condition(&mut self, value: &Value<'_>, depth: usize) -> Compiled {
+    /// What a value in a selector says of a field: an object its members, anything else that it is equal.
+    fn condition(&mut self, value: &Value<'_>, field: &Field, depth: usize) -> Compiled {
         let depth = depth.checked_sub(1).ok_or(InvalidSelector::TooDeep)?;
-        let Value::Object(members) = value else {
-            return Ok(Condition::Compare(Comparison::Equal, value.clone().into_owned()));
-        };
-        if members.is_empty() && depth + 1 < DEPTH_MAX {
-            // Within a selector it means the empty object.
-            return Ok(Condition::Compare(Comparison::Equal, Value::Object(Vec::new())));
-        }
-        let each = |(name, value): &(std::borrow::Cow<'_, str>, Value<'_>)| match name.starts_with('$') {
-            true => self.operator(name, value, depth),
-            false => Ok(Condition::At(path(name), Box::new(self.condition(value, depth)?))),
-        };
-        let mut conditions: Vec<_> = members.iter().map(each).collect::<Result<_, _>>()?;
-        Ok(match conditions.len() {
-            1 => conditions.remove(0),
-            _ => Condition::All(conditions),
-        })
-    }
-
-    fn of_object(
-        &mut self,
-        argument: &Value<'_>,
-        depth: usize,
-        bad: impl Fn() -> InvalidSelector,
-    ) -> Result<Box<Condition>, InvalidSelector> {
-        match argument {
-            Value::Object(_) => Ok(Box::new(self.condition(argument, depth)?)),
-            _ => Err(bad()),
-        }
-    }
-
-    fn regex(&mut self, pattern: &str) -> Result<Option<Pattern>, InvalidSelector> {
-        if let Some(known) = self.regexes.get(pattern) {
-            return Ok(Some(known.clone()));
-        }
-        for bytes in REGEX_BYTES {
-            if (self.stop)() {
-                return Err(InvalidSelector::Stopped);
-            }
-            if self.regex_bytes + bytes > REGEXES_BYTES_MAX {
-                return Err(InvalidSelector::RegexesTooLarge);
-            }
-            let regex: Regex = match RegexBuilder::new(pattern).size_limit(bytes).build() {
-                Ok(regex) => regex,
-                Err(regex::Error::CompiledTooBig(_)) => continue,
-                Err(_) => return Ok(None),
-            };
-            self.regex_bytes += bytes;
-            let compiled = Pattern { regex, bytes };
-            self.regexes.insert(pattern.to_owned(), compiled.clone());
-            return Ok(Some(compiled));
-        }
-        Err(InvalidSelector::RegexesTooLarge)
-    }
-
-    fn operator(&mut self, name: &str, argument: &Value<'_>, depth: usize) -> Compiled {
-        let bad = || {
-            let mut text = Vec::new();
-            flatbed_flatten::json::write(argument, &mut text);
-            let argument = String::from_utf8_lossy(&text).into_owned();
-            InvalidSelector::Argument { operator: name.to_owned(), argument }
-        };
-        let compare = |comparison| Ok(Condition::Compare(comparison, argument.clone().into_owned()));
-        let list = || match argument {
-            Value::Array(items) => Ok(items),
-            _ => Err(bad()),
-        };
-        let mut conditions = || {
-            list()?
-                .iter()
-                .map(|item| match item {
-                    Value::Object(_) => self.condition(item, depth),
-                    _ => Err(bad()),
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                let mut conditions: Vec<_> = members
+                    .iter()
+                    .map(|(name, value)| self.member(name, value, field, depth))
+                    .collect::<Result<_, _>>()?;
+                Ok(match conditions.len() {
+                    1 => conditions.remove(0),
+                    _ => Normal::All(conditions),
                 })
-                .collect::<Result<Vec<_>, _>>()
+            }
+            other => Ok(Normal::At(field.clone(), Term::Compare(Comparison::Equal, other.clone().into_owned()))),
+        }
+    }
+
+    fn member(&mut self, name: &str, argument: &Value<'_>, field: &Field, depth: usize) -> Compiled {
+        if name.starts_with('$') {
+            return self.operator(name, argument, field, depth);
+        }
+        // A name that is empty at the beginning of a path is none.
+        if name.is_empty() && field.is_whole() {
+            return self.condition(argument, field, depth);
+        }
+        let bytes = field.name().len() + name.len();
+        self.field_bytes = self.field_bytes.checked_sub(bytes).ok_or(InvalidSelector::TooLarge)?;
+        let inner = match field.is_whole() {
+            true => Field::new(name)?,
+            false => Field::new(&format!("{}.{name}", field.name()))?,
         };
-        let values =
-            || Ok::<_, InvalidSelector>(list()?.iter().map(|item| item.clone().into_owned()).collect::<Vec<_>>());
+        self.condition(argument, &inner, depth)
+    }
+
+    fn operator(&mut self, name: &str, argument: &Value<'_>, field: &Field, depth: usize) -> Compiled {
+        let bad = || InvalidSelector::Argument { operator: name.to_owned(), argument: argument.clone().into_owned() };
+        match (name, argument) {
+            ("$and" | "$or" | "$nor", Value::Array(items)) => {
+                let conditions =
+                    items.iter().map(|item| self.condition(item, field, depth)).collect::<Result<Vec<_>, _>>()?;
+                Ok(match name {
+                    "$and" => Normal::All(conditions),
+                    "$or" => Normal::Any(conditions),
+                    _ => Normal::None(conditions),
+                })
+            }
+            ("$not", Value::Object(_)) => Ok(Normal::Not(Box::new(self.condition(argument, field, depth)?))),
+            ("$elemMatch" | "$allMatch" | "$keyMapMatch", Value::Object(_)) => {
+                let inner = Box::new(self.condition(argument, &Field::whole(), depth)?);
+                Ok(Normal::At(
+                    field.clone(),
+                    match name {
+                        "$elemMatch" => Term::Element(inner),
+                        "$allMatch" => Term::Elements(inner),
+                        _ => Term::Key(inner),
+                    },
+                ))
+            }
+            ("$and" | "$or" | "$nor" | "$not" | "$elemMatch" | "$allMatch" | "$keyMapMatch", _) => Err(bad()),
+            ("$text", Value::String(_) | Value::Number(_) | Value::Bool(_)) => {
+                self.operator("$default", &member("$text", argument.clone().into_owned()), field, depth)
+            }
+            ("$text", _) => Err(bad()),
+            ("$default", _) => match argument {
+                Value::Object(members) if field.is_whole() => match members.as_slice() {
+                    [(text, argument)] if text == "$text" => Ok(Normal::Text(argument.clone().into_owned())),
+                    _ => Err(bad_field(argument)),
+                },
+                _ => Err(bad_field(argument)),
+            },
+            _ => Ok(Normal::At(field.clone(), self.term(name, argument, bad)?)),
+        }
+    }
+
+    fn term(
+        &mut self,
+        name: &str,
+        argument: &Value<'_>,
+        bad: impl Fn() -> InvalidSelector,
+    ) -> Result<Term, InvalidSelector> {
+        let compare = |comparison| Ok(Term::Compare(comparison, argument.clone().into_owned()));
+        let list = || match argument {
+            Value::Array(items) => Ok(items.iter().map(|item| item.clone().into_owned()).collect()),
+            _ => Err(bad()),
+        };
         match name {
-            "$and" => conditions().map(Condition::All),
-            "$or" => conditions().map(Condition::Any),
-            "$nor" => Ok(Condition::Not(Box::new(Condition::Any(conditions()?)))),
-            "$not" => self.of_object(argument, depth, bad).map(Condition::Not),
             "$lt" => compare(Comparison::Less),
             "$lte" => compare(Comparison::LessOrEqual),
             "$eq" => compare(Comparison::Equal),
@@ -184,61 +164,56 @@ impl Compiler<'_> {
             "$gte" => compare(Comparison::GreaterOrEqual),
             "$gt" => compare(Comparison::Greater),
             "$exists" => match argument {
-                Value::Bool(exists) => Ok(Condition::Exists(*exists)),
+                Value::Bool(exists) => Ok(Term::Exists(*exists)),
                 _ => Err(bad()),
             },
-            "$type" => Ok(Condition::Type(match argument.as_str() {
-                Some("null") => Type::Null,
-                Some("boolean") => Type::Boolean,
-                Some("number") => Type::Number,
-                Some("string") => Type::String,
-                Some("array") => Type::Array,
-                Some("object") => Type::Object,
-                _ => return Err(bad()),
-            })),
-            "$in" => values().map(Condition::In),
-            "$nin" => {
-                Ok(Condition::All(vec![Condition::Exists(true), Condition::Not(Box::new(Condition::In(values()?)))]))
+            "$type" => argument.as_str().map(|kind| Term::Type(kind.to_owned())).ok_or_else(bad),
+            "$in" => list().map(Term::In),
+            "$nin" => list().map(Term::NotIn),
+            "$all" => list().map(Term::Contains),
+            "$size" => size(argument).map(Term::Size).ok_or_else(bad),
+            "$mod" => modulo(argument).map(|(divisor, remainder)| Term::Modulo(divisor, remainder)).ok_or_else(bad),
+            "$regex" => match argument.as_str() {
+                Some(pattern) => self.patterns.compile(pattern)?.map(Term::Regex).ok_or_else(bad),
+                // So says CouchDB.
+                None => Err(InvalidSelector::Operator(name.to_owned())),
+            },
+            "$beginsWith" => match argument.as_str() {
+                Some(prefix) => Ok(Term::BeginsWith(prefix.to_owned())),
+                None => Err(InvalidSelector::Operator(name.to_owned())),
+            },
+            "$where" | "$geoWithin" | "$geoIntersects" | "$near" | "$nearSphere" => {
+                Err(InvalidSelector::Unsupported(name.to_owned()))
             }
-            "$all" => values().map(Condition::Contains),
-            "$elemMatch" => self.of_object(argument, depth, bad).map(Condition::Element),
-            "$allMatch" => self.of_object(argument, depth, bad).map(Condition::Elements),
-            "$keyMapMatch" => self.of_object(argument, depth, bad).map(Condition::Key),
-            "$size" => match argument {
-                Value::Number(size) => size.parse().map(Condition::Size).map_err(|_| bad()),
-                _ => Err(bad()),
-            },
-            "$mod" => match argument {
-                Value::Array(items) => match items.as_slice() {
-                    [Value::Number(divisor), Value::Number(remainder)] => match (divisor.parse(), remainder.parse()) {
-                        (Ok(divisor), Ok(remainder)) if divisor != 0 => Ok(Condition::Modulo(divisor, remainder)),
-                        _ => Err(bad()),
-                    },
-                    _ => Err(bad()),
-                },
-                _ => Err(bad()),
-            },
-            "$regex" => {
-                let pattern = argument.as_str().ok_or_else(bad)?;
-                self.regex(pattern)?.map(Condition::Regex).ok_or_else(bad)
-            }
-            "$beginsWith" => argument.as_str().map(|prefix| Condition::BeginsWith(prefix.to_owned())).ok_or_else(bad),
             _ => Err(InvalidSelector::Operator(name.to_owned())),
         }
     }
 }
 
-/// Names between dots; `\.` is a dot in a name.
-fn path(name: &str) -> Vec<String> {
-    let (mut names, mut current) = (Vec::new(), String::new());
-    let mut characters = name.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '\\' => current.push(characters.next().unwrap_or('\\')),
-            '.' => names.push(std::mem::take(&mut current)),
-            other => current.push(other),
-        }
+fn bad_field(argument: &Value<'_>) -> InvalidSelector {
+    InvalidSelector::BadField(member("$default", argument.clone().into_owned()))
+}
+
+/// An integer from 0 up. No array has as many items as a longer one says.
+fn size(argument: &Value<'_>) -> Option<u64> {
+    match argument {
+        Value::Number(text) if text == "-0" => Some(0),
+        Value::Number(text) if is_integer(text) && !text.starts_with('-') => Some(text.parse().unwrap_or(u64::MAX)),
+        _ => None,
     }
-    names.push(current);
-    names
+}
+
+/// Divisor and remainder. By 0 nothing is divided: CouchDB fails when it comes to a document.
+fn modulo(argument: &Value<'_>) -> Option<(i64, i64)> {
+    let integer = |value: &Value<'_>| match value {
+        Value::Number(text) if is_integer(text) => text.parse::<i64>().ok(),
+        _ => None,
+    };
+    match argument {
+        Value::Array(items) => match items.as_slice() {
+            [divisor, remainder] => Some((integer(divisor).filter(|divisor| *divisor != 0)?, integer(remainder)?)),
+            _ => None,
+        },
+        _ => None,
+    }
 }

@@ -1,0 +1,226 @@
+//! Which index a query uses, as CouchDB chooses it.
+
+use std::cmp::Ordering;
+
+use crate::find::Find;
+use crate::index::Index;
+use crate::listing::design_id;
+use crate::normal::{Comparison, Normal, Term};
+use crate::ranges::{Range, field_ranges, indexable_fields};
+use crate::refused::Refused;
+
+/// A database, as far as a plan depends on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Catalog<'i> {
+    /// Its name.
+    pub database: &'i str,
+    /// Whether it is partitioned.
+    pub partitioned: bool,
+    /// All its indexes, that of all ids included.
+    pub indexes: &'i [Index],
+}
+
+/// Why an index is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    TextSearch,
+    Fields,
+    SortOrder,
+}
+
+impl Unusable {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Unusable::TextSearch => "needs_text_search",
+            Unusable::Fields => "field_mismatch",
+            Unusable::SortOrder => "sort_order_mismatch",
+        }
+    }
+}
+
+/// What became of each index.
+#[derive(Debug)]
+pub(crate) struct Choice<'i> {
+    /// All indexes, in order.
+    pub(crate) all: Vec<&'i Index>,
+    /// Of those that were looked at, why they cannot be used, or that they can.
+    pub(crate) usable: Vec<(&'i Index, Option<Unusable>)>,
+    /// What the request leaves of those that can be used.
+    pub(crate) left: Vec<&'i Index>,
+    /// Of these, those of the kind that is preferred, the best first.
+    pub(crate) ranked: Vec<Ranked<'i>>,
+}
+
+/// An index that can be used.
+#[derive(Debug)]
+pub(crate) struct Ranked<'i> {
+    pub(crate) index: &'i Index,
+    /// Of its first fields.
+    pub(crate) ranges: Vec<Range>,
+    /// How many fields that the selector has ranges of it does not begin with.
+    pub(crate) distance: usize,
+}
+
+impl<'i> Choice<'i> {
+    /// `None` only where `_explain` may say that there is none.
+    pub(crate) fn best(&self) -> Option<&Ranked<'i>> {
+        self.ranked.first()
+    }
+}
+
+/// # Errors
+/// No index can be used; with `for_explain` only if the one named cannot, and no other may be.
+pub(crate) fn choose<'i>(find: &Find, catalog: &Catalog<'i>, for_explain: bool) -> Result<Choice<'i>, Refused> {
+    let selector = find.selector.normal();
+    let mut all: Vec<&Index> = catalog.indexes.iter().collect();
+    all.sort_by(|a, b| a.compare(b));
+    all.dedup();
+    let seen = all.iter().filter(|index| index.partial().is_none() || is_named(find, index));
+    let in_scope = seen.filter(|index| index.is_all_docs() || index.is_partitioned() == find.partition.is_some());
+    let usable: Vec<_> = in_scope.map(|index| (*index, unusable(index, selector, &find.sort.fields))).collect();
+    let can: Vec<&Index> = usable.iter().filter(|(_, why)| why.is_none()).map(|(index, _)| *index).collect();
+    if can.is_empty() && !for_explain {
+        return Err(no_index_for_sort(find, catalog));
+    }
+    let mut left: Vec<&Index> = can.iter().filter(|index| is_named(find, index)).copied().collect();
+    if left.is_empty() {
+        if !find.allow_fallback && (!find.use_index.is_empty() || can.len() <= 1) {
+            return Err(named_is_unusable(find));
+        }
+        left = can;
+    }
+    let has_json = left.iter().any(|index| !index.is_all_docs());
+    let preferred = left.iter().copied().filter(|index| index.is_all_docs() != has_json);
+    let ranked = ranked(preferred.collect(), selector);
+    Ok(Choice { all, usable, left, ranked })
+}
+
+/// Whether the request names an index.
+pub(crate) fn is_named(find: &Find, index: &Index) -> bool {
+    match find.use_index.as_slice() {
+        [ddoc] => index.ddoc() == Some(&design_id(ddoc)),
+        [ddoc, name] => index.ddoc() == Some(&design_id(ddoc)) && index.name() == name,
+        _ => false,
+    }
+}
+
+fn no_index_for_sort(find: &Find, catalog: &Catalog<'_>) -> Refused {
+    let kind = match (catalog.partitioned, find.partition.is_some()) {
+        (false, _) => "",
+        (true, true) => "partitioned ",
+        (true, false) => "global ",
+    };
+    let reason = format!("No {kind}index exists for this sort, try indexing by the sort fields.");
+    Refused::bad("no_usable_index", reason)
+}
+
+fn named_is_unusable(find: &Find) -> Refused {
+    let suffix = "specified by `use_index` could not be found or it is not suitable.";
+    let reason = match find.use_index.as_slice() {
+        [ddoc] => format!("{} {suffix}", design_id(ddoc)),
+        [ddoc, name] => format!("{}, {name} {suffix}", design_id(ddoc)),
+        _ => "You must specify an index with the `use_index` parameter.".to_owned(),
+    };
+    Refused::bad("invalid_index", reason)
+}
+
+/// Why an index cannot answer a query; `None`: it can.
+fn unusable(index: &Index, selector: &Normal, sort: &[String]) -> Option<Unusable> {
+    let columns: Vec<&str> = index.fields().iter().map(|field| field.name()).collect();
+    if index.is_all_docs() {
+        if sort.is_empty() {
+            return None;
+        }
+        if !indexable_fields(selector).contains(&"_id") {
+            return Some(Unusable::Fields);
+        }
+        let is_by_id = matches!(sort, [field] if field == "_id");
+        return (!is_by_id).then_some(Unusable::SortOrder);
+    }
+    if has_text(selector) {
+        return Some(Unusable::TextSearch);
+    }
+    // Every document has an id and a revision, and a sort leaves out those without its fields.
+    let required =
+        columns.iter().filter(|name| !matches!(**name, "_id" | "_rev") && !sort.iter().any(|field| field == **name));
+    let mut required: Vec<&str> = required.copied().collect();
+    remove_required(&[selector], &mut required);
+    if !required.is_empty() {
+        return Some(Unusable::Fields);
+    }
+    (!can_sort(&columns, sort, selector)).then_some(Unusable::SortOrder)
+}
+
+fn has_text(selector: &Normal) -> bool {
+    match selector {
+        Normal::Text(_) => true,
+        Normal::All(conditions) | Normal::Any(conditions) | Normal::None(conditions) => conditions.iter().any(has_text),
+        Normal::Not(condition) => has_text(condition),
+        Normal::Everything | Normal::At(..) => false,
+    }
+}
+
+/// Takes out of `fields` those that a document must have to be selected by all of these conditions.
+fn remove_required(conditions: &[&Normal], fields: &mut Vec<&str>) {
+    for condition in conditions {
+        match condition {
+            Normal::All(conditions) => remove_required(&conditions.iter().collect::<Vec<_>>(), fields),
+            // Whichever alternative holds must need the field. CouchDB takes none for each, which loses documents.
+            Normal::Any(alternatives) if alternatives.is_empty() => {}
+            Normal::Any(alternatives) => {
+                let left = |alternative: &Normal| {
+                    let mut left = fields.clone();
+                    remove_required(&[alternative], &mut left);
+                    left
+                };
+                let left: Vec<&str> = alternatives.iter().flat_map(left).collect();
+                fields.retain(|field| left.contains(field));
+            }
+            Normal::At(_, Term::Exists(false)) => {}
+            Normal::At(field, _) => fields.retain(|name| *name != field.name()),
+            Normal::Everything | Normal::Not(_) | Normal::None(_) | Normal::Text(_) => {}
+        }
+    }
+}
+
+/// Whether an index is in the order of a sort: its fields are next to each other in it, and those before them have one value.
+fn can_sort(columns: &[&str], sort: &[String], selector: &Normal) -> bool {
+    let Some(first) = sort.first() else { return true };
+    let conjuncts = selector.conjuncts();
+    let is_constant = |name: &str| {
+        conjuncts.iter().any(|condition| match condition {
+            Normal::At(field, Term::Compare(Comparison::Equal, _)) => field.name() == name,
+            _ => false,
+        })
+    };
+    let Some(from) = columns.iter().position(|column| column == first) else { return false };
+    let (before, behind) = columns.split_at_checked(from).unwrap_or((columns, &[]));
+    before.iter().all(|column| is_constant(column))
+        && behind.len() >= sort.len()
+        && behind.iter().zip(sort).all(|(column, field)| column == field)
+}
+
+/// The index first that leaves fewest ranges over, then that of fewest fields, then the first by name.
+fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<Ranked<'i>> {
+    let ranges = field_ranges(selector);
+    let rank = |index: &'i Index| {
+        // To read all ids is the last resort.
+        let all_ids = Range::Between {
+            low: Some(crate::ranges::Edge { value: flatbed_flatten::json::Value::Null, within: false }),
+            high: None,
+        };
+        let all_ids = index.is_all_docs().then_some(("_id", all_ids));
+        let ranges: Vec<(&str, Range)> = ranges.iter().cloned().chain(all_ids).collect();
+        let of = |name: &str| ranges.iter().find(|(field, _)| *field == name).map(|(_, range)| range.clone());
+        let first: Vec<Range> = index.fields().iter().map_while(|field| of(field.name())).collect();
+        let distance = ranges.len() - first.len();
+        Ranked { index, ranges: first, distance }
+    };
+    let mut ranked: Vec<Ranked<'i>> = indexes.into_iter().map(rank).collect();
+    let order = |a: &Ranked<'_>, b: &Ranked<'_>| -> Ordering {
+        let fields = |ranked: &Ranked<'_>| ranked.index.fields().len();
+        (a.distance.cmp(&b.distance)).then(fields(a).cmp(&fields(b))).then_with(|| a.index.compare(b.index))
+    };
+    ranked.sort_by(order);
+    ranked
+}

@@ -1,0 +1,164 @@
+//! What `_explain` answers: which index is used and how, and why the others are not.
+
+use flatbed_flatten::json::Value;
+
+use crate::choose::{Catalog, Choice, Unusable, choose, is_named};
+use crate::find::Find;
+use crate::index::Index;
+use crate::normal::member;
+use crate::options::{number, object, text};
+use crate::plan::{covers, covers_answer, fields_of, selects_nothing};
+use crate::ranges::{indexable_fields, shown_ids, shown_keys};
+use crate::refused::Refused;
+
+/// The answer to `_explain`.
+///
+/// # Errors
+/// In CouchDB's words: the index named cannot be used, and no other may be.
+pub fn explain(find: &Find, catalog: &Catalog<'_>) -> Result<Value<'static>, Refused> {
+    let choice = choose(find, catalog, true)?;
+    let best = choice.best();
+    let mut members: Vec<(&'static str, Value<'static>)> = vec![
+        ("dbname", text(catalog.database)),
+        ("index", best.map_or(Value::Null, |best| best.index.to_json())),
+        ("partitioned", Value::Bool(catalog.partitioned)),
+        ("selector", find.selector.to_json()),
+        ("opts", find.options()),
+        ("limit", number(find.limit)),
+        ("skip", number(find.skip)),
+        ("fields", find.field_names()),
+        ("index_candidates", candidates(find, &choice)),
+        ("selector_hints", hints(find)),
+    ];
+    if let Some(best) = best {
+        let covering = covers(best.index, find);
+        let (start, end) = match best.ranges.as_slice() {
+            _ if selects_nothing(&choice, find.selector.normal()) => (Value::Null, Value::Null),
+            [range] if best.index.is_all_docs() => shown_ids(range),
+            ranges => shown_keys(ranges),
+        };
+        members.push(("mrargs", arguments(find, covering, start, end)));
+        members.push(("covering", Value::Bool(covering)));
+    }
+    Ok(Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect()))
+}
+
+/// How CouchDB would read its view.
+fn arguments(find: &Find, covering: bool, start: Value<'static>, end: Value<'static>) -> Value<'static> {
+    let (start, end) = if find.sort.descending { (end, start) } else { (start, end) };
+    object([
+        ("include_docs", Value::Bool(find.r == 1 && !covering)),
+        ("view_type", text("map")),
+        ("reduce", Value::Bool(false)),
+        ("partition", find.partition.as_deref().map_or(Value::Null, text)),
+        ("start_key", start),
+        ("end_key", end),
+        ("direction", text(if find.sort.descending { "rev" } else { "fwd" })),
+        ("stable", Value::Bool(find.stable || find.stale_ok)),
+        ("update", Value::Bool(!find.may_be_stale())),
+        ("conflicts", if find.conflicts { Value::Bool(true) } else { text("undefined") }),
+    ])
+}
+
+/// Which fields an index could help with.
+fn hints(find: &Find) -> Value<'static> {
+    let selector = find.selector.normal();
+    let indexable = indexable_fields(selector);
+    let mut others = fields_of(selector);
+    others.retain(|name| !indexable.contains(name));
+    others.sort_unstable();
+    others.dedup();
+    let names = |names: &[&str]| Value::Array(names.iter().map(|name| text(name)).collect());
+    Value::Array(vec![object([
+        ("type", text("json")),
+        ("indexable_fields", names(&indexable)),
+        ("unindexable_fields", names(&others)),
+    ])])
+}
+
+/// What is said of an index that is not used.
+#[derive(Default)]
+struct Analysis {
+    /// Nothing said that it cannot be.
+    usable: bool,
+    /// The first is shown.
+    reason: Option<&'static str>,
+    ranking: u64,
+}
+
+/// All indexes but the one that is used, the last first.
+fn candidates(find: &Find, choice: &Choice<'_>) -> Value<'static> {
+    let winner = choice.best().map(|best| best.index);
+    let can = |index: &Index| choice.usable.iter().any(|(found, why)| *found == index && why.is_none());
+    let in_scope = |index: &Index| choice.usable.iter().any(|(found, _)| *found == index);
+    let is_left = |index: &Index| choice.left.contains(&index);
+    let is_ranked = |index: &Index| choice.ranked.iter().any(|ranked| ranked.index == index);
+    // A partial index that is named counts among those that were looked at, too.
+    let is_partial = |index: &Index| index.partial().is_some();
+    let is_seen = |index: &Index| !is_partial(index) || is_named(find, index);
+    // Each class that is not empty moves the next one down.
+    let classes: [&dyn Fn(&Index) -> bool; 4] = [
+        &|index| is_left(index) && !is_ranked(index),
+        &|index| can(index) && !is_left(index),
+        &|index| in_scope(index) && !can(index),
+        &|index| !is_partial(index) && !in_scope(index),
+    ];
+    let mut ranks = [choice.ranked.len().max(1) as u64; 5];
+    for (at, class) in classes.iter().enumerate() {
+        let is_there = choice.all.iter().any(|index| class(index));
+        let next = ranks.get(at).copied().unwrap_or(1) + u64::from(is_there);
+        if let Some(rank) = ranks.get_mut(at + 1) {
+            *rank = next;
+        }
+    }
+    let [unfavored, excluded, unusable, out_of_scope, partial] = ranks;
+    let analyse = |index: &Index| -> Analysis {
+        let mut analysis = Analysis { usable: true, ..Analysis::default() };
+        let mut say = |usable: bool, reason: Option<&'static str>, ranking: u64| {
+            analysis.usable &= usable;
+            analysis.reason = analysis.reason.or(reason);
+            analysis.ranking += ranking;
+        };
+        if is_partial(index) {
+            say(false, Some("is_partial"), partial);
+        }
+        if !in_scope(index) {
+            if is_seen(index) {
+                say(false, Some("scope_mismatch"), out_of_scope);
+            }
+        } else if !can(index) {
+            let why = choice.usable.iter().find(|(found, _)| *found == index).and_then(|(_, why)| *why);
+            say(false, why.map(Unusable::name), unusable);
+        } else if !is_left(index) {
+            say(true, Some("excluded_by_user"), excluded);
+        } else if let Some(at) = choice.ranked.iter().position(|ranked| ranked.index == index) {
+            let columns = |index: Option<&Index>| index.map_or(0, |index| index.fields().len());
+            let reason = match choice.ranked.get(at) {
+                Some(ranked) if ranked.distance > 0 => "less_overlap",
+                _ if columns(Some(index)) > columns(winner) => "too_many_fields",
+                _ => "alphabetically_comes_after",
+            };
+            say(true, Some(reason), at as u64);
+        } else {
+            say(true, Some("unfavored_type"), unfavored);
+        }
+        analysis
+    };
+    let shown = choice.all.iter().rev().filter(|index| winner != Some(**index)).map(|index| {
+        let analysis = analyse(index);
+        let covering = if index.is_all_docs() { Value::Null } else { Value::Bool(covers_answer(index, find)) };
+        object([
+            ("index", index.to_json()),
+            (
+                "analysis",
+                object([
+                    ("usable", Value::Bool(analysis.usable)),
+                    ("reasons", Value::Array(vec![member("name", text(analysis.reason.unwrap_or_default()))])),
+                    ("ranking", number(analysis.ranking)),
+                    ("covering", covering),
+                ]),
+            ),
+        ])
+    });
+    Value::Array(shown.collect())
+}

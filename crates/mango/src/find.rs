@@ -1,0 +1,214 @@
+//! Requests of `_find`, `_explain` and `_count`.
+
+use flatbed_flatten::json::Value;
+
+use crate::Selector;
+use crate::erlang::written;
+use crate::field::Field;
+use crate::index_request::parse_selector;
+use crate::options::{Options, number, object, text};
+use crate::refused::Refused;
+use crate::sort::Sort;
+
+/// Documents that are answered unless the request says otherwise.
+const LIMIT: u64 = 25;
+
+/// What `_find` asks for.
+#[derive(Debug, Clone)]
+pub struct Find {
+    /// Which documents.
+    pub selector: Selector,
+    /// A design document, and an index in it: which index is to be used.
+    pub use_index: Vec<String>,
+    /// The text of a bookmark: where an earlier answer ended. Only [`crate::plan()`] says whether it is one.
+    pub bookmark: Option<String>,
+    /// How many documents at most.
+    pub limit: u64,
+    /// How many that match are passed over first.
+    pub skip: u64,
+    /// In which order.
+    pub sort: Sort,
+    /// Which fields are answered; `None`: whole documents.
+    pub fields: Option<Vec<Field>>,
+    /// The partition that is searched.
+    pub partition: Option<String>,
+    /// How many copies CouchDB is to read; more than 1 reads each document itself.
+    pub r: u64,
+    /// Whether documents have their `_conflicts`.
+    pub conflicts: bool,
+    /// `stale=ok`: as `update=false` and `stable=true`.
+    pub stale_ok: bool,
+    /// Whether the answer must have everything that was written before.
+    pub update: bool,
+    /// Says nothing to one server.
+    pub stable: bool,
+    /// Whether the answer says what it cost.
+    pub execution_stats: bool,
+    /// Whether another index may be used than the one named.
+    pub allow_fallback: bool,
+}
+
+impl Find {
+    /// Reads a request's body, for as long as `stop` does not say otherwise. `partition` is the path's.
+    ///
+    /// # Errors
+    /// In CouchDB's words.
+    pub fn parse(body: &Value<'_>, partition: Option<&str>, stop: &dyn Fn() -> bool) -> Result<Find, Refused> {
+        let mut options = Options::of_request(body)?;
+        let partition = partition_of(partition, options.take("partition"))?;
+        let selector = parse_selector(options.required("selector")?, stop)?;
+        let use_index = options.take("use_index").map_or(Ok(Vec::new()), use_index)?;
+        let bookmark = match options.take("bookmark") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) if text.is_empty() => None,
+            Some(Value::String(text)) => Some(text.to_string()),
+            Some(other) => {
+                return Err(Refused::unknown("mango_opts", &format!("{{invalid_bookmark,{}}}", written(other))));
+            }
+        };
+        let limit = options.integer("limit", 0, LIMIT)?;
+        let skip = options.integer("skip", 0, 0)?;
+        let sort = options.take("sort").map_or(Ok(Sort::default()), Sort::parse)?;
+        let fields = options.take("fields").map_or(Ok(None), fields)?;
+        let find = Find {
+            selector,
+            use_index,
+            bookmark,
+            limit,
+            skip,
+            sort,
+            fields,
+            partition,
+            r: options.integer("r", 1, 1)?,
+            conflicts: options.boolean("conflicts", false)?,
+            stale_ok: match options.take("stale") {
+                None | Some(Value::Bool(false)) => false,
+                Some(Value::String(text)) if text == "ok" => true,
+                Some(Value::String(text)) if text == "false" => false,
+                Some(other) => {
+                    let what = format!("{{invalid_ok_or_false_value,{}}}", written(other));
+                    return Err(Refused::unknown("mango_opts", &what));
+                }
+            },
+            update: options.boolean("update", true)?,
+            stable: options.boolean("stable", false)?,
+            execution_stats: options.boolean("execution_stats", false)?,
+            allow_fallback: options.boolean("allow_fallback", true)?,
+        };
+        options.finish()?;
+        Ok(find)
+    }
+
+    /// Reads the body of a `_count`, which has `selector` and may have `use_index`, `allow_fallback`, `partition`, `update` and
+    /// `execution_stats`: it is planned as a `_find` that answers no field.
+    ///
+    /// # Errors
+    /// As [`Find::parse`].
+    pub fn parse_count(body: &Value<'_>, partition: Option<&str>, stop: &dyn Fn() -> bool) -> Result<Find, Refused> {
+        let mut options = Options::of_request(body)?;
+        let partition = partition_of(partition, options.take("partition"))?;
+        let selector = parse_selector(options.required("selector")?, stop)?;
+        let find = Find {
+            selector,
+            use_index: options.take("use_index").map_or(Ok(Vec::new()), use_index)?,
+            bookmark: None,
+            limit: u64::MAX,
+            skip: 0,
+            sort: Sort::default(),
+            fields: Some(Vec::new()),
+            partition,
+            r: 1,
+            conflicts: false,
+            stale_ok: false,
+            update: options.boolean("update", true)?,
+            stable: false,
+            execution_stats: options.boolean("execution_stats", false)?,
+            allow_fallback: options.boolean("allow_fallback", true)?,
+        };
+        options.finish()?;
+        Ok(find)
+    }
+
+    /// Whether an answer without what was written last will do.
+    pub fn may_be_stale(&self) -> bool {
+        self.stale_ok || !self.update
+    }
+
+    /// Names of the fields that are answered.
+    pub(crate) fn field_names(&self) -> Value<'static> {
+        let fields = self.fields.as_deref().unwrap_or_default();
+        Value::Array(fields.iter().map(|field| text(field.name())).collect())
+    }
+
+    /// As `_explain` shows what was asked.
+    pub(crate) fn options(&self) -> Value<'static> {
+        object([
+            ("use_index", Value::Array(self.use_index.iter().map(|name| text(name)).collect())),
+            ("bookmark", text(self.bookmark.as_deref().unwrap_or(crate::bookmark::NIL))),
+            ("limit", number(self.limit)),
+            ("skip", number(self.skip)),
+            ("sort", self.sort.to_json()),
+            ("fields", self.field_names()),
+            ("partition", text(self.partition.as_deref().unwrap_or_default())),
+            ("r", number(self.r)),
+            ("conflicts", Value::Bool(self.conflicts)),
+            ("stale", if self.stale_ok { text("ok") } else { Value::Bool(false) }),
+            ("update", Value::Bool(self.update)),
+            ("stable", Value::Bool(self.stable)),
+            ("execution_stats", Value::Bool(self.execution_stats)),
+            ("allow_fallback", Value::Bool(self.allow_fallback)),
+        ])
+    }
+}
+
+/// The partition that path and body name, which must be one.
+fn partition_of(path: Option<&str>, body: Option<&Value<'_>>) -> Result<Option<String>, Refused> {
+    let named = match (path, body) {
+        (Some(path), Some(body)) if body.as_str() != Some(path) => {
+            return Err(Refused::unknown("mango_httpd", &format!("{{bad_partition,{}}}", written(body))));
+        }
+        (Some(path), _) => path,
+        (None, None) => return Ok(None),
+        (None, Some(Value::String(text))) if text.is_empty() => return Ok(None),
+        (None, Some(Value::String(text))) => text,
+        (None, Some(_)) => return Err(Refused::bad("illegal_partition", "Partition must be a string")),
+    };
+    if named.starts_with('_') {
+        return Err(Refused::bad("illegal_partition", "Partition must not start with an underscore"));
+    }
+    Ok(Some(named.to_owned()))
+}
+
+/// A design document, and perhaps an index in it.
+fn use_index(value: &Value<'_>) -> Result<Vec<String>, Refused> {
+    let bad = || Refused::bad("invalid_index_name", format!("Invalid index name: {}", written(value)));
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::String(text) => match text.split('/').collect::<Vec<_>>().as_slice() {
+            ["_design", names @ ..] if matches!(names.len(), 1 | 2) => Ok(owned(names)),
+            names if names.len() <= 2 => Ok(owned(names)),
+            _ => Err(bad()),
+        },
+        Value::Array(items) if items.len() <= 2 => {
+            items.iter().map(|item| item.as_str().map(str::to_owned)).collect::<Option<_>>().ok_or_else(bad)
+        }
+        _ => Err(bad()),
+    }
+}
+
+/// `None`: all fields.
+fn fields(value: &Value<'_>) -> Result<Option<Vec<Field>>, Refused> {
+    let Value::Array(items) = value else {
+        let reason = format!("Fields must be an array of strings, not: {}", written(value));
+        return Err(Refused::bad("invalid_fields", reason));
+    };
+    if items.is_empty() {
+        return Ok(None);
+    }
+    let field = |item: &Value<'_>| match item {
+        Value::String(name) => Field::new(name).map_err(|error| Refused::bad("invalid_field_name", error.to_string())),
+        other => Err(Refused::bad("invalid_field", format!("Invalid JSON for field spec: {}", written(other)))),
+    };
+    items.iter().map(field).collect::<Result<_, _>>().map(Some)
+}

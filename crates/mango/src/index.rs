@@ -1,0 +1,183 @@
+//! Indexes: read from design documents, and shown.
+
+use std::cmp::Ordering;
+
+use flatbed_flatten::json::Value;
+
+use crate::Selector;
+use crate::field::Field;
+use crate::normal::member;
+use crate::options::{object, text};
+
+/// The name of the index of all ids, and the only one that is not in a design document.
+const ALL_DOCS: &str = "_all_docs";
+
+/// Where design documents lie.
+pub(crate) const DESIGN: &str = "_design/";
+
+/// An index that `_find` can choose: of all ids, or of the fields of documents.
+#[derive(Debug, Clone)]
+pub struct Index {
+    ddoc: Option<String>,
+    name: String,
+    partitioned: bool,
+    fields: Vec<Field>,
+    partial: Option<Selector>,
+    /// As it is shown.
+    def: Value<'static>,
+}
+
+impl Index {
+    /// The index of all ids.
+    pub fn all_docs() -> Index {
+        let fields = Value::Array(vec![member("_id", text("asc"))]);
+        Index {
+            ddoc: None,
+            name: ALL_DOCS.to_owned(),
+            partitioned: false,
+            fields: Field::new("_id").into_iter().collect(),
+            partial: None,
+            def: object([("fields", fields)]),
+        }
+    }
+
+    /// The indexes that a design document defines: none where its language is another than `query`. `partitioned` says
+    /// whether the database is. A view that defines none, or an index that could not be kept, is passed over.
+    pub fn of_design_document(id: &str, document: &Value<'_>, partitioned: bool) -> Vec<Index> {
+        if !is_of_query(document) {
+            return Vec::new();
+        }
+        let partitioned = match document.get("options").and_then(|options| options.get("partitioned")) {
+            Some(Value::Bool(partitioned)) => *partitioned,
+            _ => partitioned,
+        };
+        let Some(Value::Object(views)) = document.get("views") else { return Vec::new() };
+        let index = |(name, view): &(std::borrow::Cow<'_, str>, Value<'_>)| of_view(id, name, view, partitioned);
+        views.iter().filter_map(index).collect()
+    }
+
+    /// The id of its design document; `None` for the index of all ids.
+    pub fn ddoc(&self) -> Option<&str> {
+        self.ddoc.as_deref()
+    }
+
+    /// Its name, which no other of its design document has.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is the index of all ids.
+    pub fn is_all_docs(&self) -> bool {
+        self.ddoc.is_none()
+    }
+
+    /// `json` or `special`.
+    pub fn kind(&self) -> &'static str {
+        if self.is_all_docs() { "special" } else { "json" }
+    }
+
+    /// Whether each partition has one of its own.
+    pub fn is_partitioned(&self) -> bool {
+        self.partitioned
+    }
+
+    /// What a document must have to be in it, in the order of its keys.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|field| field.name() == name)
+    }
+
+    /// Which documents are in it, if not all that have its fields.
+    pub fn partial(&self) -> Option<&Selector> {
+        self.partial.as_ref()
+    }
+
+    /// The key of a document (with its special members) in it; `None`: it is not in it. Design documents never are. `stop` is
+    /// asked now and then.
+    ///
+    /// # Errors
+    /// The filter takes too long.
+    pub fn key(
+        &self,
+        document: &Value<'_>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<Value<'static>>>, crate::Exhausted> {
+        let is_design = |id: &str| id.starts_with(DESIGN);
+        if document.get("_id").and_then(Value::as_str).is_some_and(is_design) {
+            return Ok(None);
+        }
+        if let Some(partial) = &self.partial
+            && !partial.matches_unless(document, stop)?
+        {
+            return Ok(None);
+        }
+        Ok(self.fields.iter().map(|field| field.of(document).map(|value| value.clone().into_owned())).collect())
+    }
+
+    /// As `_index` and `_explain` show it.
+    pub fn to_json(&self) -> Value<'static> {
+        match &self.ddoc {
+            None => object([
+                ("ddoc", Value::Null),
+                ("name", text(&self.name)),
+                ("type", text(self.kind())),
+                ("def", self.def.clone()),
+            ]),
+            Some(ddoc) => object([
+                ("ddoc", text(ddoc)),
+                ("name", text(&self.name)),
+                ("type", text(self.kind())),
+                ("partitioned", Value::Bool(self.partitioned)),
+                ("def", self.def.clone()),
+            ]),
+        }
+    }
+
+    /// The order in which indexes are listed: that of all ids first, then by design document and name.
+    pub fn compare(&self, other: &Index) -> Ordering {
+        (&self.ddoc, &self.name).cmp(&(&other.ddoc, &other.name))
+    }
+}
+
+/// Two are the same if they have one name: it is all that identifies them.
+impl PartialEq for Index {
+    fn eq(&self, other: &Index) -> bool {
+        self.compare(other).is_eq()
+    }
+}
+
+pub(crate) fn is_of_query(document: &Value<'_>) -> bool {
+    document.get("language").and_then(Value::as_str) == Some("query")
+}
+
+fn of_view(id: &str, name: &str, view: &Value<'_>, partitioned: bool) -> Option<Index> {
+    let map @ Value::Object(members) = view.get("map")? else { return None };
+    let Some(Value::Object(_)) = view.get("options") else { return None };
+    let Some(Value::Object(fields)) = map.get("fields") else { return None };
+    // CouchDB had filters of another name.
+    let filter = map.get("partial_filter_selector").or_else(|| map.get("selector"));
+    let partial = match filter {
+        None => None,
+        Some(Value::Object(filter)) if filter.is_empty() => None,
+        Some(filter) => Some(Selector::new(filter).ok()?),
+    };
+    let shown = |(name, direction): &(std::borrow::Cow<'_, str>, Value<'_>)| {
+        member(name.to_string(), direction.clone().into_owned())
+    };
+    let def = members.iter().filter_map(|(member, value)| match (member.as_ref(), value) {
+        ("fields", _) => Some(("fields".into(), Value::Array(fields.iter().map(shown).collect()))),
+        ("partial_filter_selector", Value::Object(filter)) if filter.is_empty() => None,
+        (name, value) => Some((name.to_owned().into(), value.clone().into_owned())),
+    });
+    Some(Index {
+        ddoc: Some(id.to_owned()),
+        name: name.to_owned(),
+        partitioned,
+        fields: fields.iter().map(|(name, _)| Field::new(name)).collect::<Result<_, _>>().ok()?,
+        partial,
+        def: Value::Object(def.collect()),
+    })
+}

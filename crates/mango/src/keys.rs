@@ -1,0 +1,255 @@
+//! Ranges of an index's keys: what a plan reads.
+
+use std::ops::Bound;
+
+use flatbed_flatten::json::Value;
+
+use crate::index::Index;
+use crate::normal::Normal;
+use crate::order::{Order, compare};
+use crate::spans::{RANGES_MAX, Spans};
+
+/// A place in an index: before or behind all keys that begin with these values. Without values it is before or behind all keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyEdge {
+    /// Values of the index's first fields.
+    pub values: Vec<Value<'static>>,
+    /// Behind the keys that begin so, not before them.
+    pub behind: bool,
+}
+
+/// The keys between two places. Keys are the values of an index's fields, in CouchDB's order of arrays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyRange {
+    /// Where they begin.
+    pub start: KeyEdge,
+    /// Where they end.
+    pub end: KeyEdge,
+}
+
+/// Ids between two bounds, in the order of their bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first.
+    pub start: Bound<String>,
+    /// The last.
+    pub end: Bound<String>,
+}
+
+impl KeyEdge {
+    /// How a key, or what a key begins with, lies to this place.
+    fn before(&self, key: &[Value<'_>]) -> bool {
+        for (at, value) in self.values.iter().enumerate() {
+            let Some(other) = key.get(at) else { return false };
+            match compare(value, other) {
+                std::cmp::Ordering::Equal => {}
+                order => return order.is_lt(),
+            }
+        }
+        !self.behind
+    }
+}
+
+impl KeyRange {
+    fn all() -> KeyRange {
+        let edge = |behind| KeyEdge { values: Vec::new(), behind };
+        KeyRange { start: edge(false), end: edge(true) }
+    }
+
+    /// Whether a key is in it.
+    pub fn has(&self, key: &[Value<'_>]) -> bool {
+        self.start.before(key) && !self.end.before(key)
+    }
+}
+
+/// The ids that may fulfil these conditions.
+pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
+    // All else is less than a string.
+    let low = |bound: Bound<Value<'static>>| match bound {
+        Bound::Included(Value::String(id)) => Bound::Included(id.into_owned()),
+        Bound::Excluded(Value::String(id)) => Bound::Excluded(id.into_owned()),
+        _ => Bound::Unbounded,
+    };
+    let high = |bound: Bound<Value<'static>>| match bound {
+        Bound::Included(Value::String(id)) => Some(Bound::Included(id.into_owned())),
+        Bound::Excluded(Value::String(id)) => Some(Bound::Excluded(id.into_owned())),
+        Bound::Unbounded => Some(Bound::Unbounded),
+        _ => None,
+    };
+    let spans = Spans::of(conditions, "_id", Order::Raw).list.into_iter();
+    spans.filter_map(|span| Some(IdRange { start: low(span.low), end: high(span.high)? })).collect()
+}
+
+/// What is read of an index.
+pub(crate) struct Reading {
+    /// In ascending order, without a key in common.
+    pub(crate) ranges: Vec<KeyRange>,
+    /// What documents of these keys must still be asked; `None`: nothing.
+    pub(crate) residual: Option<Normal>,
+}
+
+/// The keys that may fulfil a selector.
+pub(crate) fn reading(index: &Index, selector: &Normal) -> Reading {
+    let conjuncts = selector.conjuncts();
+    let Some(plain) = ranges_of(index, &conjuncts) else {
+        return Reading { ranges: vec![KeyRange::all()], residual: Some(selector.clone()) };
+    };
+    let alternatives = conjuncts.iter().enumerate().filter_map(|(at, condition)| match condition {
+        Normal::Any(alternatives) => Some((at, alternatives)),
+        _ => None,
+    });
+    let mut narrower = alternatives.filter_map(|(at, alternatives)| {
+        let others = conjuncts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, condition)| *condition);
+        alternatives_of(index, alternatives, &others.collect::<Vec<_>>()).filter(|ranges| *ranges != plain)
+    });
+    let ranges = narrower.next().unwrap_or_else(|| plain.clone());
+    Reading { ranges, residual: residual(index, selector) }
+}
+
+/// The ranges of all alternatives of an `$or`, each with what stands beside it; `None`: there are too many, or none.
+fn alternatives_of(index: &Index, alternatives: &[Normal], others: &[&Normal]) -> Option<Vec<KeyRange>> {
+    let mut ranges = Vec::new();
+    for alternative in alternatives {
+        let mut conditions = alternative.conjuncts();
+        conditions.extend(others);
+        ranges.extend(ranges_of(index, &conditions)?);
+        if ranges.len() > RANGES_MAX {
+            return None;
+        }
+    }
+    (!alternatives.is_empty()).then(|| joined(ranges))
+}
+
+/// `None`: there are too many.
+fn ranges_of(index: &Index, conditions: &[&Normal]) -> Option<Vec<KeyRange>> {
+    let spans: Vec<Spans> = index.fields().iter().map(|field| spans_of(field.name(), conditions)).collect();
+    // What is not there is in no index.
+    if spans.iter().any(|spans| spans.list.is_empty()) {
+        return Some(Vec::new());
+    }
+    let mut ranges = Vec::new();
+    extend(&mut Vec::new(), &spans, &mut ranges).then(|| joined(ranges))
+}
+
+/// Of an id the index's order says little: it is compared by its bytes, and lies in the order of strings.
+fn spans_of(field: &str, conditions: &[&Normal]) -> Spans {
+    if field != "_id" {
+        return Spans::of(conditions, field, Order::Collated);
+    }
+    let spans = Spans::of(conditions, field, Order::Raw);
+    if spans.are_points() { spans } else { Spans::all(Order::Collated) }
+}
+
+/// The ranges behind a beginning of keys; `false`: there are too many.
+fn extend(prefix: &mut Vec<Value<'static>>, spans: &[Spans], ranges: &mut Vec<KeyRange>) -> bool {
+    let edge = |prefix: &[Value<'static>], value: Option<&Value<'static>>, behind| {
+        let values = prefix.iter().chain(value).cloned().collect();
+        KeyEdge { values, behind }
+    };
+    let Some((first, rest)) = spans.split_first().filter(|(first, _)| !first.is_all()) else {
+        ranges.push(KeyRange { start: edge(prefix, None, false), end: edge(prefix, None, true) });
+        return ranges.len() <= RANGES_MAX;
+    };
+    for span in &first.list {
+        if let Some(value) = span.single(Order::Collated) {
+            prefix.push(value.clone());
+            let fits = extend(prefix, rest, ranges);
+            prefix.pop();
+            if !fits {
+                return false;
+            }
+            continue;
+        }
+        let start = match &span.low {
+            Bound::Unbounded => edge(prefix, None, false),
+            Bound::Included(value) => edge(prefix, Some(value), false),
+            Bound::Excluded(value) => edge(prefix, Some(value), true),
+        };
+        let end = match &span.high {
+            Bound::Unbounded => edge(prefix, None, true),
+            Bound::Included(value) => edge(prefix, Some(value), true),
+            Bound::Excluded(value) => edge(prefix, Some(value), false),
+        };
+        ranges.push(KeyRange { start, end });
+    }
+    ranges.len() <= RANGES_MAX
+}
+
+/// In ascending order, those that overlap or touch as one.
+fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    ranges.sort_by(|a, b| edges(&a.start, &b.start));
+    let mut joined: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if edges(&range.start, &last.end).is_le() => {
+                if edges(&last.end, &range.end).is_lt() {
+                    last.end = range.end;
+                }
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Which place is first.
+fn edges(a: &KeyEdge, b: &KeyEdge) -> std::cmp::Ordering {
+    use std::cmp::Ordering;
+    for (x, y) in a.values.iter().zip(&b.values) {
+        match compare(x, y) {
+            Ordering::Equal => {}
+            order => return order,
+        }
+    }
+    // The one with fewer values is before or behind all keys that go on.
+    let side = |edge: &KeyEdge| if edge.behind { Ordering::Greater } else { Ordering::Less };
+    match a.values.len().cmp(&b.values.len()) {
+        Ordering::Equal => a.behind.cmp(&b.behind),
+        Ordering::Less => side(a),
+        Ordering::Greater => side(b).reverse(),
+    }
+}
+
+/// What the ranges do not say: the conditions that documents of these keys must still be asked about. `None`: none.
+fn residual(index: &Index, selector: &Normal) -> Option<Normal> {
+    let conjuncts = selector.conjuncts();
+    let mut said = Vec::new();
+    for field in index.fields() {
+        let exact = |condition: &&Normal| match condition {
+            Normal::At(found, term) if found == field => is_exact(term, field.name()),
+            _ => false,
+        };
+        said.extend(conjuncts.iter().enumerate().filter(|(_, condition)| exact(condition)).map(|(at, _)| at));
+        // The next field's range is one only where this one has single values.
+        let spans = spans_of(field.name(), &conjuncts);
+        if !spans.are_points() {
+            break;
+        }
+    }
+    // What is in the index has all of its fields.
+    let exists = |condition: &Normal| match condition {
+        Normal::At(field, crate::normal::Term::Exists(true)) => index.has(field.name()),
+        _ => false,
+    };
+    let left: Vec<Normal> = conjuncts
+        .iter()
+        .enumerate()
+        .filter(|(at, condition)| !said.contains(at) && !exists(condition))
+        .map(|(_, condition)| (*condition).clone())
+        .collect();
+    match left.len() {
+        0 => None,
+        1 => left.into_iter().next(),
+        _ => Some(Normal::All(left)),
+    }
+}
+
+/// Whether a field's range says all that a condition does.
+fn is_exact(term: &crate::normal::Term, field: &str) -> bool {
+    use crate::normal::{Comparison, Term};
+    match term {
+        Term::Compare(Comparison::NotEqual, _) => false,
+        Term::Compare(..) => field != "_id",
+        _ => false,
+    }
+}

@@ -1,0 +1,106 @@
+//! Indexes listed and deleted.
+
+use flatbed_flatten::json::Value;
+
+use crate::erlang::written;
+use crate::index::{DESIGN, Index};
+use crate::options::{Options, number, object, text};
+use crate::refused::Refused;
+
+/// Which of all indexes `GET _index` shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Listing {
+    limit: Option<u64>,
+    skip: u64,
+}
+
+impl Listing {
+    /// The parameters of a query string; unknown ones are passed over.
+    ///
+    /// # Errors
+    /// One is no number, or out of its range.
+    pub fn parse<'q>(query: impl IntoIterator<Item = (&'q str, &'q str)>) -> Result<Listing, Refused> {
+        let bad = || Refused {
+            status: 500,
+            error: "invalid_list_index_params",
+            reason: "Index parameter ranges: limit > 1, skip > 0".to_owned(),
+        };
+        let mut listing = Listing::default();
+        // The first of a name counts.
+        let (mut limit, mut skip) = (None, None);
+        for (name, value) in query {
+            let into = match name {
+                "limit" => &mut limit,
+                "skip" => &mut skip,
+                _ => continue,
+            };
+            let value = value.parse::<i64>().map_err(|_| bad())?;
+            into.get_or_insert(value);
+        }
+        if let Some(limit) = limit {
+            listing.limit = Some(u64::try_from(limit).ok().filter(|limit| *limit > 0).ok_or_else(bad)?);
+        }
+        listing.skip = u64::try_from(skip.unwrap_or(0)).map_err(|_| bad())?;
+        Ok(listing)
+    }
+
+    /// The answer, of all indexes in any order.
+    pub fn answer(&self, indexes: &[Index]) -> Value<'static> {
+        let mut sorted: Vec<&Index> = indexes.iter().collect();
+        sorted.sort_by(|a, b| a.compare(b));
+        let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
+        let limit = self.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        let shown = sorted.iter().skip(skip).take(limit).map(|index| index.to_json()).collect();
+        object([("total_rows", number(indexes.len() as u64)), ("indexes", Value::Array(shown))])
+    }
+}
+
+/// The id of the design document that is meant, with or without `_design/`.
+pub fn design_id(given: &str) -> String {
+    if given.starts_with(DESIGN) { given.to_owned() } else { format!("{DESIGN}{given}") }
+}
+
+/// The index that `DELETE _index/{ddoc}/{type}/{name}` means.
+///
+/// # Errors
+/// There is none. That of all ids is not found, either.
+pub fn find_index<'i>(indexes: &'i [Index], ddoc: &str, kind: &str, name: &str) -> Result<&'i Index, Refused> {
+    let ddoc = design_id(ddoc);
+    indexes
+        .iter()
+        .find(|index| index.ddoc() == Some(&ddoc) && index.kind() == kind && index.name() == name)
+        .ok_or_else(|| Refused { status: 404, error: "not_found", reason: "missing".to_owned() })
+}
+
+/// The ids of the design documents whose indexes `POST _index/_bulk_delete` is to delete.
+///
+/// # Errors
+/// In CouchDB's words.
+pub fn parse_bulk_delete(body: &Value<'_>) -> Result<Vec<String>, Refused> {
+    let mut options = Options::of_request(body)?;
+    let docids = options.required("docids")?;
+    let Value::Array(docids) = docids else {
+        let reason = format!("Bulk Delete requires an array of non-null docids. Docids: {}", written(docids));
+        return Err(Refused::bad("invalid_bulk_docs", reason));
+    };
+    let docids = docids.iter().map(|docid| match docid {
+        Value::String(docid) => Ok(design_id(docid)),
+        other => Err(Refused::bad("invalid_index_name", format!("Invalid index name: {}", written(other)))),
+    });
+    let docids = docids.collect::<Result<_, _>>()?;
+    options.integer("w", 1, 2)?;
+    options.finish()?;
+    Ok(docids)
+}
+
+/// What is answered to it: whether each was deleted, in the order in which they were named. CouchDB shows the last first.
+pub fn bulk_delete_answer(deleted: &[(String, Result<(), &'static str>)]) -> Value<'static> {
+    let (mut success, mut fail) = (Vec::new(), Vec::new());
+    for (id, result) in deleted.iter().rev() {
+        match result {
+            Ok(()) => success.push(object([("id", text(id)), ("ok", Value::Bool(true))])),
+            Err(error) => fail.push(object([("id", text(id)), ("error", text(error))])),
+        }
+    }
+    object([("success", Value::Array(success)), ("fail", Value::Array(fail))])
+}

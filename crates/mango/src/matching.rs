@@ -1,0 +1,138 @@
+//! Whether a document is selected.
+
+use flatbed_flatten::json::Value;
+
+use crate::field::{Field, Found};
+use crate::normal::{Comparison, Normal, Term};
+use crate::order::{Order, identical, is_integer};
+use crate::steps::{Exhausted, Steps};
+
+type Held = Result<bool, Exhausted>;
+
+/// What conditions are asked about: a document, or an item of an array.
+pub(crate) trait Subject {
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted>;
+}
+
+impl Subject for Value<'_> {
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted> {
+        field.find(self, steps)
+    }
+}
+
+impl Normal {
+    pub(crate) fn holds(&self, subject: &impl Subject, steps: &mut Steps<'_>) -> Held {
+        steps.take(1)?;
+        match self {
+            Normal::Everything | Normal::Text(_) => Ok(true),
+            Normal::All(conditions) => all(conditions, |condition| condition.holds(subject, steps)),
+            // With other conditions beside it, an empty `$or` is none.
+            Normal::Any(conditions) => {
+                Ok(conditions.is_empty() || any(conditions, |condition| condition.holds(subject, steps))?)
+            }
+            Normal::Not(condition) => Ok(!condition.holds(subject, steps)?),
+            Normal::None(conditions) => Ok(!any(conditions, |condition| condition.holds(subject, steps))?),
+            Normal::At(field, term) => match subject.find(field, steps)? {
+                Found::Here(value) => {
+                    let order = if field.name() == "_id" { Order::Raw } else { Order::Collated };
+                    term.holds(value, order, steps)
+                }
+                // What is not there fulfils no other condition.
+                Found::Missing => Ok(matches!(term, Term::Exists(false))),
+                Found::NoPath => Ok(false),
+            },
+        }
+    }
+}
+
+impl Term {
+    fn holds(&self, value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
+        Ok(match (self, value) {
+            (Term::Compare(comparison, argument), value) => {
+                let order = order.within(value, argument, steps)?;
+                match comparison {
+                    Comparison::Less => order.is_lt(),
+                    Comparison::LessOrEqual => order.is_le(),
+                    Comparison::Equal => order.is_eq(),
+                    Comparison::NotEqual => order.is_ne(),
+                    Comparison::GreaterOrEqual => order.is_ge(),
+                    Comparison::Greater => order.is_gt(),
+                }
+            }
+            (Term::Exists(exists), _) => *exists,
+            (Term::Type(kind), value) => kind == type_of(value),
+            (Term::In(list), value) => is_in(list, value, order, steps)?,
+            (Term::NotIn(list), value) => !is_in(list, value, order, steps)?,
+            (Term::Contains(wanted), Value::Array(items)) => {
+                // A list in a list means the whole array, too.
+                let is_whole = match wanted.as_slice() {
+                    [only @ Value::Array(_)] => Order::Raw.within(value, only, steps)?.is_eq(),
+                    _ => false,
+                };
+                let mut has = |wanted: &Value<'_>| any(items, |item| identical(item, wanted, steps));
+                is_whole || (!wanted.is_empty() && all(wanted, &mut has)?)
+            }
+            (Term::Element(condition), Value::Array(items)) => any(items, |item| condition.holds(item, steps))?,
+            (Term::Elements(condition), Value::Array(items)) => {
+                !items.is_empty() && all(items, |item| condition.holds(item, steps))?
+            }
+            (Term::Key(condition), Value::Object(members)) => any(members, |(name, _)| {
+                let name = Value::String(name.as_ref().into());
+                condition.holds(&name, steps)
+            })?,
+            (Term::Size(size), Value::Array(items)) => items.len() as u64 == *size,
+            (Term::Modulo(divisor, remainder), Value::Number(text)) => {
+                steps.take_bytes(text.len())?;
+                is_integer(text) && remainder_of(text, *divisor) == i128::from(*remainder)
+            }
+            (Term::Regex(pattern), Value::String(text)) => pattern.is_match(text, steps)?,
+            (Term::BeginsWith(prefix), Value::String(text)) => {
+                steps.take_bytes(prefix.len())?;
+                text.starts_with(prefix.as_str())
+            }
+            (Term::Not(term), value) => !term.holds(value, order, steps)?,
+            _ => false,
+        })
+    }
+}
+
+/// Whether a value is equal to one of the list, or, being an array, has an item that is.
+fn is_in(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
+    let mut one = |value: &Value<'_>| any(list, |other| Ok(order.within(value, other, steps)?.is_eq()));
+    match value {
+        Value::Array(items) => any(items, one),
+        value => one(value),
+    }
+}
+
+fn any<T>(items: &[T], mut holds: impl FnMut(&T) -> Held) -> Held {
+    for item in items {
+        if holds(item)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn all<T>(items: &[T], mut holds: impl FnMut(&T) -> Held) -> Held {
+    Ok(!any(items, |item| Ok(!holds(item)?))?)
+}
+
+/// What an integer of any length leaves, with its sign; the divisor is not 0.
+fn remainder_of(text: &str, divisor: i64) -> i128 {
+    let divisor = i128::from(divisor).abs().max(1);
+    let digits = text.bytes().filter(u8::is_ascii_digit);
+    let remainder = digits.fold(0, |remainder, digit| (remainder * 10 + i128::from(digit - b'0')) % divisor);
+    if text.starts_with('-') { -remainder } else { remainder }
+}
+
+fn type_of(value: &Value<'_>) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}

@@ -1,0 +1,95 @@
+//! Members of requests, each taken once and checked.
+
+use std::borrow::Cow;
+
+use flatbed_flatten::json::Value;
+
+use crate::erlang::written;
+use crate::order::is_integer;
+use crate::refused::Refused;
+
+/// The members of a request that have not been looked at.
+pub(crate) struct Options<'v>(Vec<(Cow<'v, str>, &'v Value<'v>)>);
+
+impl<'v> Options<'v> {
+    /// # Errors
+    /// It is no object.
+    pub(crate) fn of_request(body: &'v Value<'v>) -> Result<Options<'v>, Refused> {
+        Options::of(body).ok_or_else(|| Refused::bad("bad_request", "Request body must be a JSON object"))
+    }
+
+    pub(crate) fn of(value: &'v Value<'v>) -> Option<Options<'v>> {
+        match value {
+            Value::Object(members) => {
+                Some(Options(members.iter().map(|(name, value)| (Cow::Borrowed(name.as_ref()), value)).collect()))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<&'v Value<'v>> {
+        let at = self.0.iter().position(|(found, _)| found == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    pub(crate) fn required(&mut self, name: &str) -> Result<&'v Value<'v>, Refused> {
+        self.take(name).ok_or_else(|| Refused::bad("missing_required_key", format!("Missing required key: {name}")))
+    }
+
+    pub(crate) fn boolean(&mut self, name: &str, default: bool) -> Result<bool, Refused> {
+        match self.take(name) {
+            None => Ok(default),
+            Some(Value::Bool(value)) => Ok(*value),
+            Some(other) => Err(Refused::bad("invalid_boolean", format!("Invalid boolean value: {}", written(other)))),
+        }
+    }
+
+    /// An integer from `least` (0 or 1) up. More than 64 bits count as the most that they can say.
+    pub(crate) fn integer(&mut self, name: &str, least: u64, default: u64) -> Result<u64, Refused> {
+        let Some(value) = self.take(name) else { return Ok(default) };
+        let integer = match value {
+            Value::Number(text) if is_integer(text) && !text.starts_with('-') => Some(text.parse().unwrap_or(u64::MAX)),
+            Value::Number(text) if text == "-0" => Some(0),
+            _ => None,
+        };
+        integer.filter(|integer| *integer >= least).ok_or_else(|| {
+            let (error, what) = match least {
+                0 => ("invalid_non_neg_integer", "is not an integer greater than or equal to zero"),
+                _ => ("invalid_pos_integer", "is not an integer greater than zero"),
+            };
+            Refused::bad(error, format!("{} {what}", written(value)))
+        })
+    }
+
+    pub(crate) fn string(&mut self, name: &str) -> Result<Option<&'v str>, Refused> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.as_ref())),
+            Some(other) => Err(Refused::bad("invalid_string", format!("Invalid string: {}", written(other)))),
+        }
+    }
+
+    /// # Errors
+    /// Something was not taken.
+    pub(crate) fn finish(self) -> Result<(), Refused> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(Refused::bad("invalid_key", format!("Invalid key {name} for this request."))),
+        }
+    }
+}
+
+/// What is between two strings in an object that is made here.
+pub(crate) fn text(text: &str) -> Value<'static> {
+    Value::String(text.to_owned().into())
+}
+
+/// An object that is made here.
+pub(crate) fn object<const N: usize>(members: [(&'static str, Value<'static>); N]) -> Value<'static> {
+    Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
+}
+
+/// An integer.
+pub(crate) fn number(number: u64) -> Value<'static> {
+    Value::Number(number.to_string().into())
+}

@@ -1,0 +1,91 @@
+//! Regular expressions, and what they may take.
+
+use std::collections::HashMap;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::invalid::InvalidSelector;
+use crate::steps::{Exhausted, Steps};
+
+/// What a compiled regular expression may take, in bytes. Each counts as the first of these that it fits into.
+const BYTES: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
+
+/// What all of a selector may take together; equal ones are compiled once.
+const ALL_BYTES_MAX: usize = 4 << 20;
+
+/// A regular expression that takes so many bytes is tried on strings of so many, at most as many as this divided by the
+/// former: all of its states may be alive at each byte. On a longer one it does not match, as in CouchDB where PCRE reaches
+/// its limit.
+const WORK_MAX: usize = 1 << 34;
+
+/// So much of this work is a step.
+const STEP_WORK: usize = 1 << 10;
+
+/// A compiled regular expression, and what it takes at most. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    regex: Regex,
+    bytes: usize,
+}
+
+impl Pattern {
+    pub(crate) fn text(&self) -> &str {
+        self.regex.as_str()
+    }
+
+    /// About how much is done for a byte of a string.
+    pub(crate) fn weight(&self) -> usize {
+        self.bytes >> 10
+    }
+
+    pub(crate) fn is_match(&self, text: &str, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
+        let may_match = text.len() <= WORK_MAX / self.bytes;
+        steps.take(if may_match { text.len() * self.bytes / STEP_WORK } else { 1 })?;
+        Ok(may_match && self.regex.is_match(text.as_bytes()))
+    }
+}
+
+/// Those of one selector.
+pub(crate) struct Patterns<'s> {
+    known: HashMap<String, Pattern>,
+    bytes: usize,
+    stop: &'s dyn Fn() -> bool,
+}
+
+impl<'s> Patterns<'s> {
+    /// `stop` is asked before each is compiled.
+    pub(crate) fn new(stop: &'s dyn Fn() -> bool) -> Patterns<'s> {
+        Patterns { known: HashMap::new(), bytes: 0, stop }
+    }
+
+    /// `None`: it is no regular expression that can be compiled.
+    pub(crate) fn compile(&mut self, text: &str) -> Result<Option<Pattern>, InvalidSelector> {
+        if let Some(known) = self.known.get(text) {
+            return Ok(Some(known.clone()));
+        }
+        for bytes in BYTES {
+            if (self.stop)() {
+                return Err(InvalidSelector::Stopped);
+            }
+            if self.bytes + bytes > ALL_BYTES_MAX {
+                return Err(InvalidSelector::RegexesTooLarge);
+            }
+            let build = |unicode| RegexBuilder::new(text).unicode(unicode).size_limit(bytes).build();
+            // As in CouchDB a character is a byte. Classes of others, which cannot be written so, take whole ones.
+            let built = match build(false) {
+                Err(regex::Error::Syntax(_)) => build(true),
+                other => other,
+            };
+            let regex = match built {
+                Ok(regex) => regex,
+                Err(regex::Error::CompiledTooBig(_)) => continue,
+                Err(_) => return Ok(None),
+            };
+            self.bytes += bytes;
+            let compiled = Pattern { regex, bytes };
+            self.known.insert(text.to_owned(), compiled.clone());
+            return Ok(Some(compiled));
+        }
+        Err(InvalidSelector::RegexesTooLarge)
+    }
+}

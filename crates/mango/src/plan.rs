@@ -1,0 +1,141 @@
+//! Plans: what is read to answer a query, as data.
+
+use flatbed_flatten::json::Value;
+
+use crate::Selector;
+use crate::bookmark::Bookmark;
+use crate::choose::{Catalog, Choice, Ranked, choose};
+use crate::find::Find;
+use crate::index::Index;
+use crate::keys::{IdRange, KeyRange, Reading, id_ranges, reading};
+use crate::normal::Normal;
+use crate::projection::put;
+use crate::ranges::Range;
+use crate::refused::Refused;
+
+/// How a query is answered.
+///
+/// The documents of the ranges are read in order, or from the last to the first where `reverse` is set, behind `after` if there is
+/// one; those that the residual selector selects are answered. By an index these never are design documents, and of the index of all
+/// ids they are passed over.
+#[derive(Debug, Clone)]
+pub struct Plan<'i> {
+    /// The index that is read.
+    pub index: &'i Index,
+    /// Which part of it.
+    pub source: Source,
+    /// The last rows are first.
+    pub reverse: bool,
+    /// Keys and ids have all fields that are asked about or answered: no document need be read ([`Plan::document_of`]).
+    pub covering: bool,
+    /// What documents in the ranges must still be asked; `None`: all are answered.
+    pub residual: Option<Selector>,
+    /// Where an earlier answer ended.
+    pub after: Option<Bookmark>,
+}
+
+/// What is read of an index.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Source {
+    /// Nothing: CouchDB sees from the selector that it selects no document, and its answer then has no bookmark, no warning and no
+    /// statistics.
+    Nothing,
+    /// Ids, of the index of all ids; in ascending order, without one in common.
+    Ids(Vec<IdRange>),
+    /// Keys of a json index; in ascending order, without one in common.
+    Keys(Vec<KeyRange>),
+}
+
+/// Plans a `_find` or `_count`.
+///
+/// # Errors
+/// In CouchDB's words: no index can be used, the bookmark is none, a partition is asked for where there is none.
+pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused> {
+    let choice = choose(find, catalog, false)?;
+    if find.partition.is_some() && !catalog.partitioned {
+        return Err(Refused::bad("query_parse_error", "`partition` parameter is not supported on this db"));
+    }
+    // There is one: else this had been refused.
+    let Some(best) = choice.best() else {
+        return Err(Refused::bad("no_usable_index", "No index exists for this query."));
+    };
+    let selector = find.selector.normal();
+    let (source, residual) = if selects_nothing(&choice, selector) {
+        (Source::Nothing, None)
+    } else if best.index.is_all_docs() {
+        (
+            Source::Ids(id_ranges(&selector.conjuncts())),
+            Some(selector.clone()).filter(|normal| !matches!(normal, Normal::Everything)),
+        )
+    } else {
+        let Reading { ranges, residual } = reading(best.index, selector);
+        (Source::Keys(ranges), residual)
+    };
+    let after = match &find.bookmark {
+        Some(bookmark) if source != Source::Nothing => Some(Bookmark::decode(bookmark)?),
+        _ => None,
+    };
+    let covering = covers(best.index, find);
+    Ok(Plan {
+        index: best.index,
+        source,
+        reverse: find.sort.descending,
+        covering,
+        residual: residual.map(Selector::of_normal),
+        after,
+    })
+}
+
+impl Plan<'_> {
+    /// Of a plan that is covering: the fields that a row of the index has, as a document.
+    pub fn document_of(&self, id: &str, key: &[Value<'_>]) -> Value<'static> {
+        let mut document = Value::Object(Vec::new());
+        put(&mut document, &["_id"], Value::String(id.to_owned().into()));
+        for (field, value) in self.index.fields().iter().zip(key).rev() {
+            put(&mut document, &field.parts().collect::<Vec<_>>(), value.clone().into_owned());
+        }
+        document
+    }
+
+    /// Whether the number of rows in the ranges is the number of documents that are selected: a `_count` then reads no row.
+    pub fn counts_rows(&self) -> bool {
+        !self.index.is_all_docs() && self.residual.is_none()
+    }
+}
+
+/// Whether CouchDB does not even look: a range of the index's first fields is empty, or an operator that joins has nothing to join.
+pub(crate) fn selects_nothing(choice: &Choice<'_>, selector: &Normal) -> bool {
+    let joins_nothing = match selector {
+        Normal::All(conditions) | Normal::Any(conditions) => conditions.is_empty(),
+        _ => false,
+    };
+    joins_nothing || choice.best().is_some_and(|Ranked { ranges, .. }| ranges.as_slice() == [Range::Empty])
+}
+
+/// Whether an index has all fields that a query asks about or answers.
+pub(crate) fn covers(index: &Index, find: &Find) -> bool {
+    let Some(fields) = &find.fields else { return false };
+    let has = |name: &str| name == "_id" || index.has(name);
+    !index.is_all_docs()
+        && fields.iter().all(|field| has(field.name()))
+        && fields_of(find.selector.normal()).iter().all(|name| has(name))
+}
+
+/// Whether an index has all fields that a query answers, which `_explain` says of those that were not chosen.
+pub(crate) fn covers_answer(index: &Index, find: &Find) -> bool {
+    let has = |name: &str| name == "_id" || index.has(name);
+    find.fields.as_ref().is_some_and(|fields| fields.iter().all(|field| has(field.name())))
+}
+
+/// The names of all fields that a selector asks about.
+pub(crate) fn fields_of(selector: &Normal) -> Vec<&str> {
+    match selector {
+        Normal::Everything => Vec::new(),
+        Normal::All(conditions) | Normal::Any(conditions) | Normal::None(conditions) => {
+            conditions.iter().flat_map(fields_of).collect()
+        }
+        Normal::Not(condition) => fields_of(condition),
+        Normal::Text(_) => vec!["$default"],
+        Normal::At(field, _) => vec![field.name()],
+    }
+}

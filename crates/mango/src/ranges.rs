@@ -1,0 +1,172 @@
+//! Ranges of the values of one field, as CouchDB finds them in a selector: they choose the index, and are shown.
+
+use std::cmp::Ordering;
+
+use flatbed_flatten::json::Value;
+
+use crate::normal::{Comparison, Normal, Term};
+use crate::order::compare;
+
+/// What CouchDB knows of a field's value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Range {
+    /// There is none.
+    Empty,
+    Between {
+        low: Option<Edge>,
+        high: Option<Edge>,
+    },
+    Equal(Value<'static>),
+}
+
+/// Where a range begins or ends.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Edge {
+    pub(crate) value: Value<'static>,
+    /// Whether the value itself is in it.
+    pub(crate) within: bool,
+}
+
+/// The fields whose values a selector says something about that an index can use, in order of their names, each once.
+pub(crate) fn indexable_fields(selector: &Normal) -> Vec<&str> {
+    let indexable = |condition: &&Normal| match condition {
+        Normal::At(_, term) => is_indexable(term),
+        _ => false,
+    };
+    let mut names: Vec<&str> = selector.conjuncts().into_iter().filter(indexable).filter_map(name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn name(condition: &Normal) -> Option<&str> {
+    match condition {
+        Normal::At(field, _) => Some(field.name()),
+        _ => None,
+    }
+}
+
+fn is_indexable(term: &Term) -> bool {
+    match term {
+        Term::Compare(comparison, _) => *comparison != Comparison::NotEqual,
+        Term::BeginsWith(_) | Term::Exists(_) => true,
+        _ => false,
+    }
+}
+
+/// The range of each of these fields. Where one is empty it is the only one.
+pub(crate) fn field_ranges(selector: &Normal) -> Vec<(&str, Range)> {
+    let mut ranges = Vec::new();
+    for field in indexable_fields(selector) {
+        match range(selector, field) {
+            Range::Empty => return vec![(field, Range::Empty)],
+            range => ranges.push((field, range)),
+        }
+    }
+    ranges
+}
+
+fn range(selector: &Normal, field: &str) -> Range {
+    let mut range = Range::Between { low: None, high: None };
+    for condition in selector.conjuncts() {
+        let Normal::At(found, term) = condition else { continue };
+        if found.name() != field {
+            continue;
+        }
+        range = match term {
+            Term::Compare(comparison, argument) => range.narrowed(*comparison, argument),
+            // The last character in the order of strings.
+            Term::BeginsWith(prefix) => range
+                .narrowed(Comparison::GreaterOrEqual, &Value::String(prefix.clone().into()))
+                .narrowed(Comparison::LessOrEqual, &Value::String(format!("{prefix}\u{ffff}").into())),
+            _ => range,
+        };
+    }
+    range
+}
+
+impl Range {
+    fn narrowed(self, comparison: Comparison, argument: &Value<'static>) -> Range {
+        let (mut low, mut high) = match self {
+            Range::Empty => return Range::Empty,
+            Range::Equal(value) => {
+                let edge = Edge { value, within: true };
+                (Some(edge.clone()), Some(edge))
+            }
+            Range::Between { low, high } => (low, high),
+        };
+        let edge = |within| Some(Edge { value: argument.clone(), within });
+        if matches!(comparison, Comparison::Greater | Comparison::GreaterOrEqual | Comparison::Equal) {
+            let within = comparison != Comparison::Greater;
+            // The greater of both; of equal ones the one that is not in it.
+            low = match low {
+                Some(old) => match compare(argument, &old.value) {
+                    Ordering::Less => Some(old),
+                    Ordering::Equal if !old.within => Some(old),
+                    _ => edge(within),
+                },
+                None => edge(within),
+            };
+        }
+        if matches!(comparison, Comparison::Less | Comparison::LessOrEqual | Comparison::Equal) {
+            let within = comparison != Comparison::Less;
+            high = match high {
+                Some(old) => match compare(argument, &old.value) {
+                    Ordering::Greater => Some(old),
+                    Ordering::Equal if !old.within => Some(old),
+                    _ => edge(within),
+                },
+                None => edge(within),
+            };
+        }
+        if let (Some(low), Some(high)) = (&low, &high) {
+            match compare(&low.value, &high.value) {
+                Ordering::Less => {}
+                Ordering::Equal if low.within && high.within => {
+                    let is_argument = compare(argument, &low.value).is_eq();
+                    return Range::Equal(if is_argument { argument.clone() } else { low.value.clone() });
+                }
+                _ => return Range::Empty,
+            }
+        }
+        Range::Between { low, high }
+    }
+}
+
+/// Where reading begins and ends in an index with these ranges of its first fields, as `_explain` shows it.
+pub(crate) fn shown_keys(ranges: &[Range]) -> (Value<'static>, Value<'static>) {
+    let (mut start, mut end) = (Vec::new(), Vec::new());
+    for range in ranges {
+        match range {
+            Range::Equal(value) => start.push(value.clone()),
+            Range::Between { low: Some(low), .. } => start.push(low.value.clone()),
+            _ => break,
+        }
+    }
+    for range in ranges {
+        match range {
+            Range::Equal(value) => end.push(value.clone()),
+            Range::Between { high: Some(high), .. } => end.push(high.value.clone()),
+            _ => break,
+        }
+    }
+    end.push(max());
+    (Value::Array(start), Value::Array(end))
+}
+
+/// As [`shown_keys`], of the index of all ids.
+pub(crate) fn shown_ids(range: &Range) -> (Value<'static>, Value<'static>) {
+    match range {
+        Range::Equal(value) => (value.clone(), value.clone()),
+        Range::Between { low, high } => {
+            let low = low.as_ref().map_or(Value::String("".into()), |edge| edge.value.clone());
+            (low, high.as_ref().map_or_else(max, |edge| edge.value.clone()))
+        }
+        Range::Empty => (Value::Null, Value::Null),
+    }
+}
+
+/// What stands for a value behind all others.
+fn max() -> Value<'static> {
+    Value::String("<MAX>".into())
+}

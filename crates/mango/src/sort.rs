@@ -1,0 +1,65 @@
+//! Fields with directions: of `sort`, and of indexes.
+
+use flatbed_flatten::json::Value;
+
+use crate::erlang::pretty;
+use crate::options::text;
+use crate::refused::Refused;
+
+/// By which fields, all in one direction.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sort {
+    /// Names of fields, as written.
+    pub fields: Vec<String>,
+    /// The greatest first.
+    pub descending: bool,
+}
+
+impl Sort {
+    /// # Errors
+    /// It is no list of names, or of objects of a name and `"asc"` or `"desc"`, in one direction.
+    pub(crate) fn parse(value: &Value<'_>) -> Result<Sort, Refused> {
+        let Value::Array(items) = value else {
+            let reason = format!("Sort must be an array of sort specs, not: {}", pretty(value));
+            return Err(Refused::bad("invalid_sort_json", reason));
+        };
+        let items = items.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+        let descending = items.first().is_some_and(|(_, descending)| *descending);
+        if items.iter().any(|(_, other)| *other != descending) {
+            let reason = "Sorts currently only support a single direction for all fields.";
+            return Err(Refused::bad("unsupported_mixed_sort", reason));
+        }
+        Ok(Sort { fields: items.into_iter().map(|(name, _)| name.to_owned()).collect(), descending })
+    }
+
+    pub(crate) fn direction(&self) -> &'static str {
+        if self.descending { "desc" } else { "asc" }
+    }
+
+    /// Each field once, with its direction.
+    pub(crate) fn to_json(&self) -> Value<'static> {
+        let mut members: Vec<(std::borrow::Cow<'static, str>, _)> = Vec::new();
+        for name in &self.fields {
+            if !members.iter().any(|(found, _)| found == name) {
+                members.push((name.clone().into(), text(self.direction())));
+            }
+        }
+        Value::Object(members)
+    }
+}
+
+fn field<'v>(value: &'v Value<'_>) -> Result<(&'v str, bool), Refused> {
+    let bad = || Refused::bad("invalid_sort_field", format!("Invalid sort field: {}", pretty(value)));
+    match value {
+        Value::String(name) if !name.is_empty() => Ok((name, false)),
+        Value::Object(members) => match members.as_slice() {
+            [(name, direction)] if !name.is_empty() => match direction.as_str() {
+                Some("asc") => Ok((name, false)),
+                Some("desc") => Ok((name, true)),
+                _ => Err(bad()),
+            },
+            _ => Err(bad()),
+        },
+        _ => Err(bad()),
+    }
+}

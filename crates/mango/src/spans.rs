@@ -1,0 +1,212 @@
+//! Which values of a field a selector leaves, as ranges one behind the other: what is read of an index.
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+use flatbed_flatten::json::Value;
+
+use crate::normal::{Comparison, Normal, Term};
+use crate::order::Order;
+use crate::steps::Steps;
+
+/// More ranges than this are not read one by one.
+pub(crate) const RANGES_MAX: usize = 1_000;
+
+/// Values from a bound to another.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Span {
+    pub(crate) low: Bound<Value<'static>>,
+    pub(crate) high: Bound<Value<'static>>,
+}
+
+/// Ranges in ascending order that have no value in common.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Spans {
+    pub(crate) list: Vec<Span>,
+    order: Order,
+}
+
+impl Span {
+    fn point(value: &Value<'static>) -> Span {
+        Span { low: Bound::Included(value.clone()), high: Bound::Included(value.clone()) }
+    }
+
+    /// The only value, as far as the order can tell.
+    pub(crate) fn single(&self, order: Order) -> Option<&Value<'static>> {
+        match (&self.low, &self.high) {
+            (Bound::Included(low), Bound::Included(high)) if cmp(order, low, high).is_eq() => Some(low),
+            _ => None,
+        }
+    }
+}
+
+impl Spans {
+    /// All values.
+    pub(crate) fn all(order: Order) -> Spans {
+        Spans { list: vec![Span { low: Bound::Unbounded, high: Bound::Unbounded }], order }
+    }
+
+    pub(crate) fn is_all(&self) -> bool {
+        matches!(self.list.as_slice(), [Span { low: Bound::Unbounded, high: Bound::Unbounded }])
+    }
+
+    /// Whether each is a single value.
+    pub(crate) fn are_points(&self) -> bool {
+        self.list.iter().all(|span| span.single(self.order).is_some())
+    }
+
+    /// What these conditions leave of a field's values.
+    pub(crate) fn of(conditions: &[&Normal], field: &str, order: Order) -> Spans {
+        let mut spans = Spans::all(order);
+        for condition in conditions {
+            if let Normal::At(found, term) = condition
+                && found.name() == field
+                && let Some(more) = Spans::of_term(term, order)
+            {
+                spans = spans.intersection(&more);
+            }
+        }
+        spans
+    }
+
+    /// `None`: the condition leaves values everywhere.
+    fn of_term(term: &Term, order: Order) -> Option<Spans> {
+        let span = |low, high| Some(Spans { list: vec![Span { low, high }], order });
+        match term {
+            Term::Compare(comparison, value) => match comparison {
+                Comparison::Less => span(Bound::Unbounded, Bound::Excluded(value.clone())),
+                Comparison::LessOrEqual => span(Bound::Unbounded, Bound::Included(value.clone())),
+                Comparison::Equal => Some(Spans { list: vec![Span::point(value)], order }),
+                Comparison::NotEqual => None,
+                Comparison::GreaterOrEqual => span(Bound::Included(value.clone()), Bound::Unbounded),
+                Comparison::Greater => span(Bound::Excluded(value.clone()), Bound::Unbounded),
+            },
+            Term::BeginsWith(prefix) => {
+                let low = Bound::Included(Value::String(prefix.clone().into()));
+                let high = match order {
+                    // The last character in the order of strings.
+                    Order::Collated => Bound::Included(Value::String(format!("{prefix}\u{ffff}").into())),
+                    Order::Raw => {
+                        behind(prefix).map_or(Bound::Unbounded, |text| Bound::Excluded(Value::String(text.into())))
+                    }
+                };
+                span(low, high)
+            }
+            Term::In(list) if list.len() <= RANGES_MAX => {
+                // An array is in the list if one of its items is, and not by itself.
+                let arrays = Span {
+                    low: Bound::Included(Value::Array(Vec::new())),
+                    high: Bound::Excluded(Value::Object(Vec::new())),
+                };
+                let any = !list.is_empty();
+                let mut list: Vec<Span> =
+                    list.iter().filter(|value| !matches!(value, Value::Array(_))).map(Span::point).collect();
+                if order == Order::Collated && any {
+                    list.push(arrays);
+                }
+                list.sort_by(|a, b| lows(order, a, b));
+                list.dedup_by(|b, a| lows(order, a, b).is_eq());
+                Some(Spans { list, order })
+            }
+            _ => None,
+        }
+    }
+
+    fn intersection(&self, other: &Spans) -> Spans {
+        let (mut list, order) = (Vec::new(), self.order);
+        let (mut these, mut those) = (self.list.iter().peekable(), other.list.iter().peekable());
+        while let (Some(a), Some(b)) = (these.peek(), those.peek()) {
+            let low = if lows(order, a, b).is_lt() { &b.low } else { &a.low };
+            let a_ends_first = highs(order, a, b).is_lt();
+            let high = if a_ends_first { &a.high } else { &b.high };
+            let span = Span { low: low.clone(), high: high.clone() };
+            if !is_empty(order, &span) {
+                list.push(span);
+            }
+            if a_ends_first {
+                these.next();
+            } else {
+                those.next();
+            }
+        }
+        Spans { list, order }
+    }
+}
+
+fn cmp(order: Order, a: &Value<'_>, b: &Value<'_>) -> Ordering {
+    order.within(a, b, &mut Steps::endless()).unwrap_or(Ordering::Equal)
+}
+
+/// The first string behind all that begin with a prefix, in the order of bytes; `None`: there is none.
+fn behind(prefix: &str) -> Option<String> {
+    let mut characters: Vec<char> = prefix.chars().collect();
+    while let Some(last) = characters.pop() {
+        let next = match last {
+            '\u{d7ff}' => Some('\u{e000}'),
+            last => char::from_u32(u32::from(last) + 1),
+        };
+        if let Some(next) = next {
+            characters.push(next);
+            return Some(characters.into_iter().collect());
+        }
+    }
+    None
+}
+
+/// Which of two begins first.
+fn lows(order: Order, a: &Span, b: &Span) -> Ordering {
+    let side = |bound: &Bound<_>| u8::from(matches!(bound, Bound::Excluded(_)));
+    match (&a.low, &b.low) {
+        (Bound::Unbounded, Bound::Unbounded) => Ordering::Equal,
+        (Bound::Unbounded, _) => Ordering::Less,
+        (_, Bound::Unbounded) => Ordering::Greater,
+        (Bound::Included(x) | Bound::Excluded(x), Bound::Included(y) | Bound::Excluded(y)) => {
+            cmp(order, x, y).then(side(&a.low).cmp(&side(&b.low)))
+        }
+    }
+}
+
+/// Which of two ends first.
+fn highs(order: Order, a: &Span, b: &Span) -> Ordering {
+    let side = |bound: &Bound<_>| u8::from(matches!(bound, Bound::Included(_)));
+    match (&a.high, &b.high) {
+        (Bound::Unbounded, Bound::Unbounded) => Ordering::Equal,
+        (Bound::Unbounded, _) => Ordering::Greater,
+        (_, Bound::Unbounded) => Ordering::Less,
+        (Bound::Included(x) | Bound::Excluded(x), Bound::Included(y) | Bound::Excluded(y)) => {
+            cmp(order, x, y).then(side(&a.high).cmp(&side(&b.high)))
+        }
+    }
+}
+
+fn is_empty(order: Order, span: &Span) -> bool {
+    match (&span.low, &span.high) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(low), Bound::Included(high)) => cmp(order, low, high).is_gt(),
+        (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => {
+            cmp(order, low, high).is_ge()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_behind_a_prefix() {
+        for (prefix, next) in [
+            ("a", Some("b")),
+            ("aé", Some("aê")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}", None),
+            ("", None),
+            ("\u{d7ff}", Some("\u{e000}")),
+        ] {
+            assert_eq!(behind(prefix).as_deref(), next, "{prefix}");
+            if let Some(next) = next {
+                assert!(format!("{prefix}\u{10ffff}").as_bytes() < next.as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What a CouchDB 3.5 answered (tests/couchdb-answers).
+
+use flatbed_flatten::json::Value;
+
+use crate::json;
+
+/// A request and its answer.
+pub(crate) struct Step {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) body: Option<String>,
+    pub(crate) status: u16,
+    pub(crate) answer: Value<'static>,
+}
+
+/// The steps of a scenario of `mango.jsonl`.
+pub(crate) fn scenario(name: &str) -> Vec<Step> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/couchdb-answers/mango.jsonl");
+    let recorded = std::fs::read_to_string(path).unwrap();
+    let found = recorded.lines().map(json).find(|scenario| scenario.get("name").unwrap().as_str() == Some(name));
+    let scenario = found.unwrap_or_else(|| panic!("no scenario {name}"));
+    let Some(Value::Array(steps)) = scenario.get("steps").cloned() else { panic!("no steps") };
+    let step = |step: Value<'static>| {
+        let Value::Array(parts) = step else { panic!("no step") };
+        let [Value::Array(request), answer] = parts.as_slice() else { panic!("no request and answer") };
+        let part = |at: usize| request.get(at).and_then(Value::as_str).map(str::to_owned);
+        let Some(Value::Number(status)) = answer.get("status") else { panic!("no status") };
+        Step {
+            method: part(0).unwrap(),
+            path: part(1).unwrap(),
+            body: part(3),
+            status: status.parse().unwrap(),
+            answer: answer.get("body").unwrap().clone(),
+        }
+    };
+    steps.into_iter().map(step).collect()
+}
+
+/// The items of a member.
+pub(crate) fn items<'v>(value: &'v Value<'static>, name: &str) -> &'v [Value<'static>] {
+    match value.get(name) {
+        Some(Value::Array(items)) => items,
+        _ => &[],
+    }
+}
