@@ -1,0 +1,113 @@
+//! The rows of one document, in their order.
+
+use std::cmp::Ordering;
+
+use flatbed_flatten::json::Value;
+
+use crate::collation::Collation;
+use crate::key::SortKey;
+
+/// A row that a document has, as [`arrange()`] puts it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arranged {
+    /// Which of the rows that were given.
+    pub at: usize,
+    /// The sort form of its key.
+    pub sort_key: SortKey,
+    /// What stands in its key behind the document's id.
+    pub tail: Tail,
+}
+
+/// Where a row stands among those of its document whose keys are equal: two numbers, nearly always both 0.
+///
+/// They follow from the document's rows alone, so an index that is built anew has the same ones, and take a few bytes
+/// however large a value is. A row more or less moves those behind it, of this document and key.
+///
+/// A `descending` read turns round keys, documents and spellings, but not the rows of one spelling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Tail {
+    /// Which of the keys that the collation takes for one (`""` and `"\u0000"`): 0 for the first in the raw order.
+    pub spelling: u32,
+    /// Which of the rows with the very same key: 0 for the first one in the raw order of values, and of equal ones the
+    /// first that was emitted.
+    pub ordinal: u32,
+}
+
+/// Sorts the rows of one document in one view, keys and values. It compares n log n times.
+pub fn arrange(collation: &Collation, rows: &[(Value<'_>, Value<'_>)]) -> Vec<Arranged> {
+    let raw = Collation::raw();
+    let mut sorted: Vec<(usize, &(Value<'_>, Value<'_>), SortKey)> =
+        rows.iter().enumerate().map(|(at, row)| (at, row, collation.sort_key(&row.0))).collect();
+    let by_key = |(_, (a, _), a_sorted): &(usize, &(Value<'_>, Value<'_>), SortKey),
+                  (_, (b, _), b_sorted): &(usize, &(Value<'_>, Value<'_>), SortKey)| {
+        let by_form = a_sorted.bytes().cmp(b_sorted.bytes());
+        // Beginnings that are equal say nothing.
+        if by_form.is_eq() && a_sorted.is_cut() { collation.compare(a, b) } else { by_form }
+    };
+    sorted.sort_by(|a, b| {
+        by_key(a, b).then_with(|| raw.compare(&a.1.0, &b.1.0)).then_with(|| raw.compare(&a.1.1, &b.1.1))
+    });
+    let mut tails = Vec::with_capacity(sorted.len());
+    let mut tail = Tail::default();
+    let mut previous = None;
+    for row in &sorted {
+        tail = match previous {
+            Some(previous) if by_key(previous, row).is_eq() => match raw.compare(&previous.1.0, &row.1.0) {
+                Ordering::Equal => Tail { ordinal: tail.ordinal.saturating_add(1), ..tail },
+                _ => Tail { spelling: tail.spelling.saturating_add(1), ordinal: 0 },
+            },
+            _ => Tail::default(),
+        };
+        tails.push(tail);
+        previous = Some(row);
+    }
+    sorted.into_iter().zip(tails).map(|((at, _, sort_key), tail)| Arranged { at, sort_key, tail }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+
+    use super::*;
+
+    fn value(text: &str) -> Value<'static> {
+        parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
+    }
+
+    fn arranged(rows: &[(&str, &str)]) -> Vec<(usize, u32, u32)> {
+        let rows: Vec<_> = rows.iter().map(|(key, row)| (value(key), value(row))).collect();
+        let arranged = arrange(&Collation::unicode().unwrap(), &rows);
+        arranged.into_iter().map(|row| (row.at, row.tail.spelling, row.tail.ordinal)).collect()
+    }
+
+    #[test]
+    fn rows_of_one_key_lie_by_value() {
+        let rows: Vec<_> = [r#""s""#, r#"{"a":1}"#, "[1]", "true", "null", "false", "2", "1", "1"]
+            .into_iter()
+            .map(|row| (r#""k""#, row))
+            .collect();
+        let expected: Vec<_> = [7, 8, 6, 5, 4, 3, 1, 2, 0].into_iter().zip(0..).map(|(at, to)| (at, 0, to)).collect();
+        assert_eq!(arranged(&rows), expected);
+    }
+
+    #[test]
+    fn keys_that_count_as_one_lie_by_their_bytes() {
+        let rows = [("\"\u{e9}\"", "1"), (r#""e""#, "2"), ("\"e\u{301}\"", "3"), ("\"\u{e9}\"", "0")];
+        assert_eq!(arranged(&rows), [(1, 0, 0), (2, 0, 0), (3, 1, 0), (0, 1, 1)]);
+    }
+
+    #[test]
+    fn keys_that_are_cut_are_told_apart() {
+        let long = |end: &str| format!("[\"{}\",{end}]", "a".repeat(5_000));
+        let (one, two) = (long("1"), long("2"));
+        assert_eq!(
+            arranged(&[(&two, "0"), (&one, "1"), (&two, "1"), (&one, "0")]),
+            [(3, 0, 0), (1, 0, 1), (0, 0, 0), (2, 0, 1)]
+        );
+    }
+
+    #[test]
+    fn no_rows_are_none() {
+        assert!(arrange(&Collation::raw(), &[]).is_empty());
+    }
+}

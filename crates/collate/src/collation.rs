@@ -1,0 +1,149 @@
+//! The orders that CouchDB has for JSON: that of views and the raw one.
+
+use std::cmp::Ordering;
+
+use flatbed_flatten::json::Value;
+use icu_collator::options::{CollatorOptions, Strength};
+use icu_collator::{CollatorBorrowed, CollatorPreferences};
+
+use crate::form::{self, Full, Writer};
+use crate::key::SortKey;
+use crate::marks::in_order_written;
+use crate::number::Number;
+
+/// The collator's data is not what this program was built with.
+#[derive(Debug, thiserror::Error)]
+#[error("no collation data: {0}")]
+pub struct NoData(String);
+
+/// An order of JSON values.
+///
+/// | | order of types | strings | equal |
+/// |---|---|---|---|
+/// | [`unicode`](Collation::unicode) | null, false, true, numbers, strings, arrays, objects | ICU's root collation, tertiary strength | strings that differ in ignorable characters, or in the spelling of a letter with marks in their canonical order |
+/// | [`raw`](Collation::raw) | numbers, false, null, true, objects, arrays, strings: Erlang's order of terms | bytes | equal strings |
+///
+/// In both, numbers compare by what they are worth, integers of any size exactly and `1` as `1.0`; arrays item by item, the
+/// shorter one first; objects member by member in the order written, name before value.
+#[derive(Debug)]
+pub struct Collation {
+    strings: Option<CollatorBorrowed<'static>>,
+}
+
+impl Collation {
+    /// The order of views, of json indexes, and of `_top_N` and its like.
+    ///
+    /// # Errors
+    /// [`NoData`]: never, as long as the data is compiled in.
+    pub fn unicode() -> Result<Collation, NoData> {
+        let mut options = CollatorOptions::default();
+        options.strength = Some(Strength::Tertiary);
+        let collator = CollatorBorrowed::try_new(CollatorPreferences::default(), options);
+        Ok(Collation { strings: Some(collator.map_err(|error| NoData(error.to_string()))?) })
+    }
+
+    /// The order of a view with the option `collation: "raw"`, and of the values of a document's rows with one key.
+    pub const fn raw() -> Collation {
+        Collation { strings: None }
+    }
+
+    /// Whether it is the raw one.
+    pub fn is_raw(&self) -> bool {
+        self.strings.is_none()
+    }
+
+    /// Compares two values. It recurses as deep as they are nested.
+    pub fn compare(&self, a: &Value<'_>, b: &Value<'_>) -> Ordering {
+        match (a, b) {
+            (Value::Number(a), Value::Number(b)) => numbers(a, b),
+            (Value::String(a), Value::String(b)) => self.compare_strings(a, b),
+            (Value::Array(a), Value::Array(b)) => {
+                let items = a.iter().zip(b).map(|(a, b)| self.compare(a, b));
+                first_difference(items).then_with(|| a.len().cmp(&b.len()))
+            }
+            (Value::Object(a), Value::Object(b)) => {
+                let members = a.iter().zip(b).map(|((a_name, a), (b_name, b))| {
+                    self.compare_strings(a_name, b_name).then_with(|| self.compare(a, b))
+                });
+                first_difference(members).then_with(|| a.len().cmp(&b.len()))
+            }
+            (a, b) => self.rank(a).cmp(&self.rank(b)),
+        }
+    }
+
+    fn compare_strings(&self, a: &str, b: &str) -> Ordering {
+        match &self.strings {
+            Some(collator) => collator.compare(&in_order_written(a), &in_order_written(b)),
+            None => a.cmp(b),
+        }
+    }
+
+    fn rank(&self, value: &Value<'_>) -> u8 {
+        match (value, self.is_raw()) {
+            (Value::Null, false) => 0,
+            (Value::Bool(false), false) => 1,
+            (Value::Bool(true), false) => 2,
+            (Value::Number(_), false) => 3,
+            (Value::String(_), false) => 4,
+            (Value::Array(_), false) => 5,
+            (Value::Object(_), false) => 6,
+            (Value::Number(_), true) => 0,
+            (Value::Bool(false), true) => 1,
+            (Value::Null, true) => 2,
+            (Value::Bool(true), true) => 3,
+            (Value::Object(_), true) => 4,
+            (Value::Array(_), true) => 5,
+            (Value::String(_), true) => 6,
+        }
+    }
+
+    /// The value's sort form, cut where it does not fit into a key: two of them compare as the values do, unless both are
+    /// cut at the same bytes. The time is linear in the value's size (but for numbers of hundreds of digits).
+    pub fn sort_key(&self, value: &Value<'_>) -> SortKey {
+        let mut writer = Writer::for_keys();
+        let is_cut = form::write(self, value, &mut writer).is_err();
+        SortKey::new(writer.into_bytes(), is_cut)
+    }
+
+    /// The sort form of any length, for checks and tests.
+    pub fn whole_form(&self, value: &Value<'_>) -> Vec<u8> {
+        let mut writer = Writer::unbounded();
+        // An unbounded writer is never full.
+        let _: Result<(), Full> = form::write(self, value, &mut writer);
+        writer.into_bytes()
+    }
+
+    /// As [`sort_key`](Collation::sort_key), cut at another length, for tests.
+    #[cfg(test)]
+    pub(crate) fn sort_key_within(&self, value: &Value<'_>, bytes_max: usize) -> SortKey {
+        let mut writer = Writer::within(bytes_max);
+        let is_cut = form::write(self, value, &mut writer).is_err();
+        SortKey::new(writer.into_bytes(), is_cut)
+    }
+
+    /// Appends a string's weights: none is a zero byte.
+    pub(crate) fn write_weights(&self, text: &str, writer: &mut Writer) -> Result<(), Full> {
+        match &self.strings {
+            Some(collator) => collator.write_sort_key_to(&in_order_written(text), writer),
+            None => text.bytes().try_for_each(|byte| match byte {
+                // The end is zero.
+                0 | 1 => writer.put(&[1, byte + 1]),
+                other => writer.put(&[other]),
+            }),
+        }
+    }
+}
+
+fn first_difference(mut orders: impl Iterator<Item = Ordering>) -> Ordering {
+    orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+fn numbers(a: &str, b: &str) -> Ordering {
+    if let (Ok(a), Ok(b)) = (a.parse::<i64>(), b.parse::<i64>()) {
+        return a.cmp(&b);
+    }
+    Number::of_text(a).value.cmp(&Number::of_text(b).value)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,26 @@
+//! What indexes of rows are made of, apart from where they lie: pure, without keys and I/O.
+//!
+//! - [`Collation`]: CouchDB's orders of JSON keys, as a comparison and as [sort keys](SortKey), bytes that compare alike;
+//!   its [signature](Collation::signature) belongs to an index's.
+//! - [`Search`], [`label`]: keys whose sort form does not fit into FoundationDB's.
+//! - [`arrange()`]: the rows of one document in one view, in their order.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod arrange;
+#[allow(dead_code, reason = "sums follow")]
+mod codec;
+mod collation;
+mod form;
+mod key;
+pub mod label;
+mod marks;
+#[allow(dead_code, reason = "sums follow")]
+mod number;
+mod search;
+mod signature;
+
+pub use arrange::{Arranged, Tail, arrange};
+pub use collation::{Collation, NoData};
+pub use key::{CUT_BYTES, HIGHEST, SortKey, cut_to_level, group_prefix, split};
+pub use search::{Ask, Boundary, Place, Search};

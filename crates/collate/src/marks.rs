@@ -1,0 +1,80 @@
+//! Marks out of their canonical order, which CouchDB's collator takes as they come.
+//!
+//! ICU's root collator does not normalize: `é` is found in both its spellings, since its data has both, but marks are
+//! weighed in the order written, so `a` with an acute and then a dot below is another key than with the dot first. The
+//! library here always normalizes. A character without weight that keeps marks apart, U+034F, makes it see them as ICU
+//! does; no other text is touched.
+
+use std::borrow::Cow;
+
+use icu_normalizer::DecomposingNormalizerBorrowed;
+use icu_normalizer::properties::CanonicalCombiningClassMapBorrowed;
+
+/// U+034F COMBINING GRAPHEME JOINER: it weighs nothing, and marks are not sorted across it.
+const JOINER: char = '\u{34f}';
+
+/// No character below has a combining class; the first byte of none of them is above that of this one.
+const FIRST_MARK: char = '\u{300}';
+const FIRST_MARK_BYTE: u8 = 0xcc;
+
+/// The text, with a joiner before each mark that canonical order would move before the character that it follows.
+pub(crate) fn in_order_written(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| byte < FIRST_MARK_BYTE) {
+        return Cow::Borrowed(text);
+    }
+    let classes = CanonicalCombiningClassMapBorrowed::new();
+    let class = |character: char| if character < FIRST_MARK { 0 } else { classes.get_u8(character) };
+    let mut kept: Option<String> = None;
+    let mut copied = 0;
+    let mut previous = '\0';
+    for (at, character) in text.char_indices() {
+        let own = class(character);
+        if own != 0 && own < class(last_of(previous)) {
+            let kept = kept.get_or_insert_default();
+            kept.push_str(text.get(copied..at).unwrap_or_default());
+            kept.push(JOINER);
+            copied = at;
+        }
+        previous = character;
+    }
+    match kept {
+        None => Cow::Borrowed(text),
+        Some(kept) => Cow::Owned(kept + text.get(copied..).unwrap_or_default()),
+    }
+}
+
+/// The last character of another one's canonical decomposition.
+fn last_of(character: char) -> char {
+    let normalizer = DecomposingNormalizerBorrowed::new_nfd();
+    normalizer.normalize_iter(std::iter::once(character)).last().unwrap_or(character)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_out_of_order_are_kept_apart() {
+        let check = |text: &str, expected: &str| assert_eq!(in_order_written(text), expected, "{text:?}");
+        check("", "");
+        check("plain", "plain");
+        check("\u{e9}\u{e1}", "\u{e9}\u{e1}");
+        check("a\u{323}\u{301}", "a\u{323}\u{301}");
+        check("a\u{301}\u{301}", "a\u{301}\u{301}");
+        check("a\u{301}\u{323}", "a\u{301}\u{34f}\u{323}");
+        check("\u{e1}\u{323}b\u{e1}\u{323}c", "\u{e1}\u{34f}\u{323}b\u{e1}\u{34f}\u{323}c");
+        check("\u{1ead}\u{323}", "\u{1ead}\u{34f}\u{323}");
+        check("\u{1ea1}\u{302}", "\u{1ea1}\u{302}");
+        check("\u{301}\u{323}\u{301}\u{323}", "\u{301}\u{34f}\u{323}\u{301}\u{34f}\u{323}");
+        check("\u{300}\u{334}", "\u{300}\u{34f}\u{334}");
+        check("\u{2ff}\u{323}", "\u{2ff}\u{323}");
+    }
+
+    #[test]
+    fn what_is_not_looked_at_has_no_marks() {
+        let mut bytes = [0; 4];
+        assert_eq!(FIRST_MARK.encode_utf8(&mut bytes).as_bytes()[0], FIRST_MARK_BYTE);
+        let classes = CanonicalCombiningClassMapBorrowed::new();
+        assert!(('\0'..FIRST_MARK).all(|character| classes.get_u8(character) == 0));
+    }
+}

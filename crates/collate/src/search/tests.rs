@@ -1,0 +1,148 @@
+use std::collections::BTreeMap;
+
+use flatbed_flatten::json::Value;
+use proptest::prelude::*;
+
+use super::*;
+use crate::collation::Collation;
+use crate::key::{cut_to_level, split_within};
+
+/// Short enough that generated keys are cut.
+const CUT: usize = 12;
+
+/// Rows by what stands in their keys: the form and label, and the document; each with its whole key.
+type Rows = BTreeMap<(Vec<u8>, u32), Value<'static>>;
+
+/// Where what `compare` compares with rows' keys stands, and how often was asked.
+fn place_of(rows: &Rows, form: &[u8], compare: impl Fn(&Value<'_>) -> Ordering) -> (Place, usize) {
+    let mut search = Search::new();
+    for asked in 1.. {
+        let Ask { after, before, pivot } = search.ask();
+        let mut found: Vec<(&[u8], &Value<'_>)> = rows
+            .iter()
+            .map(|((element, _), key)| (split_within(element, CUT), key))
+            .filter(|((found, label), _)| *found == form && !label.is_empty())
+            .map(|((_, label), key)| (label, key))
+            .filter(|(label, _)| {
+                after.is_none_or(|after| after < *label) && before.is_none_or(|before| *label < before)
+            })
+            .collect();
+        found.sort_by_key(|(label, _)| *label);
+        let row = found.iter().find(|(label, _)| *label >= pivot.as_slice()).or(found.last());
+        let row = row.map(|(label, key)| (label.to_vec(), compare(key)));
+        if let Some(place) = search.saw(row.as_ref().map(|(label, order)| (label.as_slice(), *order))) {
+            return (place, asked);
+        }
+    }
+    unreachable!()
+}
+
+fn search(collation: &Collation, rows: &Rows, key: &Value<'_>, sort_key: &SortKey) -> (Place, usize) {
+    place_of(rows, sort_key.bytes(), |found| collation.compare(key, found))
+}
+
+fn put(collation: &Collation, rows: &mut Rows, key: &Value<'static>, document: u32) {
+    let sort_key = collation.sort_key_within(key, CUT);
+    let label = sort_key.is_cut().then(|| search(collation, rows, key, &sort_key).0.label().unwrap());
+    rows.insert((sort_key.with_label(label.as_deref()).unwrap(), document), key.clone());
+}
+
+fn boundary(collation: &Collation, rows: &Rows, key: &Value<'_>, is_behind: bool) -> Boundary {
+    let sort_key = collation.sort_key_within(key, CUT);
+    let place = sort_key.is_cut().then(|| search(collation, rows, key, &sort_key).0);
+    Boundary::of(&sort_key, place.as_ref(), is_behind)
+}
+
+/// Long strings that begin alike, numbers of many digits, and arrays of both.
+fn keys() -> impl Strategy<Value = Value<'static>> {
+    let text = "(abcdefgh|Abcdefgh|ab)[a-dA-Dá]{0,12}".prop_map(|text| Value::String(text.into()));
+    let number = "-?12345678901234567890[0-9]{0,20}".prop_map(|text| Value::Number(text.into()));
+    let leaf = prop_oneof![text, number, crate::collation::tests::values()];
+    prop_oneof![leaf.clone(), prop::collection::vec(leaf, 0..3).prop_map(Value::Array)]
+}
+
+proptest! {
+    #[test]
+    fn rows_lie_in_the_order_of_their_keys(
+        keys in prop::collection::vec(keys(), 1..30),
+        sought in prop::collection::vec(keys(), 1..5),
+        is_raw in any::<bool>(),
+    ) {
+        let collation = if is_raw { Collation::raw() } else { Collation::unicode().unwrap() };
+        let mut rows = Rows::new();
+        // Each key of two documents.
+        for (key, document) in keys.iter().zip(0..).chain(keys.iter().rev().zip(100..)) {
+            put(&collation, &mut rows, key, document);
+        }
+        prop_assert_eq!(rows.len(), 2 * keys.len());
+        let found: Vec<_> = rows.iter().collect();
+        for pair in found.windows(2) {
+            let by_key = collation.compare(pair[0].1, pair[1].1);
+            // Equal keys have equal elements, and then lie by document.
+            prop_assert_eq!(pair[0].0.0.cmp(&pair[1].0.0), by_key);
+        }
+        // Boundaries, of keys that are there and of others, are where a comparison of the keys has them.
+        for key in sought.iter().chain(&keys) {
+            for is_behind in [false, true] {
+                let boundary = boundary(&collation, &rows, key, is_behind);
+                for ((element, _), found) in &rows {
+                    let order = collation.compare(found, key);
+                    let expected = if is_behind { order.is_le() } else { order.is_lt() };
+                    prop_assert_eq!(boundary.is_behind(element), expected, "{:?} {:?}", key, found);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn searches_are_short() {
+    let collation = Collation::raw();
+    let mut rows = Rows::new();
+    let key = |at: u32| Value::String(format!("a long beginning {at:05}").into());
+    let mut at = 0;
+    for document in 0..500 {
+        // Scattered, each once.
+        at = (at + 211) % 500;
+        put(&collation, &mut rows, &key(at), document);
+    }
+    for at in 0..500 {
+        let sort_key = collation.sort_key_within(&key(at), CUT);
+        let (place, asked) = search(&collation, &rows, &key(at), &sort_key);
+        assert!(matches!(place, Place::Label(_)));
+        assert!(asked <= 40, "{asked}");
+    }
+}
+
+#[test]
+fn an_end_of_a_group_is_searched_as_a_key() {
+    let collation = Collation::raw();
+    let mut rows = Rows::new();
+    let key = |first: &str, second: u32| {
+        Value::Array(vec![
+            Value::String(format!("a long beginning {first}").into()),
+            Value::Number(second.to_string().into()),
+        ])
+    };
+    for (document, first) in (0..).zip(["one", "one", "other", "other"]) {
+        put(&collation, &mut rows, &key(first, document), document);
+    }
+    for (first, expected) in [("none", 0), ("one", 2), ("or", 2), ("other", 4), ("p", 4)] {
+        // Behind all keys of the group: those that begin with its items are before it.
+        let group = cut_to_level(&key(first, 9), 1);
+        let form = collation.sort_key_within(&group, CUT);
+        let (place, _) = place_of(&rows, form.bytes(), |found| {
+            if collation.compare(&cut_to_level(found, 1), &group).is_le() { Ordering::Greater } else { Ordering::Less }
+        });
+        let boundary = Boundary::of(&form, Some(&place), true);
+        let before = rows.keys().filter(|(element, _)| boundary.is_behind(element)).count();
+        assert_eq!(before, expected, "{first}");
+    }
+}
+
+#[test]
+fn boundaries_of_keys_that_are_whole() {
+    let key = Collation::raw().sort_key(&Value::Null);
+    assert_eq!(Boundary::of(&key, None, false), Boundary::Before(vec![0x31]));
+    assert_eq!(Boundary::of(&key, None, true), Boundary::Behind(vec![0x31]));
+}

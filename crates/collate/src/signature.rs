@@ -1,0 +1,91 @@
+//! Which collation an index is sorted by.
+
+use flatbed_flatten::json::Value;
+use sha1::{Digest, Sha1};
+
+use crate::collation::Collation;
+
+/// The version of the Unicode standard whose collation the data has: that of `icu_collator_data` 2.4.
+const UNICODE_MAJOR: u32 = 18;
+
+/// The crate that the sort forms come from. Its version is pinned in Cargo.toml.
+const LIBRARY: &str = "icu_collator 2.4.0";
+
+/// Raised where forms change that are not the library's.
+const FORMS: u32 = 1;
+
+/// Strings whose forms a change of data or code is likely to touch: scripts of all kinds, marks, contractions, expansions,
+/// ignorables, emoji, what has no weight of its own, and the ends of what Unicode has.
+const REFERENCES: [&str; 24] = [
+    "",
+    "\u{0}\u{ad}\u{200b}",
+    " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$",
+    "0123456789\u{bd}\u{2460}\u{663}\u{ff11}",
+    "abcdefghijklmnopqrstuvwxyz",
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    "\u{e1}\u{e0}\u{e4}\u{e5}\u{e6}\u{f8}\u{df}\u{f1}\u{e7}\u{fe}\u{f0}\u{142}\u{131}\u{130}\u{17f}",
+    "a\u{301}\u{323}e\u{302}\u{301}",
+    "\u{3b1}\u{3ac}\u{3c9}\u{3a9}",
+    "\u{430}\u{44f}\u{451}\u{42f}",
+    "\u{5d0}\u{5e9}\u{5c1}",
+    "\u{627}\u{644}\u{623}\u{fdfa}",
+    "\u{915}\u{93f}\u{99c}\u{bae}",
+    "\u{e40}\u{e01}\u{e44}\u{e97}\u{e22}\u{ec0}\u{e81}",
+    "\u{3042}\u{30a2}\u{ff71}\u{30ac}\u{30fc}\u{309d}",
+    "\u{ac00}\u{d7a3}\u{1100}\u{1161}\u{11a8}",
+    "\u{4e00}\u{9fff}\u{3400}\u{20000}\u{31350}",
+    "\u{10a0}\u{10d0}\u{1780}\u{f40}",
+    "\u{1f600}\u{1f44d}\u{1f3fd}\u{2764}\u{fe0f}",
+    "\u{20ac}\u{a3}\u{2211}\u{221e}\u{2192}",
+    "\u{fb01}\u{1c6}\u{2122}\u{3392}",
+    "\u{378}\u{e000}\u{f0000}",
+    "\u{fff0}\u{fffd}\u{fffe}\u{ffff}\u{10ffff}",
+    "Zwei z\u{fc}rnende B\u{e4}ren",
+];
+
+impl Collation {
+    /// A name of what the order rests on: the library with its version, and a checksum of reference sort forms. Indexes of
+    /// one signature have the same order; another one belongs into another index's definition.
+    pub fn signature(&self) -> String {
+        let mut hash = Sha1::new();
+        for text in REFERENCES {
+            let form = self.whole_form(&Value::String(text.into()));
+            hash.update((form.len() as u64).to_be_bytes());
+            hash.update(form);
+        }
+        let sum: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let name = if self.is_raw() { "raw" } else { LIBRARY };
+        format!("{name} {FORMS} {sum}")
+    }
+
+    /// What `_info` of a design document has in its list `collator_versions`, as ICU's own library would name a collator
+    /// of this data: the version of its runtime, and that of Unicode times eight. CouchDB lists it for raw views too.
+    pub fn version() -> String {
+        format!("153.{}", UNICODE_MAJOR << 3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where this fails without a change of the library, an index that exists would be read in the wrong order: then
+    /// [`FORMS`] has to change. After a new version of the library it changes by itself, and is written here.
+    #[test]
+    fn the_signatures() {
+        assert_eq!(Collation::unicode().unwrap().signature(), "icu_collator 2.4.0 1 98c1c49e7146dd11");
+        assert_eq!(Collation::raw().signature(), "raw 1 81f8c4f24004f673");
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_data() {
+        assert_eq!(Collation::version(), "153.144");
+    }
+
+    #[test]
+    fn the_library_is_the_pinned_one() {
+        let manifest = include_str!("../Cargo.toml");
+        let (name, version) = LIBRARY.split_once(' ').unwrap();
+        assert!(manifest.contains(&format!("{name} = {{ version = \"={version}\"")));
+    }
+}

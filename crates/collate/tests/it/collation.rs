@@ -1,0 +1,37 @@
+//! The order of strings that CouchDB's view has, and which of them it takes for one key.
+
+use std::cmp::Ordering;
+
+use flatbed_collate::Collation;
+use flatbed_flatten::json::Value;
+
+/// The library has Chinese characters in the order of their numbers, ICU in that of radicals and strokes.
+const HAN: [&str; 4] = ["\u{20000}", "\u{3400}", "\u{337f}", "\u{9fd5}"];
+
+#[test]
+fn strings_in_couchdbs_order() {
+    let collation = Collation::unicode().unwrap();
+    let classes = super::recorded("collation.jsonl");
+    let strings: Vec<(usize, &Value<'_>)> = classes
+        .iter()
+        .enumerate()
+        .flat_map(|(class, line)| match line.get("equal") {
+            Some(Value::Array(strings)) => strings.iter().map(move |string| (class, string)),
+            _ => panic!("{line:?}"),
+        })
+        .collect();
+    assert_eq!(strings.len(), 633);
+    let strings: Vec<_> =
+        strings.into_iter().filter(|(_, string)| !string.as_str().is_some_and(|text| HAN.contains(&text))).collect();
+    let keys: Vec<_> = strings.iter().map(|(_, string)| collation.sort_key(string)).collect();
+    let mut differences = Vec::new();
+    for ((a_class, a), a_key) in strings.iter().zip(&keys) {
+        for ((b_class, b), b_key) in strings.iter().zip(&keys) {
+            let expected: Ordering = a_class.cmp(b_class);
+            if collation.compare(a, b) != expected || a_key.bytes().cmp(b_key.bytes()) != expected {
+                differences.push(format!("{a:?} {b:?} {expected:?}"));
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{}: {differences:#?}", differences.len());
+}
