@@ -245,8 +245,10 @@ impl Database {
             shards,
             created_at_ms,
             once,
+            namespace: None,
         };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await?;
+        create.keep_namespaces();
         self.inner.due.note_event();
         Ok(())
     }

@@ -49,6 +49,9 @@ pub enum Error {
     /// The store was restored and is being renewed, or that was interrupted.
     #[error("the store is being renewed after a restore, or that was interrupted: run `flatbed renew` to its end")]
     Renewing,
+    /// The store was restored from before an upgrade that this program needs, and not opened or renewed since.
+    #[error("the store is of an older flatbed: start this one again, which upgrades it, or run `flatbed renew`")]
+    NotUpgraded,
     /// The store holds versions that the cluster has not come to: it was restored from another cluster's backup.
     #[error(
         "the store's newest change is at version {newest}, and the cluster is at {now} only: it was restored, and must go \

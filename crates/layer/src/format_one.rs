@@ -36,7 +36,7 @@ impl Operation for Downgrade<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<usize> {
         let keys = &self.0.inner.keys;
         let mut instance = proto::Instance::decode(&*trx.get(&keys.instance(), false).await?.expect("a root"))?;
-        instance.format_version = 1;
+        (instance.format_version, instance.features, instance.renewal) = (1, Vec::new(), Vec::new());
         trx.set(&keys.instance(), &instance.encode_to_vec());
         let record_key = keys.database("db");
         let mut record = proto::DatabaseRecord::decode(&*trx.get(&record_key, false).await?.expect("a database"))?;
@@ -130,15 +130,15 @@ async fn format_one_is_read_and_written_on() {
     let unnamed = transaction::write(&layer.inner.db, &layer.inner.metrics, &mut Downgrade(&layer)).await.unwrap();
     assert!(unnamed > 12, "{unnamed}");
 
-    // Another process finds it. Reading alone leaves it as it is.
+    // Another process finds it. It upgrades the root, and reading alone leaves the database as it is.
     let (layer, authority) = reopen(&layer).await;
-    assert_eq!(look(&layer).await, (2, 1, [unnamed, 0]));
+    assert_eq!(look(&layer).await, (3, 1, [unnamed, 0]));
     let db = layer.database("db", authority.for_job("test"));
     for (id, expected) in [("long", &long), ("short", &short), ("gone", &gone), ("merged", &merged)] {
         assert_eq!(&revisions(&db, id, None).await, expected, "{id}");
     }
     assert_clean(&db).await;
-    assert_eq!(look(&layer).await, (2, 1, [unnamed, 0]));
+    assert_eq!(look(&layer).await, (3, 1, [unnamed, 0]));
     let foreign: RevId = "7-x".parse().unwrap();
     let missing = db.missing_revs(&[("long".to_owned(), vec![long[250].clone(), foreign.clone()])]).await.unwrap();
     assert_eq!(missing[0].0, [foreign]);

@@ -27,9 +27,11 @@ use crate::store::buckets::{Buckets, Writer};
 use crate::store::due::{Kind, Noted};
 use crate::store::features::{check_record, name_features};
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
+use crate::store::namespaces::{Block, Namespaces};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
+use crate::store::root_upgrade::move_updates;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
@@ -169,6 +171,8 @@ pub(crate) struct Inner {
     pub heavy_writes: Semaphore,
     /// What judges writes.
     pub judge: Option<Arc<dyn Judge>>,
+    /// For databases that are created.
+    pub namespaces: Namespaces,
     uuid: String,
     /// Chooses which of a database's buckets this process writes to.
     pub writer: Writer,
@@ -198,7 +202,10 @@ impl Layer {
         let keys = RootKeys::new(&options.root);
         let metrics = Arc::new(Metrics::default());
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
-        let Opened { uuid, epoch } = transaction::write(&db, &metrics, &mut open).await?;
+        let Opened { uuid, epoch, is_unmoved } = transaction::write(&db, &metrics, &mut open).await?;
+        if is_unmoved {
+            move_updates(&db, &metrics, &keys).await?;
+        }
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let writer = Writer::new(options.shard, random_id()?);
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
@@ -217,6 +224,7 @@ impl Layer {
             updates: UpdatesHub::default(),
             heavy_writes: Semaphore::new(1),
             judge,
+            namespaces: Namespaces::default(),
             uuid,
             writer,
             databases,
@@ -439,6 +447,51 @@ pub(crate) struct Create<'a> {
     pub shards: u32,
     pub created_at_ms: u64,
     pub once: Once,
+    /// What the attempts are for.
+    pub namespace: Option<Given>,
+}
+
+/// The namespace of a database that is created.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Given {
+    number: u64,
+    epoch: u64,
+    /// The transaction takes so many, and leaves these.
+    taken: Option<(u64, Block)>,
+}
+
+impl Create<'_> {
+    /// To be called once it is committed.
+    pub(crate) fn keep_namespaces(&self) {
+        if let Some((taken, left)) = self.namespace.and_then(|given| given.taken) {
+            self.inner.namespaces.keep(taken, left);
+        }
+    }
+
+    /// Takes a namespace from those that this process has; else from the store, and some more with it.
+    async fn take_namespace(&mut self, trx: &Transaction, epoch: u64, next: Option<u64>) -> Result<u64> {
+        // An attempt whose commit is not known cannot land beside a later one: both leave a mark.
+        if let Some(given) = self.namespace.filter(|given| given.epoch == epoch && given.taken.is_none()) {
+            return Ok(given.number);
+        }
+        if let Some(number) = self.inner.namespaces.take(epoch) {
+            self.namespace = Some(Given { number, epoch, taken: None });
+            return Ok(number);
+        }
+        let number = match next {
+            Some(next) => next,
+            None => next_namespace(trx.get(&self.inner.keys.next_namespace(), false).await?.as_deref())?,
+        };
+        let taken = self.inner.namespaces.wanted();
+        let left = Block { epoch, from: number + 1, until: number + taken };
+        trx.set(&self.inner.keys.next_namespace(), &proto::FieldId { id: left.until }.encode_to_vec());
+        self.namespace = Some(Given { number, epoch, taken: Some((taken, left)) });
+        Ok(number)
+    }
+}
+
+fn next_namespace(bytes: Option<&[u8]>) -> Result<u64> {
+    bytes.map_or(Ok(1), |bytes| Ok(proto::FieldId::decode(bytes)?.id))
 }
 
 impl Operation for Create<'_> {
@@ -447,23 +500,27 @@ impl Operation for Create<'_> {
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
         // Others may have deleted it since.
         if self.once.happened(trx, attempt).await?.is_some() {
+            // Which attempt that was is not known, and so not what is left of what it took.
+            self.namespace = None;
             return Ok(());
         }
         let key = self.inner.keys.database(self.name);
         let namespace_key = self.inner.keys.next_namespace();
-        let (found, next) = (trx.get(&key, false), trx.get(&namespace_key, false));
+        let (found, next) =
+            (trx.get(&key, false), (!self.inner.namespaces.has_some()).then(|| trx.get(&namespace_key, false)));
         let epoch = epoch_for_write(trx, &self.inner.keys).await?;
         if found.await?.is_some() {
             return Err(Error::DatabaseExists);
         }
-        let next = match next.await? {
-            None => 1,
-            Some(bytes) => proto::FieldId::decode(&*bytes)?.id,
+        let next = match next {
+            Some(next) => Some(next_namespace(next.await?.as_deref())?),
+            None => None,
         };
+        let namespace = self.take_namespace(trx, epoch, next).await?;
         let mut record = proto::DatabaseRecord {
             format_version: FORMAT_VERSION,
-            namespace: next,
-            incarnation: first_incarnation(next, epoch),
+            namespace,
+            incarnation: first_incarnation(namespace, epoch),
             run_bytes: self.run_bytes,
             field_ids_max: self.field_ids_max,
             created_at_ms: self.created_at_ms,
@@ -473,13 +530,12 @@ impl Operation for Create<'_> {
             ..proto::DatabaseRecord::default()
         };
         name_features(&mut record);
-        trx.set(&namespace_key, &proto::FieldId { id: next + 1 }.encode_to_vec());
         trx.set(&key, &record.encode_to_vec());
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
-        let buckets = Buckets::of_record(&self.inner.keys.namespace(next), &record, self.inner.writer);
+        let buckets = Buckets::of_record(&self.inner.keys.namespace(namespace), &record, self.inner.writer);
         touch_last_seq(trx, buckets.own(), 0)?;
+        // No cache holds what is not there, so none has to be told; the deletion of one of that name has told them all.
         note_event(trx, &self.inner.keys, self.name, false)?;
-        trx.update_metadata_version();
         self.once.mark(trx);
         Ok(())
     }

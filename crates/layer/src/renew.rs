@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use foundationdb::Database as Fdb;
 use foundationdb::options::MutationType;
+use futures_util::future::try_join;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -27,10 +28,10 @@ use crate::store::features::check_record;
 use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
 use crate::store::once::random_id;
 use crate::store::proto;
-use crate::store::records::check_format;
+use crate::store::root_upgrade::{Upgrade, begin_renewal, check_store, end_renewal, is_renewing, move_updates};
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::updated::touch_newest;
+use crate::store::updated::{newest_stamps, touch_newest};
 
 pub use roots::roots;
 
@@ -64,6 +65,8 @@ pub async fn renew(db: &Fdb, root: &[u8], is_copy: bool, mut progress: impl FnMu
     let metrics = Arc::new(Metrics::default());
     let keys = RootKeys::new(root);
     let progress: &mut (dyn FnMut(u64) + Send) = &mut progress;
+    transaction::write(db, &metrics, &mut Upgrade { keys: &keys }).await?;
+    move_updates(db, &metrics, &keys).await?;
     let mut ended = None;
     loop {
         let mut begin = Begin { keys: &keys, drawn: draw()?, ended, is_copy };
@@ -122,7 +125,7 @@ impl Renewal<'_> {
     /// Whether the root's record, as a transaction finds it, says that this renewal goes on.
     fn is_own(&self, bytes: Option<&[u8]>) -> Result<()> {
         let record = bytes.map(proto::Instance::decode).transpose()?.unwrap_or_default();
-        let is_own = record.epoch == self.epoch && !record.renewal.is_empty();
+        let is_own = record.epoch == self.epoch && is_renewing(&record);
         if is_own { Ok(()) } else { Err(Error::RenewedElsewhere) }
     }
 }
@@ -150,13 +153,13 @@ impl Operation for Begin<'_> {
         let key = self.keys.instance();
         let (root, metadata) = (trx.get(&key, false), trx.get(METADATA_VERSION, true));
         let mut record = proto::Instance::decode(&*root.await?.ok_or(Error::StoreNotFound)?)?;
-        check_format("the store", record.format_version)?;
+        check_store(&record)?;
         if attempt.maybe_committed && record.epoch == self.drawn {
             return Ok(Begun { epoch: self.drawn, is_foreign: false });
         }
         match self.ended {
-            Some(ended) if record.epoch != ended || record.renewal.is_empty() => return Err(Error::RenewedElsewhere),
-            None if !record.renewal.is_empty() => {
+            Some(ended) if record.epoch != ended || !is_renewing(&record) => return Err(Error::RenewedElsewhere),
+            None if is_renewing(&record) => {
                 // The transaction that began it has stamped both. A renewal's end changes the other, which no restore of
                 // what lies under the root brings back.
                 let is_own = !self.is_copy && metadata.await?.as_deref() == Some(&record.renewal);
@@ -165,18 +168,11 @@ impl Operation for Begin<'_> {
             _ => {}
         }
         record.epoch = self.drawn;
-        record.renewal = vec![0xff; COMMIT_STAMP_BYTES];
-        let mut operand = record.encode_to_vec();
-        let offset = (operand.len() - COMMIT_STAMP_BYTES) as u32;
-        operand.extend_from_slice(&offset.to_le_bytes());
-        trx.atomic_op(&key, &operand, MutationType::SetVersionstampedValue);
+        trx.atomic_op(&key, &begin_renewal(&mut record), MutationType::SetVersionstampedValue);
         trx.update_metadata_version();
         Ok(Begun { epoch: self.drawn, is_foreign: false })
     }
 }
-
-/// Of a versionstamp without a user version.
-const COMMIT_STAMP_BYTES: usize = 10;
 
 /// Lets the store be used.
 struct Finish<'a> {
@@ -189,19 +185,21 @@ impl Operation for Finish<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
         let key = self.keys.instance();
-        let mut record = proto::Instance::decode(&*trx.get(&key, false).await?.ok_or(Error::StoreNotFound)?)?;
+        let (root, newest) = try_join(async { Ok(trx.get(&key, false).await?) }, newest_stamps(trx, self.keys)).await?;
+        let mut record = proto::Instance::decode(&*root.ok_or(Error::StoreNotFound)?)?;
         if record.epoch != self.epoch {
             return Err(Error::RenewedElsewhere);
         }
-        if record.renewal.is_empty() {
+        if !is_renewing(&record) {
             return if attempt.maybe_committed { Ok(()) } else { Err(Error::RenewedElsewhere) };
         }
-        record.renewal = Vec::new();
+        end_renewal(&mut record);
         // Of processes that are gone.
         let leases = self.keys.leases();
         trx.clear_range(&leases.begin, &leases.end);
         trx.set(&key, &record.encode_to_vec());
-        touch_newest(trx, self.keys)?;
+        // Of all buckets: their databases' stamps are of this cluster now, their own may be of another.
+        newest.iter().try_for_each(|(bucket, _)| touch_newest(trx, self.keys, *bucket))?;
         trx.update_metadata_version();
         Ok(())
     }

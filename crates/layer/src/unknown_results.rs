@@ -256,6 +256,7 @@ async fn a_database_is_created_and_deleted_once() {
         shards: 0,
         created_at_ms: 1,
         once: inner.once().unwrap(),
+        namespace: None,
     };
     store.attempt(&mut create, FIRST, true).await.unwrap();
     store.attempt(&mut create, AFTER_UNKNOWN, true).await.unwrap();

@@ -1,6 +1,6 @@
 //! What `_db_updates` tells must agree with the databases that are there.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use prost::Message;
 
@@ -8,17 +8,25 @@ use crate::check::{PAGE_KEYS, Report, hex, run};
 use crate::error::Result;
 use crate::layer::Inner;
 use crate::store::buckets::Buckets;
-use crate::store::keys::KeyRange;
+use crate::store::keys::{KeyRange, bucket_of};
 use crate::store::proto;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
-use crate::store::updated::stamp_of;
+use crate::store::updated::{newest_rows, stamp_of};
 
 /// Databases looked at in one transaction, each with two reads.
 const PAGE_DATABASES: usize = 100;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
-    let mut rest = Some(inner.keys.databases_updated());
+    let mut rest = Some(inner.keys.old_updates());
+    while let Some(range) = rest {
+        rest = page(inner, report, OldPage { range: &range }).await?;
+    }
+    let mut rest = Some(inner.keys.newest_updates());
+    while let Some(range) = rest {
+        rest = page(inner, report, NewestPage { inner, range: &range }).await?;
+    }
+    let mut rest = Some(inner.keys.databases_updated(0, u8::MAX));
     while let Some(range) = rest {
         rest = page(inner, report, UpdatedPage { inner, range: &range }).await?;
     }
@@ -48,6 +56,49 @@ async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Outpu
     Ok(next)
 }
 
+/// Where a store that was not upgraded has newest changes nothing is left.
+struct OldPage<'a> {
+    range: &'a KeyRange,
+}
+
+impl Operation for OldPage<'_> {
+    type Output = Page;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
+        let page = trx.get_range(&page_of(self.range, PAGE_KEYS, false), 1, true).await?;
+        let left = |key: &[u8]| format!("key {} is where a store has newest changes that was not upgraded", hex(key));
+        let violations = page.iter().map(|row| left(row.key())).collect();
+        let next =
+            page.last().filter(|_| page.more() || page.len() == PAGE_KEYS).map(|last| behind(self.range, last.key()));
+        Ok((page.len(), violations, next))
+    }
+}
+
+/// Each bucket's newest stamp is one.
+struct NewestPage<'a> {
+    inner: &'a Inner,
+    range: &'a KeyRange,
+}
+
+impl Operation for NewestPage<'_> {
+    type Output = Page;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
+        let keys = &self.inner.keys;
+        let page = trx.get_range(&page_of(self.range, PAGE_KEYS, false), 1, true).await?;
+        let is_wrong = |key: &[u8], value: &[u8]| keys.newest_update_bucket(key).is_err() || stamp_of(value).is_err();
+        let wrong = page.iter().filter(|row| is_wrong(row.key(), row.value()));
+        let violations = wrong.map(|row| format!("key {} is no bucket's newest change", hex(row.key()))).collect();
+        let next =
+            page.last().filter(|_| page.more() || page.len() == PAGE_KEYS).map(|last| behind(self.range, last.key()));
+        Ok((page.len(), violations, next))
+    }
+}
+
+fn behind(range: &KeyRange, last: &[u8]) -> KeyRange {
+    KeyRange { begin: [last, &[0]].concat(), end: range.end.clone() }
+}
+
 /// The stamp of a database's newest change is the one of its own `last_seq`.
 struct UpdatedPage<'a> {
     inner: &'a Inner,
@@ -59,8 +110,7 @@ impl Operation for UpdatedPage<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
         let keys = &self.inner.keys;
-        let newest = trx.get(&keys.newest_update(), true).await?;
-        let newest = newest.as_deref().unwrap_or_default().to_vec();
+        let newest: HashMap<Vec<u8>, Vec<u8>> = newest_rows(trx, keys).await?.into_iter().collect();
         let page = trx.get_range(&page_of(self.range, PAGE_DATABASES, false), 1, true).await?;
         let rows: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
         let more = page.more() || page.len() == PAGE_DATABASES;
@@ -80,13 +130,12 @@ impl Operation for UpdatedPage<'_> {
             if last_seq.get(..10) != stamp.get(..10) {
                 violations.push(format!("{name:?} is listed as changed at {}, not at {}", hex(value), hex(&last_seq)));
             }
-            if value.as_slice() > newest.as_slice() {
-                violations.push(format!("{name:?} is listed as changed after the newest change of all"));
+            let newest = newest.get(&keys.newest_update(bucket_of(&name)));
+            if newest.is_none_or(|newest| value > newest) {
+                violations.push(format!("{name:?} is listed as changed after the newest change of its bucket"));
             }
         }
-        let next = rows.last().filter(|_| more);
-        let next =
-            next.map(|(last, _)| KeyRange { begin: [last.as_slice(), &[0]].concat(), end: self.range.end.clone() });
+        let next = rows.last().filter(|_| more).map(|(last, _)| behind(self.range, last));
         Ok((rows.len(), violations, next))
     }
 }

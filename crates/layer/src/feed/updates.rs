@@ -1,18 +1,22 @@
 //! What happens to the databases of the whole instance, for `_db_updates`: creations, deletions, and which have changed.
 //!
 //! Creations and deletions are a log by versionstamp. Changes are one key a database, which every commit of documents
-//! overwrites with its stamp: so they never grow, whatever crashes, and need no memory of what was written before. A third
-//! key holds the newest stamp of all, for the watch. All are written blindly, in the transaction that they are about.
+//! overwrites with its stamp: so they never grow, whatever crashes, and need no memory of what was written before. They lie
+//! in buckets by hash of the name, each of which has a key with the newest stamp of all its names, for the watch, so that
+//! neither writers nor readers meet on one key. All are written blindly, in the transaction that they are about.
 //!
-//! A reader takes the newest stamp first and shows nothing beyond it. Whatever it reads afterwards, in as many
-//! transactions as it likes, a change that it no longer finds was overwritten by one with a later stamp, which comes in
-//! the next round, or its database was deleted, which is in the log behind it.
+//! A reader takes the newest stamps of all buckets first, at one read version: the newest of them is where it ends, and it
+//! shows nothing beyond. Whatever was committed up to there lies in the buckets that it saw moved beyond its own place, so
+//! it looks at no others. Whatever it reads afterwards, in as many transactions as it likes, a change that it no longer
+//! finds was overwritten by one with a later stamp, which comes in the next round, or its database was deleted, which is in
+//! the log behind it.
 
 mod follow;
 mod sweep;
 
 use std::sync::Arc;
 
+use futures_util::future::try_join;
 use prost::Message;
 use tokio::sync::broadcast;
 
@@ -26,7 +30,7 @@ use crate::store::root::in_use;
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::updated::{Stamp, stamp_of};
+use crate::store::updated::{Stamp, newest_of, newest_stamps, stamp_of};
 
 use follow::Batch;
 pub(crate) use follow::UpdatesHub;
@@ -40,6 +44,9 @@ const LATER_ROWS_MAX: usize = 10_000;
 
 /// Keys read in one transaction, of either kind.
 const KEYS_AT_ONCE: usize = 5_000;
+
+/// Ranges of buckets read in one transaction.
+const RANGES_AT_ONCE: usize = 16;
 
 /// What has happened to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +150,7 @@ impl DatabaseUpdates {
     async fn read(&self) -> Result<DatabaseUpdatesPage> {
         let begin =
             transaction::read(&self.inner.db, &self.inner.metrics, &mut Newest { keys: &self.inner.keys }).await?;
-        let Begin { incarnation, newest } = begin;
+        let Begin { incarnation, newest, buckets } = begin;
         let of_this = |seq: Seq| if seq.incarnation() == incarnation { *seq.stamp() } else { [0; STAMP_BYTES] };
         let since = match self.query.since {
             Since::Beginning => [0; STAMP_BYTES],
@@ -163,7 +170,7 @@ impl DatabaseUpdates {
         let most = if self.cursor.is_none() { PAGE_UPDATES_MAX } else { LATER_ROWS_MAX };
         let most = most.min(self.limit);
         let mut collect = Collect::new(after, until, most, self.query.descending);
-        collect.read(&self.inner).await?;
+        collect.read(&self.inner, &buckets).await?;
         let (found, at_end) = collect.finish();
         let rows: Vec<_> = found.into_iter().map(|found| found.row(incarnation)).collect();
         let last = rows.last().map(|row| row.seq);
@@ -229,6 +236,8 @@ struct Begin {
     /// Of all updates: the epoch.
     incarnation: u64,
     newest: Stamp,
+    /// The newest of each bucket.
+    buckets: Vec<(u8, Stamp)>,
 }
 
 struct Newest<'a> {
@@ -239,11 +248,10 @@ impl Operation for Newest<'_> {
     type Output = Begin;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Begin> {
-        let (instance_key, newest_key) = (self.keys.instance(), self.keys.newest_update());
-        let (instance, newest) = (trx.get(&instance_key, true), trx.get(&newest_key, true));
-        let incarnation = in_use(instance.await?.as_deref())?.epoch;
-        let newest = newest.await?;
-        Ok(Begin { incarnation, newest: stamp_of(newest.as_deref().unwrap_or_default())? })
+        let instance_key = self.keys.instance();
+        let instance = async { Ok(in_use(trx.get(&instance_key, true).await?.as_deref())?.epoch) };
+        let (incarnation, buckets) = try_join(instance, newest_stamps(trx, self.keys)).await?;
+        Ok(Begin { incarnation, newest: newest_of(&buckets), buckets })
     }
 }
 
@@ -276,18 +284,19 @@ impl Collect {
         Collect { after, until, most: most.max(1), descending, found: Vec::new(), is_cut: false }
     }
 
-    async fn read(&mut self, inner: &Inner) -> Result<()> {
+    /// `buckets`: the newest stamps of all, as of a read version that has all up to `until`.
+    async fn read(&mut self, inner: &Inner, buckets: &[(u8, Stamp)]) -> Result<()> {
         let events = inner.keys.database_events_between(&self.after, &self.until);
         let mut look = Look {
             keys: &inner.keys,
             events: Some(events),
-            updated: Some(inner.keys.databases_updated()),
+            updated: moved(&inner.keys, buckets, &self.after),
             events_left: self.most + 1,
             descending: self.descending,
             after: self.after,
             until: self.until,
         };
-        while look.events.is_some() || look.updated.is_some() {
+        while look.events.is_some() || !look.updated.is_empty() {
             let looked = transaction::read(&inner.db, &inner.metrics, &mut look).await?;
             look.events_left -= looked.events.len();
             look.events = looked.next_events.filter(|_| look.events_left > 0);
@@ -321,7 +330,7 @@ impl Collect {
 struct Look<'a> {
     keys: &'a RootKeys,
     events: Option<KeyRange>,
-    updated: Option<KeyRange>,
+    updated: Vec<KeyRange>,
     events_left: usize,
     descending: bool,
     after: Stamp,
@@ -333,7 +342,7 @@ struct Looked {
     events: Vec<Found>,
     next_events: Option<KeyRange>,
     updated: Vec<Found>,
-    next_updated: Option<KeyRange>,
+    next_updated: Vec<KeyRange>,
 }
 
 impl Operation for Look<'_> {
@@ -343,7 +352,10 @@ impl Operation for Look<'_> {
         let mut looked = Looked::default();
         let most = KEYS_AT_ONCE.min(self.events_left);
         let events = self.events.as_ref().map(|range| trx.get_range(&page_of(range, most, self.descending), 1, true));
-        let updated = self.updated.as_ref().map(|range| trx.get_range(&page_of(range, KEYS_AT_ONCE, false), 1, true));
+        let ranges = self.updated.get(..RANGES_AT_ONCE).unwrap_or(&self.updated);
+        let keys_max = KEYS_AT_ONCE / ranges.len().max(1);
+        let updated: Vec<_> =
+            ranges.iter().map(|range| trx.get_range(&page_of(range, keys_max, false), 1, true)).collect();
         if let (Some(range), Some(page)) = (&self.events, events) {
             let page = page.await?;
             for row in &page {
@@ -355,7 +367,7 @@ impl Operation for Look<'_> {
             let more = page.more() || page.len() == most;
             looked.next_events = page.last().filter(|_| more).map(|last| rest(range, last.key(), self.descending));
         }
-        if let (Some(range), Some(page)) = (&self.updated, updated) {
+        for (range, page) in ranges.iter().zip(updated) {
             let page = page.await?;
             for row in &page {
                 let stamp = stamp_of(row.value())?;
@@ -364,9 +376,10 @@ impl Operation for Look<'_> {
                     looked.updated.push(Found { stamp, name, kind: DatabaseUpdateKind::Updated });
                 }
             }
-            let more = page.more() || page.len() == KEYS_AT_ONCE;
-            looked.next_updated = page.last().filter(|_| more).map(|last| rest(range, last.key(), false));
+            let more = page.more() || page.len() == keys_max;
+            looked.next_updated.extend(page.last().filter(|_| more).map(|last| rest(range, last.key(), false)));
         }
+        looked.next_updated.extend(self.updated.iter().skip(ranges.len()).cloned());
         Ok(looked)
     }
 }
@@ -376,4 +389,46 @@ fn rest(range: &KeyRange, last: &[u8], reverse: bool) -> KeyRange {
         return KeyRange { begin: range.begin.clone(), end: last.to_vec() };
     }
     KeyRange { begin: [last, &[0]].concat(), end: range.end.clone() }
+}
+
+/// Where changes after a stamp lie, by the newest stamps of the buckets: neighbours together, and what was never touched
+/// with them, as it is empty. Where more than half have moved all is read as one.
+fn moved(keys: &RootKeys, buckets: &[(u8, Stamp)], after: &Stamp) -> Vec<KeyRange> {
+    let is_moved = |(_, stamp): &&(u8, Stamp)| stamp > after;
+    let many = 2 * buckets.iter().filter(is_moved).count() > buckets.len();
+    let mut spans: Vec<(u8, u8)> = Vec::new();
+    let mut is_open = false;
+    for (bucket, stamp) in buckets {
+        match spans.last_mut() {
+            _ if stamp <= after => is_open &= many,
+            Some((_, last)) if is_open => *last = *bucket,
+            _ => {
+                spans.push((*bucket, *bucket));
+                is_open = true;
+            }
+        }
+    }
+    spans.into_iter().map(|(first, last)| keys.databases_updated(first, last)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_buckets_that_moved_are_read() {
+        let keys = RootKeys::new(b"r");
+        let stamp = |n: u8| [n; STAMP_BYTES];
+        let buckets: Vec<_> = [(0, 1), (3, 9), (4, 9), (7, 5), (9, 8), (11, 2), (255, 1)]
+            .map(|(bucket, newest)| (bucket, stamp(newest)))
+            .to_vec();
+        let spans = |after: u8| -> Vec<KeyRange> { moved(&keys, &buckets, &stamp(after)) };
+        let range = |first, last| keys.databases_updated(first, last);
+        assert_eq!(spans(9), []);
+        assert_eq!(spans(8), [range(3, 4)]);
+        assert_eq!(spans(5), [range(3, 4), range(9, 9)]);
+        assert_eq!(spans(2), [range(3, 9)], "more than half of those that there are");
+        assert_eq!(spans(0), [range(0, 255)]);
+        assert_eq!(moved(&keys, &[], &stamp(0)), []);
+    }
 }

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use foundationdb::FdbError;
+use foundationdb::{FdbError, FdbResult};
+use futures_util::future::BoxFuture;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::feed::hub::{Hub, SAFETY_REREAD};
 use crate::layer::Inner;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
@@ -180,23 +181,44 @@ pub(crate) async fn wait_until_there(inner: &Inner, name: &str) -> Result<()> {
     }
 }
 
+/// Fires when its key has another value than at the read version of the transaction that set it.
+pub(crate) type Watch = BoxFuture<'static, FdbResult<()>>;
+
 /// Reads a key and sets the watch on it in the same transaction. What is not there reads as empty.
-pub(crate) async fn arm(
+pub(crate) async fn arm(inner: &Inner, key: &[u8]) -> Result<(Vec<u8>, Watch)> {
+    let (value, watches) = set_watches(inner, &[key], &mut Value { key }).await?;
+    let watch = watches.into_iter().next().unwrap_or_else(|| Box::pin(std::future::pending()));
+    Ok((value, watch))
+}
+
+struct Value<'a> {
+    key: &'a [u8],
+}
+
+impl Operation for Value<'_> {
+    type Output = Vec<u8>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u8>> {
+        Ok(trx.get(self.key, true).await?.as_deref().map(<[u8]>::to_vec).unwrap_or_default())
+    }
+}
+
+/// Reads something and sets a watch on each key in the same transaction.
+pub(crate) async fn set_watches<O: Operation>(
     inner: &Inner,
-    key: &[u8],
-) -> Result<(Vec<u8>, impl Future<Output = foundationdb::FdbResult<()>> + use<>)> {
+    keys: &[&[u8]],
+    read: &mut O,
+) -> Result<(O::Output, Vec<Watch>)> {
     let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
     loop {
         inner.metrics.transactions.add(1);
-        let read = trx.get(key, true).await;
-        let error = match read {
+        let error = match read.attempt(&trx, Attempt::default()).await {
             Ok(value) => {
-                let value = value.as_deref().map(<[u8]>::to_vec).unwrap_or_default();
-                let fired = trx.watch(key);
+                let watches: Vec<Watch> = keys.iter().map(|key| Box::pin(trx.watch(key)) as Watch).collect();
                 match trx.commit().await {
                     Ok(_) => {
-                        inner.metrics.watches_set.add(1);
-                        return Ok((value, fired));
+                        inner.metrics.watches_set.add(watches.len() as u64);
+                        return Ok((value, watches));
                     }
                     Err(failed) => {
                         note(&inner.metrics, FdbError::from_code(failed.code()));
@@ -205,7 +227,8 @@ pub(crate) async fn arm(
                     }
                 }
             }
-            Err(error) => error,
+            Err(Error::Storage(error)) => error,
+            Err(error) => return Err(error),
         };
         note(&inner.metrics, error);
         trx = trx.on_error(error).await?;

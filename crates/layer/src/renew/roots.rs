@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
-use crate::store::records::check_format;
+use crate::store::root_upgrade::check_store;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -54,7 +54,7 @@ impl Operation for FirstRoot<'_> {
         // Anything may stand under a key of this form in a store that is shared.
         let record = record.filter(|record| record.uuid.len() == 16 && record.format_version > 0);
         if let Some(record) = &record {
-            check_format("the store", record.format_version)?;
+            check_store(record)?;
         }
         Ok(Some((key, Some((root, record.is_some())))))
     }

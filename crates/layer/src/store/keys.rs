@@ -26,6 +26,7 @@ use tuple::{
     take_text, take_text_at, under, with_int,
 };
 pub(crate) use tuple::{take_int, take_rev};
+pub(crate) use updates::{BUCKETS, bucket_of};
 pub(crate) use work::DueKey;
 
 /// The format of what lies under the root.

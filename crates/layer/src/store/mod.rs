@@ -8,6 +8,7 @@ pub(crate) mod due;
 pub(crate) mod features;
 pub(crate) mod keys;
 pub(crate) mod merge;
+pub(crate) mod namespaces;
 pub(crate) mod once;
 #[rustfmt::skip]
 #[allow(unreachable_pub, reason = "generated")]
@@ -15,6 +16,7 @@ pub(crate) mod proto;
 pub(crate) mod records;
 pub(crate) mod room;
 pub(crate) mod root;
+pub(crate) mod root_upgrade;
 pub(crate) mod seq;
 pub(crate) mod transaction;
 pub(crate) mod updated;

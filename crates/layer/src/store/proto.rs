@@ -22,9 +22,13 @@ pub struct Instance {
     /// drawn by each renewal; the incarnation of what _db_updates tells
     #[prost(fixed64, tag = "3")]
     pub epoch: u64,
-    /// while one goes on: 10 bytes, the stamp of the transaction that began it. Always the last field
+    /// 10 bytes while a renewal goes on: the stamp of the transaction that began it. Else one byte, since programs from before
+    /// features, which look at nothing more while they run, take what is not empty for a renewal and refuse to read and write.
     #[prost(bytes = "vec", tag = "4")]
     pub renewal: ::prost::alloc::vec::Vec<u8>,
+    /// what a program must know to use the store; format_version is 3 where there are any
+    #[prost(string, repeated, tag = "5")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// {root}/DATABASE_EVENTS/{versionstamp}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,22 +3,32 @@
 //! The epoch is written by renewals alone ([`crate::renew`]). Every transaction that writes has its key as a read conflict,
 //! and every refill of a cache reads it: so nobody writes what was thought up in another epoch, or while a renewal goes on.
 
+use futures_util::future::try_join;
 use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::store::due::{self, Kind};
-use crate::store::keys::{FORMAT_VERSION, RootKeys};
+use crate::store::keys::RootKeys;
 use crate::store::proto;
-use crate::store::records::check_format;
+use crate::store::root_upgrade::{check_store, is_renewing, is_upgraded, new_store, upgrade};
 use crate::store::seq::Seq;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::updated::stamp_of;
+use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::updated::{newest_of, newest_stamps, stamp_of};
 
 /// The root's record, as far as the store may be used: an error while it is being renewed. Where there is none the store is
 /// new, or about to be restored.
+///
+/// It is looked at whenever a cache is refilled: so a process that runs notices a store that another program has upgraded
+/// beyond what it knows, and one that was restored from before an upgrade.
 pub(crate) fn in_use(bytes: Option<&[u8]>) -> Result<proto::Instance> {
-    let record = bytes.map(proto::Instance::decode).transpose()?.unwrap_or_default();
-    if record.renewal.is_empty() { Ok(record) } else { Err(Error::Renewing) }
+    let Some(bytes) = bytes else { return Ok(proto::Instance::default()) };
+    let record = proto::Instance::decode(bytes)?;
+    check_store(&record)?;
+    match (is_renewing(&record), is_upgraded(&record)) {
+        (true, _) => Err(Error::Renewing),
+        (false, false) => Err(Error::NotUpgraded),
+        (false, true) => Ok(record),
+    }
 }
 
 /// The epoch, in a transaction that writes: it fails where another one begins before its commit.
@@ -32,9 +42,11 @@ pub(crate) async fn epoch_for_write(trx: &Transaction, keys: &RootKeys) -> Resul
 pub(crate) struct Opened {
     pub uuid: Vec<u8>,
     pub epoch: u64,
+    /// There is still something where a store that was not upgraded has it.
+    pub is_unmoved: bool,
 }
 
-/// Makes the root's record the first time.
+/// Makes the root's record the first time, and upgrades one that an older program made.
 pub(crate) struct OpenRoot<'a> {
     pub keys: &'a RootKeys,
     pub uuid: [u8; 16],
@@ -44,33 +56,34 @@ impl Operation for OpenRoot<'_> {
     type Output = Opened;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Opened> {
-        let (key, newest_key, due_key) = (self.keys.instance(), self.keys.newest_update(), self.keys.due_from());
-        let (found, newest, due) = (trx.get(&key, false), trx.get(&newest_key, true), trx.get(&due_key, false));
+        let (key, due_key, old) = (self.keys.instance(), self.keys.due_from(), self.keys.old_updates());
+        let old = page_of(&old, 1, true);
+        let (found, due, old) = (trx.get(&key, false), trx.get(&due_key, false), trx.get_range(&old, 1, true));
+        let (found, newest) = try_join(async { Ok(found.await?) }, newest_stamps(trx, self.keys)).await?;
         let is_noted = due.await?.is_some();
         if !is_noted {
             trx.set(&due_key, &[]);
         }
-        let Some(found) = found.await? else {
-            let uuid = self.uuid.to_vec();
-            let record = proto::Instance { format_version: FORMAT_VERSION, uuid, ..proto::Instance::default() };
+        let Some(found) = found else {
+            let record = new_store(self.uuid.to_vec());
             trx.set(&key, &record.encode_to_vec());
-            return Ok(Opened { uuid: record.uuid, epoch: record.epoch });
+            return Ok(Opened { uuid: record.uuid, epoch: record.epoch, is_unmoved: false });
         };
-        let record = proto::Instance::decode(&*found)?;
-        check_format("the store", record.format_version)?;
-        let mut record = in_use(Some(&found)).map(|_| record)?;
+        let mut record = proto::Instance::decode(&*found)?;
+        check_store(&record)?;
+        if is_renewing(&record) {
+            return Err(Error::Renewing);
+        }
         if !is_noted {
             // Programs from before wrote here, and noted nothing of what became due.
             due::mark(trx, self.keys, Kind::Survey, "", 0)?;
         }
-        if record.format_version < FORMAT_VERSION {
-            // What lies under it is upgraded database by database: see `upgrade`.
-            record.format_version = FORMAT_VERSION;
-            trx.set(&key, &record.encode_to_vec());
-        }
-        // Every commit that stamps anything stamps this key too, so nothing is stamped later. What a cluster has committed
-        // is never above a read version that it gives afterwards.
-        let newest = Seq::new(0, stamp_of(newest.await?.as_deref().unwrap_or_default())?).number();
+        // Every commit that stamps anything stamps one of these keys too, so nothing is stamped later. What a cluster has
+        // committed is never above a read version that it gives afterwards.
+        let old = old.await?;
+        let old_newest = old.first().filter(|row| row.key() == self.keys.old_newest_update());
+        let old_newest = stamp_of(old_newest.map(|row| row.value()).unwrap_or_default())?;
+        let newest = Seq::new(0, newest_of(&newest).max(old_newest)).number();
         // Not asked for where nothing is stamped: a version that was handed out is kept readable for 5 s.
         if newest > 0 {
             let now = u64::try_from(trx.get_read_version().await?).unwrap_or_default();
@@ -78,7 +91,11 @@ impl Operation for OpenRoot<'_> {
                 return Err(Error::StampsAhead { newest, now });
             }
         }
-        Ok(Opened { uuid: record.uuid, epoch: record.epoch })
+        if upgrade(&mut record) {
+            trx.set(&key, &record.encode_to_vec());
+            trx.update_metadata_version();
+        }
+        Ok(Opened { uuid: record.uuid, epoch: record.epoch, is_unmoved: !old.is_empty() })
     }
 }
 

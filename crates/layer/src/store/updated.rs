@@ -4,11 +4,11 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::error::Result;
-use crate::store::keys::{BucketKeys, RootKeys};
+use crate::store::keys::{BUCKETS, BucketKeys, RootKeys, bucket_of};
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{Quiet, Transaction};
+use crate::store::transaction::{Quiet, Transaction, page_of};
 
 /// A transaction's versionstamp, with two bytes of user version.
 pub(crate) type Stamp = [u8; STAMP_BYTES];
@@ -17,9 +17,34 @@ pub(crate) type Stamp = [u8; STAMP_BYTES];
 const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
     [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
 
-/// Sets the newest stamp of all to the transaction's.
-pub(crate) fn touch_newest(trx: &Transaction, keys: &RootKeys) -> Result<()> {
-    Quiet(trx).atomic(&keys.newest_update(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+/// Sets the newest stamp of a bucket to the transaction's.
+pub(crate) fn touch_newest(trx: &Transaction, keys: &RootKeys, bucket: u8) -> Result<()> {
+    Quiet(trx).atomic(&keys.newest_update(bucket), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+}
+
+/// The newest stamp of each bucket that has any, at the transaction's read version: a change of any database is no newer
+/// than that of its bucket.
+pub(crate) async fn newest_stamps(trx: &Transaction, keys: &RootKeys) -> Result<Vec<(u8, Stamp)>> {
+    let rows = newest_rows(trx, keys).await?;
+    rows.iter().map(|(key, value)| Ok((keys.newest_update_bucket(key)?, stamp_of(value)?))).collect()
+}
+
+/// As [`newest_stamps`], as they are stored.
+pub(crate) async fn newest_rows(trx: &Transaction, keys: &RootKeys) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut rows = Vec::with_capacity(BUCKETS);
+    let mut rest = keys.newest_updates();
+    loop {
+        let page = trx.get_range(&page_of(&rest, BUCKETS, false), 1, true).await?;
+        rows.extend(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())));
+        // A page may end where a server's range does, however little it has.
+        let Some(last) = page.last().filter(|_| page.more()) else { return Ok(rows) };
+        rest.begin = [last.key(), &[0]].concat();
+    }
+}
+
+/// The newest of all buckets.
+pub(crate) fn newest_of(stamps: &[(u8, Stamp)]) -> Stamp {
+    stamps.iter().map(|(_, stamp)| *stamp).max().unwrap_or_default()
 }
 
 /// What every write of documents to one database overwrites.
@@ -31,7 +56,7 @@ pub(crate) struct UpdatedKeys {
 
 impl UpdatedKeys {
     pub(crate) fn new(keys: &RootKeys, name: &str) -> Self {
-        UpdatedKeys { database: keys.database_updated(name), newest: keys.newest_update() }
+        UpdatedKeys { database: keys.database_updated(name), newest: keys.newest_update(bucket_of(name)) }
     }
 
     /// Whether the database's documents have ever changed.
@@ -56,7 +81,7 @@ pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted
     if deleted {
         quiet.clear(&keys.database_updated(name))?;
     }
-    touch_newest(trx, keys)
+    touch_newest(trx, keys, bucket_of(name))
 }
 
 /// An empty value: before all stamps.

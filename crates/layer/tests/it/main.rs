@@ -28,4 +28,5 @@ mod shards;
 mod support;
 mod together;
 mod updates;
+mod upgrade;
 mod waits;

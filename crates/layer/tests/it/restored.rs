@@ -5,13 +5,12 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
 use crate::support::{
-    Layer, Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon,
+    Layer, Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon, update_names,
 };
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::{Renewed, renew};
 use flatbed_layer::{
-    Changes, ChangesQuery, Database, DatabaseUpdatesQuery, Edit, EditParts, Error, Followed, LayerOptions, Refusal,
-    Seq, Since,
+    Changes, ChangesQuery, Database, Edit, EditParts, Error, Followed, LayerOptions, Refusal, Seq, Since,
 };
 use foundationdb::tuple::{Bytes, Element, pack, unpack};
 use futures_util::FutureExt;
@@ -52,18 +51,6 @@ async fn after(db: &Database, seq: Seq) -> usize {
         rows += page.rows.len();
         if page.at_end {
             return rows;
-        }
-    }
-}
-
-async fn update_names(layer: &Layer) -> Vec<String> {
-    let mut updates = layer.database_updates(DatabaseUpdatesQuery::default());
-    let mut names = Vec::new();
-    loop {
-        let page = updates.next_page().await.expect("a page");
-        names.extend(page.rows.iter().map(|row| format!("{} {:?}", row.name, row.kind)));
-        if page.at_end {
-            return names;
         }
     }
 }
@@ -264,7 +251,7 @@ fn shifted(rows: &Rows, by: i64) -> Rows {
         let has_stamp = matches!(elements.last(), Some(Element::Versionstamp(_)));
         let parts: Vec<Option<i64>> = elements.iter().map(int).collect();
         match (parts.as_slice(), elements.len()) {
-            ([_, Some(3), _, Some(0), Some(0)], _) | ([_, Some(5), _] | [_, Some(6)], _) => shift(&mut value),
+            ([_, Some(3), _, Some(0), Some(0)], _) | ([_, Some(10), _, _] | [_, Some(11), _], _) => shift(&mut value),
             ([_, Some(3), _, Some(2), _, Some(0)], 6) => shift(&mut value[2..]),
             _ => {}
         }

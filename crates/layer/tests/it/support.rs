@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, Edit, EditParts, GetOptions,
-    Judge, LayerOptions, Result, RevId, ServerActor, Since, Updated, User, check,
+    Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
+    EditParts, GetOptions, Judge, LayerOptions, Result, RevId, ServerActor, Since, Updated, User, check,
 };
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -355,5 +355,18 @@ pub async fn put_back(store: &Store, rows: &[(Vec<u8>, Vec<u8>)]) {
     change(&store.fdb, |trx| trx.clear_range(&begin, &end)).await;
     for rows in rows.chunks(500) {
         change(&store.fdb, |trx| rows.iter().for_each(|(key, value)| trx.set(key, value))).await;
+    }
+}
+
+/// Names and kinds of all rows of `_db_updates`.
+pub async fn update_names(layer: &Layer) -> Vec<String> {
+    let mut updates = layer.database_updates(DatabaseUpdatesQuery::default());
+    let mut names = Vec::new();
+    loop {
+        let page = updates.next_page().await.expect("a page");
+        names.extend(page.rows.iter().map(|row| format!("{} {:?}", row.name, row.kind)));
+        if page.at_end {
+            return names;
+        }
     }
 }

@@ -220,6 +220,100 @@ async fn and_so_they_do_under_faults() {
     }
 }
 
+/// Databases of one writer, written one after the other again and again.
+const CHAIN: usize = 6;
+
+/// Chains of databases whose names lie in different buckets. What a listing shows is cut off at one read version: where it
+/// shows a change and not the one that was acknowledged before it, that one's database has changed again behind the end of
+/// the listing, and the next one shows it.
+async fn chains(store: &Store, rounds: usize) {
+    let (here, there) = (store.layer().await, store.layer().await);
+    let chains: Vec<Vec<String>> =
+        (0..8).map(|chain| (0..CHAIN).map(|link| format!("chain{chain}-{link}")).collect()).collect();
+    for name in chains.iter().flatten() {
+        create(&here, name, None).await;
+    }
+    let begin = here.newest_database_update().await.unwrap();
+    let writers: Vec<_> = chains
+        .iter()
+        .cloned()
+        .enumerate()
+        .map(|(at, names)| {
+            let layer = if at % 2 == 0 { here.clone() } else { there.clone() };
+            tokio::spawn(async move {
+                for round in 0..rounds {
+                    for name in &names {
+                        put(&layer.database(name), &round.to_string(), None, "{}").await.expect("written");
+                    }
+                }
+            })
+        })
+        .collect();
+    let follower = {
+        let mut updates = follow(&there, Since::After(begin));
+        tokio::spawn(async move {
+            let mut rows = Vec::new();
+            until(&mut updates, &mut rows, |rows| rows.iter().any(|row| &*row.name == "end")).await;
+            rows
+        })
+    };
+    let (mut cursor, mut rows) = (begin, Vec::new());
+    let (mut newest, mut owed) = (HashMap::<String, Seq>::new(), HashMap::<String, Seq>::new());
+    let mut listings = 0;
+    loop {
+        let is_over = writers.iter().all(tokio::task::JoinHandle::is_finished);
+        let (some, end) = all(&there, Since::After(cursor)).await;
+        assert!(some.iter().all(|row| cursor < row.seq && row.seq <= end) && some.is_sorted_by(|a, b| a.seq < b.seq));
+        let shown: HashMap<&str, Seq> = some.iter().map(|row| (&*row.name, row.seq)).collect();
+        assert_eq!(shown.len(), some.len(), "a database twice");
+        for (name, since) in owed.drain() {
+            assert!(shown.contains_key(&*name), "{name} is not shown, and changed behind {since}");
+        }
+        let before = newest.clone();
+        newest.extend(some.iter().map(|row| (row.name.to_string(), row.seq)));
+        for links in chains.iter().flat_map(|names| names.windows(2)) {
+            // Since the second was shown before, the first was written once at least.
+            let (first, second) = (newest.get(&links[0]), before.get(&links[1]));
+            if shown.contains_key(&*links[1]) && first <= second {
+                owed.insert(links[0].clone(), end);
+            }
+        }
+        rows.extend(some);
+        cursor = end;
+        listings += 1;
+        if is_over && owed.is_empty() {
+            break;
+        }
+    }
+    assert!(listings > 2);
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    create(&here, "end", None).await;
+    let followed = soon(follower).await.expect("a follower");
+    assert!(followed.is_sorted_by(|a, b| a.seq < b.seq));
+    // Whatever was overwritten in between, what came last is there, and at the same place.
+    let last = |rows: &[DatabaseUpdate], name: &str| rows.iter().rfind(|row| *row.name == *name).map(|row| row.seq);
+    let (listed, _) = all(&here, Since::After(begin)).await;
+    for name in chains.iter().flatten() {
+        let at = last(&listed, name);
+        assert!(at.is_some() && last(&rows, name) == at && last(&followed, name) == at, "{name}");
+    }
+    assert_eq!(listed.len(), 8 * CHAIN + 1);
+    assert_clean(&there, &there.database("chain0-0")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listings_are_cut_off_at_one_read_version() {
+    chains(&Store::new(), 12).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_so_they_are_under_faults() {
+    let Some(store) = Store::with_faults(0.05, 5) else { return };
+    chains(&store, 4).await;
+}
+
 #[tokio::test]
 async fn a_follower_that_falls_behind_reads_for_itself() {
     let store = Store::new();

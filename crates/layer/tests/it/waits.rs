@@ -516,3 +516,37 @@ async fn the_process_counts_in_metrics() {
         assert!(total(name) > before, "{name}");
     }
 }
+
+/// Who creates databases costs nobody else a wait: nothing that is cached goes, here or at other servers. A deletion does.
+#[tokio::test]
+async fn creations_cost_other_databases_no_wait() {
+    let store = Store::new();
+    let (layer, other) = (store.layer().await, store.layer().await);
+    let db = create(&layer, "db", None).await;
+    let mut rev = put(&db, "d", None, &body(1)).await.unwrap();
+    let known = other.database("db");
+    get(&known, "d").await.unwrap();
+    let mut measured = Vec::new();
+    for number in 0..10 {
+        let text = body(number);
+        let (written, edit) = waits::count(put(&db, "d", Some(&rev), &text)).await;
+        rev = written.unwrap();
+        let (read, got) = waits::count(get(&known, "d")).await;
+        assert_eq!(read.unwrap(), text);
+        measured.push((edit, got));
+        let creating = if number % 2 == 0 { &layer } else { &other };
+        let options = CreateOptions::default();
+        let (created, creation) = waits::count(creating.create_database(&format!("new{number}"), &options)).await;
+        created.unwrap();
+        assert!(creation.path.depth() <= 3, "{creation:?}");
+    }
+    // The first ones may have had something to read that is cached since.
+    let (edit, got) = measured[1];
+    assert_eq!((edit.path.depth(), got.path.depth()), (3, 2));
+    assert!(measured[1..].iter().all(|(other, another)| other.path == edit.path && another.path == got.path));
+    assert!(measured[1..].iter().all(|(other, _)| other.point_reads == edit.point_reads));
+    other.delete_database("new0").await.unwrap();
+    let (read, got) = waits::count(get(&known, "d")).await;
+    read.unwrap();
+    assert_eq!(got.path.depth(), 3, "its record is read again");
+}

@@ -1,21 +1,27 @@
-//! One watch and one reader for all followers of `_db_updates` in this process.
+//! One set of watches and one reader for all followers of `_db_updates` in this process.
 //!
 //! A follower subscribes, and then reads once for itself: what the shared reader tells afterwards either continues from
 //! there, or lies behind it, or leaves a gap, and then the follower reads for itself again.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use foundationdb::FdbResult;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::broadcast;
 
 use crate::error::Result;
 use crate::feed::hub::{ERROR_PAUSE, SAFETY_REREAD};
 use crate::feed::updates::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_UPDATES_MAX};
-use crate::feed::watches::arm;
+use crate::feed::watches::set_watches;
 use crate::layer::Inner;
+use crate::store::keys::RootKeys;
 use crate::store::seq::Seq;
-use crate::store::transaction::{self, bounded};
-use crate::store::updated::{Stamp, stamp_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
+use crate::store::updated::{Stamp, newest_of, newest_stamps};
 
 /// Batches that wait for a slow follower; beyond these it reads for itself.
 const BATCHES_WAITING_MAX: usize = 64;
@@ -77,6 +83,7 @@ impl UpdatesHub {
 async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
     // Told up to here.
     let mut told: Option<(u64, Stamp)> = None;
+    let mut watches = BucketWatches::default();
     loop {
         let Some(inner) = inner.upgrade() else { return };
         if sender.receiver_count() == 0 {
@@ -86,8 +93,9 @@ async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
                 return;
             }
         }
-        if let Err(error) = look(&inner, &sender, &mut told).await {
-            tracing::debug!(%error, "the watch of _db_updates is set again");
+        if let Err(error) = look(&inner, &sender, &mut told, &mut watches).await {
+            tracing::debug!(%error, "the watches of _db_updates are set again");
+            watches = BucketWatches::default();
             tokio::time::sleep(ERROR_PAUSE).await;
         }
         if inner.is_closing() {
@@ -97,11 +105,66 @@ async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
     }
 }
 
+/// A watch on the newest stamp of each bucket. Those that have not fired stay set.
+#[derive(Default)]
+struct BucketWatches {
+    set: FuturesUnordered<BoxFuture<'static, (u8, FdbResult<()>)>>,
+    is_set: HashSet<u8>,
+}
+
+impl BucketWatches {
+    /// Sets those that are not, and reads the newest stamp of all in the same transaction: whatever comes after it fires one.
+    async fn arm(&mut self, inner: &Inner) -> Result<Stamp> {
+        while let Some(Some(fired)) = self.set.next().now_or_never() {
+            self.note(fired)?;
+        }
+        let missing: Vec<u8> = (0..=u8::MAX).filter(|bucket| !self.is_set.contains(bucket)).collect();
+        let keys: Vec<Vec<u8>> = missing.iter().map(|bucket| inner.keys.newest_update(*bucket)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let (newest, watches) = set_watches(inner, &keys, &mut NewestStamp { keys: &inner.keys }).await?;
+        for (bucket, watch) in missing.into_iter().zip(watches) {
+            self.set.push(watch.map(move |fired| (bucket, fired)).boxed());
+            self.is_set.insert(bucket);
+        }
+        Ok(newest)
+    }
+
+    /// Waits for one.
+    async fn fired(&mut self) -> Result<()> {
+        match self.set.next().await {
+            Some(fired) => self.note(fired),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, (bucket, fired): (u8, FdbResult<()>)) -> Result<()> {
+        self.is_set.remove(&bucket);
+        Ok(fired?)
+    }
+}
+
+struct NewestStamp<'a> {
+    keys: &'a RootKeys,
+}
+
+impl Operation for NewestStamp<'_> {
+    type Output = Stamp;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stamp> {
+        Ok(newest_of(&newest_stamps(trx, self.keys).await?))
+    }
+}
+
 /// Tells what is new, or waits until there is something.
-async fn look(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut Option<(u64, Stamp)>) -> Result<()> {
+async fn look(
+    inner: &Inner,
+    sender: &broadcast::Sender<Arc<Batch>>,
+    told: &mut Option<(u64, Stamp)>,
+    watches: &mut BucketWatches,
+) -> Result<()> {
     let mut closing = inner.closing.subscribe();
-    let (value, fired) = bounded(arm(inner, &inner.keys.newest_update())).await?;
-    if told.is_none_or(|(_, told)| told != stamp_of(&value).unwrap_or_default()) {
+    let newest = bounded(watches.arm(inner)).await?;
+    if told.is_none_or(|(_, told)| told != newest) {
         let started = Instant::now();
         tell(inner, sender, told).await?;
         let rest = (started.elapsed() * REST_PER_LOOK).clamp(REST_MIN, REST_MAX);
@@ -109,7 +172,7 @@ async fn look(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
         return Ok(());
     }
     tokio::select! {
-        fired = fired => {
+        fired = watches.fired() => {
             fired?;
             inner.metrics.watches_fired.add(1);
         }
@@ -122,7 +185,7 @@ async fn look(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
 
 async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut Option<(u64, Stamp)>) -> Result<()> {
     loop {
-        let Begin { incarnation, newest } =
+        let Begin { incarnation, newest, buckets } =
             transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
         let after = match *told {
             // What lies before its beginning is not its own; a follower sees the gap and reads for itself.
@@ -133,7 +196,7 @@ async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
         let (mut rows, mut until, mut at_end) = (Vec::new(), newest, true);
         if after < newest {
             let mut collect = Collect::new(after, newest, PAGE_UPDATES_MAX, false);
-            collect.read(inner).await?;
+            collect.read(inner, &buckets).await?;
             let found;
             (found, at_end) = collect.finish();
             rows = found.into_iter().map(|found| found.row(incarnation)).collect();

@@ -1,14 +1,18 @@
 //! Keys of what `_db_updates` tells: directly under the root, since it is of all databases.
 
 use crate::error::Result;
-use crate::store::keys::tuple::{TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_text, take_text, with_int};
+use crate::store::keys::tuple::{
+    TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, take_int, take_text, under, with_int,
+};
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::seq::STAMP_BYTES;
 
 // Under the root.
 const DATABASE_EVENTS: u64 = 4;
-const DATABASES_UPDATED: u64 = 5;
-const NEWEST_UPDATE: u64 = 6;
+const OLD_DATABASES_UPDATED: u64 = 5;
+const OLD_NEWEST_UPDATE: u64 = 6;
+const DATABASES_UPDATED: u64 = 10;
+const NEWEST_UPDATES: u64 = 11;
 
 impl RootKeys {
     /// All creations and deletions.
@@ -50,25 +54,112 @@ impl RootKeys {
 
     /// Holds the stamp of a database's newest change.
     pub(crate) fn database_updated(&self, name: &str) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, DATABASES_UPDATED);
+        let mut key = self.bucket(DATABASES_UPDATED, bucket_of(name));
         put_text(&mut key, TUPLE_STRING, name.as_bytes());
         key
     }
 
-    pub(crate) fn databases_updated(&self) -> KeyRange {
-        KeyRange {
-            begin: with_int(&self.prefix, DATABASES_UPDATED),
-            end: with_int(&self.prefix, DATABASES_UPDATED + 1),
-        }
+    /// Those of the buckets from one to another, both included.
+    pub(crate) fn databases_updated(&self, first: u8, last: u8) -> KeyRange {
+        let begin = self.bucket(DATABASES_UPDATED, first);
+        KeyRange { begin, end: under(&self.bucket(DATABASES_UPDATED, last)).end }
     }
 
     /// The name in a key of [`RootKeys::databases_updated`].
     pub(crate) fn database_updated_name(&self, key: &[u8]) -> Result<String> {
-        take_text(behind(key, &with_int(&self.prefix, DATABASES_UPDATED)))
+        let (bucket, rest) = take_int(behind(key, &with_int(&self.prefix, DATABASES_UPDATED)))?;
+        let name = take_text(rest)?;
+        if u64::from(bucket_of(&name)) == bucket { Ok(name) } else { Err(bad_key()) }
     }
 
-    /// Holds the stamp of the newest of all: what followers of `_db_updates` watch.
-    pub(crate) fn newest_update(&self) -> Vec<u8> {
-        with_int(&self.prefix, NEWEST_UPDATE)
+    /// Holds the stamp of the newest of all updates of databases whose names are in a bucket: what followers of
+    /// `_db_updates` watch.
+    pub(crate) fn newest_update(&self, bucket: u8) -> Vec<u8> {
+        self.bucket(NEWEST_UPDATES, bucket)
+    }
+
+    /// Those of all buckets.
+    pub(crate) fn newest_updates(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, NEWEST_UPDATES), end: with_int(&self.prefix, NEWEST_UPDATES + 1) }
+    }
+
+    /// The bucket in a key of [`RootKeys::newest_updates`].
+    pub(crate) fn newest_update_bucket(&self, key: &[u8]) -> Result<u8> {
+        match take_int(behind(key, &with_int(&self.prefix, NEWEST_UPDATES)))? {
+            (bucket, []) => u8::try_from(bucket).map_err(|_| bad_key()),
+            _ => Err(bad_key()),
+        }
+    }
+
+    fn bucket(&self, subspace: u64, bucket: u8) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, subspace);
+        put_int(&mut key, u64::from(bucket));
+        key
+    }
+
+    /// Where a store that was not upgraded has newest changes: by name, and behind them all the newest of all.
+    pub(crate) fn old_updates(&self) -> KeyRange {
+        KeyRange {
+            begin: with_int(&self.prefix, OLD_DATABASES_UPDATED),
+            end: with_int(&self.prefix, OLD_NEWEST_UPDATE + 1),
+        }
+    }
+
+    /// As [`RootKeys::newest_update`], of all names.
+    pub(crate) fn old_newest_update(&self) -> Vec<u8> {
+        with_int(&self.prefix, OLD_NEWEST_UPDATE)
+    }
+
+    /// The name in a key of [`RootKeys::old_updates`] that is not [`RootKeys::old_newest_update`].
+    pub(crate) fn old_database_updated_name(&self, key: &[u8]) -> Result<String> {
+        take_text(behind(key, &with_int(&self.prefix, OLD_DATABASES_UPDATED)))
+    }
+}
+
+/// Of how many keys what every commit writes consists: by hash of the database's name.
+pub(crate) const BUCKETS: usize = 256;
+
+/// The bucket of a database: FNV-1a of its name in 32 bits, their bytes combined by exclusive or.
+pub(crate) fn bucket_of(name: &str) -> u8 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash.to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use foundationdb::tuple::{Bytes, pack};
+
+    #[test]
+    fn keys_of_buckets_are_tuples() {
+        let keys = RootKeys::new(b"r");
+        let root = Bytes::from(b"r".to_vec());
+        // Never to be changed: names would be looked for where they are not.
+        assert_eq!(["", "a", "db", "_replicator"].map(bucket_of), [197, 237, 78, 25]);
+        let bucket = bucket_of("db");
+        assert_eq!(keys.database_updated("db"), pack(&(root.clone(), 10, i32::from(bucket), "db")));
+        assert_eq!(keys.newest_update(0), pack(&(root.clone(), 11, 0)));
+        assert_eq!(keys.newest_update(200), pack(&(root, 11, 200)));
+        assert_eq!(keys.database_updated_name(&keys.database_updated("db")).unwrap(), "db");
+        let mut elsewhere = keys.bucket(DATABASES_UPDATED, bucket ^ 1);
+        put_text(&mut elsewhere, TUPLE_STRING, b"db");
+        assert!(keys.database_updated_name(&elsewhere).is_err());
+        for bucket in 0..=255 {
+            assert_eq!(keys.newest_update_bucket(&keys.newest_update(bucket)).unwrap(), bucket);
+        }
+        assert!(keys.newest_update_bucket(&[keys.newest_update(0), vec![0]].concat()).is_err());
+        let all = keys.databases_updated(0, 255);
+        let some = keys.databases_updated(bucket, bucket);
+        for range in [all, some] {
+            let key = keys.database_updated("db");
+            assert!(range.begin <= key && key < range.end);
+        }
+    }
+
+    #[test]
+    fn names_are_spread_over_the_buckets() {
+        let mut counts = [0; BUCKETS];
+        (0..25_600).for_each(|n| counts[usize::from(bucket_of(&format!("db-{n}")))] += 1);
+        assert!(counts.iter().all(|count| (50..200).contains(count)), "{counts:?}");
     }
 }
