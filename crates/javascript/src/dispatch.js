@@ -1,6 +1,6 @@
 // Runs functions of one design document for one caller. What comes in and goes out is JSON text, so that no object of one call is seen by
 // another, and the built-in functions are taken before a design document's code can change them.
-export const dispatch = (() => {
+export const { dispatch, inner } = (() => {
   const { parse, stringify } = JSON;
   const { isArray } = Array;
   const { defineProperty, getPrototypeOf } = Object;
@@ -62,13 +62,23 @@ export const dispatch = (() => {
     }
     const key = stringify(path);
     const known = getModule(key);
-    if (known !== undefined) return known.exports;
+    if (known !== undefined) {
+      // One that failed fails for whoever asks: it is not for the first to say what the others find.
+      if (known.failure !== undefined) throw known.failure.error;
+      return known.module.exports;
+    }
     const source = member(path);
     if (typeof source !== 'string') throw new Failure('invalid_require_path', `Must require a string: ${name}`);
     const module = { id: path.join('/'), exports: {} };
-    setModule(key, module);
-    const body = evaluate(checkedCode(`(function (module, exports, require) {${source}\n})`));
-    body(module, module.exports, (other) => require(other, path));
+    const made = { module, failure: undefined };
+    setModule(key, made);
+    try {
+      const body = evaluate(checkedCode(`(function (module, exports, require) {${source}\n})`));
+      body(module, module.exports, (other) => require(other, path));
+    } catch (error) {
+      made.failure = { error };
+      throw error;
+    }
     return module.exports;
   };
 
@@ -118,7 +128,12 @@ export const dispatch = (() => {
   define('log', () => {});
   define('toJSON', (value) => stringify(value));
   define('isArray', (value) => isArray(value));
-  define('sum', (values) => values.reduce((sum, value) => sum + value, 0));
+  define('sum', (values) => {
+    let total = 0;
+    if (isArray(values)) for (let i = 0; i < values.length; i++) total += values[i];
+    else for (const name in values) total += values[name];
+    return total;
+  });
   define('emit', () => {
     emitted += 1;
   });
@@ -180,13 +195,23 @@ export const dispatch = (() => {
     return ['unknown_error', error];
   };
 
-  return (kind, path, input) => {
+  const told = (error) => {
+    const [name, message] = thrown(error);
+    const text = typeof message === 'string' ? message : stringify(message);
+    return stringify(['error', cut(`${name}`), text === undefined ? '' : cut(text)]);
+  };
+
+  const dispatch = (kind, path, input) => {
     try {
       return stringify(['ok', run[kind](parse(path), parse(input))]);
     } catch (error) {
-      const [name, message] = thrown(error);
-      const text = typeof message === 'string' ? message : stringify(message);
-      return stringify(['error', cut(`${name}`), text === undefined ? '' : cut(text)]);
+      return told(error);
     }
   };
+  // For the other parts.
+  const load = (loaded) => {
+    design = loaded;
+  };
+  const inner = { Failure, apply, cut, define, evaluate, load, member, ownKey, told, trimEnd };
+  return { dispatch, inner };
 })();

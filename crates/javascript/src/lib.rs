@@ -8,11 +8,16 @@
 //!
 //! Documents go in as JSON text, results come out as values.
 
+mod ask;
 mod error;
+mod group;
 mod machine;
 mod pool;
 mod queue;
 mod room;
+mod rows;
+mod runner;
+mod thread;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -20,8 +25,12 @@ use std::time::Duration;
 
 pub use error::{Error, Result};
 use flatbed_flatten::json::{self, Limits, Value};
-pub use pool::Runner;
+pub use group::{Group, GroupFunctions, Mapped, ReduceInput, Reduction, RowLimits};
 pub use room::Room;
+pub use rows::Rows;
+pub use runner::Runner;
+
+use ask::{Answer, Ask};
 
 /// Names and reasons that functions throw are cut to so many characters.
 const TEXT_CHARACTERS_MAX: usize = 4_000;
@@ -29,8 +38,10 @@ const TEXT_CHARACTERS_MAX: usize = 4_000;
 /// How functions are run.
 #[derive(Debug, Clone)]
 pub struct RunnerOptions {
-    /// How many run at once; of one database one less, if there are several.
+    /// How many calls of filters and validation run at once; of one database one less, if there are several.
     pub threads: usize,
+    /// How many batches of views are mapped or reduced at once, of one database too.
+    pub map_threads: usize,
     /// How long a call may wait for a thread. Its time to run begins when it does.
     pub wait_max: Duration,
     /// How long a call for one document may take (CouchDB's `os_process_timeout` is 5 s; FoundationDB gives a whole
@@ -38,12 +49,27 @@ pub struct RunnerOptions {
     pub validation_max: Duration,
     /// How long a call for a batch of documents may take.
     pub batch_max: Duration,
+    /// For how long a call keeps others from its thread: then it goes on beside them. A batch of documents to map lets
+    /// others have their turn before. Databases whose calls take the processor for long have a thread of their own
+    /// for a while, and none of the usual ones.
+    pub slice: Duration,
+    /// Bytes of memory of one engine.
+    pub memory_max: usize,
 }
 
 impl Default for RunnerOptions {
     fn default() -> Self {
         let (validation_max, batch_max) = (Duration::from_secs(2), Duration::from_secs(5));
-        RunnerOptions { threads: 3, wait_max: Duration::from_secs(5), validation_max, batch_max }
+        let map_threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        RunnerOptions {
+            threads: 3,
+            map_threads,
+            wait_max: Duration::from_secs(5),
+            validation_max,
+            batch_max,
+            slice: Duration::from_millis(150),
+            memory_max: 128 << 20,
+        }
     }
 }
 
@@ -178,7 +204,10 @@ impl Runner {
         let mut path = Vec::new();
         json::write(&names, &mut path);
         let path = String::from_utf8_lossy(&path).into_owned();
-        answer(&self.run(design.clone(), caller, kind, path, input, time).await?)
+        match self.run(design, caller, Ask::Call { kind, path, input }, time).await? {
+            Answer::Text(text) => answer(&text),
+            _ => Err(Error::OutOfResources),
+        }
     }
 }
 
@@ -208,18 +237,24 @@ fn answer(text: &str) -> Result<String> {
     if let Some(result) = text.strip_prefix("[\"ok\",").and_then(|rest| rest.strip_suffix(']')) {
         return Ok(result.to_owned());
     }
+    Err(failure(text))
+}
+
+/// What `["error",NAME,REASON]` says.
+fn failure(text: &str) -> Error {
     let (name, reason) = match json::parse(text.as_bytes(), &Limits::default()) {
         Ok(Value::Array(parts)) => match &parts[..] {
             [_, Value::String(name), Value::String(reason)] => (cut(name), cut(reason)),
-            _ => return Err(Error::OutOfResources),
+            _ => return Error::OutOfResources,
         },
-        _ => return Err(Error::OutOfResources),
+        _ => return Error::OutOfResources,
     };
-    Err(match name.as_str() {
+    match name.as_str() {
         "forbidden" => Error::Forbidden(reason),
         "unauthorized" => Error::Unauthorized(reason),
         "missing" => Error::Missing,
         "compilation_error" => Error::Compilation(reason),
+        "out_of_resources" => Error::OutOfResources,
         _ => Error::Thrown { name, reason },
-    })
+    }
 }

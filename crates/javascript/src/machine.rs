@@ -5,79 +5,163 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rquickjs::module::WriteOptions;
-use rquickjs::{Context, Function, Module, Persistent, Runtime};
+use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime};
 
 use crate::error::{Error, Result};
-
-/// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
-const MEMORY_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Stack of the functions, below that of the thread they run on.
 const STACK_BYTES_MAX: usize = 512 * 1024;
 
-/// What answers a call; written in JavaScript.
-const DISPATCH: &str = concat!(include_str!("patterns.js"), include_str!("dispatch.js"));
+/// What answers calls; written in JavaScript.
+const CALLS: &str = concat!(include_str!("patterns.js"), include_str!("dispatch.js"));
 
-/// [`DISPATCH`], compiled: to parse it takes longer than all else that makes a machine.
-pub(crate) struct Dispatch(Vec<u8>);
+/// What maps and reduces.
+const MAPS: &str = concat!(
+    include_str!("patterns.js"),
+    include_str!("dispatch.js"),
+    include_str!("compile.js"),
+    include_str!("maps.js")
+);
 
-impl Dispatch {
-    pub(crate) fn compile() -> Result<Dispatch> {
-        let stripped = WriteOptions { strip_source: true, strip_debug: true, ..WriteOptions::default() };
-        let compile = || {
-            let context = Context::full(&Runtime::new()?)?;
-            context.with(|ctx| Module::declare(ctx, "dispatch", DISPATCH)?.write(stripped))
-        };
-        compile().map(Dispatch).map_err(|_| Error::OutOfResources)
+/// What a machine is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Filters and validation: [`Machine::call`].
+    Calls,
+    /// The maps of a group.
+    Maps,
+    /// Its written reduces.
+    Reduces,
+}
+
+impl Part {
+    /// The functions of its program that are called from here; the first loads what it is made for.
+    fn exports(self) -> &'static [&'static str] {
+        match self {
+            Part::Calls => &["dispatch"],
+            Part::Maps | Part::Reduces => &["load", "map", "reduce", "takeLogs"],
+        }
+    }
+}
+
+/// The programs, compiled: to parse one takes longer than all else that makes a machine.
+pub(crate) struct Code {
+    calls: Vec<u8>,
+    maps: Vec<u8>,
+    /// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
+    memory_max: usize,
+}
+
+impl Code {
+    pub(crate) fn compile(memory_max: usize) -> Result<Code> {
+        Ok(Code { calls: compiled(CALLS)?, maps: compiled(MAPS)?, memory_max })
+    }
+
+    fn of(&self, part: Part) -> &[u8] {
+        match part {
+            Part::Calls => &self.calls,
+            Part::Maps | Part::Reduces => &self.maps,
+        }
+    }
+}
+
+fn compiled(program: &str) -> Result<Vec<u8>> {
+    let stripped = WriteOptions { strip_source: true, strip_debug: true, ..WriteOptions::default() };
+    let compile = || {
+        let context = Context::full(&Runtime::new()?)?;
+        context.with(|ctx| Module::declare(ctx, "program", program)?.write(stripped))
+    };
+    compile().map_err(|_| Error::OutOfResources)
+}
+
+/// Until when functions may run.
+#[derive(Debug, Clone)]
+pub(crate) struct Clock {
+    pub(crate) until: Instant,
+    /// Nobody waits for it, or others need the thread.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+impl Clock {
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || Instant::now() >= self.until
     }
 }
 
 /// A runtime with one design document loaded. What its functions leave behind stays in it.
 pub(crate) struct Machine {
-    // Dropped before the context that it lives in.
-    dispatch: Persistent<Function<'static>>,
+    // Dropped before the context that they live in.
+    exports: Vec<Persistent<Function<'static>>>,
+    part: Part,
     context: Context,
     runtime: Runtime,
 }
 
 impl Machine {
-    /// `design`: the design document as JSON text.
-    pub(crate) fn new(code: &Dispatch, design: &str, until: Instant, abandoned: &Arc<AtomicBool>) -> Result<Machine> {
+    /// `text`: the design document, or what is taken of it, as JSON text.
+    pub(crate) fn new(code: &Code, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
         let runtime = Runtime::new().map_err(|_| Error::OutOfResources)?;
-        runtime.set_memory_limit(MEMORY_BYTES_MAX);
+        runtime.set_memory_limit(code.memory_max);
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
-        let dispatch = context.with(|ctx| {
-            // SAFETY: the bytes are what the same QuickJS has written in `Dispatch::compile`; nobody else makes one.
-            let module = unsafe { Module::load(ctx.clone(), &code.0) }?;
+        let exports = context.with(|ctx| {
+            // SAFETY: the bytes are what the same QuickJS has written in `compiled`; nobody else makes them.
+            let module = unsafe { Module::load(ctx.clone(), code.of(part)) }?;
             let (module, _) = module.eval()?;
-            Ok::<_, rquickjs::Error>(Persistent::save(&ctx, module.get::<_, Function<'_>>("dispatch")?))
+            let found = part.exports().iter().map(|name| {
+                let found = module.get::<_, Function<'_>>(*name)?;
+                Ok(Persistent::save(&ctx, found))
+            });
+            found.collect::<rquickjs::Result<Vec<_>>>()
         });
-        let dispatch = dispatch.map_err(|_| Error::OutOfResources)?;
-        let machine = Machine { dispatch, context, runtime };
-        machine.call("load", "[]", design, until, abandoned)?;
+        let exports = exports.map_err(|_| Error::OutOfResources)?;
+        let machine = Machine { exports, part, context, runtime };
+        match part {
+            Part::Calls => drop(machine.call("load", "[]", text, clock)?),
+            Part::Maps => machine.load(text, "map", clock)?,
+            Part::Reduces => machine.load(text, "reduce", clock)?,
+        }
         Ok(machine)
     }
 
-    /// Calls a function; `path` and `input` are JSON text, as is what it gives. It is stopped at `until`, and when nobody
-    /// waits for it. After [`Error::TimedOut`] or [`Error::OutOfResources`] the machine is not to be used again.
-    pub(crate) fn call(
+    fn load(&self, text: &str, kind: &str, clock: &Clock) -> Result<()> {
+        let answer: String = self.within(clock, |ctx| {
+            let input = ctx.json_parse(text)?;
+            self.export(ctx, "load")?.call((input, kind))
+        })?;
+        match answer.strip_prefix('!') {
+            Some(failure) => Err(crate::failure(failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls a function; `path` and `input` are JSON text, as is what it gives.
+    pub(crate) fn call(&self, kind: &str, path: &str, input: &str, clock: &Clock) -> Result<String> {
+        self.within(clock, |ctx| self.export(ctx, "dispatch")?.call((kind, path, input)))
+    }
+
+    /// Runs something that is stopped when its time is over. After [`Error::TimedOut`] or [`Error::OutOfResources`] the machine
+    /// is not to be used again.
+    pub(crate) fn within<T>(
         &self,
-        kind: &str,
-        path: &str,
-        input: &str,
-        until: Instant,
-        abandoned: &Arc<AtomicBool>,
-    ) -> Result<String> {
-        let (begun, abandoned) = (Instant::now(), abandoned.clone());
-        let is_over = move || abandoned.load(Ordering::Relaxed) || Instant::now() >= until;
-        self.runtime.set_interrupt_handler(Some(Box::new(is_over)));
-        let answer = self.context.with(|ctx| {
-            let dispatch = self.dispatch.clone().restore(&ctx)?;
-            let answer: String = dispatch.call((kind, path, input))?;
-            Ok::<_, rquickjs::Error>(answer)
-        });
-        let is_late = Instant::now() >= until;
-        answer.map_err(|_| if is_late { Error::TimedOut(until - begun) } else { Error::OutOfResources })
+        clock: &Clock,
+        work: impl for<'js> FnOnce(&Ctx<'js>) -> rquickjs::Result<T>,
+    ) -> Result<T> {
+        let (begun, watched) = (Instant::now(), clock.clone());
+        self.runtime.set_interrupt_handler(Some(Box::new(move || watched.is_over())));
+        let answer = self.context.with(|ctx| work(&ctx));
+        answer.map_err(|_| if clock.is_over() { Error::TimedOut(clock.until - begun) } else { Error::OutOfResources })
+    }
+
+    /// One of [`Part::exports`].
+    pub(crate) fn export<'js>(&self, ctx: &Ctx<'js>, name: &str) -> rquickjs::Result<Function<'js>> {
+        let found = self.part.exports().iter().zip(&self.exports).find(|(known, _)| **known == name);
+        let (_, found) = found.ok_or(rquickjs::Error::Unknown)?;
+        found.clone().restore(ctx)
+    }
+
+    /// What `log` has been given since it was last asked.
+    pub(crate) fn logs(&self, clock: &Clock) -> Vec<String> {
+        self.within(clock, |ctx| self.export(ctx, "takeLogs")?.call(())).unwrap_or_default()
     }
 }

@@ -1,21 +1,26 @@
 //! The threads that functions run on.
 //!
-//! What runs is asked to stop at its deadline, and answers soon after. Some built-in functions do not listen while they are
-//! at it (a search in long strings, say): then the thread is given up. Another one takes its place, nothing more runs of
-//! that design document for a while, and the thread ends with what it is at. The number of those is bounded.
+//! What runs is asked to stop at its deadline, and answers soon after. A call that takes longer than a slice of time while others
+//! wait is put aside: it goes on, with less of the processor, on its thread, which ends with it, and another takes that one's
+//! place. The number of those is bounded; beyond it the one that has run longest is stopped. Its database is slow for a
+//! while ([`crate::queue`]).
+//!
+//! Some built-in functions do not listen while they are at it (a search in long strings, say): then the thread is given up in
+//! the same way, and nothing more runs of that design document for a while.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use crate::ask::{Answer, Ask};
 use crate::error::{Error, Result};
-use crate::machine::{Dispatch, Machine};
-use crate::queue::{Full, Queue};
-use crate::room::Rooms;
-use crate::{Caller, Design, RunnerOptions};
+use crate::machine::{Clock, Code, Machine, Part};
+use crate::queue::{Full, LONG, Lane, Queue};
+use crate::thread::Thread;
+use crate::{Caller, Design};
 
 /// Design documents that a thread keeps loaded, for the caller that it served last.
 const LOADED_MAX: usize = 2;
@@ -30,11 +35,11 @@ const THREAD_STACK_BYTES: usize = 64 * 1024 * 1024;
 /// How long after its deadline a call may take to stop, before its thread is given up.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// How often a waiting caller looks after the threads.
-const LOOK: Duration = Duration::from_millis(100);
+/// And how long without having had the processor.
+const STUCK: Duration = Duration::from_secs(5);
 
-/// Threads that are given up at once; beyond that they are waited for.
-const GIVEN_UP_MAX: usize = 4;
+/// How often a waiting caller looks after the threads.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// For how long a design document is refused whose function a thread was given up for.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
@@ -42,15 +47,37 @@ const REFUSED_FOR: Duration = Duration::from_secs(600);
 /// How many of these are remembered.
 const REFUSED_MAX: usize = 64;
 
+/// How much less of the processor slow calls get than the others of their pool, as `nice` counts it.
+const SLOW_NICENESS: i32 = 8;
+
+#[derive(Debug, Clone)]
+pub(crate) struct PoolOptions {
+    pub(crate) name: &'static str,
+    pub(crate) threads: usize,
+    /// How many calls of one database run at once.
+    pub(crate) of_one_max: usize,
+    /// How many calls go on that were put aside.
+    pub(crate) aside_max: usize,
+    /// Of its usual threads.
+    pub(crate) niceness: i32,
+    /// For how long a call keeps others from its thread.
+    pub(crate) slice: Duration,
+    /// How long a call may wait.
+    pub(crate) wait_max: Duration,
+}
+
+/// What a pool is asked to run.
+pub(crate) struct Task {
+    pub(crate) design: Design,
+    pub(crate) caller: Caller,
+    pub(crate) ask: Ask,
+    pub(crate) time_max: Duration,
+}
+
 struct Job {
-    design: Design,
-    caller: Caller,
-    kind: &'static str,
-    path: String,
-    input: String,
-    time_max: Duration,
+    task: Task,
     state: Arc<JobState>,
-    answer: oneshot::Sender<Result<String>>,
+    answer: oneshot::Sender<Result<Answer>>,
 }
 
 /// What a call's caller and its thread know of each other.
@@ -58,52 +85,37 @@ struct Job {
 struct JobState {
     /// When it began to run: before, it waits, and its time does not pass.
     began: OnceLock<Instant>,
-    abandoned: Arc<AtomicBool>,
-}
-
-/// Runs functions of design documents on threads of its own, which end with it. Cheap to clone.
-#[derive(Clone)]
-pub struct Runner {
-    handle: Arc<Handle>,
-    pub(crate) options: RunnerOptions,
-}
-
-impl std::fmt::Debug for Runner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runner").field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
-/// Ends the threads when it is dropped.
-struct Handle {
-    pool: Arc<Pool>,
-    callers: AtomicU64,
-    rooms: Rooms,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.pool.is_closed.store(true, Ordering::Relaxed);
-        let _queue = lock(&self.pool.queue);
-        self.pool.come.notify_all();
-    }
+    /// It is not to go on.
+    stop: Arc<AtomicBool>,
+    /// It is not to go on because there is no room for it.
+    is_crowded_out: AtomicBool,
 }
 
 /// What the threads share.
-struct Pool {
-    dispatch: Dispatch,
+pub(crate) struct Pool {
+    options: PoolOptions,
+    code: Arc<Code>,
     queue: Mutex<Queue<Job>>,
-    /// Something may be taken from the queue.
-    come: Condvar,
+    /// Something may be taken from the queue; of each lane.
+    come: [Condvar; 2],
     is_closed: AtomicBool,
-    workers: Mutex<Vec<Arc<Worker>>>,
-    given_up: AtomicUsize,
+    workers: Mutex<Workers>,
     refused: Mutex<VecDeque<(Design, Instant)>>,
 }
 
-/// A thread.
 #[derive(Default)]
+struct Workers {
+    /// One in each place.
+    present: Vec<Arc<Worker>>,
+    /// Those that end with the call that they are at.
+    aside: Vec<Arc<Worker>>,
+    looked: Option<Instant>,
+}
+
+/// A thread.
 struct Worker {
+    lane: Lane,
+    thread: OnceLock<Thread>,
     at: Mutex<At>,
 }
 
@@ -111,13 +123,20 @@ struct Worker {
 #[derive(Default)]
 struct At {
     call: Option<Call>,
-    is_given_up: bool,
+    is_aside: bool,
 }
 
 struct Call {
     design: Design,
+    state: Arc<JobState>,
     began: Instant,
+    /// What its thread had had of the processor then.
+    ran_before: Duration,
     deadline: Instant,
+    /// What it had had of the processor when its time was first seen to be over.
+    ran_in_time: Option<Duration>,
+    /// Nothing more runs of its design document.
+    is_deaf: bool,
 }
 
 /// A call that has been made; without its caller it neither waits nor runs.
@@ -130,7 +149,7 @@ struct Ticket<'p> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.state.abandoned.store(true, Ordering::Relaxed);
+        self.state.stop.store(true, Ordering::Relaxed);
         if self.state.began.get().is_none() {
             lock(&self.pool.queue).remove(&self.database, self.id);
         }
@@ -141,136 +160,158 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Runner {
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// The system has no thread left.
-    pub fn new(options: RunnerOptions) -> std::io::Result<Runner> {
-        let threads = options.threads.max(1);
-        let pool = Arc::new(Pool {
-            dispatch: Dispatch::compile().map_err(std::io::Error::other)?,
-            queue: Mutex::new(Queue::new(threads)),
-            come: Condvar::new(),
-            is_closed: AtomicBool::new(false),
-            workers: Mutex::default(),
-            given_up: AtomicUsize::new(0),
-            refused: Mutex::default(),
-        });
-        let handle = Arc::new(Handle { pool: pool.clone(), callers: AtomicU64::new(0), rooms: Rooms::new() });
-        for _ in 0..threads {
-            let worker = pool.start()?;
-            lock(&pool.workers).push(worker);
+impl Pool {
+    pub(crate) fn start(options: PoolOptions, code: Arc<Code>) -> std::io::Result<Arc<Pool>> {
+        let queue = Mutex::new(Queue::new(options.of_one_max));
+        let lanes = std::iter::repeat_n(Lane::Usual, options.threads).chain([Lane::Slow]);
+        let (come, workers, refused) = Default::default();
+        let is_closed = AtomicBool::new(false);
+        let pool = Arc::new(Pool { options: options.clone(), code, queue, come, is_closed, workers, refused });
+        for lane in lanes {
+            let worker = pool.begin(lane)?;
+            lock(&pool.workers).present.push(worker);
         }
-        Ok(Runner { handle, options })
+        Ok(pool)
     }
 
-    pub(crate) fn rooms(&self) -> &Rooms {
-        &self.handle.rooms
-    }
-
-    /// A caller that there was not yet.
-    pub fn caller(&self) -> Caller {
-        Caller(self.handle.callers.fetch_add(1, Ordering::Relaxed))
+    /// Ends the threads.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let _queue = lock(&self.queue);
+        self.wake_all();
     }
 
     /// The answer comes within `wait_max`, `time_max` and a second.
-    pub(crate) async fn run(
-        &self,
-        design: Design,
-        caller: Caller,
-        kind: &'static str,
-        path: String,
-        input: String,
-        time_max: Duration,
-    ) -> Result<String> {
-        let pool = &self.handle.pool;
-        if pool.refuses(&design) {
+    pub(crate) async fn run(self: &Arc<Self>, task: Task) -> Result<Answer> {
+        if self.refuses(&task.design) {
             return Err(Error::Refused);
         }
         let (answer, mut answered) = oneshot::channel();
-        let (asked, database, state) = (Instant::now(), design.database.clone(), Arc::new(JobState::default()));
-        let job = Job { design, caller, kind, path, input, time_max, state: state.clone(), answer };
-        let id = lock(&pool.queue).push(&database, job).map_err(|Full| Error::Busy)?;
-        let ticket = Ticket { pool, database, id, state };
-        pool.come.notify_one();
+        let (asked, database, state) = (Instant::now(), task.design.database.clone(), Arc::new(JobState::default()));
+        let time_max = task.time_max;
+        let job = Job { task, state: state.clone(), answer };
+        let id = self.push(&database, job, asked)?;
+        let ticket = Ticket { pool: self, database, id, state };
         // Threads are looked after by those who wait for them: one that is stuck may have lost its caller.
         loop {
             match tokio::time::timeout(LOOK, &mut answered).await {
                 // A thread that is gone drops the job.
                 Ok(answer) => return answer.unwrap_or(Err(Error::OutOfResources)),
-                Err(_) => pool.look_after(),
+                Err(_) => self.look_after(),
             }
             match ticket.state.began.get() {
                 None if asked.elapsed() > self.options.wait_max => return Err(Error::Busy),
-                Some(began) if began.elapsed() > time_max + GRACE + LOOK => return Err(Error::TimedOut(time_max)),
+                Some(began) if began.elapsed() > time_max + GRACE + 2 * LOOK => return Err(Error::TimedOut(time_max)),
                 _ => {}
             }
         }
     }
-}
 
-impl Pool {
-    fn start(self: &Arc<Self>) -> std::io::Result<Arc<Worker>> {
-        let worker = Arc::new(Worker::default());
+    fn push(&self, database: &Arc<str>, job: Job, now: Instant) -> Result<u64> {
+        let mut queue = lock(&self.queue);
+        let id = queue.push(database, job).map_err(|Full| Error::Busy)?;
+        self.come(queue.lane(database, now)).notify_one();
+        Ok(id)
+    }
+
+    fn come(&self, lane: Lane) -> &Condvar {
+        let [usual, slow] = &self.come;
+        match lane {
+            Lane::Usual => usual,
+            Lane::Slow => slow,
+        }
+    }
+
+    fn wake_all(&self) {
+        for come in &self.come {
+            come.notify_all();
+        }
+    }
+
+    fn begin(self: &Arc<Self>, lane: Lane) -> std::io::Result<Arc<Worker>> {
+        let worker = Arc::new(Worker { lane, thread: OnceLock::new(), at: Mutex::default() });
         let (pool, known) = (self.clone(), worker.clone());
-        let builder = std::thread::Builder::new().name("javascript".to_owned()).stack_size(THREAD_STACK_BYTES);
+        let builder = std::thread::Builder::new().name(self.options.name.to_owned()).stack_size(THREAD_STACK_BYTES);
         builder.spawn(move || {
-            pool.work(&known);
-            if lock(&known.at).is_given_up {
-                pool.given_up.fetch_sub(1, Ordering::Relaxed);
+            let thread = known.thread.get_or_init(Thread::current);
+            let steps = pool.options.niceness + if lane == Lane::Slow { SLOW_NICENESS } else { 0 };
+            if steps > 0 {
+                thread.lower(steps);
+            }
+            pool.work(&known, thread);
+            if lock(&known.at).is_aside {
+                lock(&pool.workers).aside.retain(|worker| !Arc::ptr_eq(worker, &known));
             }
         })?;
         Ok(worker)
     }
 
-    fn work(&self, worker: &Worker) {
+    fn work(&self, worker: &Worker, thread: &Thread) {
         let mut loaded = Loaded::default();
-        while let Some(job) = self.next(&mut loaded) {
-            let Job { design, caller, kind, path, input, time_max, state, answer } = job;
+        while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut loaded) {
+            let Task { design, caller, ask, time_max } = task;
+            let (part, database) = (ask.part(), design.database.clone());
+            // It waited while another of its calls turned out not to stop.
+            if self.refuses(&design) {
+                self.finished(&database, worker.lane, Duration::ZERO);
+                let _ = answer.send(Err(Error::Refused));
+                continue;
+            }
             // What others have left is not cleared away in this one's time.
-            let machine = loaded.take(caller, &design);
+            let machine = loaded.take(caller, &design, part).filter(|_| !ask.wants_fresh());
             let began = Instant::now();
             let deadline = began + time_max;
             let _ = state.began.set(began);
-            lock(&worker.at).call = Some(Call { design: design.clone(), began, deadline });
-            let database = design.database.clone();
-            let machine =
-                machine.map_or_else(|| Machine::new(&self.dispatch, design.text(), deadline, &state.abandoned), Ok);
-            let result = machine.and_then(|machine| {
-                let answer = machine.call(kind, &path, &input, deadline, &state.abandoned)?;
-                // A runtime that was stopped in the middle of something is not used again.
-                loaded.keep(design, machine);
-                Ok(answer)
+            let ran_before = thread.ran();
+            let (known, its) = (design.clone(), state.clone());
+            let call =
+                Call { design: known, state: its, began, ran_before, deadline, ran_in_time: None, is_deaf: false };
+            lock(&worker.at).call = Some(call);
+            let clock = Clock { until: deadline, stop: state.stop.clone() };
+            let was_used = machine.is_some();
+            let machine = machine.map_or_else(|| Machine::new(&self.code, part, design.text(), &clock), Ok);
+            let mut result = machine.and_then(|machine| {
+                let (answer, is_whole) = ask.put(&machine, was_used, &clock);
+                if is_whole {
+                    loaded.keep(design, part, machine);
+                }
+                answer
             });
+            let because =
+                if state.is_crowded_out.load(Ordering::Relaxed) { Error::Busy } else { Error::TimedOut(time_max) };
+            match &mut result {
+                Err(error @ Error::TimedOut(_)) => *error = because,
+                Ok(Answer::Mapped(part)) if matches!(part.stopped, Some(Error::TimedOut(_))) => {
+                    part.stopped = Some(because);
+                }
+                _ => {}
+            }
             let mut at = lock(&worker.at);
             at.call = None;
-            let is_given_up = at.is_given_up;
+            let is_aside = at.is_aside;
             drop(at);
-            if !is_given_up {
-                self.finished(&database, began);
+            if !is_aside {
+                self.finished(&database, worker.lane, thread.ran().saturating_sub(ran_before));
             }
-            let _ = answer.send(match result {
-                Err(Error::TimedOut(_)) => Err(Error::TimedOut(time_max)),
-                result => result,
-            });
-            if is_given_up {
+            let _ = answer.send(result);
+            if is_aside {
                 return;
             }
         }
     }
 
     /// Waits for a call that somebody waits for; `None`: there will be none.
-    fn next(&self, loaded: &mut Loaded) -> Option<Job> {
+    fn next(&self, lane: Lane, loaded: &mut Loaded) -> Option<Job> {
         let mut queue = lock(&self.queue);
         loop {
             if self.is_closed.load(Ordering::Relaxed) {
                 return None;
             }
-            if let Some(job) = queue.take(Instant::now()) {
+            if let Some(job) = queue.take(lane, Instant::now()) {
                 return Some(job);
             }
-            let (next, waited) = self.come.wait_timeout(queue, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.come(lane).wait_timeout(queue, IDLE_MAX);
+            let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             queue = next;
             if waited.timed_out() && !loaded.machines.is_empty() {
                 drop(queue);
@@ -280,34 +321,80 @@ impl Pool {
         }
     }
 
-    /// A call that began then is over, or its thread is given up.
-    fn finished(&self, database: &Arc<str>, began: Instant) {
-        lock(&self.queue).finished(database, began.elapsed(), Instant::now());
+    fn finished(&self, database: &Arc<str>, lane: Lane, ran: Duration) {
+        lock(&self.queue).finished(database, lane, ran, Instant::now());
         // What waited for its database's turn may run now, on whichever thread.
-        self.come.notify_all();
+        self.wake_all();
     }
 
-    /// Gives threads up that do not stop, and puts others in their place.
+    /// Puts calls aside that keep others waiting, and gives threads up that do not stop.
     fn look_after(self: &Arc<Self>) {
         let now = Instant::now();
-        for worker in lock(&self.workers).iter_mut() {
+        let mut workers = lock(&self.workers);
+        // Thousands may wait.
+        if workers.looked.is_some_and(|looked| now < looked + LOOK / 2) {
+            return;
+        }
+        workers.looked = Some(now);
+        let Workers { present, aside, .. } = &mut *workers;
+        for worker in aside.iter() {
             let mut at = lock(&worker.at);
-            let Some(Call { design, began, deadline }) = &at.call else { continue };
-            if now < *deadline + GRACE || self.given_up.load(Ordering::Relaxed) >= GIVEN_UP_MAX {
+            self.heed(worker, &mut at, now);
+            let Some(call) = &at.call else { continue };
+            if worker.ran(call) >= LONG {
+                lock(&self.queue).slow_down(&call.design.database, now);
+            }
+        }
+        for place in present.iter_mut() {
+            let worker = place.clone();
+            let mut at = lock(&worker.at);
+            let is_deaf = self.heed(&worker, &mut at, now);
+            let Some(call) = &at.call else { continue };
+            let is_long = worker.lane == Lane::Usual && now >= call.began + self.options.slice;
+            let keeps_others = is_long && lock(&self.queue).waits(Lane::Usual, now);
+            if !is_deaf && !keeps_others {
                 continue;
             }
-            let Ok(other) = self.start() else { return };
+            if aside.len() >= self.options.aside_max {
+                if let Some(database) = crowd_out(aside) {
+                    lock(&self.queue).slow_down(&database, now);
+                }
+                continue;
+            }
+            let Ok(other) = self.begin(worker.lane) else { return };
+            let ran = worker.ran(call);
+            lock(&self.queue).finished(&call.design.database, worker.lane, ran, now);
+            self.wake_all();
+            at.is_aside = true;
+            if let Some(thread) = worker.thread.get() {
+                thread.lower(SLOW_NICENESS);
+            }
+            drop(at);
+            *place = other;
+            aside.push(worker);
+        }
+    }
+
+    /// Whether a call does not stop though its time is over, and it has had the processor since. Then nothing more runs of
+    /// its design document.
+    fn heed(&self, worker: &Worker, at: &mut At, now: Instant) -> bool {
+        let Some(call) = &mut at.call else { return false };
+        if now < call.deadline {
+            return false;
+        }
+        let ran = worker.ran(call);
+        let since = ran.saturating_sub(*call.ran_in_time.get_or_insert(ran));
+        if now < call.deadline + GRACE || (since < GRACE / 2 && now < call.deadline + STUCK) {
+            return false;
+        }
+        if !std::mem::replace(&mut call.is_deaf, true) {
             let mut refused = lock(&self.refused);
-            refused.push_back((design.clone(), now));
+            refused.push_back((call.design.clone(), now));
             if refused.len() > REFUSED_MAX {
                 refused.pop_front();
             }
-            self.finished(&design.database, *began);
-            at.is_given_up = true;
-            self.given_up.fetch_add(1, Ordering::Relaxed);
-            drop(at);
-            *worker = other;
         }
+        true
     }
 
     fn refuses(&self, design: &Design) -> bool {
@@ -317,28 +404,49 @@ impl Pool {
     }
 }
 
+impl Worker {
+    /// How long a call has had the processor. Others may have had it meanwhile.
+    fn ran(&self, call: &Call) -> Duration {
+        self.thread.get().map_or(Duration::ZERO, Thread::ran).saturating_sub(call.ran_before)
+    }
+}
+
+/// Stops the call that has run longest; its database.
+fn crowd_out(aside: &[Arc<Worker>]) -> Option<Arc<str>> {
+    let calls = aside.iter().filter_map(|worker| {
+        let at = lock(&worker.at);
+        at.call.as_ref().map(|call| (call.began, call.state.clone(), call.design.database.clone()))
+    });
+    let oldest = calls.filter(|(_, state, _)| !state.stop.load(Ordering::Relaxed)).min_by_key(|(began, ..)| *began);
+    let (_, state, database) = oldest?;
+    state.is_crowded_out.store(true, Ordering::Relaxed);
+    state.stop.store(true, Ordering::Relaxed);
+    Some(database)
+}
+
 /// What a thread keeps loaded. A machine serves one caller alone: nothing that a function leaves behind is seen by another.
 #[derive(Default)]
 struct Loaded {
     caller: Option<Caller>,
     /// The one used last is the last.
-    machines: Vec<(Design, Machine)>,
+    machines: Vec<(Design, Part, Machine)>,
 }
 
 impl Loaded {
-    fn take(&mut self, caller: Caller, design: &Design) -> Option<Machine> {
+    fn take(&mut self, caller: Caller, design: &Design, part: Part) -> Option<Machine> {
         if self.caller != Some(caller) {
             self.machines.clear();
             self.caller = Some(caller);
         }
-        let place = self.machines.iter().position(|(known, _)| known == design)?;
-        Some(self.machines.remove(place).1)
+        let is_asked = |(known, known_part, _): &(Design, Part, Machine)| *known_part == part && known == design;
+        let place = self.machines.iter().position(is_asked)?;
+        Some(self.machines.remove(place).2)
     }
 
-    fn keep(&mut self, design: Design, machine: Machine) {
+    fn keep(&mut self, design: Design, part: Part, machine: Machine) {
         if self.machines.len() >= LOADED_MAX {
             self.machines.remove(0);
         }
-        self.machines.push((design, machine));
+        self.machines.push((design, part, machine));
     }
 }

@@ -1,8 +1,7 @@
 //! Calls that wait for a thread, in turn by database.
 //!
-//! However many calls a database has waiting, the others' come between them. No database holds all threads, so one whose
-//! functions do not end leaves one to the others; and those whose functions ran for long lately share few among
-//! themselves, so that several of these leave some too.
+//! However many calls a database has waiting, the others' come between them. Databases whose functions ran for long lately
+//! have a thread of their own, which they take turns on, and none of the usual ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,11 +13,20 @@ const WAITING_MAX: usize = 16_384;
 /// Calls that wait, of one database: a change is filtered for all its followers at once.
 const WAITING_OF_ONE_MAX: usize = 4_096;
 
-/// A call that runs for longer makes its database slow.
-const LONG: Duration = Duration::from_millis(500);
+/// A call that has the processor for longer makes its database slow.
+pub(crate) const LONG: Duration = Duration::from_millis(300);
 
 /// For so long.
-const SLOW_FOR: Duration = Duration::from_secs(60);
+const SLOW_FOR: Duration = Duration::from_secs(30);
+
+/// Which threads run a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Those for whoever is not slow.
+    Usual,
+    /// The one for the others.
+    Slow,
+}
 
 /// Too many calls wait already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,23 +35,24 @@ pub(crate) struct Full;
 /// `J`: what waits.
 #[derive(Debug)]
 pub(crate) struct Queue<J> {
-    threads: usize,
+    /// How many calls of one database run at once.
+    of_one_max: usize,
     waiting: HashMap<Arc<str>, VecDeque<(u64, J)>>,
     /// The databases that have calls waiting, whose turn it is first.
     turns: VecDeque<Arc<str>>,
     count: usize,
     next_id: u64,
-    /// The database of each call that runs.
+    /// The database of each call that the usual threads run.
     running: Vec<Arc<str>>,
     /// Until when databases are slow.
     slow: HashMap<Arc<str>, Instant>,
 }
 
 impl<J> Queue<J> {
-    /// For so many threads.
-    pub(crate) fn new(threads: usize) -> Queue<J> {
+    /// Of one database so many run at once.
+    pub(crate) fn new(of_one_max: usize) -> Queue<J> {
         let (waiting, turns, running, slow) = Default::default();
-        Queue { threads, waiting, turns, count: 0, next_id: 0, running, slow }
+        Queue { of_one_max, waiting, turns, count: 0, next_id: 0, running, slow }
     }
 
     /// Adds a call; its number, for [`Queue::remove`].
@@ -74,14 +83,8 @@ impl<J> Queue<J> {
     }
 
     /// The next call that may run, which then does until [`Queue::finished`].
-    pub(crate) fn take(&mut self, now: Instant) -> Option<J> {
-        let is_slow = |database: &Arc<str>| self.slow.get(database).is_some_and(|until| now < *until);
-        let slow_run = self.running.iter().filter(|database| is_slow(database)).count();
-        let may_run = |database: &Arc<str>| {
-            let run = self.running.iter().filter(|running| *running == database).count();
-            run < self.share(1) && (!is_slow(database) || slow_run < self.share(2))
-        };
-        let place = self.turns.iter().position(may_run)?;
+    pub(crate) fn take(&mut self, lane: Lane, now: Instant) -> Option<J> {
+        let place = self.turns.iter().position(|database| self.may_run(database, lane, now))?;
         let database = self.turns.remove(place)?;
         let jobs = self.waiting.get_mut(&database)?;
         let (_, job) = jobs.pop_front()?;
@@ -91,24 +94,44 @@ impl<J> Queue<J> {
         } else {
             self.turns.push_back(database.clone());
         }
-        self.running.push(database);
+        if lane == Lane::Usual {
+            self.running.push(database);
+        }
         Some(job)
     }
 
-    /// All threads but so many, or one.
-    fn share(&self, left: usize) -> usize {
-        self.threads.saturating_sub(left).max(1)
+    /// Whether anything waits that a thread would run.
+    pub(crate) fn waits(&self, lane: Lane, now: Instant) -> bool {
+        self.turns.iter().any(|database| self.may_run(database, lane, now))
     }
 
-    /// A call of this database has run for so long.
-    pub(crate) fn finished(&mut self, database: &Arc<str>, ran: Duration, now: Instant) {
-        if let Some(place) = self.running.iter().position(|running| running == database) {
+    /// Which threads would run its calls.
+    pub(crate) fn lane(&self, database: &Arc<str>, now: Instant) -> Lane {
+        let is_slow = self.slow.get(database).is_some_and(|until| now < *until);
+        if is_slow { Lane::Slow } else { Lane::Usual }
+    }
+
+    fn may_run(&self, database: &Arc<str>, lane: Lane, now: Instant) -> bool {
+        let run = || self.running.iter().filter(|running| *running == database).count();
+        self.lane(database, now) == lane && (lane == Lane::Slow || run() < self.of_one_max)
+    }
+
+    /// A call of this database has had the processor for so long in its lane, or goes on beside it.
+    pub(crate) fn finished(&mut self, database: &Arc<str>, lane: Lane, ran: Duration, now: Instant) {
+        if lane == Lane::Usual
+            && let Some(place) = self.running.iter().position(|running| running == database)
+        {
             self.running.swap_remove(place);
         }
         if ran >= LONG {
-            self.slow.retain(|_, until| now < *until);
-            self.slow.insert(database.clone(), now + SLOW_FOR);
+            self.slow_down(database, now);
         }
+    }
+
+    /// Its functions have kept others waiting.
+    pub(crate) fn slow_down(&mut self, database: &Arc<str>, now: Instant) {
+        self.slow.retain(|_, until| now < *until);
+        self.slow.insert(database.clone(), now + SLOW_FOR);
     }
 }
 
@@ -131,8 +154,8 @@ mod tests {
             queue.push(&b, n).unwrap();
         }
         let mut order = Vec::new();
-        while let Some(job) = queue.take(now) {
-            queue.finished(if job < 10 { &a } else { &b }, Duration::ZERO, now);
+        while let Some(job) = queue.take(Lane::Usual, now) {
+            queue.finished(if job < 10 { &a } else { &b }, Lane::Usual, Duration::ZERO, now);
             order.push(job);
         }
         assert_eq!(order, [0, 10, 1, 11, 2]);
@@ -140,30 +163,31 @@ mod tests {
     }
 
     #[test]
-    fn one_database_leaves_a_thread_to_the_others() {
+    fn one_database_leaves_threads_to_the_others() {
         let [a, b, c] = names(["a", "b", "c"]);
-        let (mut queue, now) = (Queue::new(3), Instant::now());
+        let (mut queue, now) = (Queue::new(2), Instant::now());
         for n in 0..4 {
             queue.push(&a, n).unwrap();
         }
-        assert_eq!((queue.take(now), queue.take(now), queue.take(now)), (Some(0), Some(1), None));
+        let usual = |queue: &mut Queue<i32>| queue.take(Lane::Usual, now);
+        assert_eq!([(); 3].map(|()| usual(&mut queue)), [Some(0), Some(1), None]);
         queue.push(&b, 10).unwrap();
-        assert_eq!(queue.take(now), Some(10));
-        // Two slow ones have one thread between them.
-        for (database, ran) in [(&a, LONG), (&a, LONG), (&b, LONG)] {
-            queue.finished(database, ran, now);
+        assert!(queue.waits(Lane::Usual, now) && !queue.waits(Lane::Slow, now));
+        assert_eq!(usual(&mut queue), Some(10));
+        // Slow ones have a thread of their own, and no other.
+        for (database, ran) in [(&a, LONG), (&b, LONG)] {
+            queue.finished(database, Lane::Usual, ran, now);
         }
         queue.push(&b, 11).unwrap();
         queue.push(&c, 20).unwrap();
         queue.push(&c, 21).unwrap();
-        assert_eq!((queue.take(now), queue.take(now), queue.take(now)), (Some(2), Some(20), Some(21)));
-        queue.finished(&c, Duration::ZERO, now);
-        assert_eq!(queue.take(now), None);
-        queue.finished(&a, Duration::ZERO, now);
-        assert_eq!(queue.take(now), Some(11));
-        assert_eq!(queue.take(now), None);
+        assert_eq!([(); 3].map(|()| usual(&mut queue)), [Some(20), Some(21), None]);
+        assert!(!queue.waits(Lane::Usual, now) && queue.waits(Lane::Slow, now));
+        assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(11)]);
+        queue.finished(&b, Lane::Slow, Duration::ZERO, now);
         // It is forgotten.
-        assert_eq!(queue.take(now + SLOW_FOR), Some(3));
+        assert!(!queue.waits(Lane::Slow, now + SLOW_FOR));
+        assert_eq!(queue.take(Lane::Usual, now + SLOW_FOR), Some(3));
     }
 
     #[test]
@@ -180,7 +204,7 @@ mod tests {
             others += 1;
         }
         assert_eq!(others, WAITING_MAX - WAITING_OF_ONE_MAX);
-        assert_eq!(queue.take(now), Some(1));
+        assert_eq!(queue.take(Lane::Usual, now), Some(1));
         for id in &ids {
             queue.remove(&a, *id);
         }

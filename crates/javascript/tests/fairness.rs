@@ -5,19 +5,28 @@
 
 use std::time::{Duration, Instant};
 
-use flatbed_javascript::{Design, Error, Runner, RunnerOptions};
+use flatbed_javascript::{Design, Error, Group, GroupFunctions, RowLimits, Runner, RunnerOptions};
 
 fn design(database: &str, source: &str) -> Design {
     Design::new(database, format!(r#"{{"filters":{{"f":"{source}"}}}}"#))
 }
 
+fn group(database: &str, source: &str) -> Group {
+    let functions = GroupFunctions { lib: None, maps: &[("v", source)], reduces: &[] };
+    Group::new(database, &functions, RowLimits::default())
+}
+
 const ENDLESS: &str = "function (doc) { while (true) {} }";
 const QUICK: &str = "function (doc) { return true; }";
 
-fn runner(threads: usize, wait_ms: u64) -> Runner {
+fn options(threads: usize, wait_ms: u64) -> RunnerOptions {
     let time = Duration::from_millis(600);
     let wait_max = Duration::from_millis(wait_ms);
-    Runner::new(RunnerOptions { threads, wait_max, validation_max: time, batch_max: time }).expect("threads")
+    RunnerOptions { threads, wait_max, validation_max: time, batch_max: time, ..RunnerOptions::default() }
+}
+
+fn runner(threads: usize, wait_ms: u64) -> Runner {
+    Runner::new(options(threads, wait_ms)).expect("threads")
 }
 
 async fn run(runner: &Runner, design: &Design) -> Result<Vec<bool>, Error> {
@@ -55,24 +64,70 @@ async fn endless_functions_of_one_database_do_not_stop_anothers() {
 
 #[tokio::test]
 async fn what_waits_does_not_run_into_its_time() {
-    let waits_long = runner(1, 5_000);
+    // None is put aside before its end.
+    let patient = |wait_ms| {
+        let slice = Duration::from_secs(60);
+        Runner::new(RunnerOptions { slice, ..options(1, wait_ms) }).expect("threads")
+    };
+    let waits_long = patient(5_000);
     let hostile = endless(&waits_long, "bad", 1);
     tokio::time::sleep(Duration::from_millis(100)).await;
     // It waits for most of the time that it may run for, then runs for most of it.
     let slow = "function (doc) { var begun = Date.now(); while (Date.now() - begun < 400) {} return true; }";
     assert_eq!(run(&waits_long, &design("good", slow)).await, Ok(vec![true]));
     drop(hostile);
-    let waits_short = runner(1, 200);
+    let waits_short = patient(200);
     let _hostile = endless(&waits_short, "bad", 1);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(run(&waits_short, &design("good", QUICK)).await, Err(Error::Busy));
+}
+
+/// Three databases keep calling functions that do not end, and write and query through them; a fourth waits for none of
+/// them longer than a second, from the first call on.
+#[tokio::test]
+async fn no_number_of_endless_databases_keeps_another_waiting_for_a_second() {
+    let longest = Duration::from_secs(1);
+    // As a server runs them.
+    let runner = Runner::new(RunnerOptions { map_threads: 2, ..RunnerOptions::default() }).expect("threads");
+    let mut hostile = tokio::task::JoinSet::new();
+    for database in ["bad", "worse", "worst"] {
+        for _ in 0..20 {
+            let (again, runner, design) = (runner.clone(), runner.clone(), design(database, ENDLESS));
+            hostile.spawn(async move {
+                loop {
+                    let _ = run(&runner, &design).await;
+                }
+            });
+            let (runner, group) = (again, group(database, ENDLESS));
+            hostile.spawn(async move {
+                loop {
+                    let _ = runner.map(&group, vec![b"{}".to_vec()]).await;
+                }
+            });
+        }
+    }
+    let (good, view) = (design("good", QUICK), group("good", "function (doc) { emit(doc._id, null); }"));
+    let begun = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while begun.elapsed() < Duration::from_secs(6) {
+        let called = Instant::now();
+        assert_eq!(run(&runner, &good).await, Ok(vec![true]));
+        let filtered = called.elapsed();
+        let mapped = runner.map(&view, vec![br#"{"_id":"a"}"#.to_vec()]).await.expect("rows");
+        assert_eq!(mapped.documents.len(), 1);
+        slowest = slowest.max(filtered).max(called.elapsed() - filtered);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(hostile);
+    assert!(slowest < longest, "{slowest:?}");
 }
 
 /// A function that nobody waits for is stopped, or does not begin.
 #[tokio::test]
 async fn who_leaves_takes_his_calls_along() {
     let time = Duration::from_secs(60);
-    let options = RunnerOptions { threads: 1, wait_max: time, validation_max: time, batch_max: time };
+    let options =
+        RunnerOptions { threads: 1, wait_max: time, validation_max: time, batch_max: time, ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("a thread");
     let hostile = endless(&runner, "bad", 100);
     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -5,3 +5,4 @@ mod depth;
 mod functions;
 mod isolation;
 mod patterns;
+mod views;

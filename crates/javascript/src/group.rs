@@ -1,0 +1,212 @@
+//! Maps and written reduces of the views of a design document.
+
+use std::sync::Arc;
+
+use flatbed_flatten::json::{self, Object};
+
+use crate::ask::{Answer, Ask, MappedPart, ReduceAsk};
+use crate::error::{Error, Result};
+use crate::rows::Rows;
+use crate::{Caller, Design, Runner};
+
+/// For whom groups are asked: an index is nobody's request.
+const INDEX: Caller = Caller(u64::MAX);
+
+/// Functions of a group of views.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupFunctions<'a> {
+    /// `views.lib` of the design document as JSON text: what maps can `require`, as `views/lib/...`.
+    pub lib: Option<&'a str>,
+    /// Names of views, as messages have them, and the sources of their maps.
+    pub maps: &'a [(&'a str, &'a str)],
+    /// Names of views, and the sources of the reduces that are written, not built in.
+    pub reduces: &'a [(&'a str, &'a str)],
+}
+
+/// What a document may emit in a view. What is more fails for this document and view: [`Error::Thrown`], `too_many_rows` or
+/// `too_large_rows`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowLimits {
+    /// Rows.
+    pub rows: usize,
+    /// Characters (of UTF-16) of all its rows' JSON.
+    pub characters: usize,
+}
+
+impl Default for RowLimits {
+    fn default() -> Self {
+        RowLimits { rows: 50_000, characters: 16 << 20 }
+    }
+}
+
+/// A group of views whose functions run together: one document is mapped by all of them in one call. Cheap to clone.
+///
+/// What a function leaves in global names is gone after it. Changes of built-in objects and state of its libraries stay
+/// in an engine, which lives on while it is used; an engine that broke a bound is thrown away.
+#[derive(Debug, Clone)]
+pub struct Group {
+    maps: Design,
+    views: usize,
+    reduces: Design,
+    /// How many characters CouchDB's query server finds in a call of each reduce, less its rows.
+    calls: Arc<[usize]>,
+}
+
+impl Group {
+    /// `database`: what tells its database from all others.
+    pub fn new(database: impl Into<Arc<str>>, functions: &GroupFunctions<'_>, limits: RowLimits) -> Group {
+        let database = database.into();
+        let calls = functions.reduces.iter().map(|(_, source)| {
+            let mut quoted = Vec::new();
+            json::write_string(source, &mut quoted);
+            characters(&String::from_utf8_lossy(&quoted)) - characters(source) + "],]".len()
+        });
+        Group {
+            maps: Design::new(database.clone(), definition(functions.lib, functions.maps, limits)),
+            views: functions.maps.len(),
+            reduces: Design::new(database, definition(None, functions.reduces, limits)),
+            calls: calls.collect(),
+        }
+    }
+}
+
+fn definition(lib: Option<&str>, functions: &[(&str, &str)], limits: RowLimits) -> String {
+    let text = Object::text(|object| {
+        object.raw("lib", lib.unwrap_or("null").as_bytes());
+        let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        object.number("rows", number(limits.rows)).number("characters", number(limits.characters));
+        let mut array = object.array("functions");
+        for (name, source) in functions {
+            array.object().string("name", name).string("source", source);
+        }
+    });
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn characters(text: &str) -> usize {
+    text.encode_utf16().count()
+}
+
+/// What came of a batch of documents.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mapped {
+    /// For each document in turn, for each view of the group: its rows, or why it has none, which is to be logged with the
+    /// document's id.
+    pub documents: Vec<Vec<Result<Rows>>>,
+    /// Why the document after those has no answer, and none behind it: a function ended the whole query
+    /// ([`Error::Thrown`]), or broke a bound with it.
+    pub stopped: Option<Error>,
+    /// What functions have logged: the first of it.
+    pub logs: Vec<String>,
+}
+
+/// Lines that functions log, of one batch.
+const LOGS_MAX: usize = 100;
+
+/// What is to be reduced, by some functions of a group.
+#[derive(Debug, Clone)]
+pub struct Reduction<'a> {
+    /// Their places among the group's reduces.
+    pub functions: &'a [usize],
+    /// What they are given.
+    pub input: ReduceInput<'a>,
+}
+
+/// What a reduce is given.
+#[derive(Debug, Clone, Copy)]
+pub enum ReduceInput<'a> {
+    /// Rows: key, document id, value; all but the id as JSON. CouchDB gives the last row first.
+    Rows(&'a [(&'a str, &'a str, &'a str)]),
+    /// What it has given before, as JSON.
+    Reductions(&'a [&'a str]),
+}
+
+impl ReduceInput<'_> {
+    /// The JSON text, and the name that a call of the query server has.
+    fn text(&self) -> (Vec<u8>, &'static str) {
+        let mut out = vec![b'['];
+        match self {
+            ReduceInput::Rows(rows) => {
+                for (at, (key, id, value)) in rows.iter().enumerate() {
+                    out.extend_from_slice(if at > 0 { b",[[" } else { b"[[" });
+                    out.extend_from_slice(key.as_bytes());
+                    out.push(b',');
+                    json::write_string(id, &mut out);
+                    out.extend_from_slice(b"],");
+                    out.extend_from_slice(value.as_bytes());
+                    out.push(b']');
+                }
+            }
+            ReduceInput::Reductions(values) => {
+                for (at, value) in values.iter().enumerate() {
+                    out.extend_from_slice(if at > 0 { b"," } else { b"" });
+                    out.extend_from_slice(value.as_bytes());
+                }
+            }
+        }
+        out.push(b']');
+        (out, if matches!(self, ReduceInput::Rows(_)) { r#"["reduce",["# } else { r#"["rereduce",["# })
+    }
+}
+
+impl Runner {
+    /// Whether all functions of a group are functions.
+    ///
+    /// # Errors
+    /// [`Error::Compilation`], with the name of the view; [`Error::Thrown`]: one has no text; and those of any call.
+    pub async fn check(&self, group: &Group) -> Result<()> {
+        self.map(group, Vec::new()).await?;
+        self.reduce(group, &[]).await.map(drop)
+    }
+
+    /// Maps documents (JSON texts) by all functions of a group. Each may take as long as a batch; a batch takes its turns
+    /// with others' as it goes.
+    ///
+    /// # Errors
+    /// Those of [`Runner::check`], and those of any call.
+    pub async fn map(&self, group: &Group, documents: Vec<Vec<u8>>) -> Result<Mapped> {
+        let mut mapped = Mapped::default();
+        let (mut rest, mut is_fresh) = (documents, false);
+        loop {
+            let (views, slice) = (group.views, self.options.slice);
+            let ask = Ask::Map { documents: std::mem::take(&mut rest), views, slice, is_fresh };
+            let Answer::Mapped(part) = self.run(&group.maps, INDEX, ask, self.options.batch_max).await? else {
+                return Err(Error::OutOfResources);
+            };
+            let MappedPart { documents, stopped, was_used, rest: left, logs } = part;
+            mapped.documents.extend(documents);
+            let room = LOGS_MAX - mapped.logs.len();
+            mapped.logs.extend(logs.into_iter().take(room));
+            // What documents before have left in the engine may have filled it.
+            is_fresh = was_used && stopped == Some(Error::OutOfResources);
+            if !is_fresh {
+                mapped.stopped = stopped;
+            }
+            if mapped.stopped.is_some() || left.is_empty() {
+                return Ok(mapped);
+            }
+            rest = left;
+        }
+    }
+
+    /// Reduces, by written functions of a group. For each reduction, for each of its functions: the result as JSON (what
+    /// throws gives `null`, as in CouchDB), or [`Error::Thrown`]: `reduce_overflow_error`, or what ends the query.
+    ///
+    /// # Errors
+    /// Those of [`Runner::check`], and those of any call: all that are reduced together share its bounds.
+    pub async fn reduce(&self, group: &Group, reductions: &[Reduction<'_>]) -> Result<Vec<Vec<Result<String>>>> {
+        let asks = reductions.iter().map(|reduction| {
+            let (input, call) = reduction.input.text();
+            let input = String::from_utf8_lossy(&input).into_owned();
+            let length = call.len() + characters(&input);
+            let functions = reduction.functions.iter();
+            let functions = functions.map(|&at| (at, length + group.calls.get(at).copied().unwrap_or_default()));
+            let is_rereduce = matches!(reduction.input, ReduceInput::Reductions(_));
+            ReduceAsk { functions: functions.collect(), is_rereduce, input }
+        });
+        match self.run(&group.reduces, INDEX, Ask::Reduce(asks.collect()), self.options.batch_max).await? {
+            Answer::Reduced(reduced) => Ok(reduced),
+            _ => Err(Error::OutOfResources),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Who is asked to run functions: pools of threads for those that somebody waits for at once, and for those of indexes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::ask::{Answer, Ask};
+use crate::error::Result;
+use crate::machine::{Code, Part};
+use crate::pool::{Pool, PoolOptions, Task};
+use crate::room::Rooms;
+use crate::{Caller, Design, RunnerOptions};
+
+/// How much less of the processor those threads get that map and reduce, as `nice` counts it, where others want it too.
+const MAP_NICENESS: i32 = 5;
+
+/// Calls that go on beside the usual threads, of each pool.
+const ASIDE_MAX: usize = 4;
+
+/// Runs functions of design documents on threads of its own, which end with it. Cheap to clone.
+#[derive(Clone)]
+pub struct Runner {
+    handle: Arc<Handle>,
+    pub(crate) options: RunnerOptions,
+}
+
+impl std::fmt::Debug for Runner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Ends the threads when it is dropped.
+struct Handle {
+    calls: Arc<Pool>,
+    maps: Arc<Pool>,
+    callers: AtomicU64,
+    rooms: Rooms,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.calls.close();
+        self.maps.close();
+    }
+}
+
+impl Runner {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn new(options: RunnerOptions) -> std::io::Result<Runner> {
+        let code = Arc::new(Code::compile(options.memory_max).map_err(std::io::Error::other)?);
+        let (threads, maps) = (options.threads.max(1), options.map_threads.max(1));
+        let (slice, wait_max) = (options.slice, options.wait_max);
+        let calls = PoolOptions {
+            name: "javascript",
+            threads,
+            of_one_max: threads.saturating_sub(1).max(1),
+            aside_max: ASIDE_MAX,
+            niceness: 0,
+            slice,
+            wait_max,
+        };
+        // What comes in batches lets others have their turn: a database that is alone has all.
+        let maps =
+            PoolOptions { name: "views", threads: maps, of_one_max: maps, niceness: MAP_NICENESS, ..calls.clone() };
+        let handle = Handle {
+            calls: Pool::start(calls, code.clone())?,
+            maps: Pool::start(maps, code)?,
+            callers: AtomicU64::new(0),
+            rooms: Rooms::new(),
+        };
+        Ok(Runner { handle: Arc::new(handle), options })
+    }
+
+    pub(crate) fn rooms(&self) -> &Rooms {
+        &self.handle.rooms
+    }
+
+    /// A caller that there was not yet.
+    pub fn caller(&self) -> Caller {
+        Caller(self.handle.callers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The answer comes within `wait_max`, `time_max` and a second.
+    pub(crate) async fn run(&self, design: &Design, caller: Caller, ask: Ask, time_max: Duration) -> Result<Answer> {
+        let pool = match ask.part() {
+            Part::Calls => &self.handle.calls,
+            Part::Maps | Part::Reduces => &self.handle.maps,
+        };
+        pool.run(Task { design: design.clone(), caller, ask, time_max }).await
+    }
+}

@@ -1,0 +1,400 @@
+//! Maps and reduces of views, as a CouchDB 3.5 answers: what is asserted here was recorded from one, unless it says otherwise.
+#![allow(clippy::expect_used)]
+
+use std::time::Duration;
+
+use flatbed_javascript::{
+    Error, Group, GroupFunctions, Mapped, ReduceInput, Reduction, Result, RowLimits, Runner, RunnerOptions,
+};
+
+fn runner() -> Runner {
+    Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..RunnerOptions::default() }).expect("threads")
+}
+
+fn group(lib: Option<&str>, maps: &[(&str, &str)]) -> Group {
+    Group::new("db/1", &GroupFunctions { lib, maps, reduces: &[] }, RowLimits::default())
+}
+
+fn docs(docs: &[&str]) -> Vec<Vec<u8>> {
+    docs.iter().map(|doc| doc.as_bytes().to_vec()).collect()
+}
+
+async fn map(lib: Option<&str>, maps: &[(&str, &str)], of: &[&str]) -> Result<Mapped> {
+    runner().map(&group(lib, maps), docs(of)).await
+}
+
+/// `KEY VALUE|KEY VALUE`, or the error.
+fn told(outcome: &Result<flatbed_javascript::Rows>) -> String {
+    match outcome {
+        Ok(rows) => rows.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join("|"),
+        Err(error) => format!("! {error}"),
+    }
+}
+
+/// What one map emits for one document.
+async fn one(source: &str, doc: &str) -> String {
+    match map(None, &[("v", source)], &[doc]).await {
+        Ok(mapped) => match (mapped.stopped, mapped.documents.first().and_then(|views| views.first())) {
+            (None, Some(outcome)) => told(outcome),
+            (stopped, _) => format!("stopped: {stopped:?}"),
+        },
+        Err(error) => format!("!! {error}"),
+    }
+}
+
+#[tokio::test]
+async fn rows_that_a_map_emits() {
+    let doc = r#"{"_id":"a","_rev":"1-x","n":1,"tags":["x","y","x"]}"#;
+    for (source, rows) in [
+        ("function(doc){emit(doc._id)}", r#""a" null"#),
+        ("function(doc){emit()}", "null null"),
+        ("function(doc){emit(doc.n,doc)}", r#"1 {"_id":"a","_rev":"1-x","n":1,"tags":["x","y","x"]}"#),
+        ("function(doc){if(doc.tags)doc.tags.forEach(function(t,i){emit(t,i)})}", r#""x" 0|"y" 1|"x" 2"#),
+        ("function(doc){emit(doc.nothing,doc.none)}", "null null"),
+        ("function(doc){}", ""),
+        ("function(doc){return emit(1,2)}", "1 2"),
+        ("function(doc){emit(1,2,3)}", "1 2"),
+        ("function(doc){emit('u',[undefined,1])}", r#""u" [null,1]"#),
+        ("function(doc){emit('u',{a:undefined,b:1})}", r#""u" {"b":1}"#),
+        ("function(doc){emit('n',[NaN,Infinity,-Infinity])}", r#""n" [null,null,null]"#),
+        (
+            "function(doc){emit(new Date(86400000),new Date(0))}",
+            r#""1970-01-02T00:00:00.000Z" "1970-01-01T00:00:00.000Z""#,
+        ),
+        ("function(doc){emit(function(){},/x/)}", "null {}"),
+        ("function(doc){emit(NaN,[new Number(5),new String('s'),new Boolean(false)])}", r#"null [5,"s",false]"#),
+        ("function(doc){emit(undefined,1)}", "null 1"),
+        ("(doc) => { emit(doc._id, `t${1+1}`) }", r#""a" "t2""#),
+        ("function(doc){emit(doc._rev,Object.keys(doc))}", r#""1-x" ["_id","_rev","n","tags"]"#),
+    ] {
+        assert_eq!(one(source, doc).await, rows, "{source}");
+    }
+}
+
+#[tokio::test]
+async fn functions_that_maps_have() {
+    let doc = r#"{"_id":"a","n":[3,1]}"#;
+    for (source, rows) in [
+        ("function(doc){emit(sum(doc.n))}", "4 null"),
+        // `Intl` is an object there; this engine has none.
+        (
+            "function(doc){emit([isArray(doc.n),isArray({}),typeof toJSON,typeof JSON,typeof log,typeof sum,typeof getRow,typeof send,typeof start,typeof provides,typeof registerType,typeof require,typeof evalcx,typeof print,typeof console,typeof setTimeout,typeof Map,typeof Promise])}",
+            r#"[true,false,"function","object","function","function","function","function","function","function","function","function","undefined","undefined","undefined","undefined","function","function"] null"#,
+        ),
+        ("function(doc){emit(toJSON({a:doc.n}),JSON.parse('[1]'))}", r#""{\"a\":[3,1]}" [1]"#),
+        ("function(doc){'use strict';try{undeclared=1;emit('set')}catch(e){emit(e.name)}}", r#""ReferenceError" null"#),
+        ("function(doc){emit(typeof this,this===undefined)}", r#""object" false"#),
+        ("function(){emit(arguments.length)}", "1 null"),
+        (
+            "function(doc){const {n:[x,y]}=doc;let o={x,y};for(const k of [x,y])emit([k,...[1,2]],`${o.x}`)}",
+            r#"[3,1,2] "3"|[1,1,2] "3""#,
+        ),
+        ("function(doc){emit('a1b2'.replace(/[0-9]/g,function(m){return '<'+m+'>'}))}", r#""a<1>b<2>" null"#),
+        ("function(doc){emit('😀'.length,'é'.normalize('NFD').length)}", "2 2"),
+        (
+            "function(doc){emit(new Date('2020-02-03T04:05:06Z').getTime(),Date.parse('2020-02-03'))}",
+            "1580702706000 1580688000000",
+        ),
+        ("function(doc){emit('a'.localeCompare('b'),(1234.5).toFixed(2))}", r#"-1 "1234.50""#),
+    ] {
+        assert_eq!(one(source, doc).await, rows, "{source}");
+    }
+    // The document is frozen: what changes it throws, or is as if it had not been.
+    assert!(one("function(doc){doc.n.push(9);doc.x=1;emit(doc.n,doc.x)}", doc).await.starts_with("! TypeError"));
+    assert!(one("function(doc){'use strict';doc.x=1}", doc).await.starts_with("! TypeError"));
+    assert_eq!(one("function(doc){emit(doc.n,doc.x)}", doc).await, "[3,1] null");
+    assert_eq!(one("function(doc){doc.x=1;doc.n[0]=7;emit(doc.n,doc.x)}", doc).await, "[3,1] null");
+    let logs = map(None, &[("v", "function(doc){log('x');log({a:1});emit(1)}")], &[doc]).await.expect("rows").logs;
+    assert_eq!(logs, ["x", r#"{"a":1}"#]);
+}
+
+#[tokio::test]
+async fn forms_of_map_source() {
+    let doc = r#"{"_id":"a","n":1}"#;
+    for (source, rows) in [
+        ("function(doc){emit(doc.n,1)};", "1 1"),
+        ("/* c */ function(doc){emit(doc.n,2)} // end", "1 2"),
+        ("(function(doc){emit(doc.n,3)})", "1 3"),
+        ("\n\n  function (doc) {\n  emit(doc.n, 4)\n}\n", "1 4"),
+        ("var f=function(doc){emit(doc.n,5)}; f", "1 5"),
+        ("function helper(n){return n+1} function(doc){emit(helper(doc.n),6)}", "2 6"),
+        ("doc => emit(doc.n,8)", "1 8"),
+    ] {
+        assert_eq!(one(source, doc).await, rows, "{source}");
+    }
+    let failed = "!! Compilation of the map function in the 'v' view failed: ";
+    for source in ["5", "class A {}", "function named(doc){emit(doc._id,named.name)}"] {
+        let told = format!("{failed}Expression does not eval to a function. ({source})");
+        assert_eq!(one(source, doc).await, told);
+    }
+    for source in [
+        "not a function",
+        "function(doc){for each (var x in doc){emit(x)}}",
+        "function(doc){emit(<x/>)}",
+        "function(doc){",
+        "async function(doc){emit(doc.n,7)}",
+        "function*(doc){emit(doc.n,7)}",
+    ] {
+        let told = one(source, doc).await;
+        assert!(told.starts_with(failed) && told.ends_with(&format!("({source})")), "{told}");
+    }
+    assert_eq!(one("", doc).await, "!! not_found: missing function");
+    let both = [("good", "function(doc){}"), ("bad", "5")];
+    let error = runner().check(&group(None, &both)).await.expect_err("no function");
+    assert!(matches!(&error, Error::Compilation(reason) if reason.contains("in the 'bad' view")), "{error}");
+    let reduces = [("h", "function(k,v){")];
+    let group = Group::new("db", &GroupFunctions { lib: None, maps: &[], reduces: &reduces }, RowLimits::default());
+    let error = runner().check(&group).await.expect_err("no function");
+    assert!(error.to_string().starts_with("Compilation of the reduce function in the 'h' view failed: "), "{error}");
+}
+
+#[tokio::test]
+async fn maps_that_throw_lose_the_rows_of_their_document_in_their_view() {
+    let maps = [
+        ("deep", "function(doc){emit('before',doc._id);emit(doc.k.x,doc._id)}"),
+        ("good", "function(doc){emit(doc._id,null)}"),
+        ("str", "function(doc){if(doc._id=='a')throw 'no';emit(doc._id,1)}"),
+        ("forbidden", "function(doc){throw({forbidden:'x'})}"),
+        ("ref", "function(doc){emit(doc._id,String(undefinedThing))}"),
+        ("error", "function(doc){throw(['error','my_error','my reason'])}"),
+        ("cyclic", "function(doc){var a=[];a[0]=a;emit(1);emit(a)}"),
+        ("hostile", "function(doc){throw {get name(){throw 1}, stack: 1}}"),
+    ];
+    let mapped = map(None, &maps, &[r#"{"_id":"a","k":{"x":1}}"#, r#"{"_id":"b"}"#]).await.expect("rows");
+    assert_eq!(mapped.stopped, None);
+    let found: Vec<Vec<String>> = mapped.documents.iter().map(|views| views.iter().map(told).collect()).collect();
+    let [a, b] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(a[..4], [r#""before" "a"|1 "a""#, r#""a" null"#, "! unknown_error: no", "! forbidden: x"]);
+    assert!(b[0].starts_with("! TypeError"), "{b:?}");
+    assert_eq!(b[1..3], [r#""b" null"#, r#""b" 1"#]);
+    assert!(a[4].starts_with("! ReferenceError"), "{a:?}");
+    assert_eq!(a[5], "! my_error: my reason");
+    assert!(a[6].starts_with("! TypeError") && a[7].starts_with("! "), "{a:?}");
+}
+
+#[tokio::test]
+async fn a_map_may_end_the_query() {
+    let source = "function(doc){if(doc._id=='b')throw(['fatal','my_error','my reason']);emit(1)}";
+    let of = [r#"{"_id":"a"}"#, r#"{"_id":"b"}"#, r#"{"_id":"c"}"#];
+    let mapped = map(None, &[("x", source)], &of).await.expect("rows");
+    assert_eq!(mapped.documents.len(), 1);
+    assert_eq!(mapped.stopped, Some(Error::Thrown { name: "my_error".into(), reason: "my reason".into() }));
+    let mapped = map(None, &[("x", "function(doc){throw 'fatal_error'}")], &of).await.expect("rows");
+    let reason = "function raised 'fatal_error'".to_owned();
+    assert_eq!(mapped.stopped, Some(Error::Thrown { name: "map_runtime_error".into(), reason }));
+}
+
+const LIB: &str = r#"{"sq":"exports.sq=function(n){return n*n}","sub":{"twice":"var q=require('../sq');exports.f=function(n){return 2*q.sq(n)}","up":"exports.n=require('./twice').f(1)+module.id"},"abs":"exports.v=require('views/lib/sq').sq(5)","bad":"exports.x = ;","state":"var c=0;exports.next=function(){return ++c}","one":"exports.name='one';exports.other=require('./two').name","two":"exports.name='two'+require('./one').name","whole":"module.exports=function(){return 7}"}"#;
+
+#[tokio::test]
+async fn libraries_in_maps() {
+    let maps = [
+        ("sq", "function(doc){var m=require('views/lib/sq');emit(doc._id,m.sq(doc.n))}"),
+        ("sub", "function(doc){emit(doc._id,require('views/lib/sub/twice').f(doc.n))}"),
+        ("up", "function(doc){emit(doc._id,require('views/lib/sub/up').n)}"),
+        ("abs", "function(doc){emit(doc._id,require('views/lib/abs').v)}"),
+        ("whole", "function(doc){emit(doc._id,require('views/lib/whole')())}"),
+        ("cycle", "function(doc){emit(doc._id,require('views/lib/one').other)}"),
+        ("state", "function(doc){var m=require('views/lib/state');m.next();emit(doc._id,m.next()%2)}"),
+        ("none", "function(doc){emit(doc._id,require('views/lib/none').v)}"),
+        ("top", "function(doc){emit(doc._id,require('top/x').x)}"),
+        // CouchDB has a row for the second document: whoever asks first for such a library gets the error.
+        ("bad", "function(doc){emit(doc._id,require('views/lib/bad').v)}"),
+    ];
+    let mapped = map(Some(LIB), &maps, &[r#"{"_id":"a","n":2}"#, r#"{"_id":"b","n":3}"#]).await.expect("rows");
+    let found: Vec<String> = mapped.documents.iter().flatten().map(told).collect();
+    let (a, b) = found.split_at(maps.len());
+    let expected =
+        [r#""a" 4"#, r#""a" 8"#, r#""a" "2views/lib/sub/up""#, r#""a" 25"#, r#""a" 7"#, r#""a" "twoone""#, r#""a" 0"#];
+    assert_eq!(a[..7], expected);
+    assert_eq!(b[..2], [r#""b" 9"#, r#""b" 18"#]);
+    for failed in a[7..].iter().chain(&b[7..]) {
+        assert!(failed.starts_with("! "), "{found:?}");
+    }
+}
+
+/// In CouchDB each function has global names of its own, which stay.
+#[tokio::test]
+async fn global_names_are_as_they_were_after_each_function() {
+    let maps = [
+        (
+            "leak",
+            "function(doc){if(typeof counter=='undefined'){counter=0}counter++;sum=1;JSON=null;delete Map;Object.defineProperty(this,'y',{get:function(){return 1},configurable:true});emit(counter)}",
+        ),
+        ("other", "function(doc){emit([typeof counter,typeof sum,typeof JSON,typeof Map,typeof y])}"),
+    ];
+    let mapped = map(None, &maps, &["{}", "{}"]).await.expect("rows");
+    for views in &mapped.documents {
+        let found: Vec<String> = views.iter().map(told).collect();
+        assert_eq!(found, ["1 null", r#"["undefined","function","object","function","undefined"] null"#]);
+    }
+    // What stands beside a function is its own.
+    assert_eq!(one("var n = 4; function(doc){n++;emit(n)}", "{}").await, "5 null");
+}
+
+#[tokio::test]
+async fn what_a_document_emits_is_bounded() {
+    let maps = [
+        ("rows", "function(doc){for(var i=0;i<doc.n;i++)emit(i)}"),
+        ("characters", "function(doc){emit('x'.repeat(doc.n*10))}"),
+        ("other", "function(doc){emit(1)}"),
+    ];
+    let functions = GroupFunctions { lib: None, maps: &maps, reduces: &[] };
+    let group = Group::new("db", &functions, RowLimits { rows: 10, characters: 200 });
+    let mapped = runner().map(&group, docs(&[r#"{"n":10}"#, r#"{"n":100}"#])).await.expect("rows");
+    let found: Vec<Vec<String>> = mapped.documents.iter().map(|views| views.iter().map(told).collect()).collect();
+    assert!(found[0].iter().all(|told| !told.starts_with('!')), "{found:?}");
+    let expected = [
+        "! too_many_rows: a document emits 100 rows, 10 are allowed",
+        "! too_large_rows: a document's rows have 1011 characters, 200 are allowed",
+        "1 null",
+    ];
+    assert_eq!(found[1], expected);
+    // Large ones pass where they may.
+    let source = "function(doc){for(var i=0;i<50000;i++)emit(i,doc._id)}";
+    let large = map(None, &[("v", source)], &[r#"{"_id":"0123456789"}"#]).await.expect("rows");
+    assert_eq!(large.documents[0][0].as_ref().map(flatbed_javascript::Rows::len), Ok(50_000));
+    let text = format!(r#"{{"_id":"a","text":"{}"}}"#, "x".repeat(8_000_000));
+    let large = map(None, &[("v", "function(doc){emit(1,doc)}")], &[&text]).await.expect("rows");
+    assert!(large.documents[0][0].as_ref().is_ok_and(|rows| rows.bytes() > 8_000_000));
+}
+
+/// Whatever a function does, the batch ends, says at which document, and the next one works.
+#[tokio::test]
+async fn hostile_maps_are_stopped() {
+    let time = Duration::from_millis(400);
+    let options =
+        RunnerOptions { map_threads: 1, batch_max: time, slice: Duration::from_millis(50), ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    for body in [
+        "while(true){}",
+        "var a=[];while(true)a.push(new Array(1000).fill(1))",
+        "while(true)emit(1)",
+        "var s='x';while(true)emit(s+=s)",
+    ] {
+        let source = format!("function(doc){{if(doc.bad){{{body}}}emit(1)}}");
+        let group = group(None, &[("v", &source)]);
+        let mapped = runner.map(&group, docs(&["{}", "{}", r#"{"bad":true}"#, "{}"])).await.expect("rows");
+        assert_eq!(mapped.documents.len(), 2, "{body}");
+        assert!(matches!(mapped.stopped, Some(Error::TimedOut(_) | Error::OutOfResources)), "{:?}", mapped.stopped);
+        assert_eq!(runner.map(&group, docs(&["{}"])).await.expect("rows").documents.len(), 1, "{body}");
+    }
+    // What is in JavaScript's own surroundings is its own.
+    for source in [
+        "function(doc){Array.prototype.toJSON=function(){return 1};emit(1)}",
+        "function(doc){Object.defineProperty(Array.prototype,0,{set:function(){throw 1}});emit(1)}",
+        "function(doc){Object.prototype.toJSON=function(){return '\\n[[1,2]]'};emit(1,{})}",
+        "function(doc){Object.freeze=JSON.stringify=null;emit(1)}",
+    ] {
+        let mapped =
+            runner.map(&group(None, &[("v", source), ("w", "function(doc){emit(2)}")]), docs(&["{}", "{}"])).await;
+        assert!(mapped.is_ok_and(|mapped| mapped.documents.iter().all(|views| views.len() == 2)), "{source}");
+    }
+}
+
+/// A batch that takes longer than a slice goes on after others' turns; all its documents are mapped, once and in order.
+#[tokio::test]
+async fn long_batches_are_whole() {
+    let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let source = "function(doc){var s=0;for(var i=0;i<20000;i++)s+=i;emit(doc.n,null)}";
+    let of: Vec<Vec<u8>> = (0..50).map(|n| format!(r#"{{"n":{n}}}"#).into_bytes()).collect();
+    let mapped = runner.map(&group(None, &[("v", source)]), of).await.expect("rows");
+    let found: Vec<String> = mapped.documents.iter().flatten().map(told).collect();
+    assert_eq!(found, (0..50).map(|n| format!("{n} null")).collect::<Vec<_>>());
+}
+
+/// What documents before leave in an engine does not make one fail behind them.
+#[tokio::test]
+async fn an_engine_that_is_full_is_replaced() {
+    let options = RunnerOptions { map_threads: 1, memory_max: 16 << 20, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let source =
+        "function(doc){Math.kept=Math.kept||[];Math.kept.push(new Array(100000).fill(doc.n));emit(Math.kept.length)}";
+    let of: Vec<Vec<u8>> = (0..40).map(|n| format!(r#"{{"n":{n}.5}}"#).into_bytes()).collect();
+    let group = group(None, &[("v", source)]);
+    let mut done = 0;
+    while done < of.len() {
+        let mapped = runner.map(&group, of[done..].to_vec()).await.expect("rows");
+        assert!(!mapped.documents.is_empty(), "{mapped:?}");
+        done += mapped.documents.len();
+    }
+}
+
+async fn reduce(reduces: &[(&str, &str)], functions: &[usize], input: ReduceInput<'_>) -> Vec<String> {
+    let group = Group::new("db", &GroupFunctions { lib: None, maps: &[], reduces }, RowLimits::default());
+    let reduced = runner().reduce(&group, &[Reduction { functions, input }]).await.expect("results");
+    let told = |result: &Result<String>| result.clone().unwrap_or_else(|error| format!("! {error}"));
+    reduced.iter().flatten().map(told).collect()
+}
+
+#[tokio::test]
+async fn written_reduces() {
+    let reduces = [
+        ("sum", "function(keys,values,rereduce){return sum(values)}"),
+        ("len", "function(keys,values,rereduce){return rereduce?sum(values):values.length}"),
+        ("keys", "function(keys,values,rereduce){return rereduce?values[0]:keys[0]}"),
+        ("undef", "function(keys,values,rereduce){}"),
+        ("obj", "function(k,v,r){return {m:Math.max.apply(null,r?v.map(function(x){return x.m}):v)}}"),
+        ("throws", "function(k,v,r){throw 'oops'}"),
+        ("error", "function(k,v,r){throw new Error('oops')}"),
+        ("ref", "function(k,v,r){return nothing.x}"),
+        ("obj2", "function(k,v,r){throw({forbidden:'f'})}"),
+        ("arrow", "(k,v,r) => v.reduce((a,b) => a+b, 0)"),
+        ("require", "function(k,v,r){return require('views/lib/a').x}"),
+        ("sorts", "function(k,v,r){v.sort();v.length=1;return v}"),
+        ("after", "function(k,v,r){return v}"),
+        ("null", "function(k,v,r){return [k===null,r]}"),
+    ];
+    let all: Vec<usize> = (0..reduces.len()).collect();
+    let rows = [(r#"["y",1]"#, "d", "8"), (r#"["y",1]"#, "c", "4")];
+    let found = reduce(&reduces, &all, ReduceInput::Rows(&rows)).await;
+    let expected = [
+        "12",
+        "2",
+        r#"[["y",1],"d"]"#,
+        "null",
+        r#"{"m":8}"#,
+        "null",
+        "null",
+        "null",
+        "null",
+        "12",
+        "null",
+        "[4]",
+        "[8,4]",
+        "[false,false]",
+    ];
+    assert_eq!(found, expected);
+    let found = reduce(&reduces, &[0, 1, 2, 13, 0], ReduceInput::Reductions(&["3", "12"])).await;
+    assert_eq!(found, ["15", "15", "3", "[true,true]", "15"]);
+    assert_eq!(reduce(&reduces, &[0, 1], ReduceInput::Rows(&[])).await, ["0", "0"]);
+    let fatal = [("f", "function(k,v,r){throw ['fatal','my_error','my reason']}")];
+    assert_eq!(reduce(&fatal, &[0], ReduceInput::Rows(&rows)).await, ["! my_error: my reason"]);
+}
+
+#[tokio::test]
+async fn a_reduce_that_does_not_shrink() {
+    let reduces = [
+        ("cat", "function(k,v,r){return v.join('')+v.join('')}"),
+        ("same", "function(k,v,r){return v}"),
+        ("half", "function(k,v,r){return v[0]}"),
+    ];
+    let (a, b, c) = (text('a'), text('b'), text('c'));
+    let rows = [(r#""c""#, "c", &c[..]), (r#""b""#, "b", &b[..]), (r#""a""#, "a", &a[..])];
+    let overflow = |input: usize, output: usize| {
+        format!(
+            "! reduce_overflow_error: Reduce output must shrink more rapidly: input size: {input} output size: {output}"
+        )
+    };
+    assert_eq!(reduce(&reduces, &[0], ReduceInput::Rows(&rows)).await, [overflow(9062, 18004)]);
+    assert_eq!(reduce(&reduces, &[0], ReduceInput::Rows(&rows[..1])).await, [overflow(3032, 6004)]);
+    assert_eq!(reduce(&reduces, &[2], ReduceInput::Rows(&rows)).await, std::slice::from_ref(&c));
+    assert_eq!(reduce(&reduces, &[1], ReduceInput::Rows(&rows)).await, [overflow(9062, 9012)]);
+    // Not recorded: `["rereduce",["..."],[...]]`.
+    assert_eq!(reduce(&reduces, &[0], ReduceInput::Reductions(&[&a])).await, [overflow(3022, 6004)]);
+}
+
+fn text(letter: char) -> String {
+    format!("\"{}\"", letter.to_string().repeat(3_000))
+}
