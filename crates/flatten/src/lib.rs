@@ -49,6 +49,7 @@ pub mod etf;
 mod flatten;
 pub mod json;
 pub mod path;
+mod pick;
 mod rows;
 pub mod run;
 mod scalar;
@@ -60,6 +61,7 @@ pub use flatten::{
     FieldIds, FlattenOptions, LITERAL_BYTES_MAX, PART_BYTES, PERMUTED_DEPTH_MAX, flatten, unknown_names,
 };
 pub use json::text_len as json_len;
+pub use pick::{Picked, pick};
 pub use rows::Rows;
 pub use run::{PackOptions, VALUE_BYTES_MAX, pack, pack_with};
 pub use subtree::{SubtreeRange, read_subtree, subtree_range};

@@ -122,7 +122,7 @@ fn parts(name: &str) -> Option<Vec<Box<str>>> {
 }
 
 /// The place that a name stands for in an array.
-fn place(name: &str) -> Option<usize> {
+pub(crate) fn place(name: &str) -> Option<usize> {
     name.parse::<i128>().ok().and_then(|place| usize::try_from(place).ok())
 }
 

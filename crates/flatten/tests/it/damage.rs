@@ -3,7 +3,9 @@
 use crate::support::{Names, Pairs, any_body, slices, text_of};
 use flatbed_flatten::json::{self, Limits, ParseErrorKind};
 use flatbed_flatten::path::{put_int, put_literal};
-use flatbed_flatten::{DecodeError, FlattenOptions, flatten, pack, read_body, read_subtree, validate, write_members};
+use flatbed_flatten::{
+    DecodeError, FlattenOptions, flatten, pack, pick, read_body, read_subtree, validate, write_members,
+};
 use proptest::prelude::*;
 
 /// A path of ids, markers and positions; negative: the literal name "l".
@@ -206,6 +208,7 @@ fn look_at(pairs: &Pairs, names: &Names) {
         assert!(validate(slices(pairs), names).is_err() && read_body(slices(pairs), names).is_err());
     }
     let _ = read_subtree(slices(pairs), &path(&[10]), names);
+    let _ = pick(slices(pairs), &[path(&[10]), path(&[11, 12])], names);
 }
 
 proptest! {

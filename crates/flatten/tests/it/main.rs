@@ -3,6 +3,7 @@
 
 mod damage;
 mod json;
+mod picks;
 mod revisions;
 mod round_trip;
 mod rows;

@@ -58,7 +58,7 @@ pub fn compact(value: &Value<'_>) -> String {
     String::from_utf8(out).expect("UTF-8")
 }
 
-pub fn slices(pairs: &Pairs) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub fn slices(pairs: &Pairs) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
     pairs.iter().map(|(path, value)| (path.as_slice(), value.as_slice()))
 }
 

@@ -4,6 +4,7 @@
 mod plans;
 mod recorded;
 mod replay;
+mod rows;
 mod selectors;
 
 use flatbed_flatten::json::{Limits, Value, parse};

@@ -133,7 +133,7 @@ fn a_sort_by_fields_behind_single_values() {
     assert_eq!(refused(r#"{"selector":{"a":1},"partition":"x","sort":["a"]}"#), "no_usable_index");
 }
 
-fn value() -> impl Strategy<Value = String> {
+pub(crate) fn value() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         4 => (0..4i32).prop_map(|number| number.to_string()),
         1 => Just("1.0".to_owned()),
@@ -155,7 +155,7 @@ fn document() -> impl Strategy<Value = String> {
     })
 }
 
-fn selector() -> impl Strategy<Value = String> {
+pub(crate) fn selector() -> impl Strategy<Value = String> {
     let field = prop_oneof![3 => Just("a"), 3 => Just("b"), 1 => Just("a.b"), 1 => Just("c"), 1 => Just("_id")];
     let operator = prop_oneof![
         prop_oneof![Just("$eq"), Just("$lt"), Just("$lte"), Just("$gt"), Just("$gte"), Just("$ne")]

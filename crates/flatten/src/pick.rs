@@ -1,0 +1,117 @@
+//! Some values of a body, without the rest of it.
+
+use crate::error::DecodeError;
+use crate::json::Value;
+use crate::path::{ESCAPE, take};
+use crate::run::each_row;
+use crate::scalar::Scalar;
+use crate::subtree::read_subtree;
+use crate::unflatten::FieldNames;
+
+/// What [`pick`] found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Picked {
+    /// The value at each path; `None`: there is none.
+    Values(Vec<Option<Value<'static>>>),
+    /// An object or array around one of the paths is stored packed: only reading the whole body tells.
+    Packed,
+}
+
+/// The values at `paths` (see [`crate::path::of_steps`]), which are in ascending order, none being the beginning of another, in a
+/// body whose pairs are given in order.
+///
+/// One pass over the rows up to the last path, and one more for each path at which no scalar lies.
+///
+/// # Errors
+/// [`DecodeError`], of rows that are passed over only where they cannot be.
+pub fn pick<'k, P>(pairs: P, paths: &[Vec<u8>], names: &impl FieldNames) -> Result<Picked, DecodeError>
+where
+    P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
+{
+    let mut values = vec![None; paths.len()];
+    let mut subtrees = Vec::new();
+    let mut is_packed = false;
+    // The first path that is not behind us.
+    let mut at = 0;
+    let mut full = Vec::new();
+    for (key, value) in pairs.clone() {
+        full.clear();
+        each_row(key, value, |shared, rest, scalar| {
+            if shared > full.len() {
+                return Err(DecodeError::BadRun);
+            }
+            full.truncate(shared);
+            full.extend_from_slice(rest);
+            if let Scalar::PackedPart(_) = scalar
+                && paths.iter().any(|path| lies_in_packed(path, &full))
+            {
+                is_packed = true;
+            }
+            while let Some(path) = paths.get(at) {
+                if full.as_slice() < path.as_slice() {
+                    break;
+                }
+                match full.strip_prefix(path.as_slice()) {
+                    Some([]) => {
+                        if let Some(slot) = values.get_mut(at) {
+                            *slot = Some(scalar_value(scalar)?);
+                        }
+                        break;
+                    }
+                    Some([first, ..]) if *first != ESCAPE => {
+                        if subtrees.last() != Some(&at) {
+                            subtrees.push(at);
+                        }
+                        break;
+                    }
+                    _ => at += 1,
+                }
+            }
+            Ok(())
+        })?;
+        if is_packed {
+            return Ok(Picked::Packed);
+        }
+        if at == paths.len() {
+            break;
+        }
+    }
+    for at in subtrees {
+        if let (Some(slot), Some(path)) = (values.get_mut(at), paths.get(at)) {
+            *slot = read_subtree(pairs.clone(), path, names)?;
+        }
+    }
+    Ok(Picked::Values(values))
+}
+
+/// Whether a row, which is a part of something stored packed, is of something around `path`.
+fn lies_in_packed(path: &[u8], row: &[u8]) -> bool {
+    // Its last two elements are the marker and the part's number.
+    let (mut rest, mut ends) = (row, Vec::new());
+    while let Some((_, used)) = take(rest) {
+        rest = rest.get(used..).unwrap_or_default();
+        ends.push(row.len() - rest.len());
+    }
+    let around = match ends.len().checked_sub(3) {
+        Some(last) => ends.get(last).copied().unwrap_or(0),
+        None => 0,
+    };
+    path.len() > around && row.get(..around).is_some_and(|around| path.starts_with(around))
+}
+
+fn scalar_value(scalar: Scalar<'_>) -> Result<Value<'static>, DecodeError> {
+    let text = |bytes: &[u8]| std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| DecodeError::BadScalar);
+    Ok(match scalar {
+        Scalar::Null => Value::Null,
+        Scalar::Bool(value) => Value::Bool(value),
+        Scalar::Int(integer) => Value::Number(integer.to_string().into()),
+        Scalar::Float(float) => Value::Number(float.to_string().into()),
+        Scalar::Number(bytes) if crate::json::is_number(bytes) => Value::Number(text(bytes)?.into()),
+        Scalar::String(bytes) => Value::String(text(bytes)?.into()),
+        Scalar::EmptyObject => Value::Object(Vec::new()),
+        Scalar::EmptyArray => Value::Array(Vec::new()),
+        Scalar::Number(_) | Scalar::StringPart(_) | Scalar::PackedPart(_) | Scalar::OrderPart(_) => {
+            return Err(DecodeError::BadScalar);
+        }
+    })
+}

@@ -1,0 +1,210 @@
+//! Selectors matched on the rows of a body (crate `flatten`): of documents that are not selected no JSON is made.
+
+use std::collections::HashMap;
+
+use flatbed_flatten::json::Value;
+use flatbed_flatten::path::{Step, of_steps};
+use flatbed_flatten::{DecodeError, FieldIds, FieldNames, Picked, pick, read_body};
+
+use crate::Selector;
+use crate::field::{Field, Found, place};
+use crate::matching::Subject;
+use crate::normal::{Normal, Term};
+use crate::steps::{Exhausted, Steps};
+
+/// So many parts of a field's name are looked for as a path; the rest is followed in the value that lies there.
+const PATH_PARTS_MAX: usize = 2;
+
+/// A body was not matched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RowsError {
+    /// Its selector takes too long, or nobody waits.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// Its rows are none.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// A selector made ready for the rows of one database's bodies.
+#[derive(Debug, Clone)]
+pub struct RowSelector<'s> {
+    selector: &'s Normal,
+    /// In ascending order, none the beginning of another.
+    paths: Vec<Vec<u8>>,
+    /// By their names: the fields of bodies that are asked about.
+    places: HashMap<String, Place>,
+    /// Whether special members are asked about.
+    special: bool,
+    /// Whether something is asked about the document as a whole.
+    whole: bool,
+}
+
+/// Where a field is found.
+#[derive(Debug, Clone)]
+struct Place {
+    /// Of `paths`; at most one of them is there.
+    paths: Vec<usize>,
+    /// How many parts of the name they have.
+    parts: usize,
+}
+
+impl Selector {
+    /// Makes it ready for bodies whose field names have these ids. A body that was written when a name had none yet is matched
+    /// rightly; one that was written after this, and has a name that had no id, is not: to be made anew for each page.
+    pub fn for_rows(&self, ids: &impl FieldIds) -> RowSelector<'_> {
+        RowSelector::new(self.normal(), ids)
+    }
+}
+
+impl<'s> RowSelector<'s> {
+    fn new(selector: &'s Normal, ids: &impl FieldIds) -> RowSelector<'s> {
+        let mut fields = Fields::default();
+        fields.collect(selector);
+        // A shorter path may be the beginning of longer ones, which are then found in its value.
+        let mut of_fields: Vec<(&Field, usize, Vec<Vec<u8>>)> = Vec::new();
+        for (field, parts) in fields.plain.values() {
+            of_fields.push((field, *parts, paths_of(field, *parts, ids)));
+        }
+        let shortest: Vec<Vec<u8>> =
+            of_fields.iter().filter(|(_, parts, _)| *parts == 1).flat_map(|(_, _, paths)| paths.clone()).collect();
+        for (field, parts, paths) in &mut of_fields {
+            let first = paths_of(field, 1, ids);
+            if *parts > 1 && first.iter().any(|path| shortest.contains(path)) {
+                (*parts, *paths) = (1, first);
+            }
+        }
+        let mut paths: Vec<Vec<u8>> = of_fields.iter().flat_map(|(_, _, paths)| paths.clone()).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let places = of_fields.into_iter().map(|(field, parts, of)| {
+            let of = of.iter().filter_map(|path| paths.binary_search(path).ok()).collect();
+            (field.name().to_owned(), Place { paths: of, parts })
+        });
+        let places = places.collect();
+        RowSelector { selector, paths, places, special: fields.special, whole: fields.whole }
+    }
+
+    /// Whether the document of a body, given as the pairs that [`flatbed_flatten::pack`] made, is selected. `special` makes the
+    /// object of its special members (`_id`, `_rev` and others); it is asked only where they matter.
+    ///
+    /// # Errors
+    /// [`RowsError`]; as for [`Selector::matches_unless`].
+    pub fn matches<'k, P>(
+        &self,
+        pairs: P,
+        names: &impl FieldNames,
+        special: impl FnOnce() -> Value<'static>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<bool, RowsError>
+    where
+        P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
+    {
+        let mut steps = Steps::new(stop);
+        let picked = match self.whole {
+            true => Picked::Packed,
+            false if self.paths.is_empty() => Picked::Values(Vec::new()),
+            false => pick(pairs.clone(), &self.paths, names)?,
+        };
+        match picked {
+            Picked::Values(values) => {
+                let special = self.special.then(special);
+                Ok(self.selector.holds(&Rows { selector: self, values, special }, &mut steps)?)
+            }
+            Picked::Packed => {
+                let mut document = special();
+                if let (Value::Object(members), Value::Object(body)) = (&mut document, read_body(pairs, names)?) {
+                    members.extend(body);
+                }
+                Ok(self.selector.holds(&document, &mut steps)?)
+            }
+        }
+    }
+}
+
+/// What is known of a body.
+struct Rows<'r> {
+    selector: &'r RowSelector<'r>,
+    values: Vec<Option<Value<'static>>>,
+    special: Option<Value<'static>>,
+}
+
+impl Subject for Rows<'_> {
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted> {
+        let Some(place) = self.selector.places.get(field.name()) else {
+            return match &self.special {
+                Some(special) => field.find(special, steps),
+                None => Ok(Found::Missing),
+            };
+        };
+        let mut there = place.paths.iter().filter_map(|path| self.values.get(*path).and_then(Option::as_ref));
+        match there.next() {
+            Some(value) => field.find_from(place.parts, value, steps),
+            None => Ok(Found::Missing),
+        }
+    }
+}
+
+/// The fields that a selector asks a document about.
+#[derive(Default)]
+struct Fields<'s> {
+    plain: HashMap<&'s str, (&'s Field, usize)>,
+    special: bool,
+    whole: bool,
+}
+
+impl<'s> Fields<'s> {
+    fn collect(&mut self, selector: &'s Normal) {
+        match selector {
+            Normal::Everything | Normal::Text(_) => {}
+            Normal::All(conditions) | Normal::Any(conditions) | Normal::None(conditions) => {
+                conditions.iter().for_each(|condition| self.collect(condition));
+            }
+            Normal::Not(condition) => self.collect(condition),
+            Normal::At(field, term) => self.field(field, term),
+        }
+    }
+
+    fn field(&mut self, field: &'s Field, term: &Term) {
+        if field.is_whole() {
+            self.whole = true;
+            return;
+        }
+        if field.parts().next().is_some_and(|first| first.starts_with('_')) {
+            self.special = true;
+            return;
+        }
+        // What is a place in an array, or a name, only the value says; and whether a member is missing or there is nothing that
+        // could have it.
+        let names = field.parts().skip(1).take_while(|part| place(part).is_none()).count();
+        let parts = match term {
+            Term::Exists(false) => 1,
+            _ => (1 + names).min(PATH_PARTS_MAX),
+        };
+        let known = self.plain.entry(field.name()).or_insert((field, parts));
+        known.1 = known.1.min(parts);
+    }
+}
+
+/// The paths at which the value of a field's first parts may lie: each name as its id, and as text.
+fn paths_of(field: &Field, parts: usize, ids: &impl FieldIds) -> Vec<Vec<u8>> {
+    let mut paths = vec![Vec::new()];
+    for name in field.parts().take(parts) {
+        let step = [Step::Name(name)];
+        let (known, literal) = (of_steps(&step, ids), of_steps(&step, &NoIds));
+        let extended = |path: &Vec<u8>, element: &Vec<u8>| [path.as_slice(), element].concat();
+        paths = match known == literal {
+            true => paths.iter().map(|path| extended(path, &known)).collect(),
+            false => paths.iter().flat_map(|path| [extended(path, &known), extended(path, &literal)]).collect(),
+        };
+    }
+    paths
+}
+
+struct NoIds;
+
+impl FieldIds for NoIds {
+    fn id_of(&self, _: &str) -> Option<u64> {
+        None
+    }
+}

@@ -1,0 +1,110 @@
+//! Selectors on the rows of bodies.
+
+use std::collections::HashMap;
+
+use flatbed_flatten::json::Value;
+use flatbed_flatten::{FieldIds, FieldNames, FlattenOptions, PackOptions, flatten, pack_with, unknown_names};
+use flatbed_mango::Selector;
+use proptest::prelude::*;
+
+use crate::plans::{selector, value};
+use crate::{json, text};
+
+/// Ids of some names.
+#[derive(Default)]
+struct Names(Vec<String>, HashMap<String, u64>);
+
+impl Names {
+    fn of(body: &Value<'_>, literal: &str) -> Names {
+        let mut names = Names::default();
+        for name in unknown_names(body, &Names::default()).into_iter().filter(|name| *name != literal) {
+            names.1.insert(name.to_owned(), 10 + names.0.len() as u64);
+            names.0.push(name.to_owned());
+        }
+        names
+    }
+}
+
+impl FieldIds for Names {
+    fn id_of(&self, name: &str) -> Option<u64> {
+        self.1.get(name).copied()
+    }
+}
+
+impl FieldNames for Names {
+    fn name_of(&self, id: u64) -> Option<&str> {
+        self.0.get(usize::try_from(id.checked_sub(10)?).ok()?).map(String::as_str)
+    }
+}
+
+/// Whether a body's rows are selected, and whether a special member was asked for.
+fn on_rows(
+    selector: &Selector,
+    body: &Value<'_>,
+    literal: &str,
+    options: &PackOptions,
+    path_bytes_max: usize,
+) -> (bool, bool) {
+    let names = Names::of(body, literal);
+    let pairs = pack_with(&flatten(body, &names, &FlattenOptions { path_bytes_max }), options);
+    let asked = std::cell::Cell::new(false);
+    let special = || {
+        asked.set(true);
+        json(r#"{"_id":"a","_rev":"1-x"}"#)
+    };
+    let pairs = pairs.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+    let selected = selector.for_rows(&names).matches(pairs, &names, special, &|| false).unwrap();
+    (selected, asked.get())
+}
+
+#[test]
+fn only_what_is_asked_about_is_read() {
+    let options = PackOptions { run_bytes: 4_000, compressed_from_bytes: None };
+    let body = json(r#"{"a":{"b":[1,{"c":2}],"d.e":null},"f":"x","1":5}"#);
+    for (selector, expected) in [
+        (r#"{"f":"x"}"#, (true, false)),
+        (r#"{"f":"y"}"#, (false, false)),
+        (r#"{"a.b.1.c":2}"#, (true, false)),
+        (r#"{"a.b":{"$size":2},"a.d\\.e":null}"#, (true, false)),
+        (r#"{"a":{"$type":"object"},"a.b.0":1}"#, (true, false)),
+        (r#"{"1":5}"#, (true, false)),
+        (r#"{"g":{"$exists":false},"a.g":{"$exists":false}}"#, (true, false)),
+        (r#"{"f.g":{"$exists":false}}"#, (false, false)),
+        (r#"{"_id":"a","f":"x"}"#, (true, true)),
+        (r#"{"_id":"b"}"#, (false, true)),
+        (r#"{"_attachments":{"$exists":false}}"#, (true, true)),
+        ("{}", (true, false)),
+        // Of the document as a whole.
+        (r#"{"$and":[{"$type":"object"}]}"#, (true, true)),
+    ] {
+        let compiled = Selector::new(&json(selector)).unwrap();
+        assert_eq!(on_rows(&compiled, &body, "", &options, 8_000), expected, "{selector}");
+        assert_eq!(on_rows(&compiled, &body, "a", &options, 8_000), expected, "{selector}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rows_are_selected_as_documents_are(
+        members in prop::collection::btree_map("[abcd]", value(), 0..5),
+        wrapped: bool,
+        selector in selector(),
+        literal in "[abcd]",
+        run_bytes in prop_oneof![Just(0_usize), 1..60_usize, Just(4_000)],
+        path_bytes_max in prop_oneof![1 => 20..40_usize, 2 => Just(8_000_usize)],
+    ) {
+        let members: Vec<String> = members.iter().map(|(name, value)| format!(r#""{name}":{value}"#)).collect();
+        let inner = format!("{{{}}}", members.join(","));
+        let body = json(&if wrapped { format!(r#"{{"a":{inner}}}"#) } else { inner });
+        let mut document = json(r#"{"_id":"a","_rev":"1-x"}"#);
+        if let (Value::Object(document), Value::Object(body)) = (&mut document, body.clone()) {
+            document.extend(body);
+        }
+        let compiled = Selector::new(&json(&selector)).unwrap();
+        let options = PackOptions { run_bytes, compressed_from_bytes: Some(50) };
+        let (selected, _) = on_rows(&compiled, &body, &literal, &options, path_bytes_max);
+        prop_assert_eq!(selected, compiled.matches(&document), "{} of {}", selector, text(&document));
+    }
+}
