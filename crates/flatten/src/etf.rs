@@ -3,6 +3,7 @@
 //! It is the MD5 of Erlang's external term format (minor version 1) of `[Deleted, OldStart, OldRev, Body, Atts]`. So
 //! equal edits on two sides make no conflict. Recorded facts: `tests/data/revisions.jsonl`.
 
+use md5::digest::Update;
 use md5::{Digest, Md5};
 
 use crate::json::{Value, float_of};
@@ -71,18 +72,30 @@ pub fn revision(
     }
     // The end of the attachments, and that of the list of five.
     out.put(&[NIL, NIL]);
-    out.hash.update(&out.buffer);
-    out.hash.finalize().into()
+    out.finish().finalize().into()
+}
+
+/// Gives a hash the bytes of a value's external term, the version before it: what CouchDB counts the distinct ones of.
+pub fn hash_term<H: Update>(value: &Value<'_>, hash: H) -> H {
+    let mut out = Term { buffer: Vec::with_capacity(64), hash };
+    out.put(&[VERSION]);
+    out.value(value);
+    out.finish()
 }
 
 const FLUSH_BYTES: usize = 4_096;
 
-struct Term {
+struct Term<H> {
     buffer: Vec<u8>,
-    hash: Md5,
+    hash: H,
 }
 
-impl Term {
+impl<H: Update> Term<H> {
+    fn finish(mut self) -> H {
+        self.hash.update(&self.buffer);
+        self.hash
+    }
+
     fn put(&mut self, bytes: &[u8]) {
         if self.buffer.len() + bytes.len() > FLUSH_BYTES {
             self.hash.update(&self.buffer);
