@@ -4,19 +4,19 @@
 //!   its [signature](Collation::signature) belongs to an index's.
 //! - [`Search`], [`label`]: keys whose sort form does not fit into FoundationDB's.
 //! - [`arrange()`]: the rows of one document in one view, in their order.
+//! - [`reduce`]: CouchDB's built-in reductions.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
 mod arrange;
-#[allow(dead_code, reason = "sums follow")]
 mod codec;
 mod collation;
 mod form;
 mod key;
 pub mod label;
 mod marks;
-#[allow(dead_code, reason = "sums follow")]
 mod number;
+pub mod reduce;
 mod search;
 mod signature;
 

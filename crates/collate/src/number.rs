@@ -219,6 +219,11 @@ impl Number {
         Number { value: self.value.square(), is_float: self.is_float }
     }
 
+    /// How long its encoding is, at most a few bytes less.
+    pub(crate) fn bytes(&self) -> usize {
+        self.value.magnitude.bits() as usize / 8 + 4
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.is_float));
         self.value.encode(out);

@@ -31,7 +31,10 @@ pub(crate) fn values() -> impl Strategy<Value = Value<'static>> {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
             prop::collection::vec((strings(), inner), 0..3).prop_map(|members| {
-                Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
+                // As from a parser: no name twice.
+                let mut names = std::collections::HashSet::new();
+                let members = members.into_iter().filter(|(name, _)| names.insert(name.clone()));
+                Value::Object(members.map(|(name, value)| (name.into(), value)).collect())
             }),
         ]
     })

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod collation;
+mod map;
+mod views;
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,346 @@
+use flatbed_flatten::json::{self, Limits, Value, parse};
+use proptest::prelude::*;
+
+use super::*;
+use crate::collation::Collation;
+
+const ALL: [Reducer; 10] = [
+    Reducer::Sum,
+    Reducer::Count,
+    Reducer::Stats,
+    Reducer::ApproxCountDistinct,
+    Reducer::First,
+    Reducer::Last,
+    Reducer::Top(1),
+    Reducer::Top(3),
+    Reducer::Bottom(1),
+    Reducer::Bottom(3),
+];
+
+fn value(text: &str) -> Value<'static> {
+    parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
+}
+
+fn text(value: &Value<'_>) -> String {
+    let mut text = Vec::new();
+    json::write(value, &mut text);
+    String::from_utf8(text).unwrap()
+}
+
+fn of_rows(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)]) -> State {
+    let collation = Collation::unicode().unwrap();
+    let mut state = State::default();
+    rows.iter().for_each(|(key, value)| state.add(reducer, &collation, key, value));
+    state
+}
+
+/// The rows reduced in groups of these lengths, and these again.
+fn grouped(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)], lengths: &[usize]) -> State {
+    let collation = Collation::unicode().unwrap();
+    let (mut rest, mut states) = (rows, Vec::new());
+    for length in lengths.iter().cycle() {
+        if rest.is_empty() {
+            break;
+        }
+        let (group, behind) = rest.split_at((*length).clamp(1, rest.len()));
+        states.push(of_rows(reducer, group));
+        rest = behind;
+    }
+    while states.len() > 1 {
+        states = states
+            .chunks(lengths.first().map_or(2, |length| length + 2))
+            .map(|group| {
+                let mut sum = State::default();
+                group.iter().for_each(|state| sum.merge(reducer, &collation, state));
+                stored(&sum)
+            })
+            .collect();
+    }
+    states.pop().unwrap_or_default()
+}
+
+fn stored(state: &State) -> State {
+    let mut bytes = Vec::new();
+    state.encode(&mut bytes);
+    assert!(bytes.len() <= STATE_BYTES_MAX + 64, "{}", bytes.len());
+    let mut rest = bytes.as_slice();
+    let read = State::decode(&mut rest).unwrap();
+    assert!(rest.is_empty());
+    assert_eq!(read, *state);
+    for len in (0..bytes.len()).step_by(bytes.len() / 20 + 1) {
+        assert!(State::decode(&mut &bytes[..len]).is_none());
+    }
+    read
+}
+
+fn result(reducer: Reducer, values: &[&str]) -> Result<String, (&'static str, String)> {
+    let rows: Vec<_> = (0..).zip(values).map(|(key, row)| (value(&format!("{key}")), value(row))).collect();
+    let finished = of_rows(reducer, &rows).finish();
+    finished.map(|value| text(&value.unwrap())).map_err(|error| (error.error, error.reason))
+}
+
+/// Whether it is an error, and of which kind: its words may depend on the grouping.
+fn outcome(state: &State) -> Result<String, &'static str> {
+    match state.finish() {
+        Ok(Some(value)) if value.get("error").is_some() => Err("builtin_reduce_error"),
+        Ok(value) => Ok(value.map_or_else(|| "elsewhere".to_owned(), |value| text(&value))),
+        Err(error) => Err(error.error),
+    }
+}
+
+/// Numbers, arrays and objects of them: what sums are made of; `odd` among them is not.
+fn summands() -> impl Strategy<Value = Value<'static>> {
+    let number = crate::number::tests::texts().prop_map(|text| Value::Number(text.into())).boxed();
+    let array = prop::collection::vec(number.clone(), 0..4).prop_map(Value::Array);
+    let leaf = prop_oneof![4 => number, 2 => array];
+    leaf.prop_recursive(2, 6, 3, |inner| {
+        prop::collection::btree_map("[ab]", inner, 0..3)
+            .prop_map(|members| Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect()))
+    })
+}
+
+fn rows_of(
+    values: impl Strategy<Value = Value<'static>>,
+) -> impl Strategy<Value = Vec<(Value<'static>, Value<'static>)>> {
+    prop::collection::vec(("[a-f]".prop_map(|key| Value::String(key.into())), values), 1..20)
+}
+
+proptest! {
+    #[test]
+    fn any_grouping_has_the_same_result(
+        rows in rows_of(prop_oneof![
+            3 => crate::number::tests::texts().prop_map(|text| Value::Number(text.into())),
+            1 => summands(),
+            1 => crate::collation::tests::values(),
+        ]),
+        lengths in prop::collection::vec(1..5_usize, 1..4),
+    ) {
+        for reducer in ALL {
+            let (at_once, grouped) = (of_rows(reducer, &rows), grouped(reducer, &rows, &lengths));
+            prop_assert_eq!(outcome(&at_once), outcome(&grouped), "{:?}", reducer);
+            stored(&at_once);
+        }
+    }
+
+    #[test]
+    fn sums_of_numbers_and_objects_do_not_depend_on_groups(
+        rows in rows_of(summands()),
+        lengths in prop::collection::vec(1..5_usize, 1..4),
+    ) {
+        for reducer in [Reducer::Sum, Reducer::Stats] {
+            let (at_once, grouped) = (of_rows(reducer, &rows), grouped(reducer, &rows, &lengths));
+            prop_assert_eq!(outcome(&at_once), outcome(&grouped), "{:?}", reducer);
+        }
+    }
+
+    #[test]
+    fn states_of_numbers_are_the_same_in_any_grouping(
+        rows in rows_of(crate::number::tests::texts().prop_map(|text| Value::Number(text.into()))),
+        lengths in prop::collection::vec(1..5_usize, 1..4),
+    ) {
+        for reducer in ALL {
+            prop_assert_eq!(of_rows(reducer, &rows), grouped(reducer, &rows, &lengths), "{:?}", reducer);
+        }
+    }
+
+    #[test]
+    fn foreign_bytes_are_no_trouble(tag in 0..9_u8, bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        let bytes = [&[tag], bytes.as_slice()].concat();
+        if let Some(mut state) = State::decode(&mut bytes.as_slice()) {
+            let collation = Collation::unicode().unwrap();
+            for reducer in ALL {
+                state.add(reducer, &collation, &Value::Null, &Value::Number("1".into()));
+                let other = state.clone();
+                state.merge(reducer, &collation, &other);
+                let _ = state.finish();
+            }
+        }
+    }
+}
+
+#[test]
+fn sums() {
+    let check = |values: &[&str], expected: &str| {
+        assert_eq!(result(Reducer::Sum, values).unwrap(), expected, "{values:?}");
+    };
+    check(&["1", "2", "-3", "9007199254740993"], "9007199254740993");
+    check(&["0.1", "0.2"], "0.30000000000000004");
+    check(&["0.5", "0.5"], "1.0");
+    check(&["1e308", "1e308", "-1e308"], "1e+308");
+    check(&["1e16", "1.0", "-1e16"], "1.0");
+    check(&["[1,2]", "[10]", "[]", "[100,200,300]"], "[111,202,300]");
+    check(&["[]"], "[0]");
+    check(&["[1,2]", "5", "[1]", "[1]"], "[8,2]");
+    check(&["5", "[]"], "[5]");
+    check(
+        &[r#"{"x":1,"y":{"z":2}}"#, r#"{"x":10}"#, r#"{"w":7,"y":{"z":1,"q":[1]}}"#, "{}"],
+        r#"{"w":7,"x":11,"y":{"q":[1],"z":3}}"#,
+    );
+    check(&[r#"{"x":10}"#, r#"{"w":7,"y":{"z":1,"q":[1]}}"#, "{}"], r#"{"w":7,"x":10,"y":{"z":1,"q":[1]}}"#);
+    check(&[r#"{"z":10,"a":"s"}"#], r#"{"z":10,"a":"s"}"#);
+    check(&[r#"{"z":null,"a":1}"#, r#"{"b":[[1]]}"#], r#"{"a":1,"b":[[1]],"z":null}"#);
+    check(&["1", "-1", r#"{"x":1}"#], r#"{"x":1}"#);
+    check(&[r#"{"x":[]}"#, r#"{"x":3}"#], r#"{"x":[3]}"#);
+    check(&[r#"{"x":["s"]}"#, r#"{"x":[]}"#], r#"{"x":["s"]}"#);
+    check(&[r#"[1,"s"]"#, "[1]"], r#"[2,"s"]"#);
+}
+
+#[test]
+fn sums_that_cannot_be() {
+    let cause = |values: &[&str]| {
+        let sum = value(&result(Reducer::Sum, values).unwrap());
+        assert_eq!(sum.get("error").and_then(Value::as_str), Some("builtin_reduce_error"), "{values:?}");
+        assert!(sum.get("reason").and_then(Value::as_str).unwrap().starts_with("The _sum function requires that map"));
+        text(sum.get("caused_by").unwrap())
+    };
+    assert_eq!(cause(&["1", r#""5""#, "2"]), r#""5""#);
+    assert_eq!(cause(&["null"]), "null");
+    assert_eq!(cause(&["true"]), "true");
+    assert_eq!(cause(&["[[1]]", "[[2]]"]), "[0]");
+    assert_eq!(cause(&["[1,2,3]", r#"[1,"x",2]"#]), "[2,3]");
+    assert_eq!(cause(&[r#"{"x":"s"}"#, r#"{"x":"t"}"#]), r#""t""#);
+    assert_eq!(cause(&[r#"{"x":"s"}"#, r#"{"x":1}"#]), r#""s""#);
+    assert_eq!(cause(&["1", r#"{"x":1}"#]), "1");
+    assert_eq!(cause(&["[1]", r#"{"x":1}"#]), "[1]");
+    assert_eq!(cause(&[r#"{"x":["s"]}"#, r#"{"x":1}"#]), "[1]");
+    let long = cause(&[&format!("\"{}\"", "é".repeat(10_000))]);
+    assert!(long.len() < 1_100 && long.ends_with("...\""));
+    assert!(cause(&[r#"{"x":1}"#, &format!("{{\"x\":[[\"{}\"]]}}", "e".repeat(10_000)), r#"{"x":[1]}"#]).len() < 1_100);
+    let given = r#"{"error":"builtin_reduce_error","reason":"mine"}"#;
+    assert_eq!(result(Reducer::Sum, &["1", given]).unwrap(), given);
+    assert_eq!(result(Reducer::Sum, &[given]).unwrap(), given);
+    assert!(result(Reducer::Sum, &["1e308", "1e308"]).unwrap().contains("beyond the greatest float"));
+}
+
+#[test]
+fn statistics() {
+    let check = |values: &[&str], expected: &str| {
+        assert_eq!(result(Reducer::Stats, values).unwrap(), expected, "{values:?}");
+    };
+    check(&["1", "2.5", "-4", "1"], r#"{"sum":0.5,"count":4,"min":-4,"max":2.5,"sumsqr":24.25}"#);
+    check(
+        &["[1,10]", "[2,10]"],
+        r#"[{"sum":3,"count":2,"min":1,"max":2,"sumsqr":5},{"sum":20,"count":2,"min":10,"max":10,"sumsqr":200}]"#,
+    );
+    check(
+        &[r#"{"sum":1,"count":2,"min":0,"max":5,"sumsqr":9,"other":"x"}"#, "2"],
+        r#"{"sum":3,"count":3,"min":0,"max":5,"sumsqr":13}"#,
+    );
+    for values in [["1", "1.0"], ["1.0", "1"]] {
+        check(&values, r#"{"sum":2.0,"count":2,"min":1,"max":1,"sumsqr":2.0}"#);
+    }
+    check(&["2.0", "3.0"], r#"{"sum":5.0,"count":2,"min":2.0,"max":3.0,"sumsqr":13.0}"#);
+    check(&["[]", "[]"], "[]");
+}
+
+#[test]
+fn statistics_that_cannot_be() {
+    let check = |values: &[&str], error: &str, reason: &str| {
+        assert_eq!(result(Reducer::Stats, values), Err((error_name(error), reason.to_owned())), "{values:?}");
+    };
+    fn error_name(error: &str) -> &'static str {
+        ["invalid_value", "function_clause", "reduce_overflow_error"].into_iter().find(|name| *name == error).unwrap()
+    }
+    let mixed = |printed: &str| {
+        format!("The _stats function requires that map values be numbers or arrays of numbers, not '{printed}'")
+    };
+    check(&[r#""x""#, "1"], "invalid_value", "non-numeric _stats input: <<120>>");
+    check(&["null"], "invalid_value", "non-numeric _stats input: null");
+    check(&["1", r#""x""#], "invalid_value", &mixed(r#"<<"x">>"#));
+    check(&["1", "[1]"], "invalid_value", &mixed("[1]"));
+    check(&["[1]", "5"], "invalid_value", &mixed("{5,1,5,5,25}"));
+    check(&["[[1,2]]", "[5]"], "invalid_value", &mixed("{5,1,5,5,25}"));
+    check(
+        &[r#"{"sum":1,"count":2}"#],
+        "invalid_value",
+        r#"user _stats input missing required field min ([{<<"sum">>,1},{<<"count">>,2}])"#,
+    );
+    check(
+        &[r#"{"sum":"1","count":2,"min":0,"max":5,"sumsqr":1}"#],
+        "invalid_value",
+        "non-numeric _stats input received for sum: <<49>>",
+    );
+    check(&["[1]", "[1,2]"], "function_clause", "The _stats function requires that arrays have the same length.");
+    check(&["1e200", "1e200"], "invalid_value", "A sum or a sum of squares is beyond the greatest float.");
+    let many = format!("[{}1]", "1,".repeat(4_000));
+    check(&[&many], "reduce_overflow_error", "Reduce output must shrink more rapidly: it is larger than 16384 bytes");
+    // An error in the middle is that of a later row, however the rows are grouped.
+    let rows: Vec<_> = ["1", "2", r#""x""#, "null"].map(|row| (Value::Null, value(row))).to_vec();
+    for length in 1..5 {
+        let error = grouped(Reducer::Stats, &rows, &[length]).finish().unwrap_err();
+        assert_eq!(error.reason, mixed(r#"<<"x">>"#));
+    }
+    // Whole arrays as states are printed as CouchDB's own form.
+    let rows: Vec<_> = ["1", "[1]", "[2]"].map(|row| (Value::Null, value(row))).to_vec();
+    let mut state = of_rows(Reducer::Stats, &rows[..1]);
+    state.merge(Reducer::Stats, &Collation::raw(), &of_rows(Reducer::Stats, &rows[1..]));
+    assert_eq!(state.finish().unwrap_err().reason, mixed("[{3,2,1,2,5}]"));
+}
+
+#[test]
+fn counts_and_ends() {
+    assert_eq!(result(Reducer::Count, &["null", "\"x\"", "[]"]).unwrap(), "3");
+    assert_eq!(result(Reducer::ApproxCountDistinct, &["null", "null"]).unwrap(), "2");
+    assert_eq!(result(Reducer::First, &["[1]", "2", "3"]).unwrap(), "[1]");
+    assert_eq!(result(Reducer::Last, &["[1]", "2", "\"3\""]).unwrap(), "\"3\"");
+    assert_eq!(State::default().finish(), Ok(Some(Value::Null)));
+    let long = Value::String("x".repeat(STATE_BYTES_MAX).into());
+    let rows = [(Value::Null, long.clone()), (Value::Null, Value::Null)];
+    assert_eq!(of_rows(Reducer::First, &rows).finish(), Ok(None));
+    assert_eq!(of_rows(Reducer::Last, &rows).finish(), Ok(Some(Value::Null)));
+    let fits = [(Value::Null, Value::String("x".repeat(STATE_BYTES_MAX - 2).into()))];
+    assert_eq!(of_rows(Reducer::First, &fits).finish(), Ok(Some(fits[0].1.clone())));
+    stored(&of_rows(Reducer::First, &fits));
+}
+
+#[test]
+fn ranks() {
+    let values = ["5", "3", "9", "\"s\"", "[1]", "null", "7", "9.0", "3"];
+    assert_eq!(result(Reducer::Top(2), &values).unwrap(), r#"[[1],"s"]"#);
+    assert_eq!(result(Reducer::Bottom(2), &values).unwrap(), "[null,3]");
+    assert_eq!(result(Reducer::Top(100), &values).unwrap(), r#"[[1],"s",9,7,5,3,null]"#);
+    // Of values that count as one, the first.
+    assert_eq!(result(Reducer::Top(1), &["9.0", "9"]).unwrap(), "[9.0]");
+    assert_eq!(result(Reducer::Bottom(3), &["\"a\u{ad}\"", "\"a\""]).unwrap(), "[\"a\u{ad}\"]");
+    let long = format!("\"{}\"", "x".repeat(STATE_BYTES_MAX));
+    // What has no rank is no trouble.
+    assert_eq!(result(Reducer::Bottom(1), &["1", &long]).unwrap(), "[1]");
+    assert_eq!(result(Reducer::Top(1), &["1", &long, "[]"]).unwrap_err().0, "reduce_overflow_error");
+    let half = |letter: &str| format!("\"{}\"", letter.repeat(STATE_BYTES_MAX / 2 + 10));
+    assert_eq!(result(Reducer::Top(2), &[&half("a"), &half("b")]).unwrap_err().0, "reduce_overflow_error");
+    assert!(result(Reducer::Top(1), &[&half("a"), &half("b")]).is_ok());
+    let rows = [(Value::Null, value(&half("a"))), (Value::Null, value(&half("b"))), (Value::Null, Value::Null)];
+    assert!(grouped(Reducer::Top(3), &rows, &[1]).finish().is_err());
+}
+
+#[test]
+fn states_are_bounded() {
+    let object = |prefix: &str, count: usize| {
+        let members: Vec<String> = (0..count).map(|at| format!("\"{prefix}{at}\":{at}")).collect();
+        format!("{{{}}}", members.join(","))
+    };
+    let too_large = "Reduce output must shrink more rapidly";
+    assert!(!result(Reducer::Sum, &[&object("a", 500), &object("a", 500)]).unwrap().contains(too_large));
+    assert!(result(Reducer::Sum, &[&object("a", 5_000)]).unwrap().contains(too_large));
+    assert!(result(Reducer::Sum, &[&object("a", 1_000), &object("b", 1_000)]).unwrap().contains(too_large));
+    let rows: Vec<_> = (0..30).map(|at| (Value::Null, value(&object(&at.to_string(), 100)))).collect();
+    let state = grouped(Reducer::Sum, &rows, &[2]);
+    assert!(text(&state.finish().unwrap().unwrap()).contains(too_large));
+    let wide = format!("[{}1]", "1.5,".repeat(1_500));
+    let rows: Vec<_> = (0..5).map(|_| (Value::Null, value(&wide))).collect();
+    stored(&of_rows(Reducer::Sum, &rows));
+    // The widest number that floats give, with the greatest digits.
+    let rows: Vec<_> =
+        ["1.7e308", "5e-324", "-3.3e100", "123456789e-100"].map(|row| (Value::Null, value(row))).to_vec();
+    let mut bytes = Vec::new();
+    of_rows(Reducer::Sum, &rows).encode(&mut bytes);
+    assert!(bytes.len() < 300, "{}", bytes.len());
+}
+
+#[test]
+fn states_of_different_reducers_are_not_mixed() {
+    let rows = [(Value::Null, value("1"))];
+    let mut count = of_rows(Reducer::Count, &rows);
+    count.merge(Reducer::Count, &Collation::raw(), &of_rows(Reducer::Sum, &rows));
+    assert_eq!(count, of_rows(Reducer::Count, &rows));
+}
