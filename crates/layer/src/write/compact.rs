@@ -9,7 +9,6 @@
 
 mod transaction;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,12 +22,14 @@ use crate::error::{Error, Result};
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::store::by_seq::{self, Read};
 use crate::store::due::{self, Kind};
-use crate::store::keys::{Counter, KeyRange};
+use crate::store::keys::Counter;
+use crate::store::merge::Shares;
 use crate::store::proto;
 use crate::store::records::revision;
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{self as store, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self as store, Attempt, Operation, Transaction};
 use crate::write::batch::resolved;
 
 pub(crate) use transaction::Compact;
@@ -100,8 +101,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(true) };
     let _running = inner.metrics.compactions_running.hold();
     let mut begin = Begin { inner, instance: &instance };
-    let Begun { mut progress, failed, total, page, mut ranges } =
-        store::read(&inner.db, &inner.metrics, &mut begin).await?;
+    let Begun { mut progress, failed, total, mut page } = store::read(&inner.db, &inner.metrics, &mut begin).await?;
     if progress.changes_done == 0 {
         inner.metrics.compactions.add(1);
         tracing::debug!(database = name, "a compaction begins");
@@ -114,31 +114,24 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     if !compaction.documents(&failed, &mut progress).await? {
         return Ok(false);
     }
-    let is_kept = instance.buckets.all().len() == 1;
-    let mut page = page;
     loop {
-        let (last, next) = (page.last.take(), page.next.take().or_else(|| ranges.pop_front()));
         if !compaction.documents(&page.documents, &mut progress).await? {
             return Ok(false);
         }
-        let is_through = next.is_none();
-        let is_over = inner.is_closing() || is_kept && Instant::now() >= until;
-        progress.changes_done = if is_through { 0 } else { progress.changes_done + page.rows };
+        progress.changes_done = if page.is_last { 0 } else { progress.changes_done + page.rows };
         running.get_on(page.rows);
-        let changed = is_kept && (last.is_some() || !failed.is_empty());
-        if let Some(last) = last {
-            progress.stamp = last.stamp().to_vec();
-        }
+        let changed = page.rows > 0 || !failed.is_empty();
+        progress.stamp = page.last.stamp().to_vec();
         let mut note = Note { inner, instance: &instance, progress: &progress };
         let note = async { if changed { store::write(&inner.db, &inner.metrics, &mut note).await } else { Ok(()) } };
-        let Some(range) = next.filter(|_| !is_over) else {
+        if page.is_last || inner.is_closing() || Instant::now() >= until {
             note.await?;
-            if !is_through {
+            if !page.is_last {
                 return Ok(false);
             }
             break;
-        };
-        let mut candidates = Candidates { inner, instance: &instance, range };
+        }
+        let mut candidates = Candidates { inner, instance: &instance, after: page.last, shares: &page.shares };
         page = futures_util::try_join!(note, store::read(&inner.db, &inner.metrics, &mut candidates))?.1;
     }
     let freed = compaction.freed + release::drain(inner, &instance, None).await?;
@@ -239,13 +232,17 @@ struct Candidate {
     id: String,
 }
 
-/// A page of by-seq.
+/// A page of by-seq, of all buckets in order.
 struct CandidatePage {
     documents: Vec<Candidate>,
     /// Rows looked at.
     rows: u64,
-    last: Option<Seq>,
-    next: Option<KeyRange>,
+    /// The last of them; where there is none, the place that the page begins behind.
+    last: Seq,
+    /// Nothing is left behind it.
+    is_last: bool,
+    /// For the next page.
+    shares: Shares,
 }
 
 /// Reads where to begin, and the first page.
@@ -261,8 +258,6 @@ struct Begun {
     /// About how many changes there are, at most.
     total: u64,
     page: CandidatePage,
-    /// Of further buckets.
-    ranges: VecDeque<KeyRange>,
 }
 
 impl Operation for Begin<'_> {
@@ -281,42 +276,46 @@ impl Operation for Begin<'_> {
         let record = record.map(|bytes| proto::Compacted::decode(&*bytes)).transpose()?;
         // Of an incarnation from before a restore, or with a higher limit than now, it says nothing.
         let holds = |record: &proto::Compacted| {
-            let is_one = instance.buckets.all().len() == 1;
-            is_one && record.incarnation == instance.incarnation() && record.revs_limit <= instance.revs_limit()
+            record.incarnation == instance.incarnation() && record.revs_limit <= instance.revs_limit()
         };
         let progress = record.filter(holds).unwrap_or_else(|| proto::Compacted {
             incarnation: instance.incarnation(),
             revs_limit: instance.revs_limit(),
             ..proto::Compacted::default()
         });
-        let bucket = instance.buckets.own();
-        // In buckets a document may move to one that has been walked: nothing is kept of how far they have come.
-        let mut ranges: VecDeque<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_any()).collect();
-        let mut range = ranges.pop_front().unwrap_or_else(|| bucket.by_seq_any());
-        let mut failed = Vec::new();
-        if !progress.stamp.is_empty() {
-            range = bucket.by_seq_after(&Seq::from_slice(progress.incarnation, &progress.stamp)?);
-            let reads = progress.failed.iter().map(|stamp| {
-                let seq = Seq::from_slice(progress.incarnation, stamp)?;
-                Ok((seq, trx.get(&bucket.by_seq(&seq), true)))
-            });
-            for (seq, read) in reads.collect::<Result<Vec<_>>>()? {
-                if let Some(entry) = read.await? {
-                    let id = proto::SequenceEntry::decode(&*entry)?.document_id;
-                    failed.push(Candidate { stamp: *seq.stamp(), id });
-                }
-            }
-        }
-        let page = candidates(trx, &instance, range).await?;
-        Ok(Begun { progress, failed, total, page, ranges })
+        let after = match progress.stamp.as_slice() {
+            [] => Seq::zero(progress.incarnation),
+            stamp => Seq::from_slice(progress.incarnation, stamp)?,
+        };
+        let page = candidates(trx, self.inner, &instance, after, &Shares::default());
+        let failed = some_failed(trx, &instance, &progress).await?;
+        Ok(Begun { failed, total, page: page.await?, progress })
     }
+}
+
+/// What could not be compacted, and has not been edited since. Each may lie in any bucket.
+async fn some_failed(trx: &Transaction, instance: &Instance, progress: &proto::Compacted) -> Result<Vec<Candidate>> {
+    let mut reads = Vec::new();
+    for stamp in &progress.failed {
+        let seq = Seq::from_slice(progress.incarnation, stamp)?;
+        reads.extend(instance.buckets.all().iter().map(|bucket| (seq, trx.get(&bucket.by_seq(&seq), true))));
+    }
+    let mut failed = Vec::new();
+    for (seq, read) in reads {
+        if let Some(entry) = read.await? {
+            let id = proto::SequenceEntry::decode(&*entry)?.document_id;
+            failed.push(Candidate { stamp: *seq.stamp(), id });
+        }
+    }
+    Ok(failed)
 }
 
 /// Reads a further page.
 struct Candidates<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
-    range: KeyRange,
+    after: Seq,
+    shares: &'a Shares,
 }
 
 impl Operation for Candidates<'_> {
@@ -324,30 +323,32 @@ impl Operation for Candidates<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<CandidatePage> {
         let instance = same(self.inner, self.instance, trx).await?;
-        candidates(trx, &instance, self.range.clone()).await
+        candidates(trx, self.inner, &instance, self.after, self.shares).await
     }
 }
 
-/// Documents that may have superseded bodies: all but those whose only leaf is their first revision.
-async fn candidates(trx: &Transaction, instance: &Instance, range: KeyRange) -> Result<CandidatePage> {
-    let page = trx.get_range(&page_of(&range, PAGE_ROWS, false), 1, true).await?;
-    // Of several buckets places are not kept.
-    let bucket = (instance.buckets.all().len() == 1).then(|| instance.buckets.own());
-    let place = |key: &[u8]| bucket.map(|bucket| bucket.by_seq_parse(key)).transpose();
-    let mut documents = Vec::new();
-    for row in &page {
-        let entry = proto::SequenceEntry::decode(row.value())?;
-        if entry.leaf_count > 1 || revision(entry.winner.as_ref())?.generation() > 1 {
-            let stamp = place(row.key())?.map_or([0; STAMP_BYTES], |seq| *seq.stamp());
-            documents.push(Candidate { stamp, id: entry.document_id });
-        }
+/// Asks for documents that may have superseded bodies: all but those whose only leaf is their first revision.
+fn candidates(
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    after: Seq,
+    shares: &Shares,
+) -> impl Future<Output = Result<CandidatePage>> + Send + use<> {
+    let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&after)).collect();
+    let decode = |seq: Seq, value: &[u8]| {
+        let entry = proto::SequenceEntry::decode(value)?;
+        let is_candidate = entry.leaf_count > 1 || revision(entry.winner.as_ref())?.generation() > 1;
+        Ok((seq, is_candidate.then_some(Candidate { stamp: *seq.stamp(), id: entry.document_id })))
+    };
+    let page = by_seq::begin(trx, &inner.metrics, &instance.buckets, &ranges, (PAGE_ROWS, false), shares, decode);
+    async move {
+        let Read { rows, is_all, shares } = page.await?;
+        let last = rows.last().map_or(after, |(seq, _)| *seq);
+        let count = rows.len() as u64;
+        let documents = rows.into_iter().filter_map(|(_, candidate)| candidate).collect();
+        Ok(CandidatePage { documents, rows: count, last, is_last: is_all, shares })
     }
-    let is_more = page.more() || page.len() == PAGE_ROWS;
-    let last = page.last();
-    let next = last.filter(|_| is_more);
-    let next = next.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: range.end.clone() });
-    let last = last.map(|last| place(last.key())).transpose()?.flatten();
-    Ok(CandidatePage { documents, rows: page.len() as u64, last, next })
 }
 
 async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<Arc<Instance>> {

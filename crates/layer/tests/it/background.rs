@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{Layer, Random, Store, assert_clean, change, create, delete, engine, put, snapshot, soon};
 use flatbed_layer::waits::{self, Waits};
-use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions};
+use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, LayerOptions};
 use foundationdb::tuple::{Bytes, pack};
 
 /// Looks often, and gives others up soon.
@@ -299,4 +299,38 @@ async fn what_an_earlier_program_left_is_surveyed_once() {
     }
     let again = open().await.unwrap();
     assert_eq!(again.background(BackgroundOptions::default()).round().await.unwrap(), 0);
+}
+
+/// One place for all buckets, though documents move between them.
+#[tokio::test]
+async fn compactions_of_a_database_with_shards_go_on_where_others_were() {
+    let store = Store::new();
+    let open = |shard| {
+        let options = LayerOptions { root: store.root.clone(), shard: Some(shard), ..LayerOptions::default() };
+        Layer::open_alone(store.fdb.clone(), options, None)
+    };
+    let layers = [open(0).await.unwrap(), open(3).await.unwrap()];
+    let options = CreateOptions { shards: Some(4), ..CreateOptions::default() };
+    layers[0].create_database("db", &options).await.unwrap();
+    let databases = layers.each_ref().map(|layer| layer.database("db"));
+    let compact = async |number: usize| {
+        let rows = layers[number].counted("flatbed_by_seq_rows");
+        databases[number].compact().await.unwrap();
+        layers[number].background(BackgroundOptions::default()).round().await.unwrap();
+        assert_eq!(databases[0].info().await.unwrap().superseded_size_bytes, 0);
+        layers[number].counted("flatbed_by_seq_rows") - rows
+    };
+    let mut revs = Vec::new();
+    for number in 0..30 {
+        let (db, id) = (&databases[number % 2], format!("d{number}"));
+        let first = put(db, &id, None, "{}").await.unwrap();
+        revs.push(put(db, &id, Some(&first), "{}").await.unwrap());
+    }
+    assert_eq!([compact(0).await, compact(0).await, compact(1).await], [30, 0, 0]);
+    // Ten stay in their bucket, ten move to the other one, which was gone through as well.
+    for (number, rev) in revs.iter().enumerate().filter(|(number, _)| number % 3 < 2) {
+        put(&databases[number % 3], &format!("d{number}"), Some(rev), "{}").await.unwrap();
+    }
+    assert_eq!([compact(1).await, compact(0).await], [20, 0]);
+    assert_clean(&layers[0], &databases[0]).await;
 }

@@ -195,7 +195,8 @@ async fn measure(store: &Store, table: &mut Table) {
 async fn shards(store: &Store, table: &mut Table) {
     let mut layers = Vec::new();
     for shard in 0..4 {
-        layers.push(store.layer_with(LayerOptions { shard: Some(shard), ..LayerOptions::default() }).await);
+        let options = LayerOptions { root: store.root.clone(), shard: Some(shard), ..LayerOptions::default() };
+        layers.push(Layer::open_alone(store.fdb.clone(), options, None).await.unwrap());
     }
     for shards in [4, 64] {
         let name = format!("shards{shards}");
@@ -230,6 +231,14 @@ async fn shards(store: &Store, table: &mut Table) {
         let mut changes = here.changes(ChangesQuery { limit: Some(10), ..ChangesQuery::default() });
         let row = format!("`_changes?limit=10` of 1,000, {shards} shards");
         table.row(&row, changes.next_page()).await.unwrap();
+        let background = layers[0].background(BackgroundOptions::default());
+        for _ in 0..2 {
+            here.compact().await.unwrap();
+            background.round().await.unwrap();
+        }
+        here.compact().await.unwrap();
+        let row = format!("a compaction with nothing to do, {shards} shards");
+        assert_eq!(table.row(&row, background.round()).await.unwrap(), 1);
     }
 }
 
