@@ -13,7 +13,7 @@ use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions};
 use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
-use flatbed_layer::{Authority, Background, BackgroundOptions, IndexBuilder, Layer};
+use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
 use flatbed_service::{Admins, Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -120,7 +120,6 @@ pub(crate) async fn serve(
         figures: storage.figures().and(process::figures),
     };
     let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
-    let indexes = IndexBuilder::new(&layer, authority.for_job("indexes"))?;
     let service = Service::new(layer.clone(), functions, Admins::new(admins));
     let (server, replicator) = put_together(&listen, cors, couch, replicator, service, (&layer, &authority)).await?;
     for address in server.addresses() {
@@ -139,9 +138,8 @@ pub(crate) async fn serve(
     };
     let supervisor = replicator.start();
     background.start();
-    indexes.start();
     let beside = async {
-        tokio::join!(replicator.stop(supervisor), background.stop(), indexes.stop());
+        tokio::join!(replicator.stop(supervisor), background.stop());
         layer.shutdown();
     };
     server.serve(shutdown, beside).await;

@@ -191,7 +191,7 @@ impl Job for Worker {
         loop {
             // What comes while it looks is seen by the next look.
             let woken = self.layer.inner.due.wake.notified();
-            if self.status.is_stopped() {
+            if self.status.is_stopped() || self.layer.inner.is_closing() {
                 return Ok(Next::Done);
             }
             match self.round().await {

@@ -18,6 +18,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
+use crate::index_builds::{IndexBuild, IndexBuilds};
 use crate::instance::first_incarnation;
 use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX};
 use crate::judge::judgement::Judge;
@@ -158,6 +159,7 @@ pub(crate) struct Inner {
     pub options: LayerOptions,
     pub metrics: Arc<Metrics>,
     pub compactions: Compactions,
+    pub index_builds: IndexBuilds,
     /// Single writes that wait for each other.
     pub lanes: Lanes,
     pub watches: Watches,
@@ -217,6 +219,7 @@ impl Layer {
             options,
             metrics,
             compactions,
+            index_builds: IndexBuilds::default(),
             lanes,
             watches,
             hubs_running: AtomicUsize::new(0),
@@ -250,6 +253,11 @@ impl Layer {
     /// [`Error::Storage`], after some 30 s at most.
     pub async fn ping(&self) -> Result<()> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut Ping { keys: &self.inner.keys }).await
+    }
+
+    /// The indexes that this process is building.
+    pub fn index_builds(&self) -> Vec<IndexBuild> {
+        self.inner.index_builds.all()
     }
 
     /// The compactions that this process is at.
@@ -331,6 +339,10 @@ impl Inner {
                 let of_this = known.as_ref().filter(|known| known.id() == InstanceId::from(&record));
                 let (fields, size) =
                     of_this.map(|known| (known.fields.clone(), known.size.clone())).unwrap_or_default();
+                if record.indexes.iter().any(|index| !index.readable) {
+                    // Some may be defined just now, by this process or another: whoever has time builds them at once.
+                    self.due.wake.notify_one();
+                }
                 // Settings change without followers noticing.
                 let hub = known.map(|known| known.hub.clone());
                 let hub = hub.filter(|hub| hub.is_of(record.namespace, record.incarnation));

@@ -72,6 +72,7 @@ impl Leases for RootLeases {
 
 impl RootLeases {
     /// A lease as it stands.
+    #[cfg(test)]
     pub(crate) async fn look(&self, id: &str) -> Result<Option<Lease>> {
         struct Look<'a>(&'a Inner, &'a str);
         impl Operation for Look<'_> {

@@ -25,6 +25,7 @@ mod forget;
 mod format_one;
 mod handle;
 mod index;
+mod index_builds;
 mod instance;
 mod judge;
 mod lanes;
@@ -41,7 +42,6 @@ mod write;
 
 pub use actor::{Actor, Authority, ServerActor, User};
 pub use background::{Background, BackgroundOptions};
-pub use builder::{IndexBuild, IndexBuilder};
 pub use compactions::CompactionProgress;
 pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
@@ -62,6 +62,7 @@ pub use feed::updates::{
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
 pub use handle::{Database, Reader};
+pub use index_builds::IndexBuild;
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
@@ -84,15 +85,16 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 23] = [
+    let table: [(&str, &[&str]); 24] = [
         ("actor", &[]),
         ("compactions", &[]),
         ("error", &[]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
+        ("index_builds", &["store"]),
         ("instance", &["error", "store"]),
         ("lanes", &["instance"]),
-        ("layer", &["actor", "compactions", "error", "metrics", "store", "instance", "lanes"]),
+        ("layer", &["actor", "compactions", "error", "index_builds", "metrics", "store", "instance", "lanes"]),
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["error", "store", "instance", "layer", "handle"]),
@@ -119,8 +121,11 @@ fn folders_know_only_those_below_them() {
         ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
         ("database", &["error", "store", "instance", "layer", "handle", "document", "read", "judge", "feed", "write"]),
         ("lease", &["error", "store", "layer", "handle"]),
-        ("background", &["actor", "error", "store", "layer", "document", "feed", "lease", "sweeper", "write"]),
-        ("builder", &["actor", "error", "store", "layer", "handle", "index", "write", "lease"]),
+        ("builder", &["error", "index_builds", "store", "layer", "index"]),
+        (
+            "background",
+            &["actor", "builder", "error", "store", "layer", "document", "feed", "lease", "sweeper", "write"],
+        ),
         ("check", &["error", "store", "instance", "layer", "handle", "document", "index", "read", "lease"]),
         ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed"]),
     ];

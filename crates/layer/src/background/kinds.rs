@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use flatbed_jobs::Backoff;
+
 use crate::background::list::{self, Entry};
+use crate::builder;
 use crate::document::staging;
 use crate::error::Result;
 use crate::feed::updates;
@@ -41,6 +44,10 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
             true => Outcome::Done,
             false => Outcome::Unfinished,
         },
+        Some(Kind::Indexes) => match builder::build(inner, name, turn).await? {
+            true => Outcome::Done,
+            false => Outcome::Unfinished,
+        },
         Some(Kind::Uploads) => {
             let broken_after = inner.options.uploads_broken_after;
             let swept = staging::sweep_database(inner, name, broken_after).await?;
@@ -69,6 +76,15 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
         }
         None => Outcome::Unfinished,
     })
+}
+
+/// How long what has failed rests.
+pub(super) fn rest(kind: u64) -> Backoff {
+    match Kind::of(kind) {
+        // Somebody waits for it.
+        Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
+        _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },
+    }
 }
 
 /// Notes for each database what may be due in it, and what may be for the root.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status};
+use flatbed_jobs::{Failure, Job, Next, Run, Status};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -24,9 +24,6 @@ const AT_ONCE: usize = 4;
 
 /// A slice is left to other processes, and to other slices of this one, after so many turns.
 const TURNS: u32 = 5;
-
-/// How long what has failed rests.
-const REST: Backoff = Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) };
 
 /// See the module.
 pub(super) struct Slice {
@@ -103,7 +100,8 @@ impl Job for Slice {
                 Some(Ok((id, worked))) => {
                     under_way.remove(&id);
                     self.done.fetch_add(u64::from(worked.got_on), Ordering::Relaxed);
-                    entries.extend(worked.left.filter(|_| begun.elapsed() < self.options.turn * TURNS));
+                    let is_over = self.layer.inner.is_closing() || begun.elapsed() >= self.options.turn * TURNS;
+                    entries.extend(worked.left.filter(|_| !is_over));
                 }
                 Some(Err(error)) => {
                     if let Some(entry) = under_way.remove(&error.id()) {
@@ -138,7 +136,8 @@ async fn work(layer: &Layer, entry: Entry, turn: Duration) -> Worked {
         Ok(Outcome::Unfinished) => return Worked { got_on: true, left: Some(entry) },
         // The database is gone, and what was due for it.
         Err(Error::DatabaseNotFound) => None,
-        Err(Error::Renewing) => return nothing,
+        // Or it is for a newer program to do.
+        Err(Error::Renewing | Error::FeatureUnknown { .. } | Error::FormatTooNew { .. }) => return nothing,
         Err(error) => {
             fail(layer, &entry, &error.to_string()).await;
             return nothing;
@@ -163,7 +162,7 @@ async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
     let kind = due::Kind::of(entry.key.kind);
     tracing::warn!(database = entry.key.name, ?kind, error = reason, "work in the background failed");
     let failures = entry.due.failures.saturating_add(1);
-    let pause = u64::try_from(REST.pause(failures).as_millis()).unwrap_or(u64::MAX);
+    let pause = u64::try_from(kinds::rest(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
     let next = DueKey { at_ms: now_ms().saturating_add(pause), ..entry.key.clone() };
     if let Err(error) = list::settle(inner, entry, Some((next, failures))).await {
         tracing::debug!(%error, "work that failed could not be put off");

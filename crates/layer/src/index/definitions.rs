@@ -5,8 +5,10 @@ use flatbed_revtree::DocumentId;
 use prost::Message;
 
 use crate::error::Result;
+use crate::index::build::unbuilt;
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
+use crate::store::due::{self, Kind};
 use crate::store::features::{name_features, name_verdicts};
 use crate::store::proto;
 use crate::store::transaction::Quiet;
@@ -76,6 +78,9 @@ impl Definitions {
             if !record.indexes.iter().any(|index| index.number == gone.number) {
                 Quiet(trx).clear_range(&instance.keys.index(gone.number))?;
             }
+        }
+        if unbuilt(record.clone()).next().is_some() {
+            due::mark(trx, &instance.root, Kind::Indexes, &instance.name, 0)?;
         }
         write_record(within, record);
         Ok(())

@@ -1,6 +1,8 @@
 //! The index of tests alone, at work: beside writes, purges and renewals, built, killed and resumed.
 #![cfg(test)]
 
+mod random;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use futures_util::future::BoxFuture;
 
 use crate::actor::{Actor, ServerActor, User};
 use crate::background::{Background, BackgroundOptions};
-use crate::builder::IndexBuilder;
+use crate::check::check_namespaces;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
@@ -23,6 +25,7 @@ use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::{CreateOptions, Layer, LayerOptions};
 use crate::lease::RootLeases;
 use crate::renew::renew;
+use crate::store::due::{self, Kind, slice_of};
 use crate::store::keys::IndexPart;
 use crate::store::proto;
 use crate::store::records::RevisionRecord;
@@ -111,9 +114,11 @@ fn actor(db: &Database) -> ServerActor {
     }
 }
 
-fn builder(db: &Database, silence_max: Duration) -> Arc<IndexBuilder> {
-    let layer = Layer { inner: Arc::clone(&db.inner) };
-    IndexBuilder::with_times(&layer, actor(db), Duration::from_millis(20), silence_max).unwrap()
+/// It looks often, and gives others up soon.
+fn background(db: &Database, silence_max: Duration) -> Background {
+    let look_every = Duration::from_millis(20);
+    let options = BackgroundOptions { look_every, silence_max, ..BackgroundOptions::default() };
+    Background::new(&Layer { inner: Arc::clone(&db.inner) }, actor(db), options).unwrap()
 }
 
 async fn are_built(db: &Database) -> bool {
@@ -121,16 +126,10 @@ async fn are_built(db: &Database) -> bool {
 }
 
 async fn build_all(db: &Database) {
-    let builder = builder(db, Duration::from_secs(1));
-    builder.start();
-    for _ in 0..400 {
-        if are_built(db).await {
-            builder.stop().await;
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("indexes stay unbuilt: {:?}", builder.builds());
+    let background = background(db, Duration::from_secs(1));
+    background.start();
+    until(async || are_built(db).await).await;
+    background.stop().await;
 }
 
 const DEFINES: &str = r#"{"member_indexes":["kind"]}"#;
@@ -527,7 +526,7 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
 }
 
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..400 {
+    for _ in 0..800 {
         if is_so().await {
             return;
         }
@@ -543,158 +542,55 @@ async fn an_index_is_built_by_who_has_the_lease() {
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     // Another process has it, has entered some, and is not heard of again.
     let leases = RootLeases(db.inner.clone());
-    let id = format!("index/{}/1", resolved(&db.inner, "db").await.unwrap().record.namespace);
+    let id = slice_of("db").to_string();
     let gone = [9; 16];
     leases.take(&id, &gone, None).await.unwrap();
-    leases.hold(&id, &gone, &7_u64.to_le_bytes(), false).await.unwrap();
-    let one = builder(&db, Duration::from_millis(500));
+    let one = background(&db, Duration::from_millis(500));
     let began = std::time::Instant::now();
     one.start();
-    until(async || !one.builds().is_empty()).await;
-    let build = one.builds().remove(0);
-    assert_eq!((build.database.as_str(), build.number, build.kind.as_str()), ("db", 1, "member"));
-    assert_eq!((build.design_document.as_str(), build.is_ours, build.entered), ("_design/a", false, 0));
     until(async || are_built(&db).await).await;
     assert!(began.elapsed() >= Duration::from_millis(500), "it took a lease that was another's");
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
     // The design document, too.
     until(async || db.inner.metrics.index_documents_entered.get() == 36).await;
     // Nothing is left of what is done.
-    until(async || one.builds().is_empty()).await;
-    until(async || leases.look(&id).await.unwrap().is_none()).await;
+    let layer = Layer { inner: db.inner.clone() };
+    until(async || leases.look(&id).await.unwrap().is_none() && layer.index_builds().is_empty()).await;
+    assert!(check_namespaces(&layer).await.unwrap().is_clean());
     let metrics = &db.inner.metrics;
     until(async || (metrics.indexes_built.get(), metrics.index_builds_running.get()) == (1, 0)).await;
-    // What fails says so, is tried again, and holds up nothing else.
+    // What fails is tried again, and holds up nothing else.
     let rev = db.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     let rev = put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^fails","n"]}"#).await.unwrap();
     until(async || indexes(&db).await.iter().any(|index| index.readable)).await;
-    until(async || db.inner.metrics.index_build_failures.get() > 0).await;
-    let failing = one.builds().remove(0);
-    assert_eq!((failing.number, failing.standing.error.as_deref()), (2, Some("no room for an index")));
-    // It is no longer wanted: another process that waits for it ends, too.
+    until(async || metrics.index_build_failures.get() > 1).await;
+    // It is no longer wanted.
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["n"]}"#).await.unwrap();
-    until(async || one.builds().is_empty()).await;
+    until(async || are_built(&db).await).await;
     one.stop().await;
     assert_eq!(entries(&db, 3).await, recomputed(&db, "n").await);
     assert_clean(&db).await;
 }
 
-/// Two layers on one engine with faults. `None`: another library answers, which makes none.
-async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], tempfile::TempDir)> {
-    let Some(engine) = foundationdb_sys::backend::embedded() else {
-        println!("skipped: needs the embedded engine");
-        return None;
-    };
-    crate::fenced::network();
-    let directory = tempfile::tempdir().unwrap();
-    let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify = Some(fdb_embedded::Buggify { probability, seed });
-    let database = engine.open(directory.path(), options).unwrap();
-    // SAFETY: the pointer is a database that nobody else destroys.
-    let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-    let fdb = Arc::new(fdb);
-    let open = || Layer::open(Arc::clone(&fdb), LayerOptions { root: b"t".to_vec(), ..LayerOptions::default() }, None);
-    let [one, other] = [open().await.unwrap(), open().await.unwrap()]
-        .map(|(layer, authority)| layer.database("db", authority.for_job("test")));
-    one.create(&CreateOptions { leaves_only: seed.is_multiple_of(2), ..CreateOptions::default() }).await.unwrap();
-    Some(([one, other], directory))
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
-/// Edits, conflicts, deletions, purges, and now and then another list of indexes.
-async fn writer(db: Database, seed: u64) {
-    let mut random = Random(seed);
-    for _ in 0..60 {
-        let id = format!("d{:02}", random.below(40));
-        let leaves = match db.get(&id, &GetOptions { conflicts: true, ..GetOptions::default() }).await {
-            Ok(document) => Some(document.rev),
-            Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
-            Err(error) => panic!("{error}"),
-        };
-        let body = match random.below(8) {
-            0 => r#"{"_deleted":true}"#.to_owned(),
-            1 => format!(r#"{{"kind":"big","x":[{}]}}"#, vec![format!("{:?}", "y".repeat(900)); 600].join(",")),
-            _ => format!(r#"{{"kind":"k{}","n":{}}}"#, random.below(5), random.below(1_000)),
-        };
-        let done = match random.below(12) {
-            0 => {
-                let members = [r#"["kind"]"#, r#"["^kind","n"]"#, r#"["n","^n"]"#, "[]"][random.below(4) as usize];
-                let id = ["_design/a", "_design/b"][random.below(2) as usize];
-                let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
-                put(&db, id, parent.as_ref(), &format!(r#"{{"member_indexes":{members}}}"#)).await.map(|_| ())
-            }
-            1 => match &leaves {
-                Some(rev) => db.purge(&id, std::slice::from_ref(rev)).await.map(|_| ()),
-                None => Ok(()),
-            },
-            2 => {
-                // A branch of another replica.
-                let generation = 1 + random.below(4);
-                let rev = format!("{generation}-{:032x}", random.below(1 << 30));
-                let history = Some(vec![rev.parse().unwrap()]);
-                db.bulk_update(&[Edit { history, ..edit(&id, None, &body) }]).await.map(|_| ())
-            }
-            _ => put(&db, &id, leaves.as_ref(), &body).await.map(|_| ()),
-        };
-        match done {
-            Ok(()) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
-            // What may have been committed, by what is there.
-            Err(Error::Storage(error)) if error.is_maybe_committed() => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-/// Builders that are killed again and again.
-async fn builders(db: Database, seed: u64, until: tokio::sync::watch::Receiver<bool>) {
-    let mut random = Random(seed);
-    while !*until.borrow() {
-        let builder = builder(&db, Duration::from_millis(100));
-        let _ = tokio::time::timeout(Duration::from_millis(random.below(200)), builder.run()).await;
-    }
-}
-
-async fn torture(probability: f64, seed: u64) {
-    let Some(([one, other], _directory)) = with_faults(probability, seed).await else { return };
-    let (done, until) = tokio::sync::watch::channel(false);
-    let building: Vec<_> = [&one, &other]
-        .into_iter()
-        .enumerate()
-        .map(|(n, db)| tokio::spawn(builders(db.clone(), seed + n as u64, until.clone())))
-        .collect();
-    let writers: Vec<_> =
-        (0..4).map(|n| tokio::spawn(writer([&one, &other][n % 2].clone(), seed * 100 + n as u64))).collect();
-    for writer in writers {
-        writer.await.unwrap();
-    }
-    done.send_replace(true);
-    for building in building {
-        building.await.unwrap();
-    }
-    let db = one;
-    assert_clean(&db).await;
-    build_all(&db).await;
-    for index in indexes(&db).await {
-        let member = String::from_utf8(index.definition).unwrap();
-        assert_eq!(entries(&db, index.number).await, recomputed(&db, &member).await, "{member}");
-    }
-    assert_clean(&db).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_work_at_two_layers() {
-    torture(0.0, 1).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_work_with_faults() {
-    torture(0.05, 2).await;
+/// Whoever defines an index notes it, and who is told of it begins at once.
+#[tokio::test]
+async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
+    let (db, _directory) = database().await;
+    fill(&db, 35).await;
+    let layer = Layer { inner: db.inner.clone() };
+    let background = Background::new(&layer, actor(&db), BackgroundOptions::default()).unwrap();
+    background.start();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    put(&db, "_design/a", None, DEFINES).await.unwrap();
+    until(async || are_built(&db).await).await;
+    background.stop().await;
+    // What is defined, and not noted, the checker finds.
+    let rev = db.get("_design/a", &GetOptions::default()).await.unwrap().rev;
+    put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["n"]}"#).await.unwrap();
+    assert!(check_namespaces(&layer).await.unwrap().is_clean());
+    let trx = begin(&db);
+    trx.clear(&db.inner.keys.due(&due::key_of(Kind::Indexes, "db", 0)));
+    trx.commit().await.unwrap();
+    let report = check_namespaces(&layer).await.unwrap();
+    assert!(report.violations[0].contains("nobody is to build"), "{report:#?}");
 }

@@ -40,12 +40,15 @@ pub(crate) enum Kind {
     Events = 5,
     /// Look at every database once: it may have been written by a program that noted nothing.
     Survey = 6,
+    /// Enter into a database's indexes what was there before they were defined.
+    Indexes = 7,
 }
 
 impl Kind {
     /// `None`: a later program knows it.
     pub(crate) fn of(number: u64) -> Option<Kind> {
-        let all = [Kind::Superseded, Kind::Compaction, Kind::Uploads, Kind::Marks, Kind::Events, Kind::Survey];
+        use Kind::*;
+        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes];
         all.into_iter().find(|kind| *kind as u64 == number)
     }
 }

@@ -1,0 +1,125 @@
+//! Random work at two layers, beside builders that are killed again and again.
+#![cfg(test)]
+
+use crate::index::tests::*;
+
+/// Two layers on one engine with faults. `None`: another library answers, which makes none.
+async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], tempfile::TempDir)> {
+    let Some(engine) = foundationdb_sys::backend::embedded() else {
+        println!("skipped: needs the embedded engine");
+        return None;
+    };
+    crate::fenced::network();
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = fdb_embedded::OpenOptions::default();
+    options.buggify = Some(fdb_embedded::Buggify { probability, seed });
+    let database = engine.open(directory.path(), options).unwrap();
+    // SAFETY: the pointer is a database that nobody else destroys.
+    let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
+    let fdb = Arc::new(fdb);
+    let open = || Layer::open(Arc::clone(&fdb), LayerOptions { root: b"t".to_vec(), ..LayerOptions::default() }, None);
+    let [one, other] = [open().await.unwrap(), open().await.unwrap()]
+        .map(|(layer, authority)| layer.database("db", authority.for_job("test")));
+    one.create(&CreateOptions { leaves_only: seed.is_multiple_of(2), ..CreateOptions::default() }).await.unwrap();
+    Some(([one, other], directory))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Edits, conflicts, deletions, purges, and now and then another list of indexes.
+async fn writer(db: Database, seed: u64) {
+    let mut random = Random(seed);
+    for _ in 0..60 {
+        let id = format!("d{:02}", random.below(40));
+        let leaves = match db.get(&id, &GetOptions { conflicts: true, ..GetOptions::default() }).await {
+            Ok(document) => Some(document.rev),
+            Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
+            Err(error) => panic!("{error}"),
+        };
+        let body = match random.below(8) {
+            0 => r#"{"_deleted":true}"#.to_owned(),
+            1 => format!(r#"{{"kind":"big","x":[{}]}}"#, vec![format!("{:?}", "y".repeat(900)); 600].join(",")),
+            _ => format!(r#"{{"kind":"k{}","n":{}}}"#, random.below(5), random.below(1_000)),
+        };
+        let done = match random.below(12) {
+            0 => {
+                let members = [r#"["kind"]"#, r#"["^kind","n"]"#, r#"["n","^n"]"#, "[]"][random.below(4) as usize];
+                let id = ["_design/a", "_design/b"][random.below(2) as usize];
+                let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
+                put(&db, id, parent.as_ref(), &format!(r#"{{"member_indexes":{members}}}"#)).await.map(|_| ())
+            }
+            1 => match &leaves {
+                Some(rev) => db.purge(&id, std::slice::from_ref(rev)).await.map(|_| ()),
+                None => Ok(()),
+            },
+            2 => {
+                // A branch of another replica.
+                let generation = 1 + random.below(4);
+                let rev = format!("{generation}-{:032x}", random.below(1 << 30));
+                let history = Some(vec![rev.parse().unwrap()]);
+                db.bulk_update(&[Edit { history, ..edit(&id, None, &body) }]).await.map(|_| ())
+            }
+            _ => put(&db, &id, leaves.as_ref(), &body).await.map(|_| ()),
+        };
+        match done {
+            Ok(()) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
+            // What may have been committed, by what is there.
+            Err(Error::Storage(error)) if error.is_maybe_committed() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Builders that are killed again and again.
+async fn builders(db: Database, seed: u64, until: tokio::sync::watch::Receiver<bool>) {
+    let mut random = Random(seed);
+    while !*until.borrow() {
+        let background = background(&db, Duration::from_millis(100));
+        background.start();
+        tokio::time::sleep(Duration::from_millis(random.below(200))).await;
+    }
+}
+
+async fn torture(probability: f64, seed: u64) {
+    let Some(([one, other], _directory)) = with_faults(probability, seed).await else { return };
+    let (done, until) = tokio::sync::watch::channel(false);
+    let building: Vec<_> = [&one, &other]
+        .into_iter()
+        .enumerate()
+        .map(|(n, db)| tokio::spawn(builders(db.clone(), seed + n as u64, until.clone())))
+        .collect();
+    let writers: Vec<_> =
+        (0..4).map(|n| tokio::spawn(writer([&one, &other][n % 2].clone(), seed * 100 + n as u64))).collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    done.send_replace(true);
+    for building in building {
+        building.await.unwrap();
+    }
+    let db = one;
+    assert_clean(&db).await;
+    build_all(&db).await;
+    for index in indexes(&db).await {
+        let member = String::from_utf8(index.definition).unwrap();
+        assert_eq!(entries(&db, index.number).await, recomputed(&db, &member).await, "{member}");
+    }
+    assert_clean(&db).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_at_two_layers() {
+    torture(0.0, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_with_faults() {
+    torture(0.05, 2).await;
+}
