@@ -29,6 +29,9 @@ use crate::store::once::random_id;
 use list::{Entry, Found};
 use slice::Slice;
 
+/// What this process has noted and another one's slice has is looked at again after this time, then after twice that.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Between two looks at what is cached.
 const CACHE_EVERY: Duration = Duration::from_secs(60);
 
@@ -114,8 +117,8 @@ impl Background {
         let mut all = 0;
         loop {
             match self.worker.round().await? {
-                0 => return Ok(all),
-                done => all += done,
+                Looked { done: 0, .. } => return Ok(all),
+                Looked { done, .. } => all += done,
             }
         }
     }
@@ -188,6 +191,7 @@ impl Job for Worker {
     }
 
     async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
+        let mut pause = self.options.look_every;
         loop {
             // What comes while it looks is seen by the next look.
             let woken = self.layer.inner.due.wake.notified();
@@ -195,27 +199,39 @@ impl Job for Worker {
                 return Ok(Next::Done);
             }
             match self.round().await {
-                Ok(0) => {}
+                Ok(Looked { done: 0, is_left }) if !is_left => pause = self.options.look_every,
+                Ok(Looked { done: 0, .. }) => {}
                 Ok(_) => continue,
                 Err(error) => return Err(Failure::Failed(error.to_string())),
             }
-            let look_every = self.options.look_every.mul_f64(0.75 + f64::from(drawn()) / 512.0);
             tokio::select! {
-                () = woken => {}
-                () = tokio::time::sleep(look_every) => {}
+                () = woken => pause = LOOK_AGAIN.min(self.options.look_every),
+                () = tokio::time::sleep(pause.mul_f64(0.75 + f64::from(drawn()) / 512.0)) => {
+                    pause = (pause * 2).min(self.options.look_every);
+                }
                 () = self.status.stopped() => {}
             }
         }
     }
 }
 
+/// What came of a look.
+struct Looked {
+    /// Pieces of work that were done, or have come further.
+    done: u64,
+    /// Something is due in slices that others work in.
+    is_left: bool,
+}
+
 impl Worker {
-    /// Looks once, and does what it finds. Returns how many pieces of work were done, or have come further.
-    async fn round(&self) -> Result<u64> {
+    /// Looks once, and does what it finds.
+    async fn round(&self) -> Result<Looked> {
         let inner = &self.layer.inner;
         list::write_noted(inner).await?;
         let Found { slices, leases } = list::look(inner, self.options.ahead, drawn()).await?;
+        let count = slices.len();
         let turns = self.turns(slices, &leases);
+        let is_left = turns.len() < count;
         let backoff = Backoff { first: self.options.look_every, max: self.options.look_every };
         let leases = Arc::new(RootLeases(inner.clone()));
         let work = iter(turns).map(|(claim, slice)| {
@@ -227,7 +243,8 @@ impl Worker {
                 slice.done()
             }
         });
-        Ok(work.buffer_unordered(self.options.slices_max).fold(0, |sum, done| async move { sum + done }).await)
+        let done = work.buffer_unordered(self.options.slices_max).fold(0, |sum, done| async move { sum + done }).await;
+        Ok(Looked { done, is_left })
     }
 
     /// The slices that nobody works in, with what is due there.

@@ -119,20 +119,22 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
             return Ok(false);
         }
         progress.changes_done = if page.is_last { 0 } else { progress.changes_done + page.rows };
-        running.get_on(page.rows);
         let changed = page.rows > 0 || !failed.is_empty();
         progress.stamp = page.last.stamp().to_vec();
         let mut note = Note { inner, instance: &instance, progress: &progress };
         let note = async { if changed { store::write(&inner.db, &inner.metrics, &mut note).await } else { Ok(()) } };
         if page.is_last || inner.is_closing() || Instant::now() >= until {
             note.await?;
+            running.get_on(page.rows);
             if !page.is_last {
                 return Ok(false);
             }
             break;
         }
         let mut candidates = Candidates { inner, instance: &instance, after: page.last, shares: &page.shares };
-        page = futures_util::try_join!(note, store::read(&inner.db, &inner.metrics, &mut candidates))?.1;
+        let ((), next) = futures_util::try_join!(note, store::read(&inner.db, &inner.metrics, &mut candidates))?;
+        running.get_on(page.rows);
+        page = next;
     }
     let freed = compaction.freed + release::drain(inner, &instance, None).await?;
     tracing::info!(database = name, freed_bytes = freed, "a compaction has ended");
