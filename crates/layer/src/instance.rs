@@ -1,7 +1,7 @@
 //! One instance of a database as this process knows it: its record, its keys, its field names, its followers.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -192,7 +192,9 @@ impl Instance {
     }
 
     /// Loads the names that other processes have allocated since, in as many transactions as they need: what one has brought
-    /// stays known, whatever becomes of the next. Who comes while another loads waits for that one.
+    /// stays known, whatever becomes of the next. Of those who come while another loads one loads what is left, and the others
+    /// wait for that: what was being loaded as they came may have been read before the names that they miss were there, and
+    /// whoever began it may have gone away in the middle.
     pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
         struct Load<'a>(&'a Inner, &'a Instance, u64);
         impl transaction::Operation for Load<'_> {
@@ -208,12 +210,12 @@ impl Instance {
                 Ok((found.id() == instance.id()).then_some(names))
             }
         }
-        let known = self.fields.len();
-        let _alone = self.fields.loading.lock().await;
-        if self.fields.len() > known {
-            // Somebody has loaded meanwhile. Whoever still misses a name comes again.
+        let begun_before = self.fields.loads.load(Ordering::Relaxed);
+        let mut gone_through = self.fields.loading.lock().await;
+        if *gone_through > begun_before {
             return Ok(());
         }
+        let number = self.fields.loads.fetch_add(1, Ordering::Relaxed) + 1;
         loop {
             let from = FIRST_FIELD_ID + self.fields.len() as u64;
             let loaded = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
@@ -221,6 +223,7 @@ impl Instance {
             let loaded = loaded.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
             self.fields.enter(from, &loaded.names);
             if loaded.are_all {
+                *gone_through = number;
                 return Ok(());
             }
         }
@@ -236,9 +239,16 @@ pub(crate) struct Cached {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::store::proto;
+    use std::pin::pin;
+
+    use flatbed_flatten::json::{Limits, parse};
+    use futures_util::future::try_join;
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::fenced::database;
+    use crate::store::proto;
+    use crate::{Edit, GetOptions};
 
     fn record(namespace: u64, incarnation: u64) -> proto::DatabaseRecord {
         proto::DatabaseRecord { namespace, incarnation, ..proto::DatabaseRecord::default() }
@@ -254,6 +264,32 @@ mod tests {
         // A clock that seems to go back.
         size.enter(now + Duration::from_secs(1), 8);
         assert_eq!(size.known(now), Some(8));
+    }
+
+    /// A load that began before the names of a body were there, or ended in the middle, brings only some of them.
+    #[tokio::test]
+    async fn who_misses_names_does_not_rely_on_a_load_that_began_before() {
+        let (db, _directory) = database().await;
+        let body = parse(br#"{"a":1,"b":2,"c":3}"#, &Limits::default()).unwrap();
+        let id = "d".into();
+        let edit = Edit { id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+        db.update(&edit).await.unwrap();
+        // As a process that has not seen its names.
+        db.inner.databases.remove(&*db.name);
+        db.exists().await.unwrap();
+        let instance = db.inner.cached(&db.name).expect("an instance");
+        assert_eq!(instance.fields.len(), 0);
+        let loading = instance.fields.loading.lock().await;
+        let options = GetOptions::default();
+        let mut reads = pin!(try_join(db.get("d", &options), db.get("d", &options)));
+        let waits = tokio::time::timeout(Duration::from_millis(300), &mut reads).await;
+        assert!(waits.is_err(), "they wait for who loads");
+        instance.fields.enter(FIRST_FIELD_ID, &["a".to_owned()]);
+        drop(loading);
+        let (one, two) = reads.await.unwrap();
+        assert_eq!([one.body, two.body], [br#""a":1,"b":2,"c":3"#; 2]);
+        // One of them for both.
+        assert_eq!(instance.fields.loads.load(Ordering::Relaxed), 1);
     }
 
     proptest! {

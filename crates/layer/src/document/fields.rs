@@ -5,6 +5,7 @@
 //! vector.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use flatbed_flatten::path::FIRST_FIELD_ID;
@@ -36,8 +37,11 @@ pub(crate) struct Fields {
     table: RwLock<Table>,
     /// Held while this process allocates, so that it does not conflict with itself.
     pub(crate) allocation: tokio::sync::Mutex<()>,
-    /// Held while this process loads names, so that it does so once for all who miss some.
-    pub(crate) loading: tokio::sync::Mutex<()>,
+    /// Held while this process loads names, so that it does so once for all who miss some: the number of the last load that
+    /// went through.
+    pub(crate) loading: tokio::sync::Mutex<u64>,
+    /// Loads that were begun.
+    pub(crate) loads: AtomicU64,
 }
 
 impl Fields {
