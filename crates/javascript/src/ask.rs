@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::list::Link;
 use crate::machine::{Clock, Machine, Part};
 use crate::rows::Rows;
 use crate::{cut, failure};
@@ -15,6 +16,10 @@ pub(crate) enum Ask {
     Map { documents: Vec<Vec<u8>>, views: usize, slice: Duration, is_fresh: bool },
     /// Rows or reductions to reduce.
     Reduce(Vec<ReduceAsk>),
+    /// A show, an update or a rewrite; the input is path and arguments.
+    Render { kind: &'static str, input: String },
+    /// A list.
+    List { input: String, link: Link },
 }
 
 /// One input, for some functions.
@@ -51,6 +56,8 @@ impl Ask {
             Ask::Call { .. } => Part::Calls,
             Ask::Map { .. } => Part::Maps,
             Ask::Reduce(_) => Part::Reduces,
+            Ask::Render { .. } => Part::Render,
+            Ask::List { .. } => Part::List,
         }
     }
 
@@ -68,6 +75,8 @@ impl Ask {
                 return (Ok(Answer::Mapped(mapped)), is_whole);
             }
             Ask::Reduce(asks) => reduce(machine, asks, clock).map(Answer::Reduced),
+            Ask::Render { kind, input } => machine.render(kind, &input, clock).map(Answer::Text),
+            Ask::List { input, link } => machine.list(&input, link, clock).map(Answer::Text),
         };
         let is_whole = answer.is_ok();
         (answer, is_whole)

@@ -209,9 +209,10 @@ export const { dispatch, inner } = (() => {
     }
   };
   // For the other parts.
-  const load = (loaded) => {
-    design = loaded;
+  const load = (given) => {
+    design = given;
   };
-  const inner = { Failure, apply, cut, define, evaluate, load, member, ownKey, told, trimEnd };
+  const loaded = () => design;
+  const inner = { Failure, apply, cut, define, evaluate, load, loaded, member, told, trimEnd };
   return { dispatch, inner };
 })();

@@ -1,4 +1,5 @@
-//! Functions of design documents: filters of changes, maps of views as filters, `validate_doc_update`.
+//! Functions of design documents: filters of changes, `validate_doc_update`, maps and reduces of views, shows, lists, updates
+//! and rewrites.
 //!
 //! They are a stranger's programs. Each design document's run in a runtime of their own (QuickJS) that can reach nothing:
 //! no file, no network, no other document; its memory, its stack and the time of a call are bounded. A runtime serves one
@@ -11,9 +12,11 @@
 mod ask;
 mod error;
 mod group;
+mod list;
 mod machine;
 mod pool;
 mod queue;
+mod render;
 mod room;
 mod rows;
 mod runner;
@@ -26,6 +29,8 @@ use std::time::Duration;
 pub use error::{Error, Result};
 use flatbed_flatten::json::{self, Limits, Value};
 pub use group::{Group, GroupFunctions, Mapped, ReduceInput, Reduction, RowLimits};
+pub use list::{List, ListPart};
+pub use render::Updated;
 pub use room::Room;
 pub use rows::Rows;
 pub use runner::Runner;

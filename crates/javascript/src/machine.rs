@@ -1,8 +1,8 @@
 //! One design document's functions for one caller, in a runtime of their own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rquickjs::module::WriteOptions;
 use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime};
@@ -23,6 +23,14 @@ const MAPS: &str = concat!(
     include_str!("maps.js")
 );
 
+/// What shows, lists, updates and rewrites.
+const RENDER: &str = concat!(
+    include_str!("patterns.js"),
+    include_str!("dispatch.js"),
+    include_str!("compile.js"),
+    include_str!("render.js")
+);
+
 /// What a machine is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -32,6 +40,10 @@ pub(crate) enum Part {
     Maps,
     /// Its written reduces.
     Reduces,
+    /// Shows, updates and rewrites.
+    Render,
+    /// Lists.
+    List,
 }
 
 impl Part {
@@ -40,6 +52,7 @@ impl Part {
         match self {
             Part::Calls => &["dispatch"],
             Part::Maps | Part::Reduces => &["load", "map", "reduce", "takeLogs"],
+            Part::Render | Part::List => &["render"],
         }
     }
 }
@@ -48,19 +61,21 @@ impl Part {
 pub(crate) struct Code {
     calls: Vec<u8>,
     maps: Vec<u8>,
+    render: Vec<u8>,
     /// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
     memory_max: usize,
 }
 
 impl Code {
     pub(crate) fn compile(memory_max: usize) -> Result<Code> {
-        Ok(Code { calls: compiled(CALLS)?, maps: compiled(MAPS)?, memory_max })
+        Ok(Code { calls: compiled(CALLS)?, maps: compiled(MAPS)?, render: compiled(RENDER)?, memory_max })
     }
 
     fn of(&self, part: Part) -> &[u8] {
         match part {
             Part::Calls => &self.calls,
             Part::Maps | Part::Reduces => &self.maps,
+            Part::Render | Part::List => &self.render,
         }
     }
 }
@@ -74,17 +89,55 @@ fn compiled(program: &str) -> Result<Vec<u8>> {
     compile().map_err(|_| Error::OutOfResources)
 }
 
-/// Until when functions may run.
+/// Until when functions may run. What has it sees when that is moved.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
-    pub(crate) until: Instant,
+    began: Instant,
+    /// Microseconds.
+    time: Arc<AtomicU64>,
+    /// Since when it does not run but waits for its caller, in microseconds; 0: it runs.
+    waits: Arc<AtomicU64>,
     /// Nobody waits for it, or others need the thread.
-    pub(crate) stop: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Clock {
+    pub(crate) fn new(began: Instant, time: Duration, stop: Arc<AtomicBool>) -> Clock {
+        let clock = Clock { began, time: Arc::default(), waits: Arc::default(), stop };
+        clock.set(began + time);
+        clock
+    }
+
+    pub(crate) fn until(&self) -> Instant {
+        self.began + Duration::from_micros(self.time.load(Ordering::Relaxed))
+    }
+
+    /// Moves the end.
+    pub(crate) fn set(&self, until: Instant) {
+        let time = until.saturating_duration_since(self.began).as_micros();
+        self.time.store(u64::try_from(time).unwrap_or(u64::MAX / 2), Ordering::Relaxed);
+    }
+
+    /// It waits for its caller, or runs again.
+    pub(crate) fn wait(&self, waits: bool) {
+        let since = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
+        self.waits.store(if waits { since } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// For how long it has waited for its caller.
+    pub(crate) fn waited(&self) -> Duration {
+        match self.waits.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => self.began.elapsed().saturating_sub(Duration::from_micros(since)),
+        }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || Instant::now() >= self.until
+        self.is_stopped() || Instant::now() >= self.until()
     }
 }
 
@@ -101,7 +154,8 @@ impl Machine {
     /// `text`: the design document, or what is taken of it, as JSON text.
     pub(crate) fn new(code: &Code, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
         let runtime = Runtime::new().map_err(|_| Error::OutOfResources)?;
-        runtime.set_memory_limit(code.memory_max);
+        // There are many lists at once, and none has more than a page of rows.
+        runtime.set_memory_limit(if part == Part::List { code.memory_max / 4 } else { code.memory_max });
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
         let exports = context.with(|ctx| {
@@ -120,6 +174,7 @@ impl Machine {
             Part::Calls => drop(machine.call("load", "[]", text, clock)?),
             Part::Maps => machine.load(text, "map", clock)?,
             Part::Reduces => machine.load(text, "reduce", clock)?,
+            Part::Render | Part::List => drop(machine.render("load", text, clock)?),
         }
         Ok(machine)
     }
@@ -140,6 +195,15 @@ impl Machine {
         self.within(clock, |ctx| self.export(ctx, "dispatch")?.call((kind, path, input)))
     }
 
+    /// Shows, updates, rewrites; `input` has the function's path and arguments, as JSON text.
+    pub(crate) fn render(&self, kind: &str, input: &str, clock: &Clock) -> Result<String> {
+        let answer: String = self.within(clock, |ctx| self.export(ctx, "render")?.call((kind, input)))?;
+        match answer.strip_prefix('!') {
+            Some(failure) => Err(crate::failure(failure)),
+            None => Ok(answer),
+        }
+    }
+
     /// Runs something that is stopped when its time is over. After [`Error::TimedOut`] or [`Error::OutOfResources`] the machine
     /// is not to be used again.
     pub(crate) fn within<T>(
@@ -150,7 +214,13 @@ impl Machine {
         let (begun, watched) = (Instant::now(), clock.clone());
         self.runtime.set_interrupt_handler(Some(Box::new(move || watched.is_over())));
         let answer = self.context.with(|ctx| work(&ctx));
-        answer.map_err(|_| if clock.is_over() { Error::TimedOut(clock.until - begun) } else { Error::OutOfResources })
+        answer.map_err(|_| {
+            if clock.is_over() {
+                Error::TimedOut(clock.until().saturating_duration_since(begun))
+            } else {
+                Error::OutOfResources
+            }
+        })
     }
 
     /// One of [`Part::exports`].

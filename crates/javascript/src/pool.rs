@@ -2,7 +2,7 @@
 //!
 //! What runs is asked to stop at its deadline, and answers soon after. A call that takes longer than a slice of time while others
 //! wait is put aside: it goes on, with less of the processor, on its thread, which ends with it, and another takes that one's
-//! place. The number of those is bounded; beyond it the one that has run longest is stopped. Its database is slow for a
+//! place. The number of those is bounded; beyond it the one that waits longest for its caller or has run longest is stopped. Its database is slow for a
 //! while ([`crate::queue`]).
 //!
 //! Some built-in functions do not listen while they are at it (a search in long strings, say): then the thread is given up in
@@ -41,6 +41,9 @@ const STUCK: Duration = Duration::from_secs(5);
 /// How often a waiting caller looks after the threads.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A call that waits longer for its caller may be stopped where others have no place.
+const IDLE_CALL: Duration = Duration::from_secs(1);
+
 /// For how long a design document is refused whose function a thread was given up for.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
 
@@ -64,6 +67,8 @@ pub(crate) struct PoolOptions {
     pub(crate) slice: Duration,
     /// How long a call may wait.
     pub(crate) wait_max: Duration,
+    /// Calls that were put aside are not stopped for others before.
+    pub(crate) spared_for: Duration,
 }
 
 /// What a pool is asked to run.
@@ -71,7 +76,10 @@ pub(crate) struct Task {
     pub(crate) design: Design,
     pub(crate) caller: Caller,
     pub(crate) ask: Ask,
+    /// How long it may take.
     pub(crate) time_max: Duration,
+    /// How long until it ends or asks for more.
+    pub(crate) step_max: Duration,
 }
 
 struct Job {
@@ -132,7 +140,7 @@ struct Call {
     began: Instant,
     /// What its thread had had of the processor then.
     ran_before: Duration,
-    deadline: Instant,
+    clock: Clock,
     /// What it had had of the processor when its time was first seen to be over.
     ran_in_time: Option<Duration>,
     /// Nothing more runs of its design document.
@@ -249,7 +257,7 @@ impl Pool {
     fn work(&self, worker: &Worker, thread: &Thread) {
         let mut loaded = Loaded::default();
         while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut loaded) {
-            let Task { design, caller, ask, time_max } = task;
+            let Task { design, caller, ask, step_max, .. } = task;
             let (part, database) = (ask.part(), design.database.clone());
             // It waited while another of its calls turned out not to stop.
             if self.refuses(&design) {
@@ -260,14 +268,20 @@ impl Pool {
             // What others have left is not cleared away in this one's time.
             let machine = loaded.take(caller, &design, part).filter(|_| !ask.wants_fresh());
             let began = Instant::now();
-            let deadline = began + time_max;
+            let clock = Clock::new(began, step_max, state.stop.clone());
             let _ = state.began.set(began);
             let ran_before = thread.ran();
             let (known, its) = (design.clone(), state.clone());
-            let call =
-                Call { design: known, state: its, began, ran_before, deadline, ran_in_time: None, is_deaf: false };
+            let call = Call {
+                design: known,
+                state: its,
+                began,
+                ran_before,
+                clock: clock.clone(),
+                ran_in_time: None,
+                is_deaf: false,
+            };
             lock(&worker.at).call = Some(call);
-            let clock = Clock { until: deadline, stop: state.stop.clone() };
             let was_used = machine.is_some();
             let machine = machine.map_or_else(|| Machine::new(&self.code, part, design.text(), &clock), Ok);
             let mut result = machine.and_then(|machine| {
@@ -278,7 +292,7 @@ impl Pool {
                 answer
             });
             let because =
-                if state.is_crowded_out.load(Ordering::Relaxed) { Error::Busy } else { Error::TimedOut(time_max) };
+                if state.is_crowded_out.load(Ordering::Relaxed) { Error::Busy } else { Error::TimedOut(step_max) };
             match &mut result {
                 Err(error @ Error::TimedOut(_)) => *error = because,
                 Ok(Answer::Mapped(part)) if matches!(part.stopped, Some(Error::TimedOut(_))) => {
@@ -356,7 +370,7 @@ impl Pool {
                 continue;
             }
             if aside.len() >= self.options.aside_max {
-                if let Some(database) = crowd_out(aside) {
+                if let Some(database) = crowd_out(aside, self.options.spared_for) {
                     lock(&self.queue).slow_down(&database, now);
                 }
                 continue;
@@ -379,12 +393,14 @@ impl Pool {
     /// its design document.
     fn heed(&self, worker: &Worker, at: &mut At, now: Instant) -> bool {
         let Some(call) = &mut at.call else { return false };
-        if now < call.deadline {
+        let deadline = call.clock.until();
+        if now < deadline {
+            call.ran_in_time = None;
             return false;
         }
         let ran = worker.ran(call);
         let since = ran.saturating_sub(*call.ran_in_time.get_or_insert(ran));
-        if now < call.deadline + GRACE || (since < GRACE / 2 && now < call.deadline + STUCK) {
+        if now < deadline + GRACE || (since < GRACE / 2 && now < deadline + STUCK) {
             return false;
         }
         if !std::mem::replace(&mut call.is_deaf, true) {
@@ -411,17 +427,27 @@ impl Worker {
     }
 }
 
-/// Stops the call that has run longest; its database.
-fn crowd_out(aside: &[Arc<Worker>]) -> Option<Arc<str>> {
+/// Stops the call that has kept its thread longest waiting for its caller, else the one that has run longest: then it gives
+/// its database.
+fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
     let calls = aside.iter().filter_map(|worker| {
         let at = lock(&worker.at);
-        at.call.as_ref().map(|call| (call.began, call.state.clone(), call.design.database.clone()))
+        let call = at.call.as_ref().filter(|call| !call.clock.is_stopped())?;
+        let waited = call.clock.waited();
+        let is_idle = waited >= IDLE_CALL;
+        let may = is_idle || call.began.elapsed() >= spared_for;
+        may.then(|| {
+            (
+                (is_idle, if is_idle { waited } else { call.began.elapsed() }),
+                call.state.clone(),
+                call.design.database.clone(),
+            )
+        })
     });
-    let oldest = calls.filter(|(_, state, _)| !state.stop.load(Ordering::Relaxed)).min_by_key(|(began, ..)| *began);
-    let (_, state, database) = oldest?;
+    let ((is_idle, _), state, database) = calls.max_by_key(|(by, ..)| *by)?;
     state.is_crowded_out.store(true, Ordering::Relaxed);
     state.stop.store(true, Ordering::Relaxed);
-    Some(database)
+    (!is_idle).then_some(database)
 }
 
 /// What a thread keeps loaded. A machine serves one caller alone: nothing that a function leaves behind is seen by another.

@@ -76,7 +76,7 @@ fn expect(text: &[u8], at: usize, byte: u8) -> Option<usize> {
 }
 
 /// Where a value ends that begins at `at`.
-fn value_end(text: &[u8], begin: usize) -> Option<usize> {
+pub(crate) fn value_end(text: &[u8], begin: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = begin;
     loop {

@@ -1,4 +1,5 @@
-//! Who is asked to run functions: pools of threads for those that somebody waits for at once, and for those of indexes.
+//! Who is asked to run functions: pools of threads for those that somebody waits for at once, for those of indexes, and for
+//! lists, which wait for rows and for who takes what they make of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,12 @@ const MAP_NICENESS: i32 = 5;
 /// Calls that go on beside the usual threads, of each pool.
 const ASIDE_MAX: usize = 4;
 
+/// Lists that are under way at once; of one database half as many. As many go on beside them where others wait.
+const LISTS: usize = 8;
+
+/// One that is longer, and one that waits for its client, may be stopped where others wait for their beginning.
+const LIST_SPARED_FOR: Duration = Duration::from_secs(30);
+
 /// Runs functions of design documents on threads of its own, which end with it. Cheap to clone.
 #[derive(Clone)]
 pub struct Runner {
@@ -34,6 +41,7 @@ impl std::fmt::Debug for Runner {
 struct Handle {
     calls: Arc<Pool>,
     maps: Arc<Pool>,
+    lists: Arc<Pool>,
     callers: AtomicU64,
     rooms: Rooms,
 }
@@ -42,6 +50,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.calls.close();
         self.maps.close();
+        self.lists.close();
     }
 }
 
@@ -62,13 +71,24 @@ impl Runner {
             niceness: 0,
             slice,
             wait_max,
+            spared_for: Duration::ZERO,
+        };
+        // They wait more than they run.
+        let lists = PoolOptions {
+            name: "lists",
+            threads: LISTS,
+            of_one_max: LISTS / 2,
+            aside_max: LISTS,
+            spared_for: LIST_SPARED_FOR,
+            ..calls.clone()
         };
         // What comes in batches lets others have their turn: a database that is alone has all.
         let maps =
             PoolOptions { name: "views", threads: maps, of_one_max: maps, niceness: MAP_NICENESS, ..calls.clone() };
         let handle = Handle {
             calls: Pool::start(calls, code.clone())?,
-            maps: Pool::start(maps, code)?,
+            maps: Pool::start(maps, code.clone())?,
+            lists: Pool::start(lists, code)?,
             callers: AtomicU64::new(0),
             rooms: Rooms::new(),
         };
@@ -86,10 +106,17 @@ impl Runner {
 
     /// The answer comes within `wait_max`, `time_max` and a second.
     pub(crate) async fn run(&self, design: &Design, caller: Caller, ask: Ask, time_max: Duration) -> Result<Answer> {
-        let pool = match ask.part() {
-            Part::Calls => &self.handle.calls,
-            Part::Maps | Part::Reduces => &self.handle.maps,
-        };
-        pool.run(Task { design: design.clone(), caller, ask, time_max }).await
+        let task = Task { design: design.clone(), caller, ask, time_max, step_max: time_max };
+        self.pool(&task.ask).run(task).await
+    }
+
+    /// Who runs it.
+    pub(crate) fn pool(&self, ask: &Ask) -> Arc<Pool> {
+        let Handle { calls, maps, lists, .. } = &*self.handle;
+        match ask.part() {
+            Part::Calls | Part::Render => calls.clone(),
+            Part::Maps | Part::Reduces => maps.clone(),
+            Part::List => lists.clone(),
+        }
     }
 }

@@ -5,4 +5,5 @@ mod depth;
 mod functions;
 mod isolation;
 mod patterns;
+mod render;
 mod views;

@@ -1,0 +1,96 @@
+//! Shows, updates and rewrites.
+
+use flatbed_flatten::json::Object;
+
+use crate::ask::{Answer, Ask};
+use crate::error::{Error, Result};
+use crate::{Caller, Design, Runner};
+
+/// What an update answers; both are JSON texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Updated {
+    /// The document to be written, or `null`; whatever the function gave.
+    pub document: String,
+    /// The response: an object.
+    pub response: String,
+}
+
+/// `{"path":[...],"args":[...]}`
+pub(crate) fn input(path: &[&str], args: &[&str]) -> String {
+    let text = Object::text(|object| {
+        object.array("path").strings(path.iter().copied());
+        let mut array = object.array("args");
+        for arg in args {
+            array.raw(arg.as_bytes());
+        }
+    });
+    String::from_utf8(text).unwrap_or_default()
+}
+
+impl Runner {
+    /// Runs `shows.NAME`. `document`: a JSON text, `null` if there is none; `req`: the request as JSON text, with `path`,
+    /// `headers` and `query`. The answer is the response as JSON text: an object with `code`, `headers`, and `body`, `json` or
+    /// `base64`, as far as the function gives them.
+    ///
+    /// # Errors
+    /// [`Error::Missing`]: there is no such member; [`Error::Compilation`]; [`Error::Thrown`] with what CouchDB says
+    /// (`render_error`, `not_acceptable`, what was thrown as an error); and those of any call.
+    pub async fn show(&self, design: &Design, caller: Caller, name: &str, document: &str, req: &str) -> Result<String> {
+        self.render(design, caller, "show", input(&["shows", name], &[document, req])).await
+    }
+
+    /// Runs `updates.NAME`, as [`Runner::show`]. The request has its `method`.
+    ///
+    /// # Errors
+    /// Those of [`Runner::show`].
+    pub async fn update(
+        &self,
+        design: &Design,
+        caller: Caller,
+        name: &str,
+        document: &str,
+        req: &str,
+    ) -> Result<Updated> {
+        let text = self.render(design, caller, "update", input(&["updates", name], &[document, req])).await?;
+        let [document, response] = pair(&text).ok_or(Error::OutOfResources)?;
+        Ok(Updated { document: document.to_owned(), response: response.to_owned() })
+    }
+
+    /// Runs `rewrites` where it is a function: where a request goes instead, as a JSON object (`path`, `query`, `method`,
+    /// `headers`, `body`), or a response (`code`); `None`: nowhere.
+    ///
+    /// # Errors
+    /// Those of [`Runner::show`], and `rewrite_error`.
+    pub async fn rewrite(&self, design: &Design, caller: Caller, req: &str) -> Result<Option<String>> {
+        let text = self.render(design, caller, "rewrite", input(&["rewrites"], &[req])).await?;
+        Ok((text != "null").then_some(text))
+    }
+
+    async fn render(&self, design: &Design, caller: Caller, kind: &'static str, input: String) -> Result<String> {
+        match self.run(design, caller, Ask::Render { kind, input }, self.options.batch_max).await? {
+            Answer::Text(text) => Ok(text),
+            _ => Err(Error::OutOfResources),
+        }
+    }
+}
+
+/// The two members of an array.
+fn pair(text: &str) -> Option<[&str; 2]> {
+    let comma = crate::rows::value_end(text.as_bytes(), 1)?;
+    let end = crate::rows::value_end(text.as_bytes(), comma + 1)?;
+    let is_whole = text.starts_with('[') && text.get(end..) == Some("]");
+    is_whole.then_some([text.get(1..comma)?, text.get(comma + 1..end)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_taken_apart() {
+        assert_eq!(pair(r#"[null,{"a":[1,"]"]}]"#), Some(["null", r#"{"a":[1,"]"]}"#]));
+        for text in ["", "[", "[1]", "[1,2,3]", "1,2", "[1,2", "null"] {
+            assert_eq!(pair(text), None, "{text}");
+        }
+    }
+}
