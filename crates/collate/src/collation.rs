@@ -1,5 +1,6 @@
 //! The orders that CouchDB has for JSON: that of views and the raw one.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use flatbed_flatten::json::Value;
@@ -7,6 +8,7 @@ use icu_collator::options::{CollatorOptions, Strength};
 use icu_collator::{CollatorBorrowed, CollatorPreferences};
 
 use crate::form::{self, Full, Writer};
+use crate::han::by_radicals;
 use crate::key::SortKey;
 use crate::marks::in_order_written;
 use crate::number::Number;
@@ -73,7 +75,7 @@ impl Collation {
 
     fn compare_strings(&self, a: &str, b: &str) -> Ordering {
         match &self.strings {
-            Some(collator) => collator.compare(&in_order_written(a), &in_order_written(b)),
+            Some(collator) => collator.compare(&spelled(a), &spelled(b)),
             None => a.cmp(b),
         }
     }
@@ -124,13 +126,21 @@ impl Collation {
     /// Appends a string's weights: none is a zero byte.
     pub(crate) fn write_weights(&self, text: &str, writer: &mut Writer) -> Result<(), Full> {
         match &self.strings {
-            Some(collator) => collator.write_sort_key_to(&in_order_written(text), writer),
+            Some(collator) => collator.write_sort_key_to(&spelled(text), writer),
             None => text.bytes().try_for_each(|byte| match byte {
                 // The end is zero.
                 0 | 1 => writer.put(&[1, byte + 1]),
                 other => writer.put(&[other]),
             }),
         }
+    }
+}
+
+/// The text as the library sorts it as CouchDB does.
+fn spelled(text: &str) -> Cow<'_, str> {
+    match in_order_written(text) {
+        Cow::Borrowed(text) => by_radicals(text),
+        Cow::Owned(text) => Cow::Owned(by_radicals(&text).into_owned()),
     }
 }
 

@@ -12,6 +12,7 @@ mod arrange;
 mod codec;
 mod collation;
 mod form;
+mod han;
 mod key;
 pub mod label;
 mod marks;
