@@ -60,14 +60,24 @@ impl Collation {
             (Value::Number(a), Value::Number(b)) => numbers(a, b),
             (Value::String(a), Value::String(b)) => self.compare_strings(a, b),
             (Value::Array(a), Value::Array(b)) => {
-                let items = a.iter().zip(b).map(|(a, b)| self.compare(a, b));
-                first_difference(items).then_with(|| a.len().cmp(&b.len()))
+                // A loop, since each level of nesting takes a frame of the stack.
+                for (a, b) in a.iter().zip(b) {
+                    let order = self.compare(a, b);
+                    if order.is_ne() {
+                        return order;
+                    }
+                }
+                a.len().cmp(&b.len())
             }
             (Value::Object(a), Value::Object(b)) => {
-                let members = a.iter().zip(b).map(|((a_name, a), (b_name, b))| {
-                    self.compare_strings(a_name, b_name).then_with(|| self.compare(a, b))
-                });
-                first_difference(members).then_with(|| a.len().cmp(&b.len()))
+                for ((a_name, a), (b_name, b)) in a.iter().zip(b) {
+                    let by_name = self.compare_strings(a_name, b_name);
+                    let order = if by_name.is_eq() { self.compare(a, b) } else { by_name };
+                    if order.is_ne() {
+                        return order;
+                    }
+                }
+                a.len().cmp(&b.len())
             }
             (a, b) => self.rank(a).cmp(&self.rank(b)),
         }
@@ -107,6 +117,17 @@ impl Collation {
         SortKey::new(writer.into_bytes(), is_cut)
     }
 
+    /// What the forms of all arrays that begin with these items begin with, cut as any form: a place before or behind them
+    /// is a [`Boundary::of_items`](crate::Boundary::of_items). Without items it is what all arrays begin with.
+    pub fn items_key(&self, items: &[Value<'_>]) -> SortKey {
+        self.items_key_in(items, Writer::for_keys())
+    }
+
+    fn items_key_in(&self, items: &[Value<'_>], mut writer: Writer) -> SortKey {
+        let is_cut = form::write_items(self, items, &mut writer).is_err();
+        SortKey::new(writer.into_bytes(), is_cut)
+    }
+
     /// The sort form of any length, for checks and tests.
     pub fn whole_form(&self, value: &Value<'_>) -> Vec<u8> {
         let mut writer = Writer::unbounded();
@@ -121,6 +142,11 @@ impl Collation {
         let mut writer = Writer::within(bytes_max);
         let is_cut = form::write(self, value, &mut writer).is_err();
         SortKey::new(writer.into_bytes(), is_cut)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn items_key_within(&self, items: &[Value<'_>], bytes_max: usize) -> SortKey {
+        self.items_key_in(items, Writer::within(bytes_max))
     }
 
     /// Appends a string's weights: none is a zero byte.
@@ -142,10 +168,6 @@ fn spelled(text: &str) -> Cow<'_, str> {
         Cow::Borrowed(text) => by_radicals(text),
         Cow::Owned(text) => Cow::Owned(by_radicals(&text).into_owned()),
     }
-}
-
-fn first_difference(mut orders: impl Iterator<Item = Ordering>) -> Ordering {
-    orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
 fn numbers(a: &str, b: &str) -> Ordering {

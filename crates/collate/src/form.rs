@@ -144,10 +144,7 @@ pub(crate) fn write(collation: &Collation, value: &Value<'_>, out: &mut Writer) 
         Value::Number(text) => write_number(tags, text, out),
         Value::String(text) => write_string(collation, tags, text, out),
         Value::Array(items) => {
-            out.put(&[tags.array])?;
-            for item in items {
-                write(collation, item, out)?;
-            }
+            write_items(collation, items, out)?;
             out.put(&[END])
         }
         Value::Object(members) => {
@@ -159,6 +156,15 @@ pub(crate) fn write(collation: &Collation, value: &Value<'_>, out: &mut Writer) 
             out.put(&[END])
         }
     }
+}
+
+/// Appends an array's form without its end.
+pub(crate) fn write_items(collation: &Collation, items: &[Value<'_>], out: &mut Writer) -> Result<(), Full> {
+    out.put(&[tags(collation).array])?;
+    for item in items {
+        write(collation, item, out)?;
+    }
+    Ok(())
 }
 
 fn write_string(collation: &Collation, tags: &Tags, text: &str, out: &mut Writer) -> Result<(), Full> {

@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use crate::key::SortKey;
+use crate::key::{HIGHEST, SortKey};
 use crate::label::{between, middle};
 
 /// A search under way. Also for a place that is no key's, such as the end of a group: then nothing is `Equal`.
@@ -99,6 +99,16 @@ impl Boundary {
             // All that begin so are behind the key: the beginning alone is before their labels.
             Some(Place::Gap { after: None, .. }) => Boundary::Before(key.bytes().to_vec()),
             None => exactly(key.bytes().to_vec()),
+        }
+    }
+
+    /// Before or behind the rows whose keys are arrays that begin with some items, by their
+    /// [`items_key`](crate::Collation::items_key). Where that was cut it needs the place, which is searched with the rows' keys
+    /// cut to as many items ([`cut_to_level`](crate::cut_to_level)), equal ones being behind or before it.
+    pub fn of_items(items: &SortKey, place: Option<&Place>, is_behind: bool) -> Boundary {
+        match place {
+            None if is_behind => Boundary::Before([items.bytes(), &[HIGHEST]].concat()),
+            place => Boundary::of(items, place, false),
         }
     }
 

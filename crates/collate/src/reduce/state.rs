@@ -13,6 +13,9 @@ use crate::collation::Collation;
 /// The most bytes that a state's parts may take together when it is stored; the state itself takes a few more.
 pub const STATE_BYTES_MAX: usize = 16_384;
 
+/// The deepest nesting of what is added up, a number alone being 1: what recurses over states has small frames to care for.
+pub(super) const LEVELS_MAX: usize = 64;
+
 /// A reduction without a result: 500, and so is every query of the group in CouchDB, whose index is not built then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
@@ -152,6 +155,16 @@ impl State {
             7 => Kind::Ranks(Ranks::decode(bytes)?),
             _ => return None,
         }))
+    }
+}
+
+/// Whether a value is nested deeper than so many levels.
+pub(super) fn is_deep(value: &Value<'_>, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else { return true };
+    match value {
+        Value::Array(items) => items.iter().any(|item| is_deep(item, below)),
+        Value::Object(members) => members.iter().any(|(_, value)| is_deep(value, below)),
+        _ => false,
     }
 }
 

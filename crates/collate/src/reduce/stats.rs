@@ -4,7 +4,7 @@
 use flatbed_flatten::json::{self, Value};
 
 use super::erlang;
-use super::state::{ReduceError, STATE_BYTES_MAX};
+use super::state::{LEVELS_MAX, ReduceError, STATE_BYTES_MAX, is_deep};
 use crate::codec;
 use crate::number::Number;
 
@@ -53,7 +53,8 @@ const NAMES: [&str; 5] = ["sum", "count", "min", "max", "sumsqr"];
 
 impl Stats {
     pub(super) fn of(value: &Value<'_>) -> Stats {
-        if !matches!(value, Value::Number(_)) && json::text_len(value) > STATE_BYTES_MAX {
+        if !matches!(value, Value::Number(_)) && (json::text_len(value) > STATE_BYTES_MAX || is_deep(value, LEVELS_MAX))
+        {
             return Stats::Failed(Failure::too_large());
         }
         Stats::bounded(shape(value))
@@ -64,7 +65,9 @@ impl Stats {
         match (shape, value) {
             (Shape::Number(five), Value::Number(text)) => five.add(&Five::of(&Number::of_text(text))),
             // What it is called in CouchDB's words the value says best.
-            (Shape::Number(_), Value::Array(_)) => *self = Stats::Failed(Failure::mixed(erlang::pretty(value))),
+            (Shape::Number(_), Value::Array(_)) if !is_deep(value, LEVELS_MAX) => {
+                *self = Stats::Failed(Failure::mixed(erlang::pretty(value)));
+            }
             _ => self.merge(&Stats::of(value)),
         }
     }
@@ -128,7 +131,7 @@ impl Stats {
             2 => FailureKind::InvalidValue,
             3 => FailureKind::Lengths,
             4 => FailureKind::TooLarge,
-            _ => return Some(Stats::Of(Shape::decode(bytes, json::DEPTH_MAX_LIMIT)?)),
+            _ => return Some(Stats::Of(Shape::decode(bytes, LEVELS_MAX)?)),
         };
         let (is_first, mut rest) = (*bytes.get(1)? != 0, bytes.get(2..)?);
         let mut text = || Some(std::str::from_utf8(codec::take_bytes(&mut rest)?).ok()?.to_owned());

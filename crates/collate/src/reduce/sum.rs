@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use flatbed_flatten::json::{self, Value};
 
-use super::state::{STATE_BYTES_MAX, put_value, take_value};
+use super::state::{LEVELS_MAX, STATE_BYTES_MAX, is_deep, put_value, take_value};
 use crate::codec;
 use crate::number::Number;
 
@@ -62,7 +62,7 @@ impl Sum {
             // Without a tree: nearly all are these.
             Value::Number(text) => return Sum::Of(Slot::Many(Parts::of_number(Number::of_text(text)))),
             Value::Null | Value::Bool(_) | Value::String(_) => Err(invalid(value)),
-            _ if json::text_len(value) > STATE_BYTES_MAX => Err(Failure::TooLarge),
+            _ if json::text_len(value) > STATE_BYTES_MAX || is_deep(value, LEVELS_MAX) => Err(Failure::TooLarge),
             Value::Array(items) if items.first().is_some_and(|first| !matches!(first, Value::Number(_))) => {
                 // The first place is added to 0, the others to nothing.
                 Err(Failure::Invalid(Value::Array(vec![Value::Number("0".into())])))
@@ -142,7 +142,7 @@ impl Sum {
         let (tag, rest) = bytes.split_first()?;
         *bytes = rest;
         Some(match tag {
-            0 => Sum::Of(Slot::decode(bytes, json::DEPTH_MAX_LIMIT)?),
+            0 => Sum::Of(Slot::decode(bytes, LEVELS_MAX)?),
             1 => Sum::Failed(Failure::Invalid(take_value(bytes)?)),
             2 => Sum::Failed(Failure::Given(take_value(bytes)?)),
             3 => Sum::Failed(Failure::TooLarge),

@@ -338,6 +338,41 @@ fn states_are_bounded() {
 }
 
 #[test]
+fn values_may_be_as_deep_as_a_parser_lets_them() {
+    let limits = Limits { depth_max: json::DEPTH_MAX_LIMIT };
+    let nested = |open: &str, close: &str, levels: usize| {
+        let text = format!("{}1{}", open.repeat(levels), close.repeat(levels));
+        parse(text.as_bytes(), &limits).unwrap().into_owned()
+    };
+    let unicode = Collation::unicode().unwrap();
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let value = nested(open, close, json::DEPTH_MAX_LIMIT);
+        assert!(unicode.compare(&value, &value).is_eq());
+        assert!(unicode.sort_key(&value).bytes().len() > 2_000);
+        let mut mixed = of_rows(Reducer::Stats, &[(Value::Null, Value::Number("1".into()))]);
+        mixed.add(Reducer::Stats, &unicode, &Value::Null, &value);
+        assert_eq!(mixed.finish().unwrap_err().error, "reduce_overflow_error");
+        let rows = [(Value::Null, value.clone()), (Value::Null, value.clone())];
+        for reducer in ALL {
+            stored(&of_rows(reducer, &rows));
+        }
+    }
+    // What is added up is not as deep.
+    let sum = |levels| {
+        let value = nested("{\"a\":", "}", levels);
+        stored(&of_rows(Reducer::Sum, &[(Value::Null, value.clone()), (Value::Null, value)])).finish().unwrap().unwrap()
+    };
+    assert!(text(&sum(63)).contains(":2}"));
+    assert!(text(&sum(64)).contains("Reduce output must shrink more rapidly"));
+    let stats = |levels| {
+        let value = nested("[", "]", levels);
+        stored(&of_rows(Reducer::Stats, &[(Value::Null, value.clone()), (Value::Null, value)])).finish()
+    };
+    assert!(stats(63).is_ok());
+    assert_eq!(stats(64).unwrap_err().error, "reduce_overflow_error");
+}
+
+#[test]
 fn states_of_different_reducers_are_not_mixed() {
     let rows = [(Value::Null, value("1"))];
     let mut count = of_rows(Reducer::Count, &rows);

@@ -95,6 +95,44 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn places_by_the_first_items(
+        keys in prop::collection::vec(prop::collection::vec(keys(), 0..3).prop_map(Value::Array), 1..20),
+        others in prop::collection::vec(keys(), 0..4),
+        sought in prop::collection::vec(keys(), 0..3),
+        is_raw in any::<bool>(),
+    ) {
+        let collation = if is_raw { Collation::raw() } else { Collation::unicode().unwrap() };
+        let mut rows = Rows::new();
+        for (key, document) in keys.iter().chain(&others).zip(0..) {
+            put(&collation, &mut rows, key, document);
+        }
+        for items in keys.iter().chain([&Value::Array(sought)]) {
+            let Value::Array(items) = items else { unreachable!() };
+            for level in 0..=items.len() {
+                let (group, key) = (Value::Array(items[..level].to_vec()), collation.items_key_within(&items[..level], CUT));
+                for is_behind in [false, true] {
+                    let is_before = |found: &Value<'_>| {
+                        let order = collation.compare(&cut_to_level(found, level), &group);
+                        if is_behind { order.is_le() } else { order.is_lt() }
+                    };
+                    let place = key.is_cut().then(|| {
+                        place_of(&rows, key.bytes(), |found| {
+                            if is_before(found) { Ordering::Greater } else { Ordering::Less }
+                        })
+                        .0
+                    });
+                    let boundary = Boundary::of_items(&key, place.as_ref(), is_behind);
+                    for ((element, _), found) in &rows {
+                        prop_assert_eq!(boundary.is_behind(element), is_before(found), "{:?} {:?}", group, found);
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn searches_are_short() {
     let collation = Collation::raw();
