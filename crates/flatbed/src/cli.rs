@@ -62,6 +62,8 @@ pub(crate) struct Load {
     pub url: Option<String>,
     /// `run_bytes` of a database that is made.
     pub run_bytes: Option<u32>,
+    /// `shards` of a database that is made; the server says which numbers it takes.
+    pub shards: Option<u32>,
     /// Send `_rev` members as they stand.
     pub keep_rev: bool,
 }
@@ -206,6 +208,7 @@ fn load(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Short('h') | Long("help") => return Ok(Command::Print(LOAD_HELP.to_owned())),
             Long("url") => load.url = Some(parser.value()?.string()?),
             Long("run-bytes") => load.run_bytes = Some(parser.value()?.parse()?),
+            Long("shards") => load.shards = Some(parser.value()?.parse()?),
             Long("keep-rev") => load.keep_rev = true,
             Value(value) if database.is_none() => database = Some(value.string()?),
             Value(value) => load.files.push(value.into()),
@@ -351,6 +354,8 @@ Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loa
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
   --run-bytes N    for a database that is made: pack fields into runs of about N bytes; 0 is one key a field
+  --shards N       for a database that is made: put what every write changes in N places, 2 to 64, each server writing
+                   to one
   --keep-rev       send _rev as it stands, to update documents; without it, _rev is left out and documents are made
 ";
 
@@ -381,8 +386,11 @@ mod tests {
         assert_eq!(given.settings["data_dir"].origin, "--data-dir");
         assert_eq!(given.config, Some("c".into()));
 
-        let Ok(Command::Load(load)) = parsed("load --run-bytes 0 db - --keep-rev f.jsonl") else { panic!("load") };
+        let Ok(Command::Load(load)) = parsed("load --run-bytes 0 db --shards 4 - --keep-rev f.jsonl") else {
+            panic!("load")
+        };
         assert_eq!((load.database.as_str(), load.run_bytes, load.keep_rev), ("db", Some(0), true));
+        assert_eq!(load.shards, Some(4));
         assert_eq!(load.files, [PathBuf::from("-"), PathBuf::from("f.jsonl")]);
 
         let Ok(Command::Backup { out, given }) = parsed("backup --data-dir d o") else { panic!("backup") };

@@ -118,17 +118,15 @@ pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
 }
 
 async fn create(url: &Url, database: &str, options: &Load) -> Result<(), LoadError> {
-    let mut path = format!("/{database}");
-    if let Some(run_bytes) = options.run_bytes {
-        path.push_str(&format!("?run_bytes={run_bytes}"));
-    }
+    let settings = [("run_bytes", "--run-bytes", options.run_bytes), ("shards", "--shards", options.shards)];
+    let given = || settings.iter().filter_map(|(name, flag, value)| Some((name, flag, (*value)?)));
+    let query: Vec<String> = given().map(|(name, _, value)| format!("{name}={value}")).collect();
+    let path = format!("/{database}?{}", query.join("&"));
     let answer = Connection::open(url).await?.call(Method::PUT, &path, Bytes::new()).await?;
     match answer.status {
         201 | 202 => Ok(()),
         412 => {
-            if options.run_bytes.is_some() {
-                eprintln!("{} exists: --run-bytes is not applied", options.database);
-            }
+            given().for_each(|(_, flag, _)| eprintln!("{} exists: {flag} is not applied", options.database));
             Ok(())
         }
         status => Err(LoadError::Refused { status, text: answer.text() }),

@@ -33,7 +33,8 @@ fn load_and_dump(faults: Option<String>) {
     let server = Server::start_under(&faults, &data);
     let url = server.url.to_string();
     let sample = fs::read_to_string(SAMPLE).unwrap();
-    for (database, arguments) in [("packed", &[][..]), ("one-key-a-leaf", &["--run-bytes", "0"])] {
+    let databases = [("packed", &[][..]), ("one-key-a-leaf", &["--run-bytes", "0"]), ("sharded", &["--shards", "4"])];
+    for (database, arguments) in databases {
         let load = run(&[&["load", database, SAMPLE, "--url", &url], arguments].concat());
         assert!(load.status.success(), "{}", text(&load));
         assert!(text(&load).starts_with("92 documents loaded"), "{}", text(&load));
@@ -56,7 +57,7 @@ fn load_and_dump(faults: Option<String>) {
         assert_eq!(run(&["dump", &again, "--url", &url]).stdout, with_revisions.stdout);
     }
     assert!(server.stop());
-    for database in ["packed", "one-key-a-leaf", "packed-again"] {
+    for database in ["packed", "one-key-a-leaf", "sharded", "packed-again"] {
         let check = crate::support::check(database, &data);
         assert!(check.status.success(), "{}", text(&check));
     }
@@ -97,6 +98,21 @@ async fn what_fails_is_reported() {
     assert!(edit.status.success(), "{}", text(&edit));
     let (_, a) = call(&mut connection, Method::GET, "/db/a", "").await;
     assert_eq!(a["n"], 2);
+
+    let sharded = load("sharded.jsonl", "{\"_id\":\"g\"}", &["--shards", "4", "--run-bytes", "0"]);
+    assert!(sharded.status.success(), "{}", text(&sharded));
+    assert!(text(&sharded).contains("db exists: --shards is not applied"), "{}", text(&sharded));
+    let refused = run(&["load", "other", SAMPLE, "--shards", "65", "--url", &url]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("the server refuses: 400"), "{}", text(&refused));
+    for (database, shards) in [("made", 4), ("plain", 1)] {
+        let flags: &[&str] = if shards > 1 { &["--shards", "4", "--run-bytes", "0"] } else { &[] };
+        let made = run(&[&["load", database, SAMPLE, "--url", &url], flags].concat());
+        assert!(made.status.success(), "{}", text(&made));
+        let (_, info) = call(&mut connection, Method::GET, &format!("/{database}"), "").await;
+        assert_eq!((&info["cluster"]["q"], &info["doc_count"]), (&shards.into(), &92.into()), "{info}");
+        assert_eq!(info["props"]["run_bytes"] == 0, shards > 1, "{info}");
+    }
 
     let missing = run(&["dump", "none", "--url", &url]);
     assert_eq!(missing.status.code(), Some(2));
