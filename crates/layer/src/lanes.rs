@@ -5,7 +5,7 @@
 //! it is written, those above know. What waits lies in memory of the request that brought it, and goes when that goes.
 
 use std::any::Any;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,7 +18,7 @@ use crate::instance::InstanceId;
 /// Transactions of one lane that are under way at once.
 const RUNNING_MAX: usize = 16;
 
-/// One more begins only when those that wait are this part of the documents under way, or one has ended: else a busy server
+/// One more begins only when the documents that wait are this part of those under way, or one has ended: else a busy server
 /// would work for many small transactions instead of few larger ones. Few clients wait for nobody.
 const WORTH_ONE_MORE: usize = 4;
 
@@ -41,6 +41,9 @@ const BYTES_MAX: u64 = 300_000;
 /// Most writes of one document in one transaction: all but one of them are refused there.
 const OF_DOCUMENT_MAX: usize = 64;
 
+/// So many documents are looked at for one transaction: what does not go with its first write may be many.
+const LOOKED_AT_MAX: usize = 4 * DOCUMENTS_MAX;
+
 /// The lanes of all databases, by name.
 pub(crate) struct Lanes {
     lanes: DashMap<String, Lane>,
@@ -54,11 +57,24 @@ pub(crate) struct Lanes {
 struct Lane {
     /// Transactions under way.
     running: usize,
-    /// Documents of these: nobody else may write them yet.
-    documents: HashSet<Arc<str>>,
-    waiting: VecDeque<Waiting>,
+    /// Documents that are written by these, or that somebody waits to write.
+    documents: HashMap<Arc<str>, Queue>,
+    /// How many of them are under way.
+    under_way: usize,
+    /// Of the others, by the number of the first write that waits. So whoever waits behind others of a document, however
+    /// many do, is not looked at until these are written.
+    ready: BTreeMap<u64, Arc<str>>,
     /// The number of the next one that waits.
     next: u64,
+}
+
+/// A document's.
+#[derive(Default)]
+struct Queue {
+    /// A transaction writes it: nobody else may yet.
+    is_under_way: bool,
+    /// By number.
+    waiting: VecDeque<Waiting>,
 }
 
 /// A write that waits.
@@ -79,34 +95,53 @@ pub(crate) struct Waiting {
 
 impl Lane {
     fn is_idle(&self) -> bool {
-        self.running == 0 && self.waiting.is_empty()
+        self.running == 0 && self.documents.is_empty()
+    }
+
+    /// Changes a document's queue, and what follows from it.
+    fn change<T>(&mut self, id: &Arc<str>, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let queue = self.documents.entry(Arc::clone(id)).or_default();
+        let is_ready = |queue: &Queue| queue.waiting.front().filter(|_| !queue.is_under_way).map(|first| first.number);
+        let (was_ready, was_under_way) = (is_ready(queue), queue.is_under_way);
+        let changed = change(queue);
+        let (is_ready, is_under_way) = (is_ready(queue), queue.is_under_way);
+        if queue.waiting.is_empty() && !is_under_way {
+            self.documents.remove(id);
+        }
+        self.under_way = self.under_way + usize::from(is_under_way) - usize::from(was_under_way);
+        if was_ready != is_ready {
+            was_ready.map(|number| self.ready.remove(&number));
+            is_ready.map(|number| self.ready.insert(number, Arc::clone(id)));
+        }
+        changed
     }
 
     /// The writes of the next transaction, in the order in which they came.
     fn take(&mut self) -> Vec<Waiting> {
-        let (mut taken, mut stay): (Vec<Waiting>, Vec<Waiting>) = (Vec::new(), Vec::new());
-        let (mut bytes, mut of_document) = (0, HashMap::<Arc<str>, usize>::new());
-        let mut passed: HashSet<Arc<str>> = HashSet::new();
-        while taken.len() < DOCUMENTS_MAX
-            && bytes < BYTES_MAX
-            && let Some(waiting) = self.waiting.pop_front()
-        {
-            let before = of_document.get(&waiting.id).copied().unwrap_or(0);
-            let most = if waiting.may_repeat { OF_DOCUMENT_MAX } else { 1 };
-            let is_next = !passed.contains(&waiting.id) && !self.documents.contains(&waiting.id) && before < most;
-            let goes_with =
-                taken.first().is_none_or(|first| first.fence == waiting.fence && bytes + waiting.bytes <= BYTES_MAX);
-            if !is_next || !goes_with {
-                // Nobody overtakes it at its document.
-                passed.insert(Arc::clone(&waiting.id));
-                stay.push(waiting);
-                continue;
+        let mut taken: Vec<Waiting> = Vec::new();
+        let mut bytes = 0;
+        let looked_at: Vec<Arc<str>> = self.ready.values().take(LOOKED_AT_MAX).cloned().collect();
+        for id in looked_at {
+            if taken.len() >= DOCUMENTS_MAX || bytes >= BYTES_MAX {
+                break;
             }
-            bytes += waiting.bytes;
-            of_document.insert(Arc::clone(&waiting.id), before + 1);
-            taken.push(waiting);
+            self.change(&id, |queue| {
+                let mut of_document = 0;
+                // Nobody overtakes the first one at its document.
+                while taken.len() < DOCUMENTS_MAX
+                    && bytes < BYTES_MAX
+                    && let Some(next) = queue.waiting.front()
+                    && of_document < if next.may_repeat { OF_DOCUMENT_MAX } else { 1 }
+                    && taken.first().is_none_or(|first| first.fence == next.fence && bytes + next.bytes <= BYTES_MAX)
+                {
+                    bytes += next.bytes;
+                    of_document += 1;
+                    taken.extend(queue.waiting.pop_front());
+                }
+                queue.is_under_way = of_document > 0;
+            });
         }
-        stay.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
+        taken.sort_unstable_by_key(|waiting| waiting.number);
         taken
     }
 }
@@ -117,20 +152,22 @@ impl Lanes {
         Lanes { lanes: DashMap::new(), running_max, takes_us: AtomicI64::new(0) }
     }
 
-    /// Whether one more transaction may begin where so many writes wait.
+    /// Whether one more transaction may begin where writes of so many documents wait.
     fn may_begin(&self, lane: &Lane, waiting: usize, has_ended: bool) -> bool {
         let is_short = self.takes_us.load(Ordering::Relaxed) < SHORT.as_micros() as i64;
         let most = self.running_max.unwrap_or(if is_short { RUNNING_SHORT_MAX } else { RUNNING_MAX });
-        let is_worth_it = has_ended || is_short || waiting >= lane.documents.len() / WORTH_ONE_MORE;
+        let is_worth_it = has_ended || is_short || waiting >= lane.under_way / WORTH_ONE_MORE;
         lane.running < most && waiting > 0 && is_worth_it
     }
 
-    /// Begins a transaction for one write at once, if nobody waits and few are under way.
+    /// Begins a transaction for one write at once, if nobody waits for that and few are under way.
     pub(crate) fn enter(&self, name: &str, id: &Arc<str>) -> bool {
         let mut lane = self.lane(name);
-        let may_enter =
-            lane.waiting.is_empty() && self.may_begin(&lane, 1, false) && lane.documents.insert(Arc::clone(id));
-        lane.running += usize::from(may_enter);
+        let may_enter = lane.ready.is_empty() && self.may_begin(&lane, 1, false) && !lane.documents.contains_key(id);
+        if may_enter {
+            lane.change(id, |queue| queue.is_under_way = true);
+            lane.running += 1;
+        }
         may_enter
     }
 
@@ -139,16 +176,19 @@ impl Lanes {
         let mut lane = self.lane(name);
         let number = lane.next;
         lane.next += 1;
-        lane.waiting.push_back(Waiting { number, ..waiting });
+        let id = Arc::clone(&waiting.id);
+        lane.change(&id, |queue| queue.waiting.push_back(Waiting { number, ..waiting }));
         number
     }
 
-    /// Takes back a write that still waits.
-    pub(crate) fn leave(&self, name: &str, number: u64) -> Option<Waiting> {
+    /// Takes back a write of a document that still waits.
+    pub(crate) fn leave(&self, name: &str, id: &Arc<str>, number: u64) -> Option<Waiting> {
         let found = {
             let mut lane = self.lanes.get_mut(name)?;
-            let at = lane.waiting.iter().position(|waiting| waiting.number == number)?;
-            lane.waiting.remove(at)
+            lane.change(id, |queue| {
+                let at = queue.waiting.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
+                queue.waiting.remove(at)
+            })
         };
         self.lanes.remove_if(name, |_, lane| lane.is_idle());
         found
@@ -157,7 +197,7 @@ impl Lanes {
     /// Begins the next transaction, if one may be: its writes. Asked for where something has come or, `has_ended`, ended.
     pub(crate) fn next(&self, name: &str, has_ended: bool) -> Option<Vec<Waiting>> {
         let mut lane = self.lanes.get_mut(name)?;
-        if !self.may_begin(&lane, lane.waiting.len(), has_ended) {
+        if !self.may_begin(&lane, lane.ready.len(), has_ended) {
             return None;
         }
         let taken = lane.take();
@@ -165,11 +205,11 @@ impl Lanes {
             return None;
         }
         lane.running += 1;
-        lane.documents.extend(taken.iter().map(|waiting| Arc::clone(&waiting.id)));
         Some(taken)
     }
 
-    /// A transaction has ended, with these documents, after some time; of its writes some wait again, before all others.
+    /// A transaction has ended, with these documents, after some time; of its writes some wait again, before all others of
+    /// their documents.
     pub(crate) fn end(&self, name: &str, documents: &[Arc<str>], took: Duration, again: Vec<Waiting>) {
         let before = self.takes_us.load(Ordering::Relaxed);
         let took = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
@@ -177,10 +217,11 @@ impl Lanes {
         self.takes_us.store(before + (took - before) / SHARE, Ordering::Relaxed);
         if let Some(mut lane) = self.lanes.get_mut(name) {
             lane.running = lane.running.saturating_sub(1);
-            documents.iter().for_each(|id| {
-                lane.documents.remove(id);
-            });
-            again.into_iter().rev().for_each(|waiting| lane.waiting.push_front(waiting));
+            for waiting in again.into_iter().rev() {
+                let id = Arc::clone(&waiting.id);
+                lane.change(&id, |queue| queue.waiting.push_front(waiting));
+            }
+            documents.iter().for_each(|id| lane.change(id, |queue| queue.is_under_way = false));
         }
         self.lanes.remove_if(name, |_, lane| lane.is_idle());
     }
@@ -232,9 +273,15 @@ mod tests {
         // Its document is being written.
         assert!(!lanes.enter("db", &"b".into()));
         lanes.wait("db", waiting("b", 1, 0));
-        // Nor past one that waits.
-        assert!(!lanes.enter("db", &"e".into()));
         assert!(next(&lanes).is_empty());
+        // Past those that wait for their document.
+        assert!(lanes.enter("db", &"e".into()));
+        lanes.wait("db", waiting("f", 1, 0));
+        end(&lanes, &["e"]);
+        // Not past one that waits for a transaction alone.
+        assert!(!lanes.enter("db", &"e".into()));
+        assert_eq!(next(&lanes), [1]);
+        end(&lanes, &["f"]);
         for id in ["b", "c", "d"] {
             end(&lanes, &[id]);
         }
@@ -275,8 +322,101 @@ mod tests {
         (0..100).map(|_| wait("large", BYTES_MAX)).for_each(drop::<u64>);
         assert_eq!(lanes.next("db", true).map(|some| some.len()), Some(114));
         assert_eq!(lanes.next("db", true).map(|some| some.len()), Some(1), "it may pass the bound, alone");
-        assert_eq!(lanes.leave("db", 0).map(|_| ()), None);
-        assert!(lanes.leave("db", 99).is_some_and(|left| &*left.id == "hot"));
+        assert_eq!(lanes.leave("db", &"hot".into(), 0).map(|_| ()), None);
+        assert!(lanes.leave("db", &"hot".into(), 99).is_some_and(|left| &*left.id == "hot"));
+    }
+
+    /// A crowd at one document costs nobody else: neither who comes to another one nor who ends is held up by it.
+    #[test]
+    fn who_waits_behind_others_is_not_looked_at() {
+        let lanes = Lanes::new(Some(4));
+        assert!(lanes.enter("db", &"hot".into()));
+        (0..100_000).map(|_| lanes.wait("db", waiting("hot", 1, 0))).for_each(drop::<u64>);
+        let started = std::time::Instant::now();
+        for _ in 0..10_000 {
+            assert!(lanes.next("db", false).is_none());
+            assert!(lanes.enter("db", &"other".into()));
+            end(&lanes, &["other"]);
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        // Who leaves from wherever in it leaves the others in order.
+        for number in [0, 2, 99_999] {
+            assert!(lanes.leave("db", &"hot".into(), number).is_some());
+        }
+        end(&lanes, &["hot"]);
+        let first = next(&lanes);
+        assert_eq!((first.len(), &first[..3]), (OF_DOCUMENT_MAX, &[1, 3, 4][..]));
+        end(&lanes, &["hot"]);
+        assert_eq!(next(&lanes)[0], first[OF_DOCUMENT_MAX - 1] + 1);
+    }
+
+    /// Whatever comes, leaves and ends in whatever order: each write is taken or left once, those of a document in their
+    /// order and one transaction at a time, and nothing is forgotten.
+    #[test]
+    fn nothing_is_forgotten() {
+        for seed in 1..40_u64 {
+            let mut state = seed;
+            let mut random = |bound: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % bound
+            };
+            let lanes = Lanes::new(Some(3));
+            let mut at_hand: BTreeMap<u64, Arc<str>> = BTreeMap::new();
+            let mut running: Vec<Vec<Waiting>> = Vec::new();
+            let mut written: HashMap<Arc<str>, u64> = HashMap::new();
+            for step in 0..2_000 {
+                match random(if step < 1_500 { 4 } else { 3 }) {
+                    // It ends; some of a document wait again, the last ones of it.
+                    0 | 1 if !running.is_empty() => {
+                        let ended = running.swap_remove(random(running.len() as u64) as usize);
+                        let documents: Vec<Arc<str>> = ended.iter().map(|write| Arc::clone(&write.id)).collect();
+                        let mut again = Vec::new();
+                        for write in ended {
+                            if again.iter().any(|other: &Waiting| other.id == write.id)
+                                || written.get(&write.id).is_some_and(|last| *last > 0 && random(4) == 0)
+                            {
+                                at_hand.insert(write.number, Arc::clone(&write.id));
+                                again.push(write);
+                                continue;
+                            }
+                            let last = written.insert(Arc::clone(&write.id), write.number + 1).unwrap_or(0);
+                            assert!(last <= write.number, "{} is overtaken", write.id);
+                        }
+                        lanes.end("db", &documents, SHORT, again);
+                    }
+                    2 if !at_hand.is_empty() => {
+                        let at = random(at_hand.len() as u64) as usize;
+                        let (number, id) = at_hand.iter().nth(at).map(|(number, id)| (*number, id.clone())).unwrap();
+                        assert!(lanes.leave("db", &id, number).is_some_and(|left| left.number == number));
+                        at_hand.remove(&number);
+                    }
+                    3 => {
+                        let id: Arc<str> = random(6).to_string().into();
+                        let bytes = if random(10) == 0 { BYTES_MAX } else { 1 };
+                        let new = Waiting { may_repeat: random(4) > 0, ..waiting(&id, bytes, random(2)) };
+                        let number = lanes.wait("db", new);
+                        // Nobody was in it: it counts anew.
+                        if number == 0 {
+                            written.clear();
+                        }
+                        at_hand.insert(number, id);
+                    }
+                    _ => {}
+                }
+                while let Some(taken) = lanes.next("db", random(2) == 0) {
+                    let under_way = running.iter().flatten().any(|write| taken.iter().any(|new| new.id == write.id));
+                    assert!(!under_way && taken.is_sorted_by_key(|write| write.number));
+                    taken.iter().for_each(|write| assert!(at_hand.remove(&write.number).is_some()));
+                    running.push(taken);
+                }
+            }
+            while let Some(taken) = running.pop().or_else(|| lanes.next("db", true)) {
+                taken.iter().for_each(|write| drop(at_hand.remove(&write.number)));
+                let documents: Vec<Arc<str>> = taken.iter().map(|write| Arc::clone(&write.id)).collect();
+                lanes.end("db", &documents, SHORT, Vec::new());
+            }
+            assert!(at_hand.is_empty() && !lanes.lanes.contains_key("db"), "seed {seed}: {at_hand:?}");
+        }
     }
 
     #[test]

@@ -62,6 +62,9 @@ const LEAVES_BEFORE_TURNS: u64 = 500_000;
 /// With more leaves than this a document is written in a transaction of its own request alone: it reads all of them.
 const SHARED_LEAVES_MAX: u32 = 100;
 
+/// So is one whose winner's body, which its edit may move, takes more than this in rows: what is new of it is no more.
+const SHARED_BODY_BYTES_MAX: u64 = 32_000;
+
 /// How often edits are judged anew because what judges has changed under them.
 const JUDGED_ANEW_MAX: usize = 32;
 

@@ -30,24 +30,22 @@ use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::waits;
 use crate::write::batch::{
-    Item, JUDGED_ANEW_MAX, Placed, Work, WriteBatch, note, resolved, transaction_bytes, write_batch,
+    Item, JUDGED_ANEW_MAX, Placed, SHARED_BODY_BYTES_MAX, Work, WriteBatch, note, resolved, transaction_bytes,
+    write_batch,
 };
-
-/// The largest body that waits for others, in stored bytes.
-const BODY_BYTES_MAX: u64 = 32_000;
 
 /// How often a transaction of several requests is tried: of those in it that others write too, one is always new.
 const ATTEMPTS_MAX: u32 = 2;
 
 /// After this time a write goes alone: the storage does not answer those before it.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
 
 /// FoundationDB's error for a commit of which nothing is known.
 const COMMIT_UNKNOWN_RESULT: i32 = 1021;
 
 /// Whether an edit may wait for others.
 pub(super) fn may_join(instance: &Instance, edit: &Edit<'_>, item: &Item) -> bool {
-    let is_small = item.body.place == BodyPlace::Rows && item.body.stored_bytes <= BODY_BYTES_MAX;
+    let is_small = item.body.place == BodyPlace::Rows && item.body.stored_bytes <= SHARED_BODY_BYTES_MAX;
     let is_plain = edit.history.is_none() && edit.attachments.is_empty() && !DocumentId::of(&edit.id).is_design();
     let is_prepared = !instance.record.indexes.is_empty() && Preparations::of(instance).are_wanted();
     is_small && is_plain && !is_prepared
@@ -127,6 +125,7 @@ struct Single {
 struct Ticket<'a> {
     inner: &'a Inner,
     name: &'a str,
+    id: &'a Arc<str>,
     number: u64,
     is_answered: bool,
 }
@@ -134,7 +133,7 @@ struct Ticket<'a> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            drop(self.inner.lanes.leave(self.name, self.number));
+            drop(self.inner.lanes.leave(self.name, self.id, self.number));
         }
     }
 }
@@ -172,21 +171,26 @@ async fn wait(
             write: Box::new(single),
         },
     );
-    let mut ticket = Ticket { inner, name, number, is_answered: false };
+    let mut ticket = Ticket { inner, name, id, number, is_answered: false };
     begin_next(inner, name, false);
-    let mut answered = tokio::time::timeout(WAIT_MAX, &mut answer).await;
-    if answered.is_err() {
-        let left = inner.lanes.leave(name, ticket.number).and_then(|left| left.write.downcast::<Single>().ok());
-        if let Some(single) = left {
-            return Ok((single.item, Fate::Alone));
+    let answered = loop {
+        match tokio::time::timeout(WAIT_MAX, &mut answer).await {
+            Ok(answered) => break answered,
+            // Not there where its transaction is under way: it may yet come back to wait for the next one.
+            Err(_) => {
+                let left =
+                    inner.lanes.leave(name, id, ticket.number).and_then(|left| left.write.downcast::<Single>().ok());
+                if let Some(single) = left {
+                    return Ok((single.item, Fate::Alone));
+                }
+            }
         }
-        answered = Ok(answer.await);
-    }
+    };
     ticket.is_answered = true;
     match answered {
-        Ok(Ok(Reply { item, fate })) => Ok((item, fate)),
+        Ok(Reply { item, fate }) => Ok((item, fate)),
         // Who has it always answers; so nothing is known.
-        _ => Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
+        Err(_) => Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
     }
 }
 
@@ -423,6 +427,26 @@ mod tests {
         let started = Instant::now();
         db.update(&edit("e")).await.unwrap();
         assert!(started.elapsed() < WAIT_MAX);
+    }
+
+    #[tokio::test]
+    async fn nor_does_who_comes_back_to_wait() {
+        let (db, _directory) = database().await;
+        db.update(&edit("names")).await.unwrap();
+        let others = fill(&db);
+        let one = edit("one");
+        let mut write = pin!(db.update(&one));
+        assert!(poll_immediate(&mut write).await.is_none(), "there is no room");
+        db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
+        let mut waiting = db.inner.lanes.next(&db.name, true).expect("it");
+        let group = Group::new(std::mem::take(&mut waiting));
+        // Its transaction takes longer than anybody waits, and does not come to it.
+        assert!(tokio::time::timeout(WAIT_MAX * 3 / 2, &mut write).await.is_err());
+        let others = fill(&db);
+        let (_, again) = group.answer(|_, _| None);
+        db.inner.lanes.end(&db.name, &[Arc::from("one")], Duration::ZERO, again);
+        tokio::time::timeout(WAIT_MAX * 3, write).await.expect("it goes alone").unwrap();
+        db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
     }
 
     /// Refuses what is written while `_security` is there.
