@@ -213,8 +213,8 @@ pub(crate) struct Item {
     maybe_committed: bool,
     /// What the database's rules say of it.
     judged: Judgement,
-    /// Too many for a transaction with edits of others.
-    has_many_leaves: bool,
+    /// Its document is too large for a transaction with edits of others, or there was no room left for it.
+    goes_alone: bool,
 }
 
 /// Edits made ready for their transactions.
@@ -259,7 +259,7 @@ pub(crate) async fn prepare(inner: &Inner, instance: &Instance, edits: &[Edit<'_
             attempted: None,
             maybe_committed: false,
             judged: Ok(Verdict::default()),
-            has_many_leaves: false,
+            goes_alone: false,
         };
         match batches.last_mut() {
             Some(batch) if batch.len() < BATCH_DOCUMENTS_MAX && bytes <= room => batch.push(item),
@@ -409,10 +409,11 @@ impl Operation for WriteBatch<'_, '_> {
     type Output = Option<Placed<Outcome>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
+        // Whatever ends this attempt, who writes the items afterwards knows it.
+        self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
         let preparations = &self.preparations;
         preparations.make_up(self.inner).await?;
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
-        self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
         let is_known = found.record.rules == self.instance.record.rules && preparations.fit(&found);
         if found.id() != self.instance.id() || !is_known {
             return Ok(None);
@@ -420,9 +421,6 @@ impl Operation for WriteBatch<'_, '_> {
         // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
         // prepared: to begin anew would lose what an attempt knows whose commit may have happened.
         let instance = &*found;
-        for item in self.items.iter_mut() {
-            item.maybe_committed |= attempt.maybe_committed;
-        }
         // Of many documents that others write too, one is always new: the fewer at once, the sooner they are written.
         let halvings = self.attempts.saturating_sub(WHOLE_FAILURES_MAX).min(usize::BITS - 1);
         let most = (self.items.len() >> halvings).min(preparations.count()).max(1);
@@ -439,7 +437,8 @@ impl Operation for WriteBatch<'_, '_> {
                 let keys = instance.keys.document(&edit.id);
                 let attempted = item.attempted.as_ref().filter(|_| item.maybe_committed);
                 let earlier = attempted.map(|rev| (rev.clone(), trx.get(&keys.revision(rev), false)));
-                let info = trx.get(&keys.info(), false);
+                // Of shared ones those conflict that are made: who is refused makes nobody else wait.
+                let info = trx.get(&keys.info(), self.is_shared);
                 // An edit of a revision will supersede it: its leaf and body are needed then.
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
                 let old = (!is_first).then(|| OldRead::begin(trx, &keys));
@@ -465,13 +464,12 @@ impl Operation for WriteBatch<'_, '_> {
                 outcomes.push((place, Ok(Updated { rev })));
                 continue;
             }
-            if is_full {
-                break;
-            }
             if self.is_shared {
-                item.has_many_leaves = info.as_ref().is_some_and(|info| info.leaf_count > SHARED_LEAVES_MAX);
+                item.goes_alone = info.as_ref().is_some_and(|info| {
+                    info.leaf_count > SHARED_LEAVES_MAX || moved_bytes(info) > SHARED_BODY_BYTES_MAX
+                });
                 // What was read is no longer so where another edit of the document is made.
-                if item.has_many_leaves || written.contains(&*self.edits[item.at].id) {
+                if item.goes_alone || written.contains(&*self.edits[item.at].id) {
                     continue;
                 }
             }
@@ -479,7 +477,12 @@ impl Operation for WriteBatch<'_, '_> {
             // By the list as it is now: one that has changed since the batch was cut cuts it anew.
             bytes += kinds::reserve(instance, &self.edits[item.at]);
             bytes += item.judged.as_ref().map_or(0, Verdict::bytes);
-            if bytes > TRANSACTION_BYTES_MAX && !outcomes.is_empty() {
+            is_full |= bytes > TRANSACTION_BYTES_MAX && !outcomes.is_empty();
+            if is_full && self.is_shared {
+                // Not with the next ones, which may be as large: nobody is passed over twice.
+                item.goes_alone = true;
+                continue;
+            } else if is_full {
                 break;
             }
             self.work.begin_edit(info.as_ref().map_or(0, |info| info.leaf_count))?;
@@ -495,7 +498,12 @@ impl Operation for WriteBatch<'_, '_> {
             let (refused, verdict) = (item.judged.as_ref().err(), item.judged.as_ref().unwrap_or(&unjudged));
             let (keys, room, leaves_max) = (&keys, &room, inner.options.leaves_max);
             let planner = Planner { trx, instance, keys, edit, body, refused, leaves_max };
-            let outcome = match planner.plan(info.as_ref(), old_leaves).await {
+            let planned = planner.plan(info.as_ref(), old_leaves).await;
+            if self.is_shared && planned.is_ok() {
+                // Before it is written: a transaction does not conflict on what it has written itself.
+                transaction::conflict_with(trx, &keys.info())?;
+            }
+            let outcome = match planned {
                 Ok(Planned::Known(rev)) => Ok(Updated { rev }),
                 Ok(Planned::Change(plan, attached)) => {
                     let write =

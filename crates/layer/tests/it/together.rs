@@ -185,6 +185,38 @@ async fn a_document_with_many_leaves_goes_alone() {
     assert_clean(&layer, &db).await;
 }
 
+/// Small edits of documents whose bodies are large, which each edit moves: whoever comes behind many of them waits for
+/// one transaction, not for one of each two.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_behind_large_documents_waits_for_one_transaction() {
+    let store = Store::new();
+    let options = LayerOptions { single_writes_at_once: Some(1), ..LayerOptions::default() };
+    let layer = store.layer_with(options).await;
+    let db = create(&layer, "db", None).await;
+    for (body_bytes, most) in [(300_000, 4), (30_000, 4)] {
+        let large = format!(r#"{{"n":1,"text":"{}"}}"#, "x".repeat(body_bytes));
+        let ids: Vec<String> = (0..60).map(|at| format!("{body_bytes}-{at}")).collect();
+        let mut revs = Vec::new();
+        for id in &ids {
+            revs.push(put(&db, id, None, &large).await.unwrap());
+        }
+        let commits = || flatbed_metrics::total(&layer.metrics(), "flatbed_commits");
+        let before = commits();
+        let edits = ids.iter().zip(&revs).map(|(id, rev)| put(&db, id, Some(rev), r#"{"n":2}"#));
+        let behind = format!("behind {body_bytes}");
+        let waits = async {
+            // All others have come.
+            tokio::task::yield_now().await;
+            put(&db, &behind, None, r#"{"n":1}"#).await.unwrap();
+            commits() - before
+        };
+        let (edited, waited) = soon(futures_util::future::join(join_all(edits), waits)).await;
+        assert!(edited.iter().all(|rev| rev.is_ok()), "{edited:?}");
+        assert!(waited <= most, "{body_bytes}: {waited} transactions before it");
+    }
+    assert_clean(&layer, &db).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_goes_away_takes_nobody_along() {
     let store = Store::new();

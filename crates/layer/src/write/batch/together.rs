@@ -7,7 +7,8 @@
 //! written or refused, or to be written alone, with what is known of commits whose result is not.
 //!
 //! Written alone is what is large, has attachments, comes from a replica or is a design document, what turns out to have many
-//! leaves, and all of a transaction that has failed twice. Nobody waits longer than [`WAIT_MAX`].
+//! leaves or a large body already, what finds no room, and all of a transaction that has failed twice. Nobody waits longer
+//! than [`WAIT_MAX`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -294,7 +295,11 @@ impl Group {
 }
 
 /// Writes of several requests in one transaction.
-struct Together<'a>(WriteBatch<'a, 'static>);
+struct Together<'a> {
+    batch: WriteBatch<'a, 'static>,
+    /// How many there have been, those included that did not come as far as to a document.
+    attempts: u32,
+}
 
 /// What became of them.
 enum Went {
@@ -310,8 +315,12 @@ impl Operation for Together<'_> {
     type Output = Went;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Went> {
-        let Together(batch) = self;
-        if batch.attempts >= ATTEMPTS_MAX {
+        let Together { batch, attempts } = self;
+        if attempt.after_unknown && batch.items.len() > 1 {
+            batch.inner.metrics.joint_unknown_results.add(1);
+        }
+        *attempts += 1;
+        if *attempts > ATTEMPTS_MAX {
             batch.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
             return Ok(Went::Apart);
         }
@@ -327,13 +336,17 @@ async fn write_group(mut turn: Turn, mut group: Group) {
     let preparations = Preparations::of(&instance);
     let (inner, instance, work) = (&*inner, &*instance, &work);
     let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
-    let went = transaction::write(&inner.db, &inner.metrics, &mut Together(batch)).await;
+    let went = transaction::write(&inner.db, &inner.metrics, &mut Together { batch, attempts: 0 }).await;
     let (answers, again) = match went {
         Ok(Went::Written(outcomes)) => {
+            if outcomes.len() > 1 {
+                inner.metrics.joint_commits.add(1);
+                inner.metrics.joint_documents.add(outcomes.len() as u64);
+            }
             let mut outcomes = outcomes.into_iter().peekable();
             group.answer(|at, item| match outcomes.next_if(|(place, _)| *place == at) {
                 Some((_, outcome)) => Some(Fate::Done(outcome)),
-                None if item.has_many_leaves => Some(Fate::Alone),
+                None if item.goes_alone => Some(Fate::Alone),
                 None => None,
             })
         }
@@ -399,7 +412,7 @@ mod tests {
                 let batch =
                     WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
                 let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-                let went = Together(batch).attempt(&trx, Attempt::default()).await.unwrap();
+                let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
                 assert!(matches!(went, Went::Written(outcomes) if outcomes.len() == 2));
                 trx.commit().await.unwrap();
             }
@@ -410,6 +423,43 @@ mod tests {
                 let found = db.get(id, &options).await.unwrap();
                 assert_eq!((found.rev, found.revisions.unwrap().len()), (written.unwrap().rev, 1));
             }
+        }
+        assert!(crate::check::check_database(&db, |_| {}).await.unwrap().is_clean());
+    }
+
+    /// Of a transaction's writes those conflict that it makes. One that is refused does not: at a document that others write
+    /// all the time it would hold up all who are with it.
+    #[tokio::test]
+    async fn who_is_refused_holds_up_nobody() {
+        let (db, _directory) = database().await;
+        let mut hot = db.update(&edit("hot")).await.unwrap().rev;
+        let nobodys: flatbed_revtree::RevId = "1-967a00dff5e02add41819138abb3284d".parse().unwrap();
+        for is_made in [false, true] {
+            let others = fill(&db);
+            let parent = if is_made { hot.clone() } else { nobodys.clone() };
+            let (one, two) = (Edit { parent: Some(parent), ..edit("hot") }, edit(if is_made { "a" } else { "b" }));
+            let mut writes = pin!(join(db.update(&one), db.update(&two)));
+            assert!(poll_immediate(&mut writes).await.is_none(), "there is no room");
+            db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
+            let waiting = db.inner.lanes.next(&db.name, true).expect("the two");
+            let documents = waiting.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
+            let (turn, mut group) = (Turn::new(&db.inner, &db.name, documents), Group::new(waiting));
+            let (inner, instance) = (&*db.inner, Arc::clone(&group.seats[0].instance));
+            let (edits, items, work) = (&group.edits[..], &mut group.items, &Work::new(inner));
+            let (instance, preparations) = (&*instance, Preparations::default());
+            let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
+            let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+            let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
+            let Went::Written(outcomes) = went else { panic!("it is another database") };
+            assert!(outcomes[0].1.is_ok() == is_made && outcomes[1].1.is_ok());
+            // Before it is committed somebody else writes the document, in no lane.
+            let other = Edit { parent: Some(hot.clone()), deleted: is_made, ..edit("hot") };
+            hot = db.bulk_update(std::slice::from_ref(&other)).await.unwrap().remove(0).unwrap().rev;
+            assert_eq!(trx.commit().await.is_ok(), !is_made);
+            drop((turn, group));
+            let (one, two) = writes.await;
+            assert!(matches!(one, Err(Error::Refused(Refusal::Conflict))), "{one:?}");
+            assert_eq!(two.unwrap().rev.generation(), 1);
         }
         assert!(crate::check::check_database(&db, |_| {}).await.unwrap().is_clean());
     }
