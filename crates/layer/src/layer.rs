@@ -349,7 +349,7 @@ impl Inner {
                 let buckets = Buckets::of_record(&keys, &record, self.writer);
                 let new_hub = || Hub::new(name, record.namespace, record.incarnation, buckets.clone());
                 let hub = hub.unwrap_or_else(|| Arc::new(new_hub()));
-                let (updated, root) = (UpdatedKeys::new(&self.keys, name), self.keys.clone());
+                let (updated, root) = (UpdatedKeys::new(&self.keys, name, buckets.own_number()), self.keys.clone());
                 let (name, rules) = (name.to_owned(), Default::default());
                 let upgrading = Default::default();
                 let superseded_bytes = AtomicU64::new(RandomState::new().hash_one(0) % SUPERSEDED_NOTED_EACH);
@@ -547,7 +547,7 @@ impl Operation for Create<'_> {
         let buckets = Buckets::of_record(&self.inner.keys.namespace(namespace), &record, self.inner.writer);
         touch_last_seq(trx, buckets.own(), 0)?;
         // No cache holds what is not there, so none has to be told; the deletion of one of that name has told them all.
-        note_event(trx, &self.inner.keys, self.name, false)?;
+        note_event(trx, &self.inner.keys, self.name, None)?;
         self.once.mark(trx);
         Ok(())
     }
@@ -610,7 +610,7 @@ impl Operation for Delete<'_> {
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);
-        note_event(trx, &self.inner.keys, self.name, true)?;
+        note_event(trx, &self.inner.keys, self.name, Some(record.shards))?;
         trx.update_metadata_version();
         self.once.mark(trx);
         Ok(())

@@ -116,7 +116,7 @@ impl Operation for UpdatedPage<'_> {
         let more = page.more() || page.len() == PAGE_DATABASES;
         let mut violations = Vec::new();
         for (key, value) in &rows {
-            let (Ok(name), Ok(stamp)) = (keys.database_updated_name(key), stamp_of(value)) else {
+            let (Ok((name, shard)), Ok(stamp)) = (keys.database_updated_parse(key), stamp_of(value)) else {
                 violations.push(format!("key {} is no database's newest change", hex(key)));
                 continue;
             };
@@ -126,11 +126,16 @@ impl Operation for UpdatedPage<'_> {
             };
             let record = proto::DatabaseRecord::decode(&*record)?;
             let buckets = Buckets::of_record(&keys.namespace(record.namespace), &record, self.inner.writer);
-            let last_seq = *buckets.begin_last_seq(trx, record.incarnation).await?.stamp();
+            let Some(bucket) = buckets.of(shard) else {
+                violations.push(format!("{name:?} is listed as changed in shard {shard}, which it does not have"));
+                continue;
+            };
+            let last_seq = trx.get(&bucket.last_seq(), true).await?;
+            let last_seq = last_seq.as_deref().unwrap_or_default();
             if last_seq.get(..10) != stamp.get(..10) {
-                violations.push(format!("{name:?} is listed as changed at {}, not at {}", hex(value), hex(&last_seq)));
+                violations.push(format!("{name:?} is listed as changed at {}, not at {}", hex(value), hex(last_seq)));
             }
-            let newest = newest.get(&keys.newest_update(bucket_of(&name)));
+            let newest = newest.get(&keys.newest_update(bucket_of(&name, shard)));
             if newest.is_none_or(|newest| value > newest) {
                 violations.push(format!("{name:?} is listed as changed after the newest change of its bucket"));
             }

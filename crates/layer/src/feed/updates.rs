@@ -3,7 +3,8 @@
 //! Creations and deletions are a log by versionstamp. Changes are one key a database, which every commit of documents
 //! overwrites with its stamp: so they never grow, whatever crashes, and need no memory of what was written before. They lie
 //! in buckets by hash of the name, each of which has a key with the newest stamp of all its names, for the watch, so that
-//! neither writers nor readers meet on one key. All are written blindly, in the transaction that they are about.
+//! neither writers nor readers meet on one key. A database with shards has a stamp of each, in as many buckets, of which the
+//! newest counts. All are written blindly, in the transaction that they are about.
 //!
 //! A reader takes the newest stamps of all buckets first, at one read version: the newest of them is where it ends, and it
 //! shows nothing beyond. Whatever was committed up to there lies in the buckets that it saw moved beyond its own place, so
@@ -14,6 +15,7 @@
 mod follow;
 mod sweep;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::future::try_join;
@@ -46,7 +48,7 @@ const LATER_ROWS_MAX: usize = 10_000;
 const KEYS_AT_ONCE: usize = 5_000;
 
 /// Ranges of buckets read in one transaction.
-const RANGES_AT_ONCE: usize = 16;
+const RANGES_AT_ONCE: usize = 64;
 
 /// What has happened to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +107,7 @@ pub struct DatabaseUpdates {
 
 impl Layer {
     /// Creations, deletions and changes of all databases, in the order of commits: each creation and deletion, and of
-    /// each database its newest change.
+    /// each database its newest change. One with shards may come twice, on two pages: with an earlier change first.
     pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
         DatabaseUpdates::new(self.inner.clone(), query)
     }
@@ -276,12 +278,14 @@ struct Collect {
     most: usize,
     descending: bool,
     found: Vec<Found>,
+    /// A database may be among them more than once.
+    has_shards: bool,
     is_cut: bool,
 }
 
 impl Collect {
     fn new(after: Stamp, until: Stamp, most: usize, descending: bool) -> Self {
-        Collect { after, until, most: most.max(1), descending, found: Vec::new(), is_cut: false }
+        Collect { after, until, most: most.max(1), descending, found: Vec::new(), has_shards: false, is_cut: false }
     }
 
     /// `buckets`: the newest stamps of all, as of a read version that has all up to `until`.
@@ -303,6 +307,7 @@ impl Collect {
             look.updated = looked.next_updated;
             self.found.extend(looked.events);
             self.found.extend(looked.updated);
+            self.has_shards |= looked.has_shards;
             if self.found.len() > 2 * self.most {
                 self.cut();
             }
@@ -312,11 +317,24 @@ impl Collect {
 
     fn cut(&mut self) {
         self.found.sort_unstable_by_key(|found| found.stamp);
+        if self.has_shards {
+            self.keep_newest();
+        }
         if self.descending {
             self.found.reverse();
         }
         self.is_cut |= self.found.len() > self.most;
         self.found.truncate(self.most);
+    }
+
+    /// Of what is in order, the newest change of each database.
+    fn keep_newest(&mut self) {
+        let mut names = HashSet::new();
+        let found = self.found.drain(..).rev();
+        let newest =
+            found.filter(|found| found.kind != DatabaseUpdateKind::Updated || names.insert(found.name.clone()));
+        self.found = newest.collect();
+        self.found.reverse();
     }
 
     /// In order, and whether that is all.
@@ -342,6 +360,7 @@ struct Looked {
     events: Vec<Found>,
     next_events: Option<KeyRange>,
     updated: Vec<Found>,
+    has_shards: bool,
     next_updated: Vec<KeyRange>,
 }
 
@@ -372,8 +391,9 @@ impl Operation for Look<'_> {
             for row in &page {
                 let stamp = stamp_of(row.value())?;
                 if self.after < stamp && stamp <= self.until {
-                    let name = self.keys.database_updated_name(row.key())?.into();
-                    looked.updated.push(Found { stamp, name, kind: DatabaseUpdateKind::Updated });
+                    let (name, shard) = self.keys.database_updated_parse(row.key())?;
+                    looked.has_shards |= shard > 0;
+                    looked.updated.push(Found { stamp, name: name.into(), kind: DatabaseUpdateKind::Updated });
                 }
             }
             let more = page.more() || page.len() == keys_max;
@@ -414,6 +434,25 @@ fn moved(keys: &RootKeys, buckets: &[(u8, Stamp)], after: &Stamp) -> Vec<KeyRang
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_database_with_shards_the_newest_change_is_shown() {
+        let found = |n: u8, name: &str, kind| Found { stamp: [n; STAMP_BYTES], name: name.into(), kind };
+        let shown = |descending, most| {
+            let mut collect = Collect::new([0; STAMP_BYTES], [9; STAMP_BYTES], most, descending);
+            use DatabaseUpdateKind::{Created, Deleted, Updated};
+            collect.has_shards = true;
+            let stamps = [(7, "a"), (3, "a"), (5, "b"), (8, "c"), (4, "a")];
+            collect.found.extend(stamps.map(|(n, name)| found(n, name, Updated)));
+            collect.found.extend([(1, Created), (2, Deleted), (6, Created)].map(|(n, kind)| found(n, "a", kind)));
+            let (found, is_all) = collect.finish();
+            (found.iter().map(|found| found.stamp[0]).collect::<Vec<_>>(), is_all)
+        };
+        assert_eq!(shown(false, 9), (vec![1, 2, 5, 6, 7, 8], true));
+        assert_eq!(shown(true, 9), (vec![8, 7, 6, 5, 2, 1], true));
+        assert_eq!(shown(false, 4), (vec![1, 2, 5, 6], false));
+        assert_eq!(shown(true, 6), (vec![8, 7, 6, 5, 2, 1], true));
+    }
 
     #[test]
     fn only_buckets_that_moved_are_read() {

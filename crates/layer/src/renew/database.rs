@@ -36,7 +36,7 @@ impl Renewal<'_> {
             record_key,
             record,
             incarnation: next_incarnation(record, self.epoch),
-            updated: UpdatedKeys::new(self.keys, name),
+            updated: (0..record.shards.max(1)).map(|shard| UpdatedKeys::new(self.keys, name, shard)).collect(),
             keys: namespace,
             buckets,
             left,
@@ -90,7 +90,8 @@ struct Step<'a> {
     incarnation: u64,
     keys: Keys,
     buckets: Buckets,
-    updated: UpdatedKeys,
+    /// Of each bucket.
+    updated: Vec<UpdatedKeys>,
     left: Left,
     attempts: u32,
     /// The first entry that the last attempt would have moved, and what it would have done.
@@ -110,7 +111,7 @@ impl Operation for Step<'_> {
         let (root, record) = (trx.get(&self.renewal.keys.instance(), false), trx.get(self.record_key, false));
         let own: Vec<_> = self.buckets.all().iter().map(|bucket| bucket.by_seq_all(self.incarnation)).collect();
         let newest: Vec<_> = own.iter().map(|own| trx.get_range(&page_of(own, 1, true), 1, true)).collect();
-        let updated = self.updated.is_there(trx);
+        let updated = try_join_all(self.updated.iter().map(|updated| updated.is_there(trx)));
         self.renewal.is_own(root.await?.as_deref())?;
         let mut record = match record.await? {
             Some(bytes) => proto::DatabaseRecord::decode(&*bytes)?,
@@ -131,33 +132,34 @@ impl Operation for Step<'_> {
         for (newest, last) in newest.into_iter().zip(&last_of) {
             has_entries.push(!newest.await?.is_empty() || last.is_some());
         }
-        let was_updated = updated.await?;
+        let was_updated = updated.await?.contains(&true);
         let mut left = Left { entries, purges: self.left.purges.clone(), shares };
         let mut stamped = 0;
         if left.entries.iter().all(|range| range.begin >= range.end) {
             (stamped, left.purges) = self.purges(trx, &mut room).await?;
         }
-        for (bucket, last) in self.buckets.all().iter().zip(&last_of) {
-            last.map_or(Ok(()), |last| touch_last_seq(trx, bucket, last))?;
-        }
-        if moved > 0 {
-            self.updated.touch(trx)?;
+        for ((bucket, updated), last) in self.buckets.all().iter().zip(&self.updated).zip(&last_of) {
+            if let Some(last) = last {
+                touch_last_seq(trx, bucket, *last)?;
+                updated.touch(trx)?;
+            }
         }
         let is_done = left.is_none();
         if is_done {
             if !has_entries.contains(&true) {
-                // Nothing else says where it stands.
+                // Nothing else says where it stands: the first bucket does.
+                has_entries.iter_mut().take(1).for_each(|has| *has = true);
                 touch_last_seq(trx, self.buckets.own(), 0)?;
                 if was_updated {
-                    self.updated.touch(trx)?;
+                    self.updated.iter().take(1).try_for_each(|updated| updated.touch(trx))?;
                 }
             }
             // What a bucket without entries says is of another cluster.
-            for (number, bucket) in (0..).zip(self.buckets.all().iter()) {
-                let is_said = has_entries.get(number as usize) == Some(&true);
-                if !is_said && (has_entries.contains(&true) || number != self.buckets.own_number()) {
-                    trx.clear(&bucket.last_seq());
-                }
+            for ((bucket, updated), _) in
+                self.buckets.all().iter().zip(&self.updated).zip(&has_entries).filter(|(_, has)| !**has)
+            {
+                trx.clear(&bucket.last_seq());
+                updated.clear(trx)?;
             }
             record.incarnation = self.incarnation;
             record.epoch = self.renewal.epoch;

@@ -149,8 +149,8 @@ impl Operation for Move<'_> {
             if row.key() == self.keys.old_newest_update() {
                 max(self.keys.newest_update(0))?;
             } else if let (Ok(name), Ok(_)) = (self.keys.old_database_updated_name(row.key()), stamp_of(row.value())) {
-                max(self.keys.database_updated(&name))?;
-                max(self.keys.newest_update(bucket_of(&name)))?;
+                max(self.keys.database_updated(&name, 0))?;
+                max(self.keys.newest_update(bucket_of(&name, 0)))?;
             } else {
                 // For the checker to report.
                 continue;

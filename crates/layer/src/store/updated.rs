@@ -47,7 +47,7 @@ pub(crate) fn newest_of(stamps: &[(u8, Stamp)]) -> Stamp {
     stamps.iter().map(|(_, stamp)| *stamp).max().unwrap_or_default()
 }
 
-/// What every write of documents to one database overwrites.
+/// What every write of documents to one database, or one of its shards, overwrites.
 #[derive(Debug)]
 pub(crate) struct UpdatedKeys {
     database: Vec<u8>,
@@ -55,11 +55,13 @@ pub(crate) struct UpdatedKeys {
 }
 
 impl UpdatedKeys {
-    pub(crate) fn new(keys: &RootKeys, name: &str) -> Self {
-        UpdatedKeys { database: keys.database_updated(name), newest: keys.newest_update(bucket_of(name)) }
+    /// Of a database without shards it is shard 0.
+    pub(crate) fn new(keys: &RootKeys, name: &str, shard: u32) -> Self {
+        let (database, newest) = (keys.database_updated(name, shard), keys.newest_update(bucket_of(name, shard)));
+        UpdatedKeys { database, newest }
     }
 
-    /// Whether the database's documents have ever changed.
+    /// Whether its documents have ever changed.
     pub(crate) async fn is_there(&self, trx: &Transaction) -> Result<bool> {
         Ok(trx.get(&self.database, true).await?.is_some())
     }
@@ -70,18 +72,23 @@ impl UpdatedKeys {
         quiet.atomic(&self.database, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
         quiet.atomic(&self.newest, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
     }
+
+    /// Says that they have never changed.
+    pub(crate) fn clear(&self, trx: &Transaction) -> Result<()> {
+        Quiet(trx).clear(&self.database)
+    }
 }
 
-/// In the transaction that creates or deletes a database.
-pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: bool) -> Result<()> {
+/// In the transaction that creates a database, or deletes one that has so many shards.
+pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: Option<u32>) -> Result<()> {
     let quiet = Quiet(trx);
-    let event = proto::DatabaseEvent { name: name.to_owned(), deleted, at_ms: now_ms(), renewed: 0 };
+    let event = proto::DatabaseEvent { name: name.to_owned(), deleted: deleted.is_some(), at_ms: now_ms(), renewed: 0 };
     let key = keys.database_event_stamped(0);
     quiet.atomic(&key, &event.encode_to_vec(), MutationType::SetVersionstampedKey)?;
-    if deleted {
-        quiet.clear(&keys.database_updated(name))?;
+    if let Some(shards) = deleted {
+        (0..shards.max(1)).try_for_each(|shard| quiet.clear(&keys.database_updated(name, shard)))?;
     }
-    touch_newest(trx, keys, bucket_of(name))
+    touch_newest(trx, keys, bucket_of(name, 0))
 }
 
 /// An empty value: before all stamps.

@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use crate::support::{Layer, Store, all_changes, assert_clean, create, delete, put, snapshot, soon};
+use crate::support::{Layer, Store, all_changes, assert_clean, change, create, delete, put, snapshot, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
-    ChangesQuery, CreateOptions, Database, Edit, Error, Extras, Followed, Refusal, Scope, Seq, Since, Wait,
+    ChangesQuery, CreateOptions, Database, DatabaseUpdateKind, DatabaseUpdatesQuery, Edit, Error, Extras, Followed,
+    Refusal, Scope, Seq, Since, Wait, check,
 };
 use foundationdb::tuple::{Bytes, pack};
 
@@ -197,10 +198,114 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
         assert_eq!((&ids[..order.len()], ids[order.len()].as_str()), (&order[..], "moved"));
         assert_eq!(last, first.update_seq().await.unwrap());
         assert_eq!(keys(&store, META).await.1[3], 3, "no last_seq where there is no entry, but counters");
+        assert_eq!(stamps(&store).await, [true, true, true, false]);
     }
     put(&second, "later", None, "{}").await.unwrap();
     assert_eq!(all_changes(&first).await.last().unwrap().id, "later");
     assert_clean(&layers[0], &first).await;
+}
+
+/// Whether the stamp of each shard's newest change is there, of "db", which lies in 78 and from there on in every 37th
+/// bucket. There is none elsewhere.
+async fn stamps(store: &Store) -> [bool; SHARDS as usize] {
+    let root = || Bytes::from(store.root.clone());
+    let rows = snapshot(store).await;
+    let found: Vec<_> = rows.iter().map(|(key, _)| key).filter(|key| key.starts_with(&pack(&(root(), 10)))).collect();
+    let there = [78, 115, 152, 189].map(|bucket| found.contains(&&pack(&(root(), 10, bucket, "db"))));
+    assert_eq!(found.len(), there.iter().filter(|there| **there).count());
+    for (bucket, there) in [78, 115, 152, 189].into_iter().zip(there) {
+        assert!(!there || rows.iter().any(|(key, _)| *key == pack(&(root(), 11, bucket))), "{bucket}");
+    }
+    there
+}
+
+/// Names, kinds and sequences of all rows of `_db_updates`.
+async fn updates(layer: &Layer, query: DatabaseUpdatesQuery) -> Vec<(String, DatabaseUpdateKind, Seq)> {
+    let mut updates = layer.database_updates(query);
+    let mut rows = Vec::new();
+    loop {
+        let page = updates.next_page().await.unwrap();
+        rows.extend(page.rows.iter().map(|row| (row.name.to_string(), row.kind, row.seq)));
+        if page.at_end {
+            return rows;
+        }
+    }
+}
+
+/// Each shard has a stamp of its own; the newest of them is the database's.
+#[tokio::test]
+async fn each_shard_says_when_it_was_changed() {
+    let store = Store::new().sharded(4);
+    let [one, two, three] = layers(&store).await;
+    create(&one, "db", None).await;
+    assert_eq!(stamps(&store).await, [false; 4]);
+    let [first, second, third] = [&one, &two, &three].map(|layer| layer.database("db"));
+    put(&first, "a", None, "{}").await.unwrap();
+    assert_eq!(stamps(&store).await, [true, false, false, false]);
+    let before = first.update_seq().await.unwrap();
+    put(&third, "b", None, "{}").await.unwrap();
+    put(&second, "c", None, "{}").await.unwrap();
+    assert_eq!(stamps(&store).await, [true, true, true, false]);
+    // Another one in between.
+    create(&two, "other", None).await;
+    put(&first, "d", None, "{}").await.unwrap();
+    let stamp = |seq: Seq| seq.to_string().split('-').next().map(str::to_owned);
+    for descending in [false, true] {
+        let mut all = updates(&two, DatabaseUpdatesQuery { descending, ..DatabaseUpdatesQuery::default() }).await;
+        if descending {
+            all.reverse();
+        }
+        let told: Vec<_> = all.iter().map(|(name, kind, _)| (name.as_str(), *kind)).collect();
+        use DatabaseUpdateKind::{Created, Updated};
+        assert_eq!(told, [("db", Created), ("other", Created), ("db", Updated)]);
+        assert_eq!(stamp(all[2].2), stamp(first.update_seq().await.unwrap()));
+        // What is newer in one shard hides what is older in another, whichever page either is in.
+        let since = Since::After(all[1].2);
+        let later = updates(&one, DatabaseUpdatesQuery { since, ..DatabaseUpdatesQuery::default() }).await;
+        assert_eq!(later, all[2..]);
+    }
+    let limited = DatabaseUpdatesQuery { limit: Some(1), descending: true, ..DatabaseUpdatesQuery::default() };
+    assert_eq!(updates(&one, limited).await.len(), 1);
+    assert!(before < first.update_seq().await.unwrap());
+    assert_clean(&one, &first).await;
+    // The checker knows where stamps belong, and whose they are.
+    let root = || Bytes::from(store.root.clone());
+    let rows = snapshot(&store).await;
+    let value = |bucket: i32| {
+        let key = pack(&(root(), 10, bucket, "db"));
+        rows.iter().find(|(this, _)| *this == key).map(|(_, value)| value.clone()).unwrap()
+    };
+    let wrong = [(189, 78, "not at"), (226, 78, "in shard 4"), (79, 78, "no database's"), (115, 152, "not at")];
+    for (bucket, of, expected) in wrong {
+        let (key, bytes) = (pack(&(root(), 10, bucket, "db")), value(of));
+        change(&store.fdb, |trx| trx.set(&key, &bytes)).await;
+        let report = check::check_namespaces(&one).await.unwrap();
+        assert!(report.violations.iter().any(|said| said.contains(expected)), "{bucket}: {:?}", report.violations);
+        match bucket {
+            115 => change(&store.fdb, |trx| trx.set(&key, &value(115))).await,
+            _ => change(&store.fdb, |trx| trx.clear(&key)).await,
+        }
+    }
+    assert_clean(&one, &first).await;
+    two.delete_database("db").await.unwrap();
+    assert_eq!(stamps(&store).await, [false; 4]);
+    let kinds: Vec<_> = updates(&three, DatabaseUpdatesQuery::default()).await.into_iter().map(|row| row.1).collect();
+    assert_eq!(kinds, [DatabaseUpdateKind::Created, DatabaseUpdateKind::Created, DatabaseUpdateKind::Deleted]);
+}
+
+/// A database that nothing is left of is stamped in its first shard by a renewal, and in no other.
+#[tokio::test]
+async fn a_renewal_stamps_an_empty_database_once() {
+    let store = Store::new().sharded(4);
+    let [one, two] = layers(&store).await;
+    create(&one, "db", None).await;
+    let second = two.database("db");
+    let rev = put(&second, "a", None, "{}").await.unwrap();
+    second.purge("a", &[rev]).await.unwrap();
+    assert_eq!(stamps(&store).await, [false, true, false, false]);
+    renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
+    assert_eq!(stamps(&store).await, [true, false, false, false]);
+    assert_clean(&one, &second).await;
 }
 
 fn metric(layer: &Layer, name: &str) -> u64 {

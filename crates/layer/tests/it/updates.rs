@@ -223,7 +223,8 @@ async fn and_so_they_do_under_faults() {
 /// Databases of one writer, written one after the other again and again.
 const CHAIN: usize = 6;
 
-/// Chains of databases whose names lie in different buckets. What a listing shows is cut off at one read version: where it
+/// Chains of databases whose names lie in different buckets, each written by two servers in turn, and so in two shards
+/// where it has any. What a listing shows is cut off at one read version: where it
 /// shows a change and not the one that was acknowledged before it, that one's database has changed again behind the end of
 /// the listing, and the next one shows it.
 async fn chains(store: &Store, rounds: usize) {
@@ -239,9 +240,10 @@ async fn chains(store: &Store, rounds: usize) {
         .cloned()
         .enumerate()
         .map(|(at, names)| {
-            let layer = if at % 2 == 0 { here.clone() } else { there.clone() };
+            let layers = [here.clone(), there.clone()];
             tokio::spawn(async move {
                 for round in 0..rounds {
+                    let layer = &layers[(at + round) % 2];
                     for name in &names {
                         put(&layer.database(name), &round.to_string(), None, "{}").await.expect("written");
                     }
@@ -312,6 +314,40 @@ async fn listings_are_cut_off_at_one_read_version() {
 async fn and_so_they_are_under_faults() {
     let Some(store) = Store::with_faults(0.05, 5) else { return };
     chains(&store, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_those_of_databases_with_shards() {
+    chains(&Store::new().sharded(4), 8).await;
+    let Some(store) = Store::with_faults(0.05, 9) else { return };
+    chains(&store.sharded(4), 4).await;
+}
+
+/// Only the watches that have fired are set anew, and at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_bucket_is_watched_until_it_moves() {
+    let store = Store::new();
+    let (writer, reader) = (store.layer().await, store.layer().await);
+    let (a, b) = (create(&writer, "a", None).await, create(&writer, "b", None).await);
+    let mut updates = follow(&reader, Since::Now);
+    assert!(updates.next_page().await.unwrap().at_end);
+    assert_eq!(updates.wait().await, Wait::MayHaveChanged);
+    assert!(updates.next_page().await.unwrap().rows.is_empty());
+    for n in 0..20 {
+        soon(async {
+            while reader.counted("flatbed_watches_set") < 256 + n {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+        let db = if n % 3 == 0 { &a } else { &b };
+        put(db, &n.to_string(), None, "{}").await.unwrap();
+        let mut rows = Vec::new();
+        until(&mut updates, &mut rows, |rows| !rows.is_empty()).await;
+        assert_eq!(told(&rows), [(if n % 3 == 0 { "a" } else { "b" }, Updated)]);
+    }
+    assert_eq!(reader.counted("flatbed_safety_rereads"), 0);
+    assert!((256 + 19..=256 + 20).contains(&reader.counted("flatbed_watches_set")));
 }
 
 #[tokio::test]

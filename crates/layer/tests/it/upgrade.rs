@@ -42,6 +42,11 @@ fn count(store: &Store, rows: &Rows, number: i64) -> usize {
     rows.iter().filter(|(key, _)| key.starts_with(&prefix)).count()
 }
 
+async fn metadata_version(store: &Store) -> Option<Vec<u8>> {
+    let trx = store.fdb.create_trx().unwrap();
+    trx.get(b"\xff/metadataVersion", true).await.unwrap().map(|value| value.to_vec())
+}
+
 async fn open(store: &Store) -> Result<Layer, Error> {
     Layer::open(store.fdb.clone(), LayerOptions { root: store.root.clone(), ..LayerOptions::default() }).await
 }
@@ -70,9 +75,12 @@ async fn a_store_of_an_older_program_is_upgraded_when_it_is_opened() {
     let old = as_left_by_an_older_program(&store, &rows);
     assert_eq!([5, 6, 10, 11].map(|number| count(&store, &old, number)), [30, 1, 0, 0]);
     put_back(&store, &old).await;
+    let before = metadata_version(&store).await;
     // Two at once do no harm.
     let (one, two) = tokio::join!(open(&store), open(&store));
     let (one, two) = (one.expect("upgraded"), two.expect("upgraded"));
+    let told_others = metadata_version(&store).await;
+    assert_ne!(told_others, before, "who runs looks at the root's record again");
     let upgraded = snapshot(&store).await;
     assert_eq!([5, 6, 10].map(|number| count(&store, &upgraded, number)), [0, 0, 30]);
     for layer in [&one, &two] {
@@ -86,8 +94,9 @@ async fn a_store_of_an_older_program_is_upgraded_when_it_is_opened() {
     assert_clean(&two, &two.database("db2")).await;
     // Once more there is nothing to do.
     let before = snapshot(&store).await;
+    let seen = metadata_version(&store).await;
     open(&store).await.expect("opened");
-    assert_eq!(snapshot(&store).await, before);
+    assert_eq!((snapshot(&store).await, metadata_version(&store).await), (before, seen));
 }
 
 /// The upgrade's transaction is all that an older program must see; what was not moved then is moved by the next that opens.

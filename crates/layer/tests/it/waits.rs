@@ -12,7 +12,7 @@ use fdb_embedded::VirtualClock;
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
     AllDocsQuery, AttachmentEdit, BackgroundOptions, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
-    Extras, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Updated,
+    Extras, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Since, Updated,
 };
 use foundationdb_sys::backend::Embedded;
 
@@ -231,6 +231,15 @@ async fn shards(store: &Store, table: &mut Table) {
         let mut changes = here.changes(ChangesQuery { limit: Some(10), ..ChangesQuery::default() });
         let row = format!("`_changes?limit=10` of 1,000, {shards} shards");
         table.row(&row, changes.next_page()).await.unwrap();
+        let since = Since::After(layers[3].newest_database_update().await.unwrap());
+        for layer in &layers {
+            let db = layer.database(&name);
+            put(&db, &format!("later{}", db.update_seq().await.unwrap()), None, &body(3)).await.unwrap();
+        }
+        let query = DatabaseUpdatesQuery { since, ..DatabaseUpdatesQuery::default() };
+        let mut updates = layers[0].database_updates(query);
+        let row = format!("`_db_updates` after changes in 4 of {shards} shards");
+        assert_eq!(table.row(&row, updates.next_page()).await.unwrap().rows.len(), 1);
         let background = layers[0].background(BackgroundOptions::default());
         for _ in 0..2 {
             here.compact().await.unwrap();

@@ -1,6 +1,7 @@
 //! Keys of what `_db_updates` tells: directly under the root, since it is of all databases.
 
 use crate::error::Result;
+use crate::store::buckets::SHARDS_MAX;
 use crate::store::keys::tuple::{
     TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, take_int, take_text, under, with_int,
 };
@@ -52,9 +53,9 @@ impl RootKeys {
         }
     }
 
-    /// Holds the stamp of a database's newest change.
-    pub(crate) fn database_updated(&self, name: &str) -> Vec<u8> {
-        let mut key = self.bucket(DATABASES_UPDATED, bucket_of(name));
+    /// Holds the stamp of the newest change of a database, or of one of its shards.
+    pub(crate) fn database_updated(&self, name: &str, shard: u32) -> Vec<u8> {
+        let mut key = self.bucket(DATABASES_UPDATED, bucket_of(name, shard));
         put_text(&mut key, TUPLE_STRING, name.as_bytes());
         key
     }
@@ -65,11 +66,13 @@ impl RootKeys {
         KeyRange { begin, end: under(&self.bucket(DATABASES_UPDATED, last)).end }
     }
 
-    /// The name in a key of [`RootKeys::databases_updated`].
-    pub(crate) fn database_updated_name(&self, key: &[u8]) -> Result<String> {
+    /// The name and the shard in a key of [`RootKeys::databases_updated`].
+    pub(crate) fn database_updated_parse(&self, key: &[u8]) -> Result<(String, u32)> {
         let (bucket, rest) = take_int(behind(key, &with_int(&self.prefix, DATABASES_UPDATED)))?;
         let name = take_text(rest)?;
-        if u64::from(bucket_of(&name)) == bucket { Ok(name) } else { Err(bad_key()) }
+        let bucket = u8::try_from(bucket).map_err(|_| bad_key())?;
+        let shard = u32::from(bucket.wrapping_sub(bucket_of(&name, 0)).wrapping_mul(SHARD_STEP_INVERSE));
+        if shard < SHARDS_MAX { Ok((name, shard)) } else { Err(bad_key()) }
     }
 
     /// Holds the stamp of the newest of all updates of databases whose names are in a bucket: what followers of
@@ -119,10 +122,19 @@ impl RootKeys {
 /// Of how many keys what every commit writes consists: by hash of the database's name.
 pub(crate) const BUCKETS: usize = 256;
 
-/// The bucket of a database: FNV-1a of its name in 32 bits, their bytes combined by exclusive or.
-pub(crate) fn bucket_of(name: &str) -> u8 {
+/// How far apart the buckets of a database's shards lie. Odd, so no two of them are one; and far, so that buckets of one
+/// database are no neighbours.
+const SHARD_STEP: u8 = 37;
+
+/// By which the step is multiplied to 1, in 8 bits.
+const SHARD_STEP_INVERSE: u8 = 173;
+
+/// The bucket of a database, or of one of its shards; of one without shards it is the one of shard 0. FNV-1a of its name in
+/// 32 bits, their bytes combined by exclusive or, and so many steps further.
+pub(crate) fn bucket_of(name: &str, shard: u32) -> u8 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    hash.to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte)
+    let first = hash.to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte);
+    first.wrapping_add(SHARD_STEP.wrapping_mul(shard as u8))
 }
 
 #[cfg(test)]
@@ -135,15 +147,27 @@ mod tests {
         let keys = RootKeys::new(b"r");
         let root = Bytes::from(b"r".to_vec());
         // Never to be changed: names would be looked for where they are not.
-        assert_eq!(["", "a", "db", "_replicator"].map(bucket_of), [197, 237, 78, 25]);
-        let bucket = bucket_of("db");
-        assert_eq!(keys.database_updated("db"), pack(&(root.clone(), 10, i32::from(bucket), "db")));
+        assert_eq!(["", "a", "db", "_replicator"].map(|name| bucket_of(name, 0)), [197, 237, 78, 25]);
+        assert_eq!([1, 2, 63].map(|shard| bucket_of("db", shard)), [115, 152, 105]);
+        let bucket = bucket_of("db", 0);
+        assert_eq!(keys.database_updated("db", 0), pack(&(root.clone(), 10, i32::from(bucket), "db")));
+        assert_eq!(keys.database_updated("db", 2), pack(&(root.clone(), 10, 152, "db")));
         assert_eq!(keys.newest_update(0), pack(&(root.clone(), 11, 0)));
         assert_eq!(keys.newest_update(200), pack(&(root, 11, 200)));
-        assert_eq!(keys.database_updated_name(&keys.database_updated("db")).unwrap(), "db");
-        let mut elsewhere = keys.bucket(DATABASES_UPDATED, bucket ^ 1);
-        put_text(&mut elsewhere, TUPLE_STRING, b"db");
-        assert!(keys.database_updated_name(&elsewhere).is_err());
+        let (mut shards, mut strays) = (Vec::new(), 0);
+        for bucket in 0..=255 {
+            let mut key = keys.bucket(DATABASES_UPDATED, bucket);
+            put_text(&mut key, TUPLE_STRING, b"db");
+            match keys.database_updated_parse(&key) {
+                Ok((name, shard)) => {
+                    assert_eq!((&*name, keys.database_updated("db", shard)), ("db", key));
+                    shards.push(shard);
+                }
+                Err(_) => strays += 1,
+            }
+        }
+        shards.sort_unstable();
+        assert_eq!((shards, strays), ((0..SHARDS_MAX).collect(), 256 - SHARDS_MAX), "each shard has one");
         for bucket in 0..=255 {
             assert_eq!(keys.newest_update_bucket(&keys.newest_update(bucket)).unwrap(), bucket);
         }
@@ -151,7 +175,7 @@ mod tests {
         let all = keys.databases_updated(0, 255);
         let some = keys.databases_updated(bucket, bucket);
         for range in [all, some] {
-            let key = keys.database_updated("db");
+            let key = keys.database_updated("db", 0);
             assert!(range.begin <= key && key < range.end);
         }
     }
@@ -159,7 +183,7 @@ mod tests {
     #[test]
     fn names_are_spread_over_the_buckets() {
         let mut counts = [0; BUCKETS];
-        (0..25_600).for_each(|n| counts[usize::from(bucket_of(&format!("db-{n}")))] += 1);
+        (0..25_600).for_each(|n| counts[usize::from(bucket_of(&format!("db-{n}"), 0))] += 1);
         assert!(counts.iter().all(|count| (50..200).contains(count)), "{counts:?}");
     }
 }
