@@ -48,6 +48,8 @@ impl Normal {
 impl Term {
     fn holds(&self, value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
         Ok(match (self, value) {
+            (Term::Compare(Comparison::Equal, argument), value) => order.equal(value, argument, steps)?,
+            (Term::Compare(Comparison::NotEqual, argument), value) => !order.equal(value, argument, steps)?,
             (Term::Compare(comparison, argument), value) => {
                 let order = order.within(value, argument, steps)?;
                 match comparison {
@@ -98,7 +100,7 @@ impl Term {
 
 /// Whether a value is equal to one of the list, or, being an array, has an item that is.
 fn is_in(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
-    let mut one = |value: &Value<'_>| any(list, |other| Ok(order.within(value, other, steps)?.is_eq()));
+    let mut one = |value: &Value<'_>| any(list, |other| order.equal(value, other, steps));
     match value {
         Value::Array(items) => any(items, one),
         value => one(value),

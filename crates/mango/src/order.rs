@@ -1,22 +1,30 @@
-//! The order of JSON values: CouchDB's collation, by which `_find` compares all fields but `_id`, and Erlang's order of
-//! terms, by which it compares `_id`.
+//! The orders of JSON values: CouchDB's collation, by which `_find` compares all fields but `_id`, and Erlang's order of
+//! terms, by which it compares `_id`. Both are the crate `collate`'s; here they are bounded.
 
 use std::cmp::Ordering;
+use std::sync::LazyLock;
 
+use flatbed_collate::Collation;
 use flatbed_flatten::json::Value;
 
 use crate::steps::{Exhausted, Steps};
 
-/// Null, false, true, numbers, strings, arrays, objects. Strings compare by their code points; arrays item by item, objects
-/// member by member in the order written.
-pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Ordering {
-    // Without a bound there is an order.
-    within(a, b, &mut Steps::endless()).unwrap_or(Ordering::Equal)
-}
+/// So many bytes of strings are collated in a step, beside what each comparison costs.
+const STEP_BYTES: usize = 4;
+const STEPS: usize = 4;
 
-/// As [`compare`], and each value that is looked at is a step.
-pub(crate) fn within(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
-    Order::Collated.within(a, b, steps)
+/// Longer strings that are not ASCII are compared by their sort forms: the collator goes back over what two strings begin with,
+/// again and again where these are marks, and would take minutes for 100 kB.
+const DIRECT_BYTES_MAX: usize = 256;
+
+// The data is compiled in: there is no other case.
+static COLLATED: LazyLock<Collation> = LazyLock::new(|| Collation::unicode().unwrap_or_else(|_| Collation::raw()));
+
+static RAW: Collation = Collation::raw();
+
+/// The order of a json index's keys, and of all fields but `_id`.
+pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Ordering {
+    Order::Collated.compare(a, b)
 }
 
 /// Which order it is.
@@ -28,11 +36,23 @@ pub(crate) enum Order {
 }
 
 impl Order {
+    fn collation(self) -> &'static Collation {
+        match self {
+            Order::Collated => &COLLATED,
+            Order::Raw => &RAW,
+        }
+    }
+
+    /// How two values compare.
+    pub(crate) fn compare(self, a: &Value<'_>, b: &Value<'_>) -> Ordering {
+        // Without a bound there is an order.
+        self.within(a, b, &mut Steps::endless()).unwrap_or(Ordering::Equal)
+    }
+
+    /// As [`Order::compare`]. Each that is looked at is a step.
     pub(crate) fn within(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
         steps.take(1)?;
         Ok(match (a, b) {
-            (Value::Number(a), Value::Number(b)) => numbers(a, b),
-            (Value::String(a), Value::String(b)) => self.strings(a, b, steps)?,
             (Value::Array(a), Value::Array(b)) => {
                 for (a, b) in a.iter().zip(b) {
                     let order = self.within(a, b, steps)?;
@@ -44,7 +64,8 @@ impl Order {
             }
             (Value::Object(a), Value::Object(b)) => {
                 for ((a_name, a), (b_name, b)) in a.iter().zip(b) {
-                    let order = self.strings(a_name, b_name, steps)?;
+                    let name = |name| Value::String(std::borrow::Cow::Borrowed(name));
+                    let order = self.scalars(&name(a_name), &name(b_name), steps)?;
                     let order = if order.is_eq() { self.within(a, b, steps)? } else { order };
                     if order.is_ne() {
                         return Ok(order);
@@ -52,57 +73,58 @@ impl Order {
                 }
                 a.len().cmp(&b.len())
             }
-            (a, b) => self.rank(a).cmp(&self.rank(b)),
+            (a, b) => self.scalars(a, b, steps)?,
         })
     }
 
-    fn strings(self, a: &str, b: &str, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
-        steps.take_bytes(a.len().min(b.len()))?;
-        Ok(match self {
-            Order::Collated => strings(a, b),
-            Order::Raw => a.as_bytes().cmp(b.as_bytes()),
-        })
+    /// Of values that are not both arrays, and not both objects.
+    fn scalars(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
+        match (self, a, b) {
+            (_, Value::String(a), Value::String(b)) if a == b => {
+                steps.take_bytes(a.len())?;
+                return Ok(Ordering::Equal);
+            }
+            (Order::Collated, Value::String(a_text), Value::String(b_text)) => {
+                let bytes = a_text.len() + b_text.len();
+                let is_direct = |text: &str| text.len() <= DIRECT_BYTES_MAX || text.is_ascii();
+                if !is_direct(a_text) || !is_direct(b_text) {
+                    steps.take(bytes)?;
+                    return Ok(COLLATED.whole_form(a).cmp(&COLLATED.whole_form(b)));
+                }
+                steps.take(STEPS + bytes / STEP_BYTES)?;
+            }
+            (Order::Raw, Value::String(a), Value::String(b)) => steps.take_bytes(a.len().min(b.len()))?,
+            (_, Value::Number(a), Value::Number(b)) => steps.take((a.len() + b.len()) / STEP_BYTES)?,
+            _ => {}
+        }
+        Ok(self.collation().compare(a, b))
     }
 
-    fn rank(self, value: &Value<'_>) -> u8 {
-        match (self, value) {
-            (Order::Collated, Value::Null) => 0,
-            (Order::Collated, Value::Bool(false)) => 1,
-            (Order::Collated, Value::Bool(true)) => 2,
-            (Order::Collated, Value::Number(_)) => 3,
-            (Order::Collated, Value::String(_)) => 4,
-            (Order::Collated, Value::Array(_)) => 5,
-            (Order::Collated, Value::Object(_)) => 6,
-            (Order::Raw, Value::Number(_)) => 0,
-            // They are atoms, which compare by their names.
-            (Order::Raw, Value::Bool(false)) => 1,
-            (Order::Raw, Value::Null) => 2,
-            (Order::Raw, Value::Bool(true)) => 3,
-            (Order::Raw, Value::Object(_)) => 4,
-            (Order::Raw, Value::Array(_)) => 5,
-            (Order::Raw, Value::String(_)) => 6,
+    /// Whether two values are equal: of most strings the bytes say so.
+    pub(crate) fn equal(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
+        match (a, b) {
+            (Value::String(a), Value::String(b)) if is_plain(a) && is_plain(b) => {
+                steps.take(1)?;
+                steps.take_bytes(a.len() + b.len())?;
+                Ok(a == b)
+            }
+            (a, b) => Ok(self.within(a, b, steps)?.is_eq()),
         }
     }
 }
 
-/// The one place that says how strings collate.
-fn strings(a: &str, b: &str) -> Ordering {
-    a.cmp(b)
-}
-
-fn numbers(a: &str, b: &str) -> Ordering {
-    if let (Ok(a), Ok(b)) = (a.parse::<i128>(), b.parse::<i128>()) {
-        return a.cmp(&b);
-    }
-    let float = |text: &str| text.parse::<f64>().unwrap_or(f64::NAN);
-    float(a).partial_cmp(&float(b)).unwrap_or_else(|| a.cmp(b))
+/// Whether each character counts in every order: then no other such string is equal.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// Whether Erlang takes two values for one term: 1 and 1.0 are two.
 pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
     steps.take(1)?;
     Ok(match (a, b) {
-        (Value::Number(a), Value::Number(b)) => is_integer(a) == is_integer(b) && numbers(a, b).is_eq(),
+        (Value::Number(a_text), Value::Number(b_text)) => {
+            is_integer(a_text) == is_integer(b_text) && Order::Raw.scalars(a, b, steps)?.is_eq()
+        }
         (Value::String(a), Value::String(b)) => {
             steps.take_bytes(a.len().min(b.len()))?;
             a == b
@@ -128,7 +150,7 @@ pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> 
                 true
             }
         }
-        (a, b) => Order::Collated.rank(a) == Order::Collated.rank(b),
+        (a, b) => RAW.compare(a, b).is_eq(),
     })
 }
 
@@ -162,6 +184,29 @@ mod tests {
                 assert_eq!(order, Ok(at.cmp(&other)), "{a} {b}");
             }
         }
+    }
+
+    #[test]
+    fn long_strings_are_collated_in_no_time() {
+        let begun = std::time::Instant::now();
+        for piece in ["a\u{301}\u{316}", "\u{301}\u{316}", "\u{f71}\u{f72}", "\u{0}", "a", "é"] {
+            let text = |end: &str| Value::String((piece.repeat(20_000) + end).into());
+            assert_eq!(compare(&text("a"), &text("B")), Ordering::Less, "{piece}");
+            assert_eq!(compare(&text("b"), &text("B")), Ordering::Less, "{piece}");
+            assert_eq!(compare(&text("\u{ad}b"), &text("b")), Ordering::Equal, "{piece}");
+            // Around the length at which another way is taken.
+            for count in DIRECT_BYTES_MAX / piece.len() - 1..DIRECT_BYTES_MAX / piece.len() + 2 {
+                let text = |end: &str| Value::String((piece.repeat(count) + end).into());
+                assert_eq!(compare(&text("a"), &text("B")), Ordering::Less, "{piece}");
+                assert_eq!(compare(&text("á"), &text("A")), Ordering::Greater, "{piece}");
+            }
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+        // And the bound holds.
+        let long = Value::String("\u{301}".repeat(8_000_000).into());
+        let longer = Value::String("\u{301}".repeat(8_000_001).into());
+        let nobody = || false;
+        assert_eq!(Order::Collated.within(&long, &longer, &mut Steps::new(&nobody)), Err(Exhausted::TooLong));
     }
 
     #[test]

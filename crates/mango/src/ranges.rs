@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use flatbed_flatten::json::Value;
 
 use crate::normal::{Comparison, Normal, Term};
-use crate::order::compare;
+use crate::order::Order;
 
 /// What CouchDB knows of a field's value.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,6 +67,8 @@ pub(crate) fn field_ranges(selector: &Normal) -> Vec<(&str, Range)> {
 }
 
 fn range(selector: &Normal, field: &str) -> Range {
+    // Of ids CouchDB takes the collation here, and then loses those that bytes order otherwise.
+    let order = if field == "_id" { Order::Raw } else { Order::Collated };
     let mut range = Range::Between { low: None, high: None };
     for condition in selector.conjuncts() {
         let Normal::At(found, term) = condition else { continue };
@@ -74,11 +76,11 @@ fn range(selector: &Normal, field: &str) -> Range {
             continue;
         }
         range = match term {
-            Term::Compare(comparison, argument) => range.narrowed(*comparison, argument),
+            Term::Compare(comparison, argument) => range.narrowed(order, *comparison, argument),
             // The last character in the order of strings.
             Term::BeginsWith(prefix) => range
-                .narrowed(Comparison::GreaterOrEqual, &Value::String(prefix.clone().into()))
-                .narrowed(Comparison::LessOrEqual, &Value::String(format!("{prefix}\u{ffff}").into())),
+                .narrowed(order, Comparison::GreaterOrEqual, &Value::String(prefix.clone().into()))
+                .narrowed(order, Comparison::LessOrEqual, &Value::String(format!("{prefix}\u{ffff}").into())),
             _ => range,
         };
     }
@@ -86,7 +88,8 @@ fn range(selector: &Normal, field: &str) -> Range {
 }
 
 impl Range {
-    fn narrowed(self, comparison: Comparison, argument: &Value<'static>) -> Range {
+    fn narrowed(self, order: Order, comparison: Comparison, argument: &Value<'static>) -> Range {
+        let compare = |a: &Value<'_>, b: &Value<'_>| order.compare(a, b);
         let (mut low, mut high) = match self {
             Range::Empty => return Range::Empty,
             Range::Equal(value) => {

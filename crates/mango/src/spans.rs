@@ -7,7 +7,6 @@ use flatbed_flatten::json::Value;
 
 use crate::normal::{Comparison, Normal, Term};
 use crate::order::Order;
-use crate::steps::Steps;
 
 /// More ranges than this are not read one by one.
 pub(crate) const RANGES_MAX: usize = 1_000;
@@ -134,7 +133,7 @@ impl Spans {
 }
 
 fn cmp(order: Order, a: &Value<'_>, b: &Value<'_>) -> Ordering {
-    order.within(a, b, &mut Steps::endless()).unwrap_or(Ordering::Equal)
+    order.compare(a, b)
 }
 
 /// The first string behind all that begin with a prefix, in the order of bytes; `None`: there is none.
