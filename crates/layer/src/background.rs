@@ -266,3 +266,30 @@ impl Worker {
 fn drawn() -> u8 {
     RandomState::new().hash_one(0).to_le_bytes()[0]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actor::Actor;
+    use crate::fenced::database;
+    use crate::store::due::slice_of;
+    use crate::store::waits::{self, Waits};
+    use flatbed_jobs::Leases;
+
+    #[tokio::test]
+    async fn what_another_process_is_at_costs_a_look() {
+        let (db, _directory) = database().await;
+        let (layer, Actor::Server(actor)) = (Layer { inner: db.inner.clone() }, &db.actor) else {
+            panic!("the tests' own")
+        };
+        let background = Background::new(&layer, actor.clone(), BackgroundOptions::default()).unwrap();
+        background.round().await.unwrap();
+        db.compact().await.unwrap();
+        RootLeases(db.inner.clone()).take(&slice_of("db").to_string(), &[9; 16], None).await.unwrap();
+        let (done, waited) = waits::count(background.round()).await;
+        // The entry and the lease.
+        let Waits { path, bytes_read, .. } = waited;
+        let look = Waits { transactions: 1, range_reads: 2, keys_read: 2, bytes_read, path, ..Waits::default() };
+        assert_eq!((done.unwrap(), waited, path.depth()), (0, look, 3));
+    }
+}

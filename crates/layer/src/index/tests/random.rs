@@ -1,4 +1,4 @@
-//! Random work at two layers, beside builders that are killed again and again.
+//! Random work at two layers, while what builds indexes and compacts is killed again and again.
 #![cfg(test)]
 
 use crate::index::tests::*;
@@ -20,7 +20,8 @@ async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], temp
     let open = || Layer::open(Arc::clone(&fdb), LayerOptions { root: b"t".to_vec(), ..LayerOptions::default() }, None);
     let [one, other] = [open().await.unwrap(), open().await.unwrap()]
         .map(|(layer, authority)| layer.database("db", authority.for_job("test")));
-    one.create(&CreateOptions { leaves_only: seed.is_multiple_of(2), ..CreateOptions::default() }).await.unwrap();
+    let (leaves_only, shards) = (seed.is_multiple_of(2), (seed == 3).then_some(4));
+    one.create(&CreateOptions { leaves_only, shards, ..CreateOptions::default() }).await.unwrap();
     Some(([one, other], directory))
 }
 
@@ -33,7 +34,7 @@ impl Random {
     }
 }
 
-/// Edits, conflicts, deletions, purges, and now and then another list of indexes.
+/// Edits, conflicts, deletions, purges, compactions, and now and then another list of indexes.
 async fn writer(db: Database, seed: u64) {
     let mut random = Random(seed);
     for _ in 0..60 {
@@ -59,7 +60,8 @@ async fn writer(db: Database, seed: u64) {
                 Some(rev) => db.purge(&id, std::slice::from_ref(rev)).await.map(|_| ()),
                 None => Ok(()),
             },
-            2 => {
+            2 => db.compact().await,
+            3 => {
                 // A branch of another replica.
                 let generation = 1 + random.below(4);
                 let rev = format!("{generation}-{:032x}", random.below(1 << 30));
@@ -77,10 +79,10 @@ async fn writer(db: Database, seed: u64) {
     }
 }
 
-/// Builders that are killed again and again.
-async fn builders(db: Database, seed: u64, until: tokio::sync::watch::Receiver<bool>) {
+/// What builds and compacts is killed again and again.
+async fn workers(db: Database, seed: u64, ended: tokio::sync::watch::Receiver<bool>) {
     let mut random = Random(seed);
-    while !*until.borrow() {
+    while !*ended.borrow() {
         let background = background(&db, Duration::from_millis(100));
         background.start();
         tokio::time::sleep(Duration::from_millis(random.below(200))).await;
@@ -89,11 +91,11 @@ async fn builders(db: Database, seed: u64, until: tokio::sync::watch::Receiver<b
 
 async fn torture(probability: f64, seed: u64) {
     let Some(([one, other], _directory)) = with_faults(probability, seed).await else { return };
-    let (done, until) = tokio::sync::watch::channel(false);
-    let building: Vec<_> = [&one, &other]
+    let (done, ended) = tokio::sync::watch::channel(false);
+    let working: Vec<_> = [&one, &other]
         .into_iter()
         .enumerate()
-        .map(|(n, db)| tokio::spawn(builders(db.clone(), seed + n as u64, until.clone())))
+        .map(|(n, db)| tokio::spawn(workers(db.clone(), seed + n as u64, ended.clone())))
         .collect();
     let writers: Vec<_> =
         (0..4).map(|n| tokio::spawn(writer([&one, &other][n % 2].clone(), seed * 100 + n as u64))).collect();
@@ -101,12 +103,18 @@ async fn torture(probability: f64, seed: u64) {
         writer.await.unwrap();
     }
     done.send_replace(true);
-    for building in building {
-        building.await.unwrap();
+    for working in working {
+        working.await.unwrap();
     }
     let db = one;
     assert_clean(&db).await;
     build_all(&db).await;
+    db.compact().await.unwrap();
+    let background = background(&db, Duration::from_millis(100));
+    background.start();
+    until(async || !db.info().await.unwrap().is_compacting).await;
+    background.stop().await;
+    assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
     for index in indexes(&db).await {
         let member = String::from_utf8(index.definition).unwrap();
         assert_eq!(entries(&db, index.number).await, recomputed(&db, &member).await, "{member}");
@@ -122,4 +130,9 @@ async fn random_work_at_two_layers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_with_faults() {
     torture(0.05, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_with_shards_and_faults() {
+    torture(0.05, 3).await;
 }
