@@ -4,6 +4,7 @@
 mod plans;
 mod recorded;
 mod replay;
+mod requests;
 mod rows;
 mod selectors;
 

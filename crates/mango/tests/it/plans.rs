@@ -180,7 +180,7 @@ pub(crate) fn selector() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     /// Whatever index is chosen, page by page: what a scan finds, in the order of the sort, each once.
     #[test]

@@ -13,9 +13,9 @@ pub(crate) struct Step {
     pub(crate) answer: Value<'static>,
 }
 
-/// The steps of a scenario of `mango.jsonl`.
-pub(crate) fn scenario(name: &str) -> Vec<Step> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/couchdb-answers/mango.jsonl");
+/// The steps of a scenario of a file.
+pub(crate) fn scenario(file: &str, name: &str) -> Vec<Step> {
+    let path = format!("{}/../../tests/couchdb-answers/{file}.jsonl", env!("CARGO_MANIFEST_DIR"));
     let recorded = std::fs::read_to_string(path).unwrap();
     let found = recorded.lines().map(json).find(|scenario| scenario.get("name").unwrap().as_str() == Some(name));
     let scenario = found.unwrap_or_else(|| panic!("no scenario {name}"));

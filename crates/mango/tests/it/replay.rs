@@ -1,4 +1,4 @@
-//! All of `mango.jsonl` against a database in memory: documents in a map, indexes computed when they are read, plans carried out
+//! All of `mango.jsonl`, and what `queries.jsonl` has of Mango, against a database in memory: documents in a map, indexes computed when they are read, plans carried out
 //! row by row.
 
 use std::borrow::Cow;
@@ -344,10 +344,14 @@ fn filled(template: &str, answers: &[Value<'static>]) -> String {
 
 /// Compares the answers of a scenario; those of `others` are known to differ.
 fn replay(name: &str, least: usize, others: &[&str]) {
+    replay_of("mango", name, least, others);
+}
+
+fn replay_of(file: &str, name: &str, least: usize, others: &[&str]) {
     let partitioned = name.ends_with("partitioned database");
     let mut database = Database::new(partitioned);
     let (mut answers, mut differ, mut compared) = (Vec::new(), Vec::new(), 0);
-    for step in scenario(name) {
+    for step in scenario(file, name) {
         let path = filled(&step.path, &answers);
         let body = step.body.as_deref().map(|body| filled(body, &answers));
         // What a surface says of a wrong type, database or method.
@@ -374,6 +378,11 @@ fn replay(name: &str, least: usize, others: &[&str]) {
     let found: Vec<&str> = differ.iter().map(String::as_str).collect();
     assert_eq!(found, others, "{name}");
     assert!(compared >= least, "{compared} of {name}");
+}
+
+#[test]
+fn a_first_look() {
+    replay_of("queries", "mango", 26, &[]);
 }
 
 #[test]

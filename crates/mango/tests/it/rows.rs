@@ -84,7 +84,7 @@ fn only_what_is_asked_about_is_read() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn rows_are_selected_as_documents_are(
