@@ -14,8 +14,8 @@ pub(crate) enum Ask {
     Call { kind: &'static str, path: String, input: String },
     /// Documents to map, until the slice is over. `is_fresh`: in a machine that has run nothing.
     Map { documents: Vec<Vec<u8>>, views: usize, slice: Duration, is_fresh: bool },
-    /// Rows or reductions to reduce.
-    Reduce(Vec<ReduceAsk>),
+    /// Rows or reductions to reduce, until the slice is over.
+    Reduce { asks: Vec<ReduceAsk>, slice: Duration },
     /// A show, an update or a rewrite; the input is path and arguments.
     Render { kind: &'static str, input: String },
     /// A list.
@@ -34,7 +34,14 @@ pub(crate) struct ReduceAsk {
 pub(crate) enum Answer {
     Text(String),
     Mapped(MappedPart),
-    Reduced(Vec<Vec<Result<String>>>),
+    Reduced(ReducedPart),
+}
+
+/// What came of a part of a batch of reductions.
+pub(crate) struct ReducedPart {
+    pub(crate) results: Vec<Vec<Result<String>>>,
+    /// Those whose turn it was not.
+    pub(crate) rest: Vec<ReduceAsk>,
 }
 
 /// What came of a part of a batch of documents.
@@ -55,7 +62,7 @@ impl Ask {
         match self {
             Ask::Call { .. } => Part::Calls,
             Ask::Map { .. } => Part::Maps,
-            Ask::Reduce(_) => Part::Reduces,
+            Ask::Reduce { .. } => Part::Reduces,
             Ask::Render { .. } => Part::Render,
             Ask::List { .. } => Part::List,
         }
@@ -74,7 +81,7 @@ impl Ask {
                 let is_whole = mapped.stopped.is_none();
                 return (Ok(Answer::Mapped(mapped)), is_whole);
             }
-            Ask::Reduce(asks) => reduce(machine, asks, clock).map(Answer::Reduced),
+            Ask::Reduce { asks, slice } => reduce(machine, asks, slice, clock).map(Answer::Reduced),
             Ask::Render { kind, input } => machine.render(kind, &input, clock).map(Answer::Text),
             Ask::List { input, link } => machine.list(&input, link, clock).map(Answer::Text),
         };
@@ -107,6 +114,10 @@ fn map(
                 part.stopped = Some(failure(failed));
                 break;
             }
+            // What it has made without the memory that others have is not its answer.
+            if machine.usage().is_refused() {
+                break;
+            }
             part.documents.push(outcomes(lines, views));
             part.rest.clear();
         }
@@ -136,22 +147,26 @@ fn outcomes(lines: String, views: usize) -> Vec<Result<Rows>> {
 /// Output of so many characters may be of any size beside its input's.
 const FREE_CHARACTERS: usize = 4_096;
 
-fn reduce(machine: &Machine, asks: Vec<ReduceAsk>, clock: &Clock) -> Result<Vec<Vec<Result<String>>>> {
-    let mut all = Vec::with_capacity(asks.len());
+fn reduce(machine: &Machine, asks: Vec<ReduceAsk>, slice: Duration, clock: &Clock) -> Result<ReducedPart> {
+    let slice_end = Instant::now() + slice;
+    let mut part = ReducedPart { results: Vec::with_capacity(asks.len()), rest: Vec::new() };
+    let mut waiting = asks.into_iter();
     machine.within(clock, |ctx| {
         let reduce = machine.export(ctx, "reduce")?;
-        for ReduceAsk { functions, is_rereduce, input } in asks {
+        while part.results.is_empty() || Instant::now() < slice_end {
+            let Some(ReduceAsk { functions, is_rereduce, input }) = waiting.next() else { break };
             let mut results = Vec::with_capacity(functions.len());
             for (function, input_characters) in functions {
                 // Each gets its own, which it may sort or otherwise change.
                 let answer: String = reduce.call((function, ctx.json_parse(input.as_str())?, is_rereduce))?;
                 results.push(reduced(&answer, input_characters));
             }
-            all.push(results);
+            part.results.push(results);
         }
         Ok(())
     })?;
-    Ok(all)
+    part.rest.extend(waiting);
+    Ok(part)
 }
 
 /// Takes `[RESULT]` apart.

@@ -31,8 +31,8 @@ pub enum Error {
     /// It took more memory or stack than it may.
     #[error("a function of a design document took more memory than it may")]
     OutOfResources,
-    /// It never ran: too many calls are waiting, or waited for too long.
-    #[error("too many functions of design documents are waiting to run")]
+    /// It has not run, or not to its end: too many calls are waiting, or waited for too long, or have too much memory.
+    #[error("too many functions of design documents are running or waiting to run")]
     Busy,
     /// It never ran: a function of its design document could not be stopped lately.
     #[error("a function of this design document could not be stopped, and none of it is run for a while")]

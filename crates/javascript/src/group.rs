@@ -169,6 +169,7 @@ impl Runner {
         let (mut rest, mut is_fresh) = (documents, false);
         loop {
             let (views, slice) = (group.views, self.options.slice);
+            let asked = rest.len();
             let ask = Ask::Map { documents: std::mem::take(&mut rest), views, slice, is_fresh };
             let Answer::Mapped(part) = self.run(&group.maps, INDEX, ask, self.options.batch_max).await? else {
                 return Err(Error::OutOfResources);
@@ -185,6 +186,10 @@ impl Runner {
             if mapped.stopped.is_some() || left.is_empty() {
                 return Ok(mapped);
             }
+            // Each call maps one, or says why not.
+            if !is_fresh && left.len() >= asked {
+                return Err(Error::OutOfResources);
+            }
             rest = left;
         }
     }
@@ -193,7 +198,7 @@ impl Runner {
     /// throws gives `null`, as in CouchDB), or [`Error::Thrown`]: `reduce_overflow_error`, or what ends the query.
     ///
     /// # Errors
-    /// Those of [`Runner::check`], and those of any call: all that are reduced together share its bounds.
+    /// Those of [`Runner::check`], and those of any call: each reduction may take as long as a batch.
     pub async fn reduce(&self, group: &Group, reductions: &[Reduction<'_>]) -> Result<Vec<Vec<Result<String>>>> {
         let asks = reductions.iter().map(|reduction| {
             let (input, call) = reduction.input.text();
@@ -204,9 +209,21 @@ impl Runner {
             let is_rereduce = matches!(reduction.input, ReduceInput::Reductions(_));
             ReduceAsk { functions: functions.collect(), is_rereduce, input }
         });
-        match self.run(&group.reduces, INDEX, Ask::Reduce(asks.collect()), self.options.batch_max).await? {
-            Answer::Reduced(reduced) => Ok(reduced),
-            _ => Err(Error::OutOfResources),
+        let (mut rest, mut all) = (asks.collect::<Vec<_>>(), Vec::with_capacity(reductions.len()));
+        loop {
+            let asked = rest.len();
+            let ask = Ask::Reduce { asks: rest, slice: self.options.slice };
+            let Answer::Reduced(part) = self.run(&group.reduces, INDEX, ask, self.options.batch_max).await? else {
+                return Err(Error::OutOfResources);
+            };
+            all.extend(part.results);
+            if part.rest.is_empty() {
+                return Ok(all);
+            }
+            if part.rest.len() >= asked {
+                return Err(Error::OutOfResources);
+            }
+            rest = part.rest;
         }
     }
 }

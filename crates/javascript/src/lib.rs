@@ -14,6 +14,7 @@ mod error;
 mod group;
 mod list;
 mod machine;
+mod memory;
 mod pool;
 mod queue;
 mod render;
@@ -58,8 +59,10 @@ pub struct RunnerOptions {
     /// others have their turn before. Databases whose calls take the processor for long have a thread of their own
     /// for a while, and none of the usual ones.
     pub slice: Duration,
-    /// Bytes of memory of one engine.
+    /// Bytes of memory of one engine; of a list's a quarter.
     pub memory_max: usize,
+    /// Bytes of memory of all engines, beside 8 MB that each gets in any case. What gets no more for it is [`Error::Busy`].
+    pub memory_all_max: usize,
 }
 
 impl Default for RunnerOptions {
@@ -74,6 +77,7 @@ impl Default for RunnerOptions {
             batch_max,
             slice: Duration::from_millis(150),
             memory_max: 128 << 20,
+            memory_all_max: 512 << 20,
         }
     }
 }

@@ -8,6 +8,7 @@ use rquickjs::module::WriteOptions;
 use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime};
 
 use crate::error::{Error, Result};
+use crate::memory::{Budget, Counted, Usage};
 
 /// Stack of the functions, below that of the thread they run on.
 const STACK_BYTES_MAX: usize = 512 * 1024;
@@ -64,11 +65,13 @@ pub(crate) struct Code {
     render: Vec<u8>,
     /// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
     memory_max: usize,
+    /// Of all.
+    budget: Arc<Budget>,
 }
 
 impl Code {
-    pub(crate) fn compile(memory_max: usize) -> Result<Code> {
-        Ok(Code { calls: compiled(CALLS)?, maps: compiled(MAPS)?, render: compiled(RENDER)?, memory_max })
+    pub(crate) fn compile(memory_max: usize, budget: Arc<Budget>) -> Result<Code> {
+        Ok(Code { calls: compiled(CALLS)?, maps: compiled(MAPS)?, render: compiled(RENDER)?, memory_max, budget })
     }
 
     fn of(&self, part: Part) -> &[u8] {
@@ -146,6 +149,7 @@ pub(crate) struct Machine {
     // Dropped before the context that they live in.
     exports: Vec<Persistent<Function<'static>>>,
     part: Part,
+    usage: Arc<Usage>,
     context: Context,
     runtime: Runtime,
 }
@@ -153,7 +157,8 @@ pub(crate) struct Machine {
 impl Machine {
     /// `text`: the design document, or what is taken of it, as JSON text.
     pub(crate) fn new(code: &Code, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
-        let runtime = Runtime::new().map_err(|_| Error::OutOfResources)?;
+        let (allocator, usage) = Counted::new(&code.budget);
+        let runtime = Runtime::new_with_alloc(allocator).map_err(|_| Error::OutOfResources)?;
         // There are many lists at once, and none has more than a page of rows.
         runtime.set_memory_limit(if part == Part::List { code.memory_max / 4 } else { code.memory_max });
         runtime.set_max_stack_size(STACK_BYTES_MAX);
@@ -169,7 +174,7 @@ impl Machine {
             found.collect::<rquickjs::Result<Vec<_>>>()
         });
         let exports = exports.map_err(|_| Error::OutOfResources)?;
-        let machine = Machine { exports, part, context, runtime };
+        let machine = Machine { exports, part, usage, context, runtime };
         match part {
             Part::Calls => drop(machine.call("load", "[]", text, clock)?),
             Part::Maps => machine.load(text, "map", clock)?,
@@ -204,8 +209,8 @@ impl Machine {
         }
     }
 
-    /// Runs something that is stopped when its time is over. After [`Error::TimedOut`] or [`Error::OutOfResources`] the machine
-    /// is not to be used again.
+    /// Runs something that is stopped when its time is over. After [`Error::TimedOut`], [`Error::OutOfResources`] or
+    /// [`Error::Busy`] the machine is not to be used again.
     pub(crate) fn within<T>(
         &self,
         clock: &Clock,
@@ -214,6 +219,9 @@ impl Machine {
         let (begun, watched) = (Instant::now(), clock.clone());
         self.runtime.set_interrupt_handler(Some(Box::new(move || watched.is_over())));
         let answer = self.context.with(|ctx| work(&ctx));
+        if self.usage.is_refused() {
+            return Err(Error::Busy);
+        }
         answer.map_err(|_| {
             if clock.is_over() {
                 Error::TimedOut(clock.until().saturating_duration_since(begun))
@@ -221,6 +229,11 @@ impl Machine {
                 Error::OutOfResources
             }
         })
+    }
+
+    /// What it has of memory, and whether others had too much.
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// One of [`Part::exports`].

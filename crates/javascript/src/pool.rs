@@ -18,14 +18,15 @@ use tokio::sync::oneshot;
 use crate::ask::{Answer, Ask};
 use crate::error::{Error, Result};
 use crate::machine::{Clock, Code, Machine, Part};
+use crate::memory::SHARE_BYTES;
 use crate::queue::{Full, LONG, Lane, Queue};
 use crate::thread::Thread;
 use crate::{Caller, Design};
 
-/// Design documents that a thread keeps loaded, for the caller that it served last.
-const LOADED_MAX: usize = 2;
+/// An engine that has more memory after its call is dropped.
+const KEPT_BYTES_MAX: usize = 2 * SHARE_BYTES;
 
-/// After so long without a call they are dropped.
+/// After so long without a call all are dropped.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// Stack of a thread. Functions may use 512 kB of it, and QuickJS heeds that where it looks; the rest is for a way down on
@@ -69,6 +70,10 @@ pub(crate) struct PoolOptions {
     pub(crate) wait_max: Duration,
     /// Calls that were put aside are not stopped for others before.
     pub(crate) spared_for: Duration,
+    /// How many engines a thread keeps, of the caller that it served last.
+    pub(crate) loaded_max: usize,
+    /// Whether slow databases have usual threads too, all but one, as long as nobody else wants them.
+    pub(crate) lends: bool,
 }
 
 /// What a pool is asked to run.
@@ -170,7 +175,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Pool {
     pub(crate) fn start(options: PoolOptions, code: Arc<Code>) -> std::io::Result<Arc<Pool>> {
-        let queue = Mutex::new(Queue::new(options.of_one_max));
+        let queue = Mutex::new(Queue::new(options.of_one_max, if options.lends { options.threads - 1 } else { 0 }));
         let lanes = std::iter::repeat_n(Lane::Usual, options.threads).chain([Lane::Slow]);
         let (come, workers, refused) = Default::default();
         let is_closed = AtomicBool::new(false);
@@ -218,7 +223,11 @@ impl Pool {
     fn push(&self, database: &Arc<str>, job: Job, now: Instant) -> Result<u64> {
         let mut queue = lock(&self.queue);
         let id = queue.push(database, job).map_err(|Full| Error::Busy)?;
-        self.come(queue.lane(database, now)).notify_one();
+        let lane = queue.lane(database, now);
+        self.come(lane).notify_one();
+        if lane == Lane::Slow && self.options.lends {
+            self.come(Lane::Usual).notify_one();
+        }
         Ok(id)
     }
 
@@ -286,8 +295,8 @@ impl Pool {
             let machine = machine.map_or_else(|| Machine::new(&self.code, part, design.text(), &clock), Ok);
             let mut result = machine.and_then(|machine| {
                 let (answer, is_whole) = ask.put(&machine, was_used, &clock);
-                if is_whole {
-                    loaded.keep(design, part, machine);
+                if is_whole && machine.usage().used() <= KEPT_BYTES_MAX {
+                    loaded.keep(design, part, machine, self.options.loaded_max);
                 }
                 answer
             });
@@ -469,8 +478,8 @@ impl Loaded {
         Some(self.machines.remove(place).2)
     }
 
-    fn keep(&mut self, design: Design, part: Part, machine: Machine) {
-        if self.machines.len() >= LOADED_MAX {
+    fn keep(&mut self, design: Design, part: Part, machine: Machine, max: usize) {
+        if self.machines.len() >= max {
             self.machines.remove(0);
         }
         self.machines.push((design, part, machine));

@@ -37,6 +37,8 @@ pub(crate) struct Full;
 pub(crate) struct Queue<J> {
     /// How many calls of one database run at once.
     of_one_max: usize,
+    /// How many of the usual threads slow ones may have while nobody else wants them.
+    lent_max: usize,
     waiting: HashMap<Arc<str>, VecDeque<(u64, J)>>,
     /// The databases that have calls waiting, whose turn it is first.
     turns: VecDeque<Arc<str>>,
@@ -49,10 +51,10 @@ pub(crate) struct Queue<J> {
 }
 
 impl<J> Queue<J> {
-    /// Of one database so many run at once.
-    pub(crate) fn new(of_one_max: usize) -> Queue<J> {
+    /// Of one database so many run at once; so many usual threads are lent to slow ones.
+    pub(crate) fn new(of_one_max: usize, lent_max: usize) -> Queue<J> {
         let (waiting, turns, running, slow) = Default::default();
-        Queue { of_one_max, waiting, turns, count: 0, next_id: 0, running, slow }
+        Queue { of_one_max, lent_max, waiting, turns, count: 0, next_id: 0, running, slow }
     }
 
     /// Adds a call; its number, for [`Queue::remove`].
@@ -84,7 +86,11 @@ impl<J> Queue<J> {
 
     /// The next call that may run, which then does until [`Queue::finished`].
     pub(crate) fn take(&mut self, lane: Lane, now: Instant) -> Option<J> {
-        let place = self.turns.iter().position(|database| self.may_run(database, lane, now))?;
+        let place = |lane| self.turns.iter().position(|database| self.may_run(database, lane, now));
+        let place = match place(lane) {
+            None if lane == Lane::Usual && self.running.len() < self.lent_max => place(Lane::Slow),
+            place => place,
+        }?;
         let database = self.turns.remove(place)?;
         let jobs = self.waiting.get_mut(&database)?;
         let (_, job) = jobs.pop_front()?;
@@ -146,7 +152,7 @@ mod tests {
     #[test]
     fn databases_take_turns() {
         let [a, b] = names(["a", "b"]);
-        let (mut queue, now) = (Queue::new(1), Instant::now());
+        let (mut queue, now) = (Queue::new(1, 0), Instant::now());
         for n in 0..3 {
             queue.push(&a, n).unwrap();
         }
@@ -165,7 +171,7 @@ mod tests {
     #[test]
     fn one_database_leaves_threads_to_the_others() {
         let [a, b, c] = names(["a", "b", "c"]);
-        let (mut queue, now) = (Queue::new(2), Instant::now());
+        let (mut queue, now) = (Queue::new(2, 0), Instant::now());
         for n in 0..4 {
             queue.push(&a, n).unwrap();
         }
@@ -185,14 +191,25 @@ mod tests {
         assert!(!queue.waits(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(11)]);
         queue.finished(&b, Lane::Slow, Duration::ZERO, now);
+        // Where they are lent threads, three of four here, one is left.
+        queue.lent_max = 3;
+        assert_eq!(usual(&mut queue), None);
+        queue.finished(&c, Lane::Usual, Duration::ZERO, now);
+        assert_eq!(usual(&mut queue), Some(3));
+        queue.push(&b, 12).unwrap();
+        assert_eq!(usual(&mut queue), None);
+        queue.push(&a, 4).unwrap();
+        queue.push(&a, 5).unwrap();
+        assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(12), Some(4)]);
+        queue.finished(&a, Lane::Usual, Duration::ZERO, now);
         // It is forgotten.
         assert!(!queue.waits(Lane::Slow, now + SLOW_FOR));
-        assert_eq!(queue.take(Lane::Usual, now + SLOW_FOR), Some(3));
+        assert_eq!(queue.take(Lane::Usual, now + SLOW_FOR), Some(5));
     }
 
     #[test]
     fn few_wait_and_who_leaves_makes_room() {
-        let (mut queue, now) = (Queue::new(2), Instant::now());
+        let (mut queue, now) = (Queue::new(2, 0), Instant::now());
         let [a] = names(["a"]);
         let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, n).unwrap()).collect();
         assert_eq!(queue.push(&a, 0), Err(Full));

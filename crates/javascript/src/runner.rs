@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::ask::{Answer, Ask};
 use crate::error::Result;
 use crate::machine::{Code, Part};
+use crate::memory::Budget;
 use crate::pool::{Pool, PoolOptions, Task};
 use crate::room::Rooms;
 use crate::{Caller, Design, RunnerOptions};
@@ -17,6 +18,9 @@ const MAP_NICENESS: i32 = 5;
 
 /// Calls that go on beside the usual threads, of each pool.
 const ASIDE_MAX: usize = 4;
+
+/// Groups that a thread keeps loaded.
+const GROUPS_LOADED_MAX: usize = 8;
 
 /// Lists that are under way at once; of one database half as many. As many go on beside them where others wait.
 const LISTS: usize = 8;
@@ -60,7 +64,9 @@ impl Runner {
     /// # Errors
     /// The system has no thread left.
     pub fn new(options: RunnerOptions) -> std::io::Result<Runner> {
-        let code = Arc::new(Code::compile(options.memory_max).map_err(std::io::Error::other)?);
+        let code = Arc::new(
+            Code::compile(options.memory_max, Budget::new(options.memory_all_max)).map_err(std::io::Error::other)?,
+        );
         let (threads, maps) = (options.threads.max(1), options.map_threads.max(1));
         let (slice, wait_max) = (options.slice, options.wait_max);
         let calls = PoolOptions {
@@ -72,6 +78,8 @@ impl Runner {
             slice,
             wait_max,
             spared_for: Duration::ZERO,
+            loaded_max: 2,
+            lends: false,
         };
         // They wait more than they run.
         let lists = PoolOptions {
@@ -83,8 +91,15 @@ impl Runner {
             ..calls.clone()
         };
         // What comes in batches lets others have their turn: a database that is alone has all.
-        let maps =
-            PoolOptions { name: "views", threads: maps, of_one_max: maps, niceness: MAP_NICENESS, ..calls.clone() };
+        let maps = PoolOptions {
+            name: "views",
+            threads: maps,
+            of_one_max: maps,
+            niceness: MAP_NICENESS,
+            loaded_max: GROUPS_LOADED_MAX,
+            lends: true,
+            ..calls.clone()
+        };
         let handle = Handle {
             calls: Pool::start(calls, code.clone())?,
             maps: Pool::start(maps, code.clone())?,

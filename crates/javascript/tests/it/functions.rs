@@ -137,7 +137,8 @@ async fn a_thread_that_does_not_stop_is_replaced() {
         let answer = runner.filter(&design(stuck), runner.caller(), "f", &[b"{}"], "{}").await;
         // What does not run at all does not run into its time.
         assert!(matches!((attempt, &answer), (0, Err(Error::TimedOut(_))) | (1, Err(Error::Refused))), "{answer:?}");
-        assert!(begun.elapsed() < Duration::from_millis(1_500), "{:?}", begun.elapsed());
+        // Its thread is given up once it has had the processor, which others may have.
+        assert!(begun.elapsed() < Duration::from_millis(4_000), "{:?}", begun.elapsed());
     }
     // One thread alone runs here, and it is another one now.
     assert_eq!(

@@ -398,3 +398,32 @@ async fn a_reduce_that_does_not_shrink() {
 fn text(letter: char) -> String {
     format!("\"{}\"", letter.to_string().repeat(3_000))
 }
+
+/// Beyond what all engines may have, one that has a share fails as busy, and not as if its document were at fault.
+#[tokio::test]
+async fn all_engines_share_their_memory() {
+    let source = "function(doc){try{var s='x'.repeat(doc.n)}catch(e){s=''}emit(s.length)}";
+    let of = docs(&[r#"{"n":10}"#, r#"{"n":20000000}"#, r#"{"n":10}"#]);
+    for (memory_all_max, expected, stopped) in [(1 << 20, 1, Some(Error::Busy)), (64 << 20, 3, None)] {
+        let runner = Runner::new(RunnerOptions { memory_all_max, ..RunnerOptions::default() }).expect("threads");
+        for _ in 0..3 {
+            let mapped = runner.map(&group(None, &[("v", source)]), of.clone()).await.expect("rows");
+            assert_eq!((mapped.documents.len(), &mapped.stopped), (expected, &stopped));
+        }
+    }
+}
+
+/// As [`long_batches_are_whole`].
+#[tokio::test]
+async fn long_batches_of_reductions_are_whole() {
+    let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let reduces = [("v", "function(k,v,r){var s=0;for(var i=0;i<20000;i++)s+=i;return v[0]}")];
+    let group = Group::new("db", &GroupFunctions { lib: None, maps: &[], reduces: &reduces }, RowLimits::default());
+    let values: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+    let inputs: Vec<[&str; 1]> = values.iter().map(|value| [&value[..]]).collect();
+    let reduction = |values| Reduction { functions: &[0], input: ReduceInput::Reductions(values) };
+    let reductions: Vec<Reduction<'_>> = inputs.iter().map(|input| reduction(&input[..])).collect();
+    let reduced = runner.reduce(&group, &reductions).await.expect("results");
+    assert_eq!(reduced, values.iter().map(|value| vec![Ok(value.clone())]).collect::<Vec<_>>());
+}

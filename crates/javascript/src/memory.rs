@@ -1,0 +1,165 @@
+//! Memory of all engines together.
+//!
+//! Each engine has a bound of its own, and those of all that may run at once would be gigabytes. So what all have is counted, and
+//! beyond a bound those get no more that have more than a small share: who is within it is not kept from its work by others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rquickjs::allocator::{Allocator, RustAllocator};
+
+/// An engine gets so much, whatever the others have.
+pub(crate) const SHARE_BYTES: usize = 8 << 20;
+
+/// What all engines have.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    max: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    pub(crate) fn new(max: usize) -> Arc<Budget> {
+        Arc::new(Budget { max, used: AtomicUsize::new(0) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+/// What one engine has.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    used: AtomicUsize,
+    is_refused: AtomicBool,
+}
+
+impl Usage {
+    /// Bytes.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether it did not get something because of the others. What it has made of that is not what it makes of its input.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts what it gives.
+pub(crate) struct Counted {
+    budget: Arc<Budget>,
+    usage: Arc<Usage>,
+}
+
+impl Counted {
+    pub(crate) fn new(budget: &Arc<Budget>) -> (Counted, Arc<Usage>) {
+        let usage = Arc::<Usage>::default();
+        (Counted { budget: budget.clone(), usage: usage.clone() }, usage)
+    }
+
+    /// Whether it may have so much more.
+    fn may(&self, more: usize) -> bool {
+        // What lengths are made of could not be added up.
+        if more > isize::MAX as usize / 4 {
+            return false;
+        }
+        let may = more == 0
+            || self.usage.used() + more <= SHARE_BYTES
+            || self.budget.used.load(Ordering::Relaxed) + more <= self.budget.max;
+        if !may {
+            self.usage.is_refused.store(true, Ordering::Relaxed);
+        }
+        may
+    }
+
+    /// It has this now, if it is something.
+    fn took(&self, taken: *mut u8) -> *mut u8 {
+        if !taken.is_null() {
+            // SAFETY: the same allocator has just given it.
+            let bytes = unsafe { RustAllocator::usable_size(taken) };
+            self.usage.used.fetch_add(bytes, Ordering::Relaxed);
+            self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    fn gives(&self, bytes: usize) {
+        self.usage.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: all memory is `RustAllocator`'s, which keeps the contract; here it is counted and, as it may be, not given.
+unsafe impl Allocator for Counted {
+    fn alloc(&mut self, size: usize) -> *mut u8 {
+        if !self.may(size) {
+            return std::ptr::null_mut();
+        }
+        self.took(RustAllocator.alloc(size))
+    }
+
+    fn calloc(&mut self, count: usize, size: usize) -> *mut u8 {
+        match count.checked_mul(size) {
+            Some(bytes) if self.may(bytes) => self.took(RustAllocator.calloc(count, size)),
+            _ => std::ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&mut self, ptr: *mut u8) {
+        // SAFETY: who calls says that it came from here, and so from that allocator.
+        unsafe {
+            self.gives(RustAllocator::usable_size(ptr));
+            RustAllocator.dealloc(ptr);
+        }
+    }
+
+    unsafe fn realloc(&mut self, ptr: *mut u8, new_size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        let before = unsafe { RustAllocator::usable_size(ptr) };
+        if !self.may(new_size.saturating_sub(before)) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as above.
+        let moved = unsafe { RustAllocator.realloc(ptr, new_size) };
+        if !moved.is_null() {
+            self.gives(before);
+        }
+        self.took(moved)
+    }
+
+    unsafe fn usable_size(ptr: *mut u8) -> usize {
+        // SAFETY: as above.
+        unsafe { RustAllocator::usable_size(ptr) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_always_there_and_more_as_long_as_there_is_some() {
+        let budget = Budget::new(SHARE_BYTES * 2);
+        let ((mut one, its), (mut other, others)) = (Counted::new(&budget), Counted::new(&budget));
+        let large = one.alloc(SHARE_BYTES + SHARE_BYTES / 2);
+        assert!(!large.is_null() && its.used() > SHARE_BYTES && budget.used() == its.used());
+        assert!(one.alloc(SHARE_BYTES).is_null() && its.is_refused());
+        let small = other.calloc(SHARE_BYTES / 8, 8);
+        assert!(!small.is_null() && !others.is_refused() && others.used() == SHARE_BYTES);
+        assert!(other.alloc(64).is_null() && others.is_refused());
+        // SAFETY: they were given just now.
+        unsafe {
+            let smaller = one.realloc(large, 1024);
+            assert!(!smaller.is_null() && its.used() == 1024 && budget.used() == SHARE_BYTES + 1024);
+            let larger = other.realloc(small, SHARE_BYTES + 64);
+            assert!(!larger.is_null());
+            one.dealloc(smaller);
+            other.dealloc(larger);
+        }
+        assert_eq!((its.used(), others.used(), budget.used()), (0, 0, 0));
+        assert!(one.alloc(usize::MAX).is_null() && one.calloc(usize::MAX, 2).is_null());
+    }
+}
