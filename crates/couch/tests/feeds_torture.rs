@@ -1,5 +1,5 @@
-//! Two complete servers on one store under 32 writers and 200 followers: see `torture`. `FLATBED_TEST_SECONDS` says for how
-//! long.
+//! Complete servers in this process on one store under writers and followers: see `torture`. `FLATBED_TEST_SECONDS` says for
+//! how long.
 //!
 //! A program of its own: both ends of its connections are in this process, with others beside them more than the 1,024
 //! descriptors that a process often may have.
@@ -10,38 +10,44 @@
 mod support;
 mod torture;
 
+use std::time::Duration;
+
 use crate::support::ServerOptions;
+use flatbed_layer::LayerOptions;
+use flatbed_layer::check::{check_database, check_namespaces};
 use support::Store;
 use tokio::sync::Mutex;
-use torture::{World, run, seconds};
+use torture::{Plan, World, run, seconds};
+
+const SHARDED: Plan = Plan { created_with: "?shards=4", ..Plan::DEFAULT };
 
 /// One at a time, for the descriptors' sake.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_nothing() {
-    torture(Store::new(), World::new).await;
+    torture(Store::new(), Plan::DEFAULT).await;
 }
 
 /// Each server writes to a bucket of its own, mostly.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_of_databases_with_shards_lose_nothing() {
-    torture(Store::new(), World::sharded).await;
+    torture(Store::new(), SHARDED).await;
     let Some(store) = Store::with_faults() else { return };
-    torture(store, World::sharded).await;
+    torture(store, SHARDED).await;
 }
 
 /// Late and spurious watches, 1007, 1020, 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_nothing_under_faults() {
     let Some(store) = Store::with_faults() else { return };
-    torture(store, World::new).await;
+    torture(store, Plan::DEFAULT).await;
 }
 
-async fn torture(store: Store, world: fn(Vec<std::net::SocketAddr>, bool) -> std::sync::Arc<World>) {
+async fn torture(store: Store, plan: Plan) {
     let _alone = TURN.lock().await;
     let (one, two) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
-    let world = world(vec![one.address, two.address], false);
+    let world = World::new(vec![one.address, two.address], plan);
     let length = seconds(2.0);
     let mut three = None;
     let meanwhile = async {
@@ -54,4 +60,63 @@ async fn torture(store: Store, world: fn(Vec<std::net::SocketAddr>, bool) -> std
     three.expect("a server").stop().await;
     two.stop().await;
     one.stop().await;
+}
+
+/// All of it together: three servers, each of which writes to another bucket; a database with shards and one without; single
+/// writes that are committed together; a cluster's latencies, and one server that works for all; faults.
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_of_three_servers_on_what_is_like_a_cluster_lose_nothing() {
+    let Some(store) = Store::as_a_cluster_with_faults() else { return };
+    let _alone = TURN.lock().await;
+    let (mut layers, mut servers) = (Vec::new(), Vec::new());
+    // As many transactions of single writes at once as is good, and few.
+    for (shard, single_writes_at_once) in [(0, None), (1, Some(1)), (2, Some(3))] {
+        let options = LayerOptions { shard: Some(shard), single_writes_at_once, ..LayerOptions::default() };
+        let layer = store.layer_with(options).await;
+        servers.push(store.serve_on(layer.clone(), ServerOptions::default()).await);
+        layers.push(layer);
+    }
+    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
+    let plan = Plan { writers: 40, followers: 50, has_functions: true, ..Plan::DEFAULT };
+    let plans = [Plan { name: "plain", ..plan }, Plan { name: "sharded", created_with: "?shards=4", ..plan }];
+    let counts = || {
+        let metrics: Vec<_> = layers.iter().flat_map(|layer| layer.metrics()).collect();
+        let count = |name: &str| flatbed_metrics::total(&metrics, &format!("flatbed_{name}"));
+        let retries = metrics.iter().filter(|family| family.name == "flatbed_retries");
+        [
+            ("joint commits", count("joint_commits")),
+            ("documents in them", count("joint_documents")),
+            ("of them unknown results", count("joint_unknown_results")),
+            ("unknown results", count("unknown_results")),
+            ("conflicts", count("conflicts")),
+            ("reads that came too late", retries.map(|family| family.with("code", "1007")).sum()),
+        ]
+    };
+    // However slow the machine is: until each of these has been met.
+    let met = || async {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        while counts().iter().any(|(_, count)| *count == 0) {
+            assert!(tokio::time::Instant::now() < deadline, "not met: {:?}", counts());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let length = seconds(3.0);
+    let runs = plans.map(|plan| run(World::new(addresses.clone(), plan), length, met()));
+    futures_util::future::join_all(runs).await;
+    println!("{:?}", counts());
+    for plan in plans {
+        for name in [plan.name.to_owned(), format!("quiet-{}", plan.name)] {
+            let database = layers[0].database(&name);
+            while database.info().await.expect("it is there").is_compacting {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let report = check_database(&database, |_| {}).await.expect("checked");
+            assert!(report.is_clean() && report.sums_compared, "{name}: {report:#?}");
+        }
+    }
+    let report = check_namespaces(&layers[0]).await.expect("checked");
+    assert!(report.is_clean(), "{report:#?}");
+    for server in servers {
+        server.stop().await;
+    }
 }

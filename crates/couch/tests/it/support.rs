@@ -51,16 +51,23 @@ impl Store {
     /// On the engine with faults, where it is the engine that answers: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the
     /// environment, or another seed each time.
     pub fn with_faults() -> Option<Store> {
+        Store::on(faults_of(engine()?))
+    }
+
+    /// The same on an engine that also answers as late as a cluster, whose one server works for all transactions.
+    #[allow(dead_code, reason = "for the program `feeds_torture`")]
+    pub fn as_a_cluster_with_faults() -> Option<Store> {
+        let (engine, mut options) = faults_of(engine()?);
+        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
+        cluster.has_server = true;
+        options.simulated = Some(cluster);
+        Store::on((engine, options))
+    }
+
+    fn on((engine, options): (Embedded, fdb_embedded::OpenOptions)) -> Option<Store> {
         // SAFETY: as in `new`.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let engine = engine()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
-        let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
-        // Shown when the test fails.
-        println!("FLATBED_TEST_FAULTS={text}");
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.buggify = Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED"));
         let database = engine.open(directory.path(), options).expect("the engine opens");
         // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
         let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
@@ -229,6 +236,17 @@ impl Default for ServerOptions {
             stall_max,
         }
     }
+}
+
+/// With what injects faults: see [`Store::with_faults`].
+fn faults_of(engine: Embedded) -> (Embedded, fdb_embedded::OpenOptions) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+    let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
+    // Shown when the test fails.
+    println!("FLATBED_TEST_FAULTS={text}");
+    let mut options = fdb_embedded::OpenOptions::default();
+    options.buggify = Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED"));
+    (engine, options)
 }
 
 /// What only the embedded engine can do. `None`, and a line that says so, where a library answers: what needs the engine

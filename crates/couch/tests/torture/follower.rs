@@ -20,6 +20,8 @@ enum Filter {
     All,
     DocIds(HashSet<String>),
     Selector(u64),
+    /// By a function of a design document.
+    Function(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,7 @@ impl Follower {
         let mut random = Random(world.seed ^ (number << 40) ^ 1);
         let filter = match random.below(20) {
             0..9 => Filter::All,
+            9..11 if world.plan.has_functions => Filter::Function(random.below(KINDS)),
             9..14 => Filter::Selector(random.below(KINDS)),
             // Longer lists are looked up only where a feed is far behind.
             list => {
@@ -177,7 +180,7 @@ impl Follower {
             Kind::Continuous => "continuous",
             Kind::EventSource => "eventsource",
         };
-        let mut path = format!("/db/_changes?feed={feed}");
+        let mut path = format!("{}/_changes?feed={feed}", self.world.database());
         let mut id = None;
         if how.kind == Kind::EventSource && self.since != "0" && self.random.percent(50) {
             id = Some(format!("\"{}\"", self.since));
@@ -199,6 +202,10 @@ impl Follower {
             Filter::DocIds(ids) => {
                 path += "&filter=_doc_ids";
                 json!({ "doc_ids": ids.iter().collect::<Vec<_>>() }).to_string()
+            }
+            Filter::Function(kind) => {
+                path += &format!("&filter=torture/kind&kind={kind}");
+                String::new()
             }
             Filter::Selector(kind) => {
                 path += "&filter=_selector";
@@ -227,7 +234,9 @@ impl Follower {
         }
         match (&self.view.filter, &document) {
             (Filter::DocIds(ids), _) => assert!(ids.contains(&id), "{row} was not asked for"),
-            (Filter::Selector(kind), Some(document)) => assert!(passes(*kind, document), "{row} does not match"),
+            (Filter::Selector(kind) | Filter::Function(kind), Some(document)) => {
+                assert!(passes(*kind, document), "{row} does not match")
+            }
             _ => {}
         }
         if let Some(before) = self.view.documents.get(&id) {
@@ -285,7 +294,7 @@ impl View {
         match &self.filter {
             Filter::All => true,
             Filter::DocIds(ids) => ids.contains(id),
-            Filter::Selector(kind) => held.is_some_and(|held| passes(*kind, &held.document)),
+            Filter::Selector(kind) | Filter::Function(kind) => held.is_some_and(|held| passes(*kind, &held.document)),
         }
     }
 

@@ -25,8 +25,6 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 pub const DOCUMENTS: u64 = 500;
-pub const WRITERS: u64 = 32;
-pub const FOLLOWERS: u64 = 200;
 
 /// Documents have one of so many kinds, and another with each edit; some followers want one kind.
 pub const KINDS: u64 = 8;
@@ -47,13 +45,30 @@ pub fn seconds(short: f64) -> Duration {
     Duration::from_secs_f64(given.map_or(short, |text| text.parse().expect("FLATBED_TEST_SECONDS is a number")))
 }
 
+/// What a torture is of.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// The database, beside which one lies where little happens.
+    pub name: &'static str,
+    /// What both are created with, behind a `?`.
+    pub created_with: &'static str,
+    /// Servers are killed: connections may break, and are refused.
+    pub may_break: bool,
+    pub writers: u64,
+    pub followers: u64,
+    /// Some followers filter by a function of a design document.
+    pub has_functions: bool,
+}
+
+impl Plan {
+    pub const DEFAULT: Plan =
+        Plan { name: "db", created_with: "", may_break: false, writers: 32, followers: 200, has_functions: false };
+}
+
 /// Where the servers are, and what the writers know.
 pub struct World {
     servers: Mutex<Vec<SocketAddr>>,
-    /// Servers are killed: connections may break, and are refused.
-    may_break: bool,
-    /// What its databases are created with, behind a `?`.
-    created_with: &'static str,
+    plan: Plan,
     is_over: AtomicBool,
     /// The end is written: nobody leaves before having seen it.
     has_end: AtomicBool,
@@ -64,6 +79,8 @@ pub struct World {
     pub writes: AtomicU64,
     pub refused: AtomicU64,
     pub given_up: AtomicU64,
+    /// Several edits of one document that were sent at once.
+    pub crowds: AtomicU64,
     pub rows: AtomicU64,
     pub connections: AtomicU64,
     pub broken: AtomicU64,
@@ -76,13 +93,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    /// One whose servers are at these addresses. `may_break`: they are killed now and then.
-    pub fn new(servers: Vec<SocketAddr>, may_break: bool) -> Arc<World> {
+    /// One whose servers are at these addresses.
+    pub fn new(servers: Vec<SocketAddr>, plan: Plan) -> Arc<World> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
         Arc::new(World {
             servers: Mutex::new(servers),
-            may_break,
-            created_with: "",
+            plan,
             is_over: AtomicBool::new(false),
             has_end: AtomicBool::new(false),
             revs: Mutex::default(),
@@ -90,6 +106,7 @@ impl World {
             writes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
+            crowds: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             broken: AtomicU64::new(0),
@@ -98,11 +115,14 @@ impl World {
         })
     }
 
-    /// The same with databases of so many shards.
-    pub fn sharded(servers: Vec<SocketAddr>, may_break: bool) -> Arc<World> {
-        let world = World::new(servers, may_break);
-        let world = Arc::into_inner(world).expect("nobody else has it");
-        Arc::new(World { created_with: "?shards=4", ..world })
+    /// The path of its database.
+    fn database(&self) -> String {
+        format!("/{}", self.plan.name)
+    }
+
+    /// That of the one where little happens.
+    fn quiet(&self) -> String {
+        format!("/quiet-{}", self.plan.name)
     }
 
     /// Another server took the place of one that was killed.
@@ -126,7 +146,7 @@ impl World {
 
     /// A connection broke, or was refused. Only a server that is killed does that.
     async fn broke(&self, what: &str) {
-        assert!(self.may_break, "{what}: the connection broke");
+        assert!(self.plan.may_break, "{what}: the connection broke");
         self.broken.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -144,31 +164,39 @@ impl World {
     }
 }
 
-/// Runs all of it. `meanwhile` is polled while writers write, and told when they are done: it may kill servers.
+/// Runs all of it. Writers write for so long, and until `meanwhile` is done: it may kill servers.
 pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Output = ()>) {
     let mut random = Random(world.seed);
-    for name in ["db", "quiet"] {
-        let (status, answer) =
-            world.call(&mut random, Method::PUT, &format!("/{name}{}", world.created_with), "").await;
-        assert!(matches!(status, 201 | 412), "{name}: {status} {answer}");
+    let Plan { name, created_with, writers, followers, has_functions, .. } = world.plan;
+    for path in [world.database(), world.quiet()] {
+        let (status, answer) = world.call(&mut random, Method::PUT, &format!("{path}{created_with}"), "").await;
+        assert!(matches!(status, 201 | 412), "{path}: {status} {answer}");
+    }
+    if has_functions {
+        let function = "function(doc, req) { return String(doc.kind) === req.query.kind || doc.end === true; }";
+        let design = json!({ "filters": { "kind": function } }).to_string();
+        let path = format!("{}/_design/torture", world.database());
+        let (status, answer) = world.call(&mut random, Method::PUT, &path, &design).await;
+        assert!(matches!(status, 201 | 409), "{path}: {status} {answer}");
     }
     let alone = tokio::time::Instant::now() + (length / 3).min(Duration::from_secs(20));
     quiet::wakes(world.clone(), || tokio::time::Instant::now() > alone).await;
-    let followers: Vec<_> = (0..FOLLOWERS).map(|number| follower::Follower::new(world.clone(), number)).collect();
+    let followers: Vec<_> = (0..followers).map(|number| follower::Follower::new(world.clone(), number)).collect();
     let followers: Vec<_> = followers.into_iter().map(|follower| tokio::spawn(follower.run())).collect();
-    let writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(writer::write(world.clone(), number))).collect();
+    let writers: Vec<_> = (0..writers).map(|number| tokio::spawn(writer::write(world.clone(), number))).collect();
     let also = world.clone();
     let quiet = tokio::spawn(quiet::wakes(world.clone(), move || also.is_over()));
     let time_is_up = async {
-        tokio::time::sleep(length).await;
+        tokio::join!(tokio::time::sleep(length), meanwhile);
         world.is_over.store(true, Ordering::SeqCst);
         for writer in writers {
             writer.await.expect("a writer is done");
         }
     };
-    tokio::join!(time_is_up, meanwhile);
+    time_is_up.await;
     quiet.await.expect("followers of a quiet database are woken");
-    let (status, answer) = world.call(&mut random, Method::PUT, &format!("/db/{END}"), "{\"end\":true}").await;
+    let (status, answer) =
+        world.call(&mut random, Method::PUT, &format!("{}/{END}", world.database()), "{\"end\":true}").await;
     // An answer may have been lost.
     assert!(matches!(status, 201 | 409), "{status} {answer}");
     world.has_end.store(true, Ordering::SeqCst);
@@ -183,8 +211,9 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
     let (writes, given_up) = (count(&world.writes), count(&world.given_up));
     assert!(given_up <= 1 + writes / 1_000, "{given_up} requests were given up, beside {writes} writes");
     println!(
-        "{length:?}: {writes} writes, {} refused, {given_up} given up; {} connections of {FOLLOWERS} followers, {} of them and of writers' broken; {} rows; {} single wakes",
+        "{name}, {length:?}: {writes} writes, {} refused, {} crowds, {given_up} given up; {} connections of followers, {} of them and of writers' broken; {} rows; {} single wakes",
         count(&world.refused),
+        count(&world.crowds),
         count(&world.connections),
         count(&world.broken),
         count(&world.rows),
@@ -204,8 +233,8 @@ struct Held {
 
 /// What the database holds, asked in two ways.
 async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> {
-    let path = "/db/_changes?style=all_docs&include_docs=true";
-    let (status, changes) = world.call(random, Method::GET, path, "").await;
+    let path = format!("{}/_changes?style=all_docs&include_docs=true", world.database());
+    let (status, changes) = world.call(random, Method::GET, &path, "").await;
     assert_eq!(status, 200, "{changes}");
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned();
     let mut held = HashMap::new();
@@ -220,7 +249,8 @@ async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> 
         );
         assert!(before.is_none(), "{row}: a document comes twice");
     }
-    let (status, all) = world.call(random, Method::GET, "/db/_all_docs?include_docs=true", "").await;
+    let path = format!("{}/_all_docs?include_docs=true", world.database());
+    let (status, all) = world.call(random, Method::GET, &path, "").await;
     assert_eq!(status, 200, "{all}");
     let rows = all["rows"].as_array().expect("rows");
     for row in rows {
@@ -231,7 +261,54 @@ async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> 
     for (id, generation) in lock(&world.acknowledged).iter() {
         assert!(generation_of(&held[id].rev) >= *generation, "{id}: an acknowledged write is lost");
     }
+    let servers = lock(&world.servers).clone();
+    for server in servers {
+        agree(world, server, &held).await;
+    }
     held
+}
+
+/// What one server says of the database in its other ways, when nobody writes any more.
+async fn agree(world: &World, server: SocketAddr, held: &HashMap<String, Held>) {
+    let path = world.database();
+    let get = async |path: String| -> Value {
+        let url = Url::parse(&format!("http://{server}")).expect("a URL");
+        let answer = Connection::open(&url).await.expect("connected").call(Method::GET, &path, "").await;
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status, 200, "{path}");
+        serde_json::from_slice(&answer.body).expect("JSON")
+    };
+    let deleted = held.values().filter(|held| held.deleted).count();
+    let mut in_order: Vec<(&str, &str)> = held.iter().map(|(id, held)| (held.seq.as_str(), id.as_str())).collect();
+    in_order.sort_unstable();
+    let last = in_order.last().expect("the end").0;
+    let info = get(path.clone()).await;
+    let counts = (info["doc_count"].as_u64(), info["doc_del_count"].as_u64());
+    assert_eq!(counts, (Some((held.len() - deleted) as u64), Some(deleted as u64)), "{info}");
+    assert_eq!(info["update_seq"], last, "{info}");
+    let all = get(format!("{path}/_all_docs?limit=0")).await;
+    assert_eq!(all["total_rows"], held.len() - deleted, "{all}");
+    let now = get(format!("{path}/_changes?since=now")).await;
+    assert_eq!((&now["last_seq"], &now["pending"]), (&json!(last), &json!(0)), "{now}");
+    let rows = |page: &Value| -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        page["results"].as_array().expect("rows").iter().map(|row| (text(&row["seq"]), text(&row["id"]))).collect()
+    };
+    let is_equal = |(seq, id): &(String, String), expected: &(&str, &str)| (seq.as_str(), id.as_str()) == *expected;
+    let backwards = rows(&get(format!("{path}/_changes?descending=true")).await);
+    assert!(backwards.len() == held.len() && backwards.iter().rev().zip(&in_order).all(|(a, b)| is_equal(a, b)));
+    let (mut since, mut at) = ("0".to_owned(), 0);
+    while at < in_order.len() {
+        let page = get(format!("{path}/_changes?limit=83&since={since}")).await;
+        let found = rows(&page);
+        assert!(!found.is_empty() && found.iter().zip(&in_order[at..]).all(|(a, b)| is_equal(a, b)), "{since}: {page}");
+        at += found.len();
+        let (left, pending) = (in_order.len() - at, page["pending"].as_u64().expect("a number") as usize);
+        let is_right = if left > 500 { (501..=in_order.len()).contains(&pending) } else { pending == left };
+        assert!(is_right, "{pending} are pending of {left}");
+        page["last_seq"].as_str().expect("a place").clone_into(&mut since);
+        assert_eq!(since, in_order[at - 1].0);
+    }
 }
 
 fn generation_of(rev: &str) -> u64 {

@@ -25,7 +25,8 @@ pub async fn wakes(world: Arc<World>, is_over: impl Fn() -> bool) {
         for (server, feed) in feeds.iter_mut().enumerate() {
             while feed.is_none() {
                 let address = lock(&world.servers)[server];
-                let path = format!("/quiet/_changes?feed=continuous&heartbeat=1000&since={}", places[server]);
+                let path =
+                    format!("{}/_changes?feed=continuous&heartbeat=1000&since={}", world.quiet(), places[server]);
                 match Feed::open(address, &path, None, "", 64 * 1024).await {
                     Ok((status, open)) => {
                         assert_eq!(status, 200, "{path}");
@@ -38,7 +39,7 @@ pub async fn wakes(world: Arc<World>, is_over: impl Fn() -> bool) {
         let mut id = String::new();
         for _ in 0..1 + random.below(4) {
             id = format!("quiet{}-{number}", world.wakes.load(Ordering::Relaxed));
-            let (status, answer) = world.call(&mut random, Method::PUT, &format!("/quiet/{id}"), "{}").await;
+            let (status, answer) = world.call(&mut random, Method::PUT, &format!("{}/{id}", world.quiet()), "{}").await;
             assert!(matches!(status, 201 | 409), "{id}: {status} {answer}");
             number += 1;
         }
@@ -46,13 +47,14 @@ pub async fn wakes(world: Arc<World>, is_over: impl Fn() -> bool) {
         if random.percent(20) {
             for (server, place) in places.iter().enumerate().filter(|(_, place)| *place != "now") {
                 let address = lock(&world.servers)[server];
-                let path = format!("/quiet/_changes?since={place}");
+                let path = format!("{}/_changes?since={place}", world.quiet());
                 let Ok((_, mut answer)) = Feed::open(address, &path, None, "", 64 * 1024).await else { continue };
                 let mut text = String::new();
                 while let Ok(Some(line)) = answer.line().await {
                     text += &line;
                 }
-                let has_it = text.contains(&format!("\"{id}\"")) || (world.may_break && !text.contains("last_seq"));
+                let has_it =
+                    text.contains(&format!("\"{id}\"")) || (world.plan.may_break && !text.contains("last_seq"));
                 assert!(has_it, "{path} at server {server} lacks {id}: {text}");
             }
         }

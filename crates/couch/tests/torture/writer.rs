@@ -1,4 +1,4 @@
-//! Edits, deletions, bulk writes, conflicts and large documents.
+//! Edits, deletions, bulk writes, conflicts, attachments, large documents, and several edits of one document at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use flatbed_client::{Connection, Url};
 use hyper::Method;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::{CONFLICTS_EVERY, DOCUMENTS, KINDS, Random, World, generation_of, lock};
 
@@ -25,6 +26,9 @@ pub async fn write(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32));
     let mut connection = None;
     while !world.is_over() {
+        if random.percent(4) {
+            crowd(&world, &mut random).await;
+        }
         if connection.is_none() {
             let url = Url::parse(&format!("http://{}", world.server(&mut random))).expect("a URL");
             connection = Connection::open(&url).await.ok();
@@ -52,7 +56,7 @@ pub async fn write(world: Arc<World>, number: u64) {
         if matches!(answer.status, 404 | 409) {
             // Somebody else was faster: what is there now?
             let id = &request.ids[0];
-            let Ok(found) = open.call(Method::GET, &format!("/db/{id}"), "").await else {
+            let Ok(found) = open.call(Method::GET, &format!("{}/{id}", world.database()), "").await else {
                 connection = None;
                 world.broke(id).await;
                 continue;
@@ -73,7 +77,7 @@ fn choose(world: &World, random: &mut Random) -> Request {
     let number = random.below(DOCUMENTS);
     let id = format!("doc{number:03}");
     let rev = lock(&world.revs).get(&id).cloned();
-    let path = format!("/db/{id}");
+    let path = format!("{}/{id}", world.database());
     match (random.below(100), &rev) {
         (0..15, Some(rev)) => {
             let path = format!("{path}?rev={rev}");
@@ -96,14 +100,25 @@ fn choose(world: &World, random: &mut Random) -> Request {
                 })
                 .collect();
             let body = json!({ "docs": documents }).to_string();
-            Request { method: Method::POST, path: "/db/_bulk_docs".into(), body, ids, counts: true }
+            Request { method: Method::POST, path: format!("{}/_bulk_docs", world.database()), body, ids, counts: true }
         }
         // Beside what is there, as a replication would bring it.
         (25..35, _) if number.is_multiple_of(CONFLICTS_EVERY) => {
             let rev = format!("1-{:032x}", random.next());
             let document = document(&id, Some(&rev), random);
             let body = json!({ "new_edits": false, "docs": [document] }).to_string();
-            Request { method: Method::POST, path: "/db/_bulk_docs".into(), body, ids: vec![id], counts: false }
+            Request {
+                method: Method::POST,
+                path: format!("{}/_bulk_docs", world.database()),
+                body,
+                ids: vec![id],
+                counts: false,
+            }
+        }
+        (35..38, Some(rev)) => {
+            let path = format!("{path}/apart?rev={rev}");
+            let body = "z".repeat(random.below(20_000) as usize);
+            Request { method: Method::PUT, path, body, ids: vec![id], counts: true }
         }
         _ => {
             let body = document(&id, rev.as_deref(), random).to_string();
@@ -119,10 +134,52 @@ fn document(id: &str, rev: Option<&str>, random: &mut Random) -> Value {
     }
     match random.below(200) {
         0 => document["text"] = json!("x".repeat(LARGE_BYTES as usize)),
+        // Base64 of three letters.
+        20..26 => {
+            let data = "YWJj".repeat(random.below(400) as usize);
+            document["_attachments"] = json!({ "within": { "content_type": "text/plain", "data": data } });
+        }
         1..20 => document["text"] = json!("y".repeat(random.below(3_000) as usize)),
         _ => {}
     }
     document
+}
+
+/// Several edits of one revision at once, at any servers: one of them is made, or none.
+async fn crowd(world: &World, random: &mut Random) {
+    let id = format!("doc{:03}", random.below(DOCUMENTS));
+    let Some(rev) = lock(&world.revs).get(&id).cloned() else { return };
+    let edits: Vec<(Url, String)> = (0..2 + random.below(5))
+        .map(|_| {
+            let url = Url::parse(&format!("http://{}", world.server(random))).expect("a URL");
+            (url, document(&id, Some(&rev), random).to_string())
+        })
+        .collect();
+    let path = format!("{}/{id}", world.database());
+    let mut answers = JoinSet::new();
+    for (url, body) in edits {
+        let path = path.clone();
+        answers.spawn(async move { Connection::open(&url).await.ok()?.call(Method::PUT, &path, body).await.ok() });
+    }
+    let mut made = Vec::new();
+    while let Some(answer) = answers.join_next().await {
+        let Some(answer) = answer.expect("one of a crowd") else {
+            world.broke("one of a crowd").await;
+            continue;
+        };
+        match answer.status {
+            201 => made.push(serde_json::from_slice::<Value>(&answer.body).expect("JSON")),
+            409 => count_refused(world),
+            503 => drop(world.given_up.fetch_add(1, Ordering::Relaxed)),
+            status => panic!("{path}: {status}"),
+        }
+    }
+    assert!(made.len() < 2, "{id}: several edits of {rev} were made: {made:?}");
+    world.crowds.fetch_add(1, Ordering::Relaxed);
+    if let Some(made) = made.first() {
+        let request = Request { method: Method::PUT, path, body: String::new(), ids: vec![id], counts: true };
+        acknowledged(world, &request, made);
+    }
 }
 
 fn acknowledged(world: &World, request: &Request, answer: &Value) {

@@ -85,6 +85,16 @@ impl Store {
         Some(Store::on(engine, options))
     }
 
+    /// With faults too, on what answers as late as a cluster by the machine's clock, with one server that works for all.
+    pub fn as_a_cluster_with_faults(probability: f64, seed: u64) -> Option<Store> {
+        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
+        cluster.has_server = true;
+        let mut options = fdb_embedded::OpenOptions::default();
+        options.simulated = Some(cluster);
+        options.buggify = Some(fdb_embedded::Buggify { probability, seed });
+        Some(Store::on(engine()?, options))
+    }
+
     /// On the embedded engine with a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit) by a clock
     /// that stands still until it is moved.
     pub fn simulated(engine: Embedded, clock: &Arc<fdb_embedded::VirtualClock>) -> Store {

@@ -13,7 +13,7 @@ use self::replica::{assert_equal, copy, everything};
 use self::work::Worker;
 use crate::support::{Layer, Random, Store, assert_clean, engine};
 use flatbed_layer::renew::renew;
-use flatbed_layer::{CreateOptions, Database};
+use flatbed_layer::{CreateOptions, Database, LayerOptions};
 
 /// Clients at once.
 const WORKERS: u64 = 64;
@@ -23,6 +23,43 @@ struct Scenario {
     probability: f64,
     /// What each client does.
     operations: u64,
+    /// Servers, and how many transactions of single writes each of them has under way at once.
+    servers: usize,
+    single_writes_at_once: Option<usize>,
+}
+
+/// What was counted while clients worked.
+#[derive(Debug, Default)]
+struct Counts {
+    joint_commits: u64,
+    joint_unknown_results: u64,
+    unknown_results: u64,
+    conflicts: u64,
+}
+
+impl Counts {
+    fn of(layers: &[Layer]) -> Counts {
+        let metrics: Vec<_> = layers.iter().flat_map(|layer| layer.metrics()).collect();
+        let count = |name: &str| flatbed_metrics::total(&metrics, &format!("flatbed_{name}"));
+        Counts {
+            joint_commits: count("joint_commits"),
+            joint_unknown_results: count("joint_unknown_results"),
+            unknown_results: count("unknown_results"),
+            conflicts: count("conflicts"),
+        }
+    }
+
+    fn add(&mut self, more: Counts) {
+        self.joint_commits += more.joint_commits;
+        self.joint_unknown_results += more.joint_unknown_results;
+        self.unknown_results += more.unknown_results;
+        self.conflicts += more.conflicts;
+    }
+
+    fn are_all_met(&self) -> bool {
+        let Counts { joint_commits, joint_unknown_results, unknown_results, conflicts } = *self;
+        [joint_commits, joint_unknown_results, unknown_results, conflicts].iter().all(|count| *count > 0)
+    }
 }
 
 async fn quiet(layers: &[Layer], db: &Database) {
@@ -60,7 +97,7 @@ impl Scenario {
         }
     }
 
-    async fn run(&self, store: &Store) {
+    async fn run(&self, store: &Store) -> Counts {
         let mut random = Random(self.seed);
         let run_bytes = [None, Some(0), Some(300)][random.below(3) as usize];
         let revs_limits = match random.below(3) {
@@ -73,7 +110,11 @@ impl Scenario {
         println!(
             "probability {probability:.3}, seed {seed}: run_bytes {run_bytes:?}, limits {revs_limits:?}, {leaves_only}"
         );
-        let layers = [store.layer().await, store.layer().await];
+        let mut layers = Vec::new();
+        for _ in 0..self.servers {
+            let single_writes_at_once = self.single_writes_at_once;
+            layers.push(store.layer_with(LayerOptions { single_writes_at_once, ..LayerOptions::default() }).await);
+        }
         let options = CreateOptions { run_bytes, leaves_only, ..CreateOptions::default() };
         layers[0].create_database("db", &options).await.expect("created");
         let db = layers[0].database("db");
@@ -92,12 +133,13 @@ impl Scenario {
             }
             let workers: Vec<_> = (0..WORKERS)
                 .map(|number| {
-                    let layer = layers[number as usize % 2].clone();
+                    let layer = layers[number as usize % layers.len()].clone();
                     let worker = Worker {
                         db: layer.database("db"),
                         layer,
                         random: Random(seed.wrapping_mul(1_000).wrapping_add(part * WORKERS + number)),
                         model: model.clone(),
+                        number,
                         revs_limits: revs_limits.clone(),
                         next: Arc::clone(&next),
                     };
@@ -110,6 +152,7 @@ impl Scenario {
             quiet(&layers, &db).await;
         }
         let worked = began.elapsed();
+        let counts = Counts::of(&layers);
         assert_clean(&layers[0], &db).await;
         let limit = db.revs_limit().await.expect("read");
         let found = everything(&db).await;
@@ -120,14 +163,19 @@ impl Scenario {
         }
         let options = CreateOptions { leaves_only: random.below(2) == 0, ..CreateOptions::default() };
         layers[0].create_database("copy", &options).await.expect("created");
-        let targets = layers.each_ref().map(|layer| layer.database("copy"));
+        let targets: Vec<_> = layers.iter().map(|layer| layer.database("copy")).collect();
         targets[0].set_revs_limit(limit).await.expect("set");
         copy(&found, &targets, seed).await;
         assert_clean(&layers[0], &targets[0]).await;
         let copied = everything(&targets[1]).await;
         assert_equal(&found, &copied, revs_limits.len() == 1);
         let leaves: usize = found.values().map(Vec::len).sum();
-        println!("  {} documents, {leaves} leaves; worked {worked:?} of {:?}", found.len(), began.elapsed());
+        println!(
+            "  {} documents, {leaves} leaves; worked {worked:?} of {:?}; {counts:?}",
+            found.len(),
+            began.elapsed()
+        );
+        counts
     }
 }
 
@@ -136,7 +184,9 @@ impl Scenario {
 async fn replicas_of_what_many_clients_wrote_are_equal() {
     if engine().is_none() {
         // Without faults there.
-        return Scenario { seed: 1, probability: 0.0, operations: 6 }.run(&Store::new()).await;
+        let scenario = Scenario { seed: 1, probability: 0.0, operations: 6, servers: 2, single_writes_at_once: None };
+        scenario.run(&Store::new()).await;
+        return;
     }
     let faults = std::env::var("FLATBED_TEST_FAULTS").ok();
     let faults = faults.map(|text| fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED"));
@@ -149,10 +199,33 @@ async fn replicas_of_what_many_clients_wrote_are_equal() {
         let operations = if seconds.is_some() { 10 + 10 * (seed % 4) } else { 6 };
         let Some(store) = Store::with_faults(probability, seed) else { return };
         let store = if seed.is_multiple_of(2) { store.sharded(4) } else { store };
-        Scenario { seed, probability, operations }.run(&store).await;
+        Scenario { seed, probability, operations, servers: 2, single_writes_at_once: None }.run(&store).await;
         done += 1;
         if seconds.map_or(done >= 2, |seconds| began.elapsed() > Duration::from_secs(seconds)) {
             return;
         }
     }
+}
+
+/// All of it together: three servers, each of which writes to another bucket, single writes that are committed together, a
+/// cluster's latencies, and one server that works for all; faults. `FLATBED_TEST_SECONDS` as above, and the seed of
+/// `FLATBED_TEST_FAULTS`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replicas_of_what_came_by_three_servers_on_what_is_like_a_cluster_are_equal() {
+    let faults = std::env::var("FLATBED_TEST_FAULTS").ok();
+    let faults = faults.map(|text| fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED"));
+    let seconds: Option<u64> = std::env::var("FLATBED_TEST_SECONDS").ok().map(|text| text.parse().expect("a number"));
+    let (began, mut counts, mut seed) = (Instant::now(), Counts::default(), faults.map_or(1, |faults| faults.seed));
+    // However slow the machine is: until what it is about has been met.
+    while seconds.is_some_and(|seconds| began.elapsed() < Duration::from_secs(seconds)) || !counts.are_all_met() {
+        let probability = faults.map_or(0.1, |faults| faults.probability);
+        let Some(store) = Store::as_a_cluster_with_faults(probability, seed) else { return };
+        let operations = if seconds.is_some() { 10 + 10 * (seed % 4) } else { 6 };
+        let single_writes_at_once = Some(1 + seed as usize % 3);
+        let scenario = Scenario { seed, probability, operations, servers: 3, single_writes_at_once };
+        counts.add(scenario.run(&store.sharded(4)).await);
+        seed += 1;
+        assert!(began.elapsed() < Duration::from_secs(120 + seconds.unwrap_or(0)), "not met: {counts:?}");
+    }
+    println!("{counts:?}");
 }

@@ -77,6 +77,8 @@ pub struct Known {
     built_on: HashSet<RevId>,
     /// Made by other replicas.
     foreign: Vec<RevId>,
+    /// Of a write of it nobody knows what became.
+    is_in_doubt: bool,
 }
 
 impl Known {
@@ -108,6 +110,11 @@ impl Known {
             assert_eq!(before, *content, "{rev} was made with two contents");
         }
         self.acknowledged.insert(rev);
+    }
+
+    /// A write was given up.
+    pub fn doubt(&mut self) {
+        self.is_in_doubt = true;
     }
 
     /// Another replica makes a revision, on one that it has from here or on one of its own.
@@ -185,13 +192,18 @@ impl Known {
         }
     }
 
-    /// At the end: everything that was acknowledged is there, or as far down as the least limit of revisions.
+    /// At the end: everything that was acknowledged is there, or as far down as the least limit of revisions, and nothing
+    /// else is: a write that was made twice, or refused after it was made, is one that nobody has heard of.
     pub fn account(&self, id: &str, leaves: &[Leaf], revs_limit_min: u64) {
         let present: HashSet<&RevId> = leaves.iter().flat_map(|leaf| &leaf.line).collect();
         let tips: HashSet<&RevId> = leaves.iter().map(|leaf| &leaf.line[0]).collect();
         // What a contradiction stands on is known to the tree alone, which forgets what is beyond the limit.
         if kind(id) == Kind::Purged || (kind(id) == Kind::Contradictory && revs_limit_min < 30) {
             return;
+        }
+        if kind(id) == Kind::Honest && !self.is_in_doubt {
+            let unknown = present.iter().find(|rev| !self.contents.contains_key(rev));
+            assert!(unknown.is_none(), "{id}: {unknown:?} is there, and was acknowledged to nobody");
         }
         let lines: Vec<Vec<RevId>> = tips.iter().map(|tip| self.line(tip)).collect();
         for rev in &self.acknowledged {

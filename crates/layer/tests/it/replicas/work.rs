@@ -18,6 +18,8 @@ pub struct Worker {
     pub model: Model,
     /// Limits of revisions to change between.
     pub revs_limits: Vec<u64>,
+    /// Distinct among those that work at once.
+    pub number: u64,
     /// For tags.
     pub next: Arc<AtomicU64>,
 }
@@ -26,7 +28,8 @@ impl Worker {
     pub async fn run(mut self, operations: u64) {
         for _ in 0..operations {
             match self.random.below(100) {
-                0..25 => self.edit_leaf().await,
+                0..8 => self.edit_own().await,
+                8..25 => self.edit_leaf().await,
                 25..37 => self.delete_leaf().await,
                 37..42 => self.resolve().await,
                 42..52 => self.create().await,
@@ -101,10 +104,20 @@ impl Worker {
             });
         }
         let edits: Vec<_> = writes.iter().map(Write::edit).collect();
-        let results = match self.db.bulk_update(&edits).await {
+        let results = match edits.as_slice() {
+            // As clients do who have one document to write.
+            [edit] => match self.db.update(edit).await {
+                Ok(updated) => Ok(vec![Ok(updated)]),
+                Err(Error::Refused(refusal)) => Ok(vec![Err(refusal)]),
+                Err(error) => Err(error),
+            },
+            _ => self.db.bulk_update(&edits).await,
+        };
+        let results = match results {
             // On a machine that is slow enough a write is given up after half a minute: nobody knows what became of it.
             Err(Error::Storage(error)) => {
                 println!("  a write was given up: {error}");
+                writes.iter().for_each(|write| self.model.of(&write.id, |known| known.doubt()));
                 return;
             }
             results => results.expect("a bulk"),
@@ -141,6 +154,20 @@ impl Worker {
                 let content = self.model.of(id, |known| known.content(rev).cloned()).expect("acknowledged");
                 self.model.of(id, |known| known.acknowledge(rev.clone(), Some(parent), &content));
             }
+        }
+    }
+
+    /// A document that nobody else writes: each edit of it is made.
+    async fn edit_own(&mut self) {
+        let id = format!("o{:02}", self.number);
+        let mut parent = self.any_leaf(&id, false).await;
+        for _ in 0..4 {
+            let content = self.content(false);
+            let write = Write::new(&id, parent.clone(), None, Content { attachments: Vec::new(), ..content });
+            self.send(vec![write]).await;
+            let made = self.any_leaf(&id, false).await;
+            assert!(made.is_some() && made != parent, "{id}: nobody else edits {parent:?}");
+            parent = made;
         }
     }
 
