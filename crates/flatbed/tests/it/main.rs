@@ -17,3 +17,4 @@ mod renew;
 mod slow_followers;
 mod startup;
 mod support;
+mod upgrade;

@@ -3,7 +3,7 @@
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -14,7 +14,12 @@ use serde_json::Value;
 
 /// The binary under test, with the settings of the machine's environment left out.
 pub fn flatbed() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_flatbed"));
+    program(Path::new(env!("CARGO_BIN_EXE_flatbed")))
+}
+
+/// Another program in the place of [`flatbed`].
+pub fn program(path: &Path) -> Command {
+    let mut command = Command::new(path);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLATBED_")) {
         command.env_remove(name);
     }
@@ -50,6 +55,16 @@ pub fn has_engine() -> bool {
         println!("skipped: needs the embedded engine");
     }
     has_engine
+}
+
+/// The program from before, which `FLATBED_BEFORE` names, where there is a cluster on which it can run beside this one: the
+/// embedded engine is of one process. A test is skipped without, and a line says so.
+pub fn before() -> Option<PathBuf> {
+    let before = std::env::var_os("FLATBED_BEFORE").filter(|_| std::env::var_os("FLATBED_CLUSTER_FILE").is_some());
+    if before.is_none() {
+        println!("skipped: needs a cluster (FLATBED_CLUSTER_FILE) and an older flatbed (FLATBED_BEFORE)");
+    }
+    before.map(PathBuf::from)
 }
 
 /// What `FLATBED_FDB_BUGGIFY` is to be: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment, or another seed each
