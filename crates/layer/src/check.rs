@@ -11,7 +11,10 @@ mod work;
 use std::collections::HashSet;
 
 use flatbed_flatten::FieldNames;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use prost::Message;
+use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
 use crate::handle::Reader;
@@ -31,6 +34,12 @@ use document::{DocumentCheck, Sums};
 
 /// Keys read at once.
 const PAGE_KEYS: usize = 1_000;
+
+/// Documents, or entries, of a page that are checked at once: each waits for reads of its own.
+const CHECKED_AT_ONCE: usize = 128;
+
+/// Of these, such as have a body of more than 400 kB.
+const LARGE_AT_ONCE: usize = 2;
 
 /// Violations beyond this many are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
@@ -467,13 +476,12 @@ impl Operation for DocumentPage<'_> {
         }
         // The last one may go on beyond the page: it is left to the next, unless it is all there is.
         let left = if more && ids.len() > 1 { ids.pop() } else { None };
-        for id in &ids {
-            found.push(
-                DocumentCheck { inner: self.inner, instance: self.instance, trx, id, indexes: &indexes, compacted }
-                    .check()
-                    .await?,
-            );
-        }
+        let (large, inner, instance, indexes) = (&Semaphore::new(LARGE_AT_ONCE), self.inner, self.instance, &indexes);
+        let check = |id| DocumentCheck { inner, instance, trx, id, indexes, compacted, large }.check();
+        let checks: Vec<BoxFuture<'_, Result<document::Found>>> =
+            ids.iter().map(|id| Box::pin(check(id)) as _).collect();
+        let checked: Vec<document::Found> = iter(checks).buffered(CHECKED_AT_ONCE).try_collect().await?;
+        found.extend(checked);
         let last = page.last().map(|row| row.key().to_vec());
         let next = match (left, ids.last(), last) {
             (Some(left), _, _) => Some(keys.document(&left).whole().begin),
@@ -532,16 +540,15 @@ impl Operation for IndexPage<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
         let entries: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
-        let mut violations = Vec::new();
-        for (key, value) in &entries {
-            if let Some(reason) = self.entry(trx, key, value).await? {
-                let kind = match self.kind {
-                    IndexKind::BySeq(_) => "BySeq".to_owned(),
-                    kind => format!("{kind:?}"),
-                };
-                violations.push(format!("{kind} entry {}: {reason}", hex(key)));
-            }
-        }
+        let checks: Vec<BoxFuture<'_, Result<Option<String>>>> =
+            entries.iter().map(|(key, value)| Box::pin(self.entry(trx, key, value)) as _).collect();
+        let reasons: Vec<Option<String>> = iter(checks).buffered(CHECKED_AT_ONCE).try_collect().await?;
+        let kind = match self.kind {
+            IndexKind::BySeq(_) => "BySeq".to_owned(),
+            kind => format!("{kind:?}"),
+        };
+        let wrong = entries.iter().zip(reasons).filter_map(|((key, _), reason)| Some((key, reason?)));
+        let violations = wrong.map(|(key, reason)| format!("{kind} entry {}: {reason}", hex(key))).collect();
         let more = page.more() || page.len() == PAGE_KEYS;
         let next = page
             .last()

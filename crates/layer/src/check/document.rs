@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use flatbed_flatten::DecodeError;
 use flatbed_revtree::{RevId, Tree};
+use tokio::sync::Semaphore;
 
 use crate::check::hex;
 use crate::document::attachments::{Attachment, decode_list};
@@ -83,6 +84,8 @@ pub(crate) struct DocumentCheck<'a> {
     pub indexes: &'a [DefinedIndex],
     /// How far compactions have come, as of the transaction.
     pub compacted: &'a proto::Compacted,
+    /// Who reads a large body holds one of these: documents are checked many at once.
+    pub large: &'a Semaphore,
 }
 
 type BodyRows = Vec<(Vec<u8>, Vec<u8>)>;
@@ -209,7 +212,7 @@ impl DocumentCheck<'_> {
             if winner && (record.place != info.place || record.stored_bytes != info.stored_bytes) {
                 wrong.push(format!("record and info of {rev} differ"));
             }
-            let read;
+            let (read, _permit);
             let rows = match &record.place {
                 BodyPlace::Rows if winner => &parts.body,
                 BodyPlace::Rows => parts.bodies.get(rev).unwrap_or(&empty),
@@ -217,6 +220,8 @@ impl DocumentCheck<'_> {
                     if !sums.blobs.insert(blob_id.clone()) {
                         wrong.push(format!("revision {rev} shares its blob with another"));
                     }
+                    // Never closed.
+                    _permit = self.large.acquire().await.ok();
                     read = self.blob(blob_id).await?;
                     &read
                 }
