@@ -12,6 +12,7 @@ use crate::han::by_radicals;
 use crate::key::SortKey;
 use crate::marks::in_order_written;
 use crate::number::Number;
+use crate::weights::{self, LONG_BYTES};
 
 /// The collator's data is not what this program was built with.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +86,10 @@ impl Collation {
 
     fn compare_strings(&self, a: &str, b: &str) -> Ordering {
         match &self.strings {
-            Some(collator) => collator.compare(&spelled(a), &spelled(b)),
+            Some(collator) if a.len() < LONG_BYTES && b.len() < LONG_BYTES => {
+                collator.compare(&spelled(a), &spelled(b))
+            }
+            Some(collator) => weights::compare(collator, &spelled(a), &spelled(b)),
             None => a.cmp(b),
         }
     }

@@ -20,6 +20,7 @@ mod number;
 pub mod reduce;
 mod search;
 mod signature;
+mod weights;
 
 pub use arrange::{Arranged, Tail, arrange};
 pub use collation::{Collation, NoData};

@@ -3,7 +3,8 @@
 //! ICU's root collator does not normalize: `é` is found in both its spellings, since its data has both, but marks are
 //! weighed in the order written, so `a` with an acute and then a dot below is another key than with the dot first. The
 //! library here always normalizes. A character without weight that keeps marks apart, U+034F, makes it see them as ICU
-//! does; no other text is touched.
+//! does. It also parts runs of more than 30 marks, as Unicode's stream-safe text has it: the library sorts each run in a
+//! time that grows with its square. No other text is touched.
 
 use std::borrow::Cow;
 
@@ -12,6 +13,9 @@ use icu_normalizer::properties::CanonicalCombiningClassMapBorrowed;
 
 /// U+034F COMBINING GRAPHEME JOINER: it weighs nothing, and marks are not sorted across it.
 const JOINER: char = '\u{34f}';
+
+/// The most marks in a row.
+const RUN_MAX: usize = 30;
 
 /// No character below has a combining class; the first byte of none of them is above that of this one.
 const FIRST_MARK: char = '\u{300}';
@@ -23,13 +27,21 @@ pub(crate) fn in_order_written(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let classes = CanonicalCombiningClassMapBorrowed::new();
-    let class = |character: char| if character < FIRST_MARK { 0 } else { classes.get_u8(character) };
+    let class = |character: char| match character {
+        ..FIRST_MARK => 0,
+        // Of no class themselves, but made of two marks, the first one of this class: no others are.
+        '\u{f73}' | '\u{f75}' | '\u{f81}' => 129,
+        _ => classes.get_u8(character),
+    };
     let mut kept: Option<String> = None;
     let mut copied = 0;
     let mut previous = '\0';
+    let mut run = 0;
     for (at, character) in text.char_indices() {
         let own = class(character);
-        if own != 0 && own < class(last_of(previous)) {
+        run = if own == 0 { 0 } else { run + 1 };
+        if own != 0 && (run > RUN_MAX || own < class(last_of(previous))) {
+            run = 1;
             let kept = kept.get_or_insert_default();
             kept.push_str(text.get(copied..at).unwrap_or_default());
             kept.push(JOINER);
@@ -68,6 +80,27 @@ mod tests {
         check("\u{301}\u{323}\u{301}\u{323}", "\u{301}\u{34f}\u{323}\u{301}\u{34f}\u{323}");
         check("\u{300}\u{334}", "\u{300}\u{34f}\u{334}");
         check("\u{2ff}\u{323}", "\u{2ff}\u{323}");
+    }
+
+    #[test]
+    fn runs_of_marks_are_parted() {
+        let marks = |count: usize| "\u{301}".repeat(count);
+        assert!(matches!(in_order_written(&marks(30)), Cow::Borrowed(_)));
+        assert_eq!(in_order_written(&marks(31)), marks(30) + "\u{34f}\u{301}");
+        assert_eq!(in_order_written(&marks(61)), marks(30) + "\u{34f}" + &marks(30) + "\u{34f}\u{301}");
+        assert!(matches!(in_order_written(&format!("{}a{0}", marks(30))), Cow::Borrowed(_)));
+    }
+
+    /// A megabyte of them took hours.
+    #[test]
+    fn runs_of_marks_take_no_time() {
+        let unicode = crate::Collation::unicode().unwrap();
+        for marks in ["\u{301}", "\u{323}\u{301}", "\u{301}\u{323}", "\u{334}\u{345}", "\u{344}", "\u{f73}", "\u{f81}"]
+        {
+            let text = flatbed_flatten::json::Value::String(marks.repeat(20_000).into());
+            assert!(unicode.sort_key(&text).is_cut());
+            assert!(unicode.compare(&text, &text).is_eq());
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ fn value(text: &str) -> Value<'static> {
 }
 
 /// Strings that are likely to be near each other, and some of what is odd.
-fn strings() -> impl Strategy<Value = String> {
+pub(crate) fn strings() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => "[aAbBáÁ \u{0}\u{1}-]{0,4}",
         2 => "[a-cA-C\u{300}-\u{330}\u{ad}\u{200b}]{0,6}",
