@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::list::Link;
 use crate::machine::{Clock, Machine, Part};
 use crate::rows::Rows;
-use crate::{cut, failure};
+use crate::{cut, failure, whole};
 
 /// A call, with all that it needs.
 pub(crate) enum Ask {
@@ -136,7 +136,7 @@ fn map(
 fn outcomes(lines: String, views: usize) -> Vec<Result<Rows>> {
     let outcome = |line: String| match line.strip_prefix('!') {
         Some(failed) => Err(failure(failed)),
-        None => Rows::parse(line),
+        None => Rows::parse(whole(line)),
     };
     if views == 1 {
         return vec![outcome(lines)];
@@ -181,5 +181,5 @@ fn reduced(answer: &str, input_characters: usize) -> Result<String> {
         return Err(Error::Thrown { name: "reduce_overflow_error".to_owned(), reason: cut(&reason) });
     }
     let result = answer.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    result.map(str::to_owned).ok_or(Error::OutOfResources)
+    result.map(|result| whole(result.to_owned())).ok_or(Error::OutOfResources)
 }

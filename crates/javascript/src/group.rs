@@ -94,7 +94,8 @@ pub struct Mapped {
     /// document's id.
     pub documents: Vec<Vec<Result<Rows>>>,
     /// Why the document after those has no answer, and none behind it: a function ended the whole query
-    /// ([`Error::Thrown`]), or broke a bound with it.
+    /// ([`Error::Thrown`]), or broke a bound with it. [`Error::Busy`] and [`Error::Refused`] say nothing of the document: it
+    /// is to be asked for again, later.
     pub stopped: Option<Error>,
     /// What functions have logged: the first of it.
     pub logs: Vec<String>,
@@ -171,15 +172,23 @@ impl Runner {
             let (views, slice) = (group.views, self.options.slice);
             let asked = rest.len();
             let ask = Ask::Map { documents: std::mem::take(&mut rest), views, slice, is_fresh };
-            let Answer::Mapped(part) = self.run(&group.maps, INDEX, ask, self.options.batch_max).await? else {
-                return Err(Error::OutOfResources);
+            let part = match self.run(&group.maps, INDEX, ask, self.options.batch_max).await {
+                Ok(Answer::Mapped(part)) => part,
+                Ok(_) => return Err(Error::OutOfResources),
+                Err(error) if mapped.documents.is_empty() => return Err(error),
+                // What there is, is not lost.
+                Err(error) => {
+                    mapped.stopped = Some(error);
+                    return Ok(mapped);
+                }
             };
             let MappedPart { documents, stopped, was_used, rest: left, logs } = part;
+            let had_run = was_used || !documents.is_empty();
             mapped.documents.extend(documents);
             let room = LOGS_MAX - mapped.logs.len();
             mapped.logs.extend(logs.into_iter().take(room));
             // What documents before have left in the engine may have filled it.
-            is_fresh = was_used && stopped == Some(Error::OutOfResources);
+            is_fresh = had_run && stopped == Some(Error::OutOfResources);
             if !is_fresh {
                 mapped.stopped = stopped;
             }

@@ -48,7 +48,7 @@ pub struct RunnerOptions {
     pub threads: usize,
     /// How many batches of views are mapped or reduced at once, of one database too.
     pub map_threads: usize,
-    /// How long a call may wait for a thread. Its time to run begins when it does.
+    /// How long a call may wait for a thread; maps and reduces twelve times as long. Its time to run begins when it does.
     pub wait_max: Duration,
     /// How long a call for one document may take (CouchDB's `os_process_timeout` is 5 s; FoundationDB gives a whole
     /// transaction as long).
@@ -236,6 +236,31 @@ fn passed(results: &str) -> Vec<bool> {
     results.bytes().filter(u8::is_ascii_digit).map(|digit| digit == b'1').collect()
 }
 
+/// JSON text as `JSON.stringify` writes it, with U+FFFD for halves of surrogate pairs: strings of JavaScript may have them, those
+/// of JSON texts may not. It writes them as escapes, and whole pairs as they are.
+fn whole(text: String) -> String {
+    if !text.contains("\\ud") {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = &text[..];
+    while let Some(at) = rest.find('\\') {
+        let is_half =
+            rest.get(at..at + 3) == Some("\\ud") && rest.as_bytes().get(at + 3).is_some_and(|digit| *digit > b'7');
+        // An escape is of ASCII.
+        let (before, escape, behind) = match (rest.get(..at), rest.get(at..at + 2), is_half) {
+            (Some(before), _, true) => (before, "\u{fffd}", rest.get(at + 6..)),
+            (Some(before), Some(escape), false) => (before, escape, rest.get(at + 2..)),
+            _ => break,
+        };
+        out.push_str(before);
+        out.push_str(escape);
+        rest = behind.unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
+}
+
 /// What a function says, as far as it is passed on: the dispatcher cuts it likewise.
 fn cut(text: &str) -> String {
     text.char_indices().nth(TEXT_CHARACTERS_MAX).map_or(text, |(end, _)| &text[..end]).to_owned()
@@ -251,6 +276,7 @@ fn answer(text: &str) -> Result<String> {
 
 /// What `["error",NAME,REASON]` says.
 fn failure(text: &str) -> Error {
+    let text = whole(text.to_owned());
     let (name, reason) = match json::parse(text.as_bytes(), &Limits::default()) {
         Ok(Value::Array(parts)) => match &parts[..] {
             [_, Value::String(name), Value::String(reason)] => (cut(name), cut(reason)),
@@ -265,5 +291,23 @@ fn failure(text: &str) -> Error {
         "compilation_error" => Error::Compilation(reason),
         "out_of_resources" => Error::OutOfResources,
         _ => Error::Thrown { name, reason },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_pairs_are_replaced() {
+        for (text, expected) in [
+            (r#""a\ud83d""#, "\"a\u{fffd}\""),
+            (r#""\\ud83d""#, r#""\\ud83d""#),
+            (r#"["\ud83d","x\udfffy"]"#, "[\"\u{fffd}\",\"x\u{fffd}y\"]"),
+            (r#""\\\ud83d\n\u00e9😀""#, "\"\\\\\u{fffd}\\n\\u00e9😀\""),
+            (r#""\ud7ff""#, r#""\ud7ff""#),
+        ] {
+            assert_eq!(whole(text.to_owned()), expected, "{text}");
+        }
     }
 }

@@ -147,7 +147,7 @@ impl Machine {
                 if broken.load(Ordering::Relaxed) {
                     return None;
                 }
-                let response = Some(response).filter(|response| !response.is_empty());
+                let response = Some(crate::whole(response)).filter(|response| !response.is_empty());
                 let _ = made.send(ListPart { response, text, wants_rows, is_end: false });
                 let since = Instant::now();
                 its.set(end.min(since + WAIT_MAX + step_max));

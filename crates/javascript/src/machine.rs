@@ -205,7 +205,7 @@ impl Machine {
         let answer: String = self.within(clock, |ctx| self.export(ctx, "render")?.call((kind, input)))?;
         match answer.strip_prefix('!') {
             Some(failure) => Err(crate::failure(failure)),
-            None => Ok(answer),
+            None => Ok(crate::whole(answer)),
         }
     }
 

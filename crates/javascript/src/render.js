@@ -6,6 +6,7 @@ const render = (() => {
   const { keys: keysOf } = Object;
   const uncurry = (f) => f.call.bind(f);
   const [indexOf, slice, trim] = [uncurry(''.indexOf), uncurry(''.slice), uncurry(''.trim)];
+  const wellFormed = uncurry(''.toWellFormed);
   const [join, test] = [uncurry([].join), uncurry(/x/.test)];
   const toNumber = parseFloat;
 
@@ -212,7 +213,7 @@ const render = (() => {
     const head = isStartNew ? stringify(withContentType(started)) : '';
     isStartNew = false;
     started = {};
-    return exchange(wantsRows, head, takeChunks());
+    return exchange(wantsRows, head, wellFormed(takeChunks()));
   };
   const getRow = () => {
     if (exchange === undefined) throw new Failure('render_error', 'only lists have rows');

@@ -2,6 +2,9 @@
 
 use crate::error::{Error, Result};
 
+/// How deep keys and values may be: what reads them must be able to.
+const DEPTH_MAX: usize = flatbed_flatten::json::DEPTH_MAX_LIMIT;
+
 /// The rows of one document in one view, in the order in which they were emitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
@@ -22,7 +25,10 @@ impl Rows {
     pub(crate) fn parse(text: String) -> Result<Rows> {
         let mut rows = Rows { text, cuts: Vec::new() };
         if !rows.text.is_empty() {
-            rows.cuts = cuts(rows.text.as_bytes()).ok_or(Error::OutOfResources)?;
+            rows.cuts = cuts(rows.text.as_bytes()).ok_or_else(|| Error::Thrown {
+                name: "invalid_rows".to_owned(),
+                reason: format!("rows are no pairs of values, or deeper than {DEPTH_MAX}"),
+            })?;
         }
         Ok(rows)
     }
@@ -88,6 +94,7 @@ pub(crate) fn value_end(text: &[u8], begin: usize) -> Option<usize> {
                 }
                 continue;
             }
+            b'[' | b'{' if depth >= DEPTH_MAX => return None,
             b'[' | b'{' => depth += 1,
             b']' | b'}' if depth > 0 => {
                 depth -= 1;

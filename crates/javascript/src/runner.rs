@@ -19,6 +19,9 @@ const MAP_NICENESS: i32 = 5;
 /// Calls that go on beside the usual threads, of each pool.
 const ASIDE_MAX: usize = 4;
 
+/// How many times as long as others they wait for a thread: hundreds of databases may build indexes at once.
+const MAP_PATIENCE: u32 = 12;
+
 /// Groups that a thread keeps loaded.
 const GROUPS_LOADED_MAX: usize = 8;
 
@@ -96,6 +99,7 @@ impl Runner {
             threads: maps,
             of_one_max: maps,
             niceness: MAP_NICENESS,
+            wait_max: wait_max * MAP_PATIENCE,
             loaded_max: GROUPS_LOADED_MAX,
             lends: true,
             ..calls.clone()

@@ -231,6 +231,7 @@ async fn lists() {
         ("function(head,req){var o=[],r;while(r=getRow())o.push(r.key);return o.join('|')}", plain, "1|2"),
         // Not recorded.
         ("function(head,req){while(getRow());return getRow()===null&&getRow()===null}", plain, "true"),
+        ("function(head,req){send('a\\ud83d');return '\\ud83d\\ude00'}", plain, "a\u{fffd}😀"),
         (
             "function(head,req){provides('html',function(){var r;while(r=getRow())send(r.id)})}",
             Some(r#"{"headers":{}}"#),
