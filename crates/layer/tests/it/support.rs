@@ -105,9 +105,9 @@ impl Store {
         Store::on(engine, options)
     }
 
-    /// On the embedded engine with one server that works for each call, and answers that come at once otherwise.
+    /// On the embedded engine with one server that works for each call, and answers that come soon otherwise.
     pub fn slow(engine: Embedded) -> Store {
-        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
+        let mut cluster = fdb_embedded::SimulatedCluster::parse("100,50,200").expect("three latencies");
         cluster.has_server = true;
         let mut options = fdb_embedded::OpenOptions::default();
         options.simulated = Some(cluster);
