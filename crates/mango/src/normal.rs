@@ -8,6 +8,9 @@ use flatbed_flatten::json::Value;
 use crate::field::Field;
 use crate::pattern::Pattern;
 
+/// So many bytes of an argument weigh 1: a long one is looked through for each document, however small that is.
+const WEIGHT_BYTES: usize = 16;
+
 /// What must hold of a document, or of an item of an array.
 #[derive(Debug, Clone)]
 pub(crate) enum Normal {
@@ -180,14 +183,28 @@ impl Term {
     }
 
     fn weight(&self) -> usize {
+        let text = |value: &Value<'_>| text_bytes(value) / WEIGHT_BYTES;
         let weight = match self {
-            Term::In(list) | Term::NotIn(list) | Term::Contains(list) => list.len(),
+            Term::Compare(_, argument) => text(argument),
+            Term::In(list) | Term::NotIn(list) | Term::Contains(list) => {
+                list.len() + list.iter().map(text).sum::<usize>()
+            }
             Term::Regex(pattern) => pattern.weight(),
             Term::Element(condition) | Term::Elements(condition) | Term::Key(condition) => condition.weight(),
             Term::Not(term) => term.weight(),
             _ => 0,
         };
         weight.saturating_add(1)
+    }
+}
+
+/// The text in a value.
+fn text_bytes(value: &Value<'_>) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 0,
+        Value::Number(text) | Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => members.iter().map(|(name, value)| name.len() + text_bytes(value)).sum(),
     }
 }
 

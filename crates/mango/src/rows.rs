@@ -1,4 +1,5 @@
-//! Selectors matched on the rows of a body (crate `flatten`): of documents that are not selected no JSON is made.
+//! Selectors matched on the rows of a body (crate `flatten`), and keys of indexes made of them: no JSON is made of documents that
+//! are not selected, nor of what an index does not have.
 
 use std::collections::HashMap;
 
@@ -8,6 +9,7 @@ use flatbed_flatten::{DecodeError, FieldIds, FieldNames, Picked, pick, read_body
 
 use crate::Selector;
 use crate::field::{Field, Found, place};
+use crate::index::Index;
 use crate::matching::Subject;
 use crate::normal::{Normal, Term};
 use crate::steps::{Exhausted, Steps};
@@ -30,6 +32,95 @@ pub enum RowsError {
 #[derive(Debug, Clone)]
 pub struct RowSelector<'s> {
     selector: &'s Normal,
+    reader: Reader,
+}
+
+/// An index made ready for the rows of one database's bodies.
+#[derive(Debug, Clone)]
+pub struct RowIndex<'i> {
+    index: &'i Index,
+    reader: Reader,
+}
+
+impl Selector {
+    /// Makes it ready for bodies whose field names have these ids. A body that was written when a name had none yet is matched
+    /// rightly; one that was written after this, and has a name that had no id, is not: to be made anew for each page.
+    pub fn for_rows(&self, ids: &impl FieldIds) -> RowSelector<'_> {
+        let mut fields = Fields::default();
+        fields.collect(self.normal());
+        RowSelector { selector: self.normal(), reader: Reader::new(fields, ids) }
+    }
+}
+
+impl RowSelector<'_> {
+    /// Whether the document of a body, given as the pairs that [`flatbed_flatten::pack`] made, is selected. `special` makes the
+    /// object of its special members (`_id`, `_rev` and others); it is asked only where they matter.
+    ///
+    /// # Errors
+    /// [`RowsError`]; as for [`Selector::matches_unless`].
+    pub fn matches<'k, P>(
+        &self,
+        pairs: P,
+        names: &impl FieldNames,
+        special: impl FnOnce() -> Value<'static>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<bool, RowsError>
+    where
+        P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
+    {
+        let read = self.reader.read(pairs, names, special)?;
+        Ok(self.selector.holds(&read, &mut Steps::new(stop))?)
+    }
+}
+
+impl Index {
+    /// Makes it ready for bodies whose field names have these ids; see [`Selector::for_rows`].
+    pub fn for_rows(&self, ids: &impl FieldIds) -> RowIndex<'_> {
+        let mut fields = Fields::default();
+        if let Some(partial) = self.partial() {
+            fields.collect(partial.normal());
+        }
+        self.fields().iter().for_each(|field| fields.field(field, false));
+        RowIndex { index: self, reader: Reader::new(fields, ids) }
+    }
+}
+
+impl RowIndex<'_> {
+    /// As [`Index::key`], of a body's pairs; see [`RowSelector::matches`]. That it is no design document the caller sees.
+    ///
+    /// # Errors
+    /// [`RowsError`]
+    pub fn key<'k, P>(
+        &self,
+        pairs: P,
+        names: &impl FieldNames,
+        special: impl FnOnce() -> Value<'static>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<Value<'static>>>, RowsError>
+    where
+        P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
+    {
+        let read = self.reader.read(pairs, names, special)?;
+        let mut steps = Steps::new(stop);
+        if let Some(partial) = self.index.partial()
+            && !partial.normal().holds(&read, &mut steps)?
+        {
+            return Ok(None);
+        }
+        let mut key = Vec::with_capacity(self.index.fields().len());
+        for field in self.index.fields() {
+            match read.find(field, &mut steps)? {
+                Found::Here(value) => key.push(value.clone().into_owned()),
+                Found::Missing | Found::NoPath => return Ok(None),
+            }
+        }
+        Ok(Some(key))
+    }
+}
+
+/// Which values are read of a body.
+#[derive(Debug, Clone)]
+struct Reader {
     /// In ascending order, none the beginning of another.
     paths: Vec<Vec<u8>>,
     /// By their names: the fields of bodies that are asked about.
@@ -49,95 +140,74 @@ struct Place {
     parts: usize,
 }
 
-impl Selector {
-    /// Makes it ready for bodies whose field names have these ids. A body that was written when a name had none yet is matched
-    /// rightly; one that was written after this, and has a name that had no id, is not: to be made anew for each page.
-    pub fn for_rows(&self, ids: &impl FieldIds) -> RowSelector<'_> {
-        RowSelector::new(self.normal(), ids)
-    }
-}
-
-impl<'s> RowSelector<'s> {
-    fn new(selector: &'s Normal, ids: &impl FieldIds) -> RowSelector<'s> {
-        let mut fields = Fields::default();
-        fields.collect(selector);
+impl Reader {
+    fn new(fields: Fields<'_>, ids: &impl FieldIds) -> Reader {
         // A shorter path may be the beginning of longer ones, which are then found in its value.
-        let mut of_fields: Vec<(&Field, usize, Vec<Vec<u8>>)> = Vec::new();
-        for (field, parts) in fields.plain.values() {
-            of_fields.push((field, *parts, paths_of(field, *parts, ids)));
-        }
-        let shortest: Vec<Vec<u8>> =
-            of_fields.iter().filter(|(_, parts, _)| *parts == 1).flat_map(|(_, _, paths)| paths.clone()).collect();
-        for (field, parts, paths) in &mut of_fields {
-            let first = paths_of(field, 1, ids);
-            if *parts > 1 && first.iter().any(|path| shortest.contains(path)) {
-                (*parts, *paths) = (1, first);
-            }
-        }
+        let short = fields.plain.values().filter(|(_, parts)| *parts == 1);
+        let shortest: Vec<Vec<u8>> = short.flat_map(|(field, _)| paths_of(field, 1, ids)).collect();
+        let of_field = |(field, parts): &(&Field, usize)| {
+            let is_within = *parts > 1 && paths_of(field, 1, ids).iter().any(|path| shortest.contains(path));
+            let parts = if is_within { 1 } else { *parts };
+            (field.name().to_owned(), parts, paths_of(field, parts, ids))
+        };
+        let of_fields: Vec<(String, usize, Vec<Vec<u8>>)> = fields.plain.values().map(of_field).collect();
         let mut paths: Vec<Vec<u8>> = of_fields.iter().flat_map(|(_, _, paths)| paths.clone()).collect();
         paths.sort_unstable();
         paths.dedup();
-        let places = of_fields.into_iter().map(|(field, parts, of)| {
+        let places = of_fields.into_iter().map(|(name, parts, of)| {
             let of = of.iter().filter_map(|path| paths.binary_search(path).ok()).collect();
-            (field.name().to_owned(), Place { paths: of, parts })
+            (name, Place { paths: of, parts })
         });
         let places = places.collect();
-        RowSelector { selector, paths, places, special: fields.special, whole: fields.whole }
+        Reader { paths, places, special: fields.special, whole: fields.whole }
     }
 
-    /// Whether the document of a body, given as the pairs that [`flatbed_flatten::pack`] made, is selected. `special` makes the
-    /// object of its special members (`_id`, `_rev` and others); it is asked only where they matter.
-    ///
-    /// # Errors
-    /// [`RowsError`]; as for [`Selector::matches_unless`].
-    pub fn matches<'k, P>(
-        &self,
+    fn read<'r, 'k, P>(
+        &'r self,
         pairs: P,
         names: &impl FieldNames,
         special: impl FnOnce() -> Value<'static>,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<bool, RowsError>
+    ) -> Result<Read<'r>, DecodeError>
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
-        let mut steps = Steps::new(stop);
         let picked = match self.whole {
             true => Picked::Packed,
             false if self.paths.is_empty() => Picked::Values(Vec::new()),
             false => pick(pairs.clone(), &self.paths, names)?,
         };
-        match picked {
-            Picked::Values(values) => {
-                let special = self.special.then(special);
-                Ok(self.selector.holds(&Rows { selector: self, values, special }, &mut steps)?)
-            }
+        Ok(match picked {
+            Picked::Values(values) => Read::Values { reader: self, values, special: self.special.then(special) },
             Picked::Packed => {
                 let mut document = special();
                 if let (Value::Object(members), Value::Object(body)) = (&mut document, read_body(pairs, names)?) {
                     members.extend(body);
                 }
-                Ok(self.selector.holds(&document, &mut steps)?)
+                Read::Document(document)
             }
-        }
+        })
     }
 }
 
-/// What is known of a body.
-struct Rows<'r> {
-    selector: &'r RowSelector<'r>,
-    values: Vec<Option<Value<'static>>>,
-    special: Option<Value<'static>>,
+/// What was read of a document.
+enum Read<'r> {
+    Values { reader: &'r Reader, values: Vec<Option<Value<'static>>>, special: Option<Value<'static>> },
+    Document(Value<'static>),
 }
 
-impl Subject for Rows<'_> {
+impl Subject for Read<'_> {
     fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted> {
-        let Some(place) = self.selector.places.get(field.name()) else {
-            return match &self.special {
+        let (reader, values, special) = match self {
+            Read::Document(document) => return field.find(document, steps),
+            Read::Values { reader, values, special } => (reader, values, special),
+        };
+        let Some(place) = reader.places.get(field.name()) else {
+            return match special {
                 Some(special) => field.find(special, steps),
                 None => Ok(Found::Missing),
             };
         };
-        let mut there = place.paths.iter().filter_map(|path| self.values.get(*path).and_then(Option::as_ref));
+        let mut there = place.paths.iter().filter_map(|path| values.get(*path).and_then(Option::as_ref));
         match there.next() {
             Some(value) => field.find_from(place.parts, value, steps),
             None => Ok(Found::Missing),
@@ -161,11 +231,12 @@ impl<'s> Fields<'s> {
                 conditions.iter().for_each(|condition| self.collect(condition));
             }
             Normal::Not(condition) => self.collect(condition),
-            Normal::At(field, term) => self.field(field, term),
+            Normal::At(field, term) => self.field(field, matches!(term, Term::Exists(false))),
         }
     }
 
-    fn field(&mut self, field: &'s Field, term: &Term) {
+    /// `missing`: it matters what of it is missing.
+    fn field(&mut self, field: &'s Field, missing: bool) {
         if field.is_whole() {
             self.whole = true;
             return;
@@ -177,10 +248,7 @@ impl<'s> Fields<'s> {
         // What is a place in an array, or a name, only the value says; and whether a member is missing or there is nothing that
         // could have it.
         let names = field.parts().skip(1).take_while(|part| place(part).is_none()).count();
-        let parts = match term {
-            Term::Exists(false) => 1,
-            _ => (1 + names).min(PATH_PARTS_MAX),
-        };
+        let parts = if missing { 1 } else { (1 + names).min(PATH_PARTS_MAX) };
         let known = self.plain.entry(field.name()).or_insert((field, parts));
         known.1 = known.1.min(parts);
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{FieldIds, FieldNames, FlattenOptions, PackOptions, flatten, pack_with, unknown_names};
-use flatbed_mango::Selector;
+use flatbed_mango::{Index, Selector};
 use proptest::prelude::*;
 
 use crate::plans::{selector, value};
@@ -83,6 +83,21 @@ fn only_what_is_asked_about_is_read() {
     }
 }
 
+/// A body's key in an index, by its rows.
+fn key_on_rows(
+    index: &Index,
+    body: &Value<'_>,
+    literal: &str,
+    options: &PackOptions,
+    path_bytes_max: usize,
+) -> Option<String> {
+    let names = Names::of(body, literal);
+    let pairs = pack_with(&flatten(body, &names, &FlattenOptions { path_bytes_max }), options);
+    let pairs = pairs.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+    let special = || json(r#"{"_id":"a","_rev":"1-x"}"#);
+    index.for_rows(&names).key(pairs, &names, special, &|| false).unwrap().map(|key| text(&Value::Array(key)))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
@@ -106,5 +121,15 @@ proptest! {
         let options = PackOptions { run_bytes, compressed_from_bytes: Some(50) };
         let (selected, _) = on_rows(&compiled, &body, &literal, &options, path_bytes_max);
         prop_assert_eq!(selected, compiled.matches(&document), "{} of {}", selector, text(&document));
+        for fields in [r#"{"a":"asc"}"#, r#"{"b":"asc","_id":"asc"}"#, r#"{"a.b":"asc","a":"asc"}"#, r#"{"a.0.b":"asc","c":"asc"}"#] {
+            for partial in ["{}", &selector] {
+                let view = format!(r#"{{"map":{{"fields":{fields},"partial_filter_selector":{partial}}},"options":{{}}}}"#);
+                let design = json(&format!(r#"{{"language":"query","views":{{"i":{view}}}}}"#));
+                let index = Index::of_design_document("_design/i", &design, false).remove(0);
+                let key = index.key(&document, &|| false).unwrap().map(|key| text(&Value::Array(key)));
+                let by_rows = key_on_rows(&index, &body, &literal, &options, path_bytes_max);
+                prop_assert_eq!(by_rows, key, "{} of {}", fields, text(&document));
+            }
+        }
     }
 }

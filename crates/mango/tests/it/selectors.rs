@@ -112,6 +112,9 @@ fn a_selector_weighs_what_it_does() {
     assert_eq!(weight(r#"{"a":{"$in":[1,2,3]}}"#), 5);
     assert_eq!(weight(r#"{"a":{"$all":[1,2]}}"#), 4);
     assert_eq!(weight(r#"{"a":{"$elemMatch":{"$not":{"$keyMapMatch":{"$allMatch":{"$eq":1}}}}}}"#), 6);
+    let long = "é".repeat(160);
+    assert_eq!(weight(&format!(r#"{{"a":{{"$gt":"{long}"}}}}"#)), 22);
+    assert_eq!(weight(&format!(r#"{{"a":{{"$nin":["{long}",1,{{"b":["{long}"]}}]}}}}"#)), 45);
     for (pattern, kilobytes) in [("b", 16), ("b{1500}", 64), ("b{6000}", 256), ("b{24000}", 1024)] {
         assert_eq!(weight(&format!(r#"{{"a":{{"$regex":"{pattern}"}}}}"#)), 2 + kilobytes, "{pattern}");
     }
