@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use prost::Message;
 
-use crate::document::body::{BODY_BYTES_MAX, Prepared, begin_read, row_bytes};
+use crate::document::body::{Prepared, row_bytes};
 use crate::document::release;
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
@@ -19,13 +19,16 @@ use crate::store::keys::Keys;
 use crate::store::once::{now_ms, random_id};
 use crate::store::proto;
 use crate::store::records::BodyPlace;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, page_of};
 
 /// Rows of one staging transaction take at most this much.
 const STAGE_BYTES_MAX: u64 = 500_000;
 
 /// Blobs that are renewed in one transaction.
 const RENEWED_AT_ONCE: usize = 200;
+
+/// Blobs that a sweep lists in one transaction.
+const LISTED_AT_ONCE: usize = if cfg!(test) { 5 } else { 1_000 };
 
 /// Writes a body ahead; afterwards it is a pointer. Returns false if the database has become another instance.
 pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepared) -> Result<bool> {
@@ -171,43 +174,64 @@ struct Sweep<'a> {
     older_than_ms: u64,
 }
 
-impl Operation for Sweep<'_> {
-    type Output = bool;
+/// What a sweep made of a blob.
+#[derive(Debug, PartialEq, Eq)]
+enum Blob {
+    Removed,
+    /// It still counts as staged, from this time on.
+    Staged(u64),
+    /// It was taken, or somebody else has removed it.
+    Gone,
+}
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+impl Operation for Sweep<'_> {
+    type Output = Blob;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Blob> {
         let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         if instance.id() != self.instance.id() {
-            return Ok(false);
+            return Ok(Blob::Gone);
         }
         let key = instance.keys.staged(self.blob_id);
-        let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
-        if proto::Staged::decode(&*bytes)?.created_at_ms > self.older_than_ms {
-            return Ok(false);
+        let Some(bytes) = trx.get(&key, false).await? else { return Ok(Blob::Gone) };
+        let since_ms = proto::Staged::decode(&*bytes)?.created_at_ms;
+        if since_ms > self.older_than_ms {
+            return Ok(Blob::Staged(since_ms));
         }
         let rows = instance.keys.blob_rows(self.blob_id);
         trx.clear(&key);
         trx.clear_range(&rows.begin, &rows.end);
-        Ok(true)
+        Ok(Blob::Removed)
     }
 }
 
+/// A page of what is staged.
 struct ListStaged<'a> {
     inner: &'a Inner,
     name: &'a str,
+    /// What was listed before: of this instance, up to this key.
+    after: Option<(&'a Instance, Vec<u8>)>,
 }
 
 impl Operation for ListStaged<'_> {
-    /// What is staged, and since when.
-    type Output = (Arc<Instance>, Vec<(Vec<u8>, u64)>);
+    /// What is staged and since when, and up to which key, if there may be more.
+    type Output = (Arc<Instance>, Vec<(Vec<u8>, u64)>, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
-        let pages = begin_read(trx, instance.keys.staged_all()).finish(trx, BODY_BYTES_MAX).await?;
-        let rows = pages.iter().flat_map(|page| page.iter());
+        let mut range = instance.keys.staged_all();
+        if let Some((before, after)) = &self.after {
+            if before.id() != instance.id() {
+                return Err(Error::DatabaseNotFound);
+            }
+            range.begin = [after, &[0][..]].concat();
+        }
+        let page = trx.get_range(&page_of(&range, LISTED_AT_ONCE, false), 1, true).await?;
         let since = |value: &[u8]| proto::Staged::decode(value).map(|staged| staged.created_at_ms);
-        let ids =
-            rows.map(|row| Ok((instance.keys.staged_id(row.key())?, since(row.value())?))).collect::<Result<_>>()?;
-        Ok((instance, ids))
+        let rows = page.iter().map(|row| Ok((instance.keys.staged_id(row.key())?, since(row.value())?)));
+        let ids = rows.collect::<Result<_>>()?;
+        let last = page.last().filter(|_| page.more() || page.len() == LISTED_AT_ONCE);
+        Ok((instance, ids, last.map(|last| last.key().to_vec())))
     }
 }
 
@@ -225,20 +249,90 @@ pub(crate) struct Swept {
 /// Removes what was staged longer ago and never taken, and frees what left documents.
 pub(crate) async fn sweep_database(inner: &Inner, name: &str, broken_after: Duration) -> Result<Swept> {
     let older_than_ms = now_ms().saturating_sub(broken_after.as_millis() as u64);
-    let (instance, staged) = transaction::read(&inner.db, &inner.metrics, &mut ListStaged { inner, name }).await?;
+    let mut list = ListStaged { inner, name, after: None };
+    let (instance, mut staged, mut last) = transaction::read(&inner.db, &inner.metrics, &mut list).await?;
     let mut swept = Swept::default();
     let freed = release::drain(inner, &instance, None).await;
-    for (blob_id, since_ms) in staged {
-        let mut sweep = Sweep { inner, instance: &instance, blob_id: &blob_id, older_than_ms };
-        if since_ms <= older_than_ms && transaction::write(&inner.db, &inner.metrics, &mut sweep).await? {
-            swept.blobs += 1;
-            inner.metrics.blobs_swept.add(1);
-        } else if since_ms > older_than_ms {
-            swept.oldest_ms = Some(swept.oldest_ms.unwrap_or(u64::MAX).min(since_ms));
+    loop {
+        for (blob_id, since_ms) in staged {
+            swept.blob(inner, &instance, &blob_id, since_ms, older_than_ms).await?;
         }
+        let Some(after) = last else { break };
+        let mut list = ListStaged { inner, name, after: Some((&*instance, after)) };
+        (_, staged, last) = transaction::read(&inner.db, &inner.metrics, &mut list).await?;
     }
     freed?;
     swept.is_released_left = release::is_any(inner, &instance).await?;
     inner.metrics.sweeps.add(1);
     Ok(swept)
+}
+
+impl Swept {
+    /// Removes a blob that was seen to be staged since then, if that is long enough ago.
+    async fn blob(
+        &mut self,
+        inner: &Inner,
+        instance: &Instance,
+        blob_id: &[u8],
+        since_ms: u64,
+        older_than_ms: u64,
+    ) -> Result<()> {
+        let mut sweep = Sweep { inner, instance, blob_id, older_than_ms };
+        let blob = match since_ms > older_than_ms {
+            true => Blob::Staged(since_ms),
+            // What was renewed since it was seen is to be looked at again, too.
+            false => transaction::write(&inner.db, &inner.metrics, &mut sweep).await?,
+        };
+        match blob {
+            Blob::Removed => {
+                self.blobs += 1;
+                inner.metrics.blobs_swept.add(1);
+            }
+            Blob::Staged(since_ms) => self.oldest_ms = Some(self.oldest_ms.unwrap_or(u64::MAX).min(since_ms)),
+            Blob::Gone => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+    use crate::write::batch::instance_of;
+
+    #[tokio::test]
+    async fn what_is_renewed_while_it_is_swept_is_looked_at_again() {
+        let (db, _directory) = database().await;
+        let instance = instance_of(&db.inner, &db.name).await.unwrap();
+        let stage = async |blob_id: &[u8], created_at_ms| {
+            let (inner, instance, rows) = (&db.inner, &*instance, &[(vec![1], vec![2])]);
+            let mut stage = Stage { inner, instance, blob_id, created_at_ms, rows, is_first: true, touches: false };
+            assert!(transaction::write(&inner.db, &inner.metrics, &mut stage).await.unwrap());
+        };
+        stage(b"a", 1_000).await;
+        stage(b"b", 1_000).await;
+        renew(&db.inner, &instance, &[b"a"]).await.unwrap();
+        let mut swept = Swept::default();
+        for blob_id in [&b"a"[..], b"b", b"c"] {
+            swept.blob(&db.inner, &instance, blob_id, 1_000, 2_000).await.unwrap();
+        }
+        assert_eq!(swept.blobs, 1);
+        assert!(swept.oldest_ms.is_some_and(|since_ms| since_ms > 2_000), "{swept:?}");
+    }
+
+    #[tokio::test]
+    async fn any_number_of_blobs_is_swept() {
+        let (db, _directory) = database().await;
+        let instance = instance_of(&db.inner, &db.name).await.unwrap();
+        let blobs = 3 * LISTED_AT_ONCE as u64 + 1;
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        for number in 1..=blobs {
+            // One is not broken yet.
+            begin(&trx, &instance.keys, &number.to_be_bytes(), if number == blobs { now_ms() } else { number });
+        }
+        trx.commit().await.unwrap();
+        let swept = sweep_database(&db.inner, &db.name, Duration::from_secs(60)).await.unwrap();
+        assert_eq!((swept.blobs, swept.oldest_ms.is_some()), (blobs - 1, true));
+    }
 }
