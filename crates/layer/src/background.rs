@@ -10,24 +10,23 @@
 mod kinds;
 mod list;
 mod slice;
+mod turns;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use flatbed_jobs::{Backoff, Claim, Failure, Job, Lease, Next, Owner, Run, Status, supervise, try_lead};
-use futures_util::stream::{StreamExt, iter};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, supervise};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::actor::ServerActor;
 use crate::error::Result;
 use crate::layer::Layer;
-use crate::lease::RootLeases;
 use crate::store::once::random_id;
-use list::{Entry, Found};
-use slice::Slice;
+use turns::Turns;
 
 /// What this process has noted and another one's slice has is looked at again after this time, then after twice that.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -77,8 +76,9 @@ impl Background {
     /// [`NoRandomness`](crate::Error::NoRandomness).
     pub fn new(layer: &Layer, actor: ServerActor, options: BackgroundOptions) -> Result<Background> {
         let cache = Arc::new(Cache { layer: layer.clone(), status: Status::new() });
-        let (layer, status, claims) = (layer.clone(), Status::new(), Mutex::default());
-        let worker = Arc::new(Worker { layer, actor, owner: random_id()?, options, status, claims });
+        let (layer, owner, status) = (layer.clone(), random_id()?, Status::new());
+        let (claims, are_some_waiting) = Default::default();
+        let worker = Arc::new(Worker { layer, actor, owner, options, status, claims, are_some_waiting });
         Ok(Background { cache, worker, tasks: Mutex::default() })
     }
 
@@ -117,8 +117,8 @@ impl Background {
         let mut all = 0;
         loop {
             match self.worker.round().await? {
-                Looked { done: 0, .. } => return Ok(all),
-                Looked { done, .. } => all += done,
+                0 => return Ok(all),
+                done => all += done,
             }
         }
     }
@@ -169,8 +169,10 @@ struct Worker {
     owner: Owner,
     options: BackgroundOptions,
     status: Status,
-    /// Of slices that others have had something to do in.
+    /// Of slices that have something due, or a lease.
     claims: Mutex<HashMap<u8, Arc<Claim>>>,
+    /// Slices have something due for which this process has no time yet.
+    are_some_waiting: Arc<AtomicBool>,
 }
 
 impl Job for Worker {
@@ -191,74 +193,63 @@ impl Job for Worker {
     }
 
     async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
-        let mut pause = self.options.look_every;
+        let (mut turns, mut pause) = (Turns::new(self), self.options.look_every);
         loop {
             // What comes while it looks is seen by the next look.
-            let woken = self.layer.inner.due.wake.notified();
-            if self.status.is_stopped() || self.layer.inner.is_closing() {
+            let mut woken = pin!(self.layer.inner.due.wake.notified());
+            if self.is_ending() {
+                while turns.ended().await.is_some() {}
                 return Ok(Next::Done);
             }
-            match self.round().await {
-                Ok(Looked { done: 0, is_left }) if !is_left => pause = self.options.look_every,
-                Ok(Looked { done: 0, .. }) => {}
-                Ok(_) => continue,
-                Err(error) => return Err(Failure::Failed(error.to_string())),
+            match turns.look().await {
+                Ok(()) => {}
+                Err(error) if turns.is_idle() => return Err(Failure::Failed(error.to_string())),
+                Err(error) => tracing::debug!(%error, "what is due could not be looked at"),
             }
-            tokio::select! {
-                () = woken => pause = LOOK_AGAIN.min(self.options.look_every),
-                () = tokio::time::sleep(pause.mul_f64(0.75 + f64::from(drawn()) / 512.0)) => {
-                    pause = (pause * 2).min(self.options.look_every);
+            if !turns.is_left {
+                pause = self.options.look_every;
+            }
+            let mut next = pin!(tokio::time::sleep(pause.mul_f64(0.75 + f64::from(drawn()) / 512.0)));
+            let mut has_got_on = false;
+            loop {
+                turns.begin();
+                if has_got_on && !turns.has_waiting() {
+                    break;
                 }
-                () = self.status.stopped() => {}
+                tokio::select! {
+                    Some(done) = turns.ended() => has_got_on |= done > 0,
+                    () = &mut woken => {
+                        pause = LOOK_AGAIN.min(self.options.look_every);
+                        break;
+                    }
+                    () = &mut next => {
+                        pause = (pause * 2).min(self.options.look_every);
+                        break;
+                    }
+                    () = self.status.stopped() => break,
+                }
             }
         }
     }
 }
 
-/// What came of a look.
-struct Looked {
-    /// Pieces of work that were done, or have come further.
-    done: u64,
-    /// Something is due in slices that others work in.
-    is_left: bool,
-}
-
 impl Worker {
-    /// Looks once, and does what it finds.
-    async fn round(&self) -> Result<Looked> {
-        let inner = &self.layer.inner;
-        list::write_noted(inner).await?;
-        let Found { slices, leases } = list::look(inner, self.options.ahead, drawn()).await?;
-        let count = slices.len();
-        let turns = self.turns(slices, &leases);
-        let is_left = turns.len() < count;
-        let backoff = Backoff { first: self.options.look_every, max: self.options.look_every };
-        let leases = Arc::new(RootLeases(inner.clone()));
-        let work = iter(turns).map(|(claim, slice)| {
-            let leases = &leases;
-            async move {
-                if !self.status.is_stopped() {
-                    try_lead(&slice, &claim, leases, &backoff).await;
-                }
-                slice.done()
+    /// Looks once, and does what it finds. Returns how many pieces of work were done, or have come further.
+    async fn round(&self) -> Result<u64> {
+        let mut turns = Turns::new(self);
+        turns.look().await?;
+        let mut all = 0;
+        loop {
+            turns.begin();
+            match turns.ended().await {
+                Some(done) => all += done,
+                None => return Ok(all),
             }
-        });
-        let done = work.buffer_unordered(self.options.slices_max).fold(0, |sum, done| async move { sum + done }).await;
-        Ok(Looked { done, is_left })
+        }
     }
 
-    /// The slices that nobody works in, with what is due there.
-    fn turns(&self, slices: BTreeMap<u8, Vec<Entry>>, leases: &HashMap<u8, Lease>) -> Vec<(Arc<Claim>, Arc<Slice>)> {
-        let now = Instant::now();
-        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        claims.retain(|slice, _| slices.contains_key(slice));
-        let turns = slices.into_iter().filter_map(|(slice, entries)| {
-            let new = || Arc::new(Claim::new(self.owner, self.options.silence_max));
-            let claim = claims.entry(slice).or_insert_with(new);
-            claim.note(leases.get(&slice).cloned(), now);
-            claim.may_be_taken(now).then(|| (Arc::clone(claim), Arc::new(Slice::new(self, slice, entries))))
-        });
-        turns.collect()
+    fn is_ending(&self) -> bool {
+        self.status.is_stopped() || self.layer.inner.is_closing()
     }
 }
 
@@ -272,6 +263,7 @@ mod tests {
     use super::*;
     use crate::actor::Actor;
     use crate::fenced::database;
+    use crate::lease::RootLeases;
     use crate::store::due::slice_of;
     use crate::store::waits::{self, Waits};
     use flatbed_jobs::Leases;

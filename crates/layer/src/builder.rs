@@ -17,11 +17,12 @@ use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Builds a database's indexes, or goes on with that, for some `time`. Returns whether all are built.
+/// Builds a database's indexes, or goes on with that, for some `time`. Returns whether all are built; `None`: this process is at
+/// one of them already.
 ///
 /// # Errors
 /// Of the last index that could not be built; those beside it are.
-pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<bool> {
+pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = Instant::now() + time;
     let (namespace, indexes) = transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await?;
     let begin = |index: proto::Index| {
@@ -30,12 +31,12 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<b
         let running = inner.index_builds.begin(namespace, shown)?;
         Some((number, running, inner.metrics.index_builds_running.hold()))
     };
-    let mut builds: VecDeque<_> = indexes.into_iter().filter_map(begin).collect();
+    let Some(mut builds) = indexes.into_iter().map(begin).collect::<Option<VecDeque<_>>>() else { return Ok(None) };
     let mut failed = None;
     // A step of each in turn: none waits until another is built.
     while let Some((number, running, held)) = builds.pop_front() {
         if inner.is_closing() || Instant::now() >= until {
-            return Ok(false);
+            return Ok(Some(false));
         }
         let mut step = Step::new(inner, name, number);
         match transaction::write(&inner.db, &inner.metrics, &mut step).await {
@@ -56,7 +57,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<b
             }
         }
     }
-    failed.map_or(Ok(true), Err)
+    failed.map_or(Ok(Some(true)), Err)
 }
 
 /// The indexes of a database that may not be read yet, and its namespace.

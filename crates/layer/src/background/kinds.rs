@@ -30,6 +30,8 @@ pub(super) enum Outcome {
     Due(DueKey),
     /// Its time is over before it is done.
     Unfinished,
+    /// This process is at it already, and says what becomes of it.
+    Elsewhere,
 }
 
 /// Does what is due, for about `turn` where it takes long.
@@ -40,14 +42,8 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
             true => Outcome::Due(due::key_of(Kind::Compaction, name, 0)),
             false => Outcome::Done,
         },
-        Some(Kind::Compaction) => match compact::compact(inner, name, turn).await? {
-            true => Outcome::Done,
-            false => Outcome::Unfinished,
-        },
-        Some(Kind::Indexes) => match builder::build(inner, name, turn).await? {
-            true => Outcome::Done,
-            false => Outcome::Unfinished,
-        },
+        Some(Kind::Compaction) => of_part(compact::compact(inner, name, turn).await?),
+        Some(Kind::Indexes) => of_part(builder::build(inner, name, turn).await?),
         Some(Kind::Uploads) => {
             let broken_after = inner.options.uploads_broken_after;
             let swept = staging::sweep_database(inner, name, broken_after).await?;
@@ -76,6 +72,15 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
         }
         None => Outcome::Unfinished,
     })
+}
+
+/// Of work that takes long: whether it is through; `None`: this process is at it already.
+fn of_part(is_through: Option<bool>) -> Outcome {
+    match is_through {
+        Some(true) => Outcome::Done,
+        Some(false) => Outcome::Unfinished,
+        None => Outcome::Elsewhere,
+    }
 }
 
 /// How long what has failed rests.

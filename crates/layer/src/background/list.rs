@@ -135,7 +135,8 @@ pub(super) async fn is_due(inner: &Inner, entry: &Entry) -> Result<bool> {
     transaction::read(&inner.db, &inner.metrics, &mut IsDue(inner, entry)).await
 }
 
-/// Takes an entry away whose work is done, unless it was noted anew since; `next` is due then, with how often it has failed.
+/// Takes an entry away whose work is done, unless it was noted anew since; `next` is due then, with how often it has failed:
+/// more often, if that is due already and has.
 pub(super) async fn settle(inner: &Inner, entry: &Entry, next: Option<(DueKey, u32)>) -> Result<()> {
     transaction::write(&inner.db, &inner.metrics, &mut Settle { inner, entry, next }).await
 }
@@ -154,13 +155,21 @@ impl Operation for Settle<'_> {
         let key = keys.due(&self.entry.key);
         // With conflict: what is noted before this commits stays.
         let found = trx.get(&key, false);
+        let next = self.next.as_ref().filter(|(_, failures)| *failures > 0);
+        let next = next.map(|(next, _)| trx.get(&keys.due(next), true));
         epoch_for_write(trx, keys).await?;
         let Some(found) = found.await? else { return Ok(()) };
+        let failed = match next {
+            Some(next) => {
+                next.await?.map(|bytes| proto::Due::decode(&*bytes)).transpose()?.unwrap_or_default().failures
+            }
+            None => 0,
+        };
         if proto::Due::decode(&*found)?.token == self.entry.due.token {
             trx.clear(&key);
         }
         match &self.next {
-            Some((next, failures)) => due::mark_failed(trx, keys, next, *failures),
+            Some((next, failures)) => due::mark_failed(trx, keys, next, failed.max(*failures)),
             None => Ok(()),
         }
     }

@@ -1,17 +1,18 @@
 //! What is due in one slice, as a job under the slice's lease.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_jobs::{Failure, Job, Next, Run, Status};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, Entry};
-use crate::background::{BackgroundOptions, Worker};
+use crate::background::{BackgroundOptions, Worker, drawn};
 use crate::error::Error;
 use crate::layer::Layer;
 use crate::store::due;
@@ -22,7 +23,7 @@ use crate::store::waits;
 /// Pieces of work that are under way at once in a slice: one that takes long does not hold up the others.
 const AT_ONCE: usize = 4;
 
-/// A slice is left to other processes, and to other slices of this one, after so many turns.
+/// A slice is left to other processes after so many turns, and after one to other slices of this process that wait.
 const TURNS: u32 = 5;
 
 /// See the module.
@@ -33,24 +34,74 @@ pub(super) struct Slice {
     stop: tokio::sync::watch::Receiver<bool>,
     id: String,
     status: Status,
-    entries: Mutex<VecDeque<Entry>>,
+    begun: Instant,
+    /// Other slices wait for this process.
+    are_others_waiting: Arc<AtomicBool>,
+    queue: Mutex<Queue>,
+    /// Told when something has come into the queue.
+    more: Notify,
     done: AtomicU64,
 }
 
+/// What is to be done.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Entry>,
+    /// What waits or is under way: what is due at several times is done once now.
+    known: HashSet<(u64, String)>,
+}
+
+impl Queue {
+    fn add(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            if self.known.insert((entry.key.kind, entry.key.name.clone())) {
+                self.waiting.push_back(entry);
+            }
+        }
+    }
+
+    fn remove(&mut self, entry: &Entry) {
+        self.known.remove(&(entry.key.kind, entry.key.name.clone()));
+    }
+}
+
 impl Slice {
-    pub(super) fn new(worker: &Worker, slice: u8, mut entries: Vec<Entry>) -> Slice {
-        // What is due at several times is done once now.
-        let mut seen = HashSet::new();
-        entries.retain(|entry| seen.insert((entry.key.kind, entry.key.name.clone())));
+    pub(super) fn new(worker: &Worker, slice: u8, entries: Vec<Entry>) -> Slice {
+        let mut queue = Queue::default();
+        queue.add(entries);
+        // Where more is due than a slice's time is enough for, it is not always the same that has its turn.
+        let first = usize::from(drawn()) * queue.waiting.len() / 256;
+        queue.waiting.rotate_left(first);
         Slice {
             layer: worker.layer.clone(),
             options: worker.options.clone(),
             stop: worker.status.stopping(),
             id: slice.to_string(),
             status: Status::new(),
-            entries: Mutex::new(entries.into()),
+            begun: Instant::now(),
+            are_others_waiting: Arc::clone(&worker.are_some_waiting),
+            queue: Mutex::new(queue),
+            more: Notify::new(),
             done: AtomicU64::new(0),
         }
+    }
+
+    /// Adds what has become due meanwhile.
+    pub(super) fn add(&self, entries: Vec<Entry>) {
+        if !self.is_over() {
+            self.queue().add(entries);
+            self.more.notify_one();
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what is not through waits for the slice's next turn.
+    fn is_over(&self) -> bool {
+        let turns = if self.are_others_waiting.load(Ordering::Relaxed) { 1 } else { TURNS };
+        self.layer.inner.is_closing() || self.begun.elapsed() >= self.options.turn * turns
     }
 
     /// Pieces of work that were done, or have come further.
@@ -74,15 +125,16 @@ impl Job for Slice {
 
     async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
         self.status.begin();
-        let mut entries = std::mem::take(&mut *self.entries.lock().unwrap_or_else(PoisonError::into_inner));
-        let (begun, operation) = (Instant::now(), waits::Operation::current());
+        let operation = waits::Operation::current();
         let mut stop = self.stop.clone();
         // Each in a task: one that panics is one that failed. They end with this.
         let mut tasks = JoinSet::new();
         let mut under_way = HashMap::new();
+        let mut is_over = false;
         loop {
             while tasks.len() < AT_ONCE
-                && let Some(entry) = entries.pop_front()
+                && !is_over
+                && let Some(entry) = { self.queue().waiting.pop_front() }
             {
                 let (layer, turn) = (self.layer.clone(), self.options.turn);
                 let work = waits::carry(operation.clone(), {
@@ -91,21 +143,26 @@ impl Job for Slice {
                 });
                 under_way.insert(tasks.spawn(work).id(), entry);
             }
+            is_over = self.is_over();
             let ended = tokio::select! {
                 ended = tasks.join_next_with_id() => ended,
+                () = self.more.notified(), if !tasks.is_empty() => continue,
                 _ = stop.wait_for(|stop| *stop) => return Ok(Next::Done),
             };
             match ended {
                 None => break,
                 Some(Ok((id, worked))) => {
-                    under_way.remove(&id);
+                    let entry = under_way.remove(&id);
                     self.done.fetch_add(u64::from(worked.got_on), Ordering::Relaxed);
-                    let is_over = self.layer.inner.is_closing() || begun.elapsed() >= self.options.turn * TURNS;
-                    entries.extend(worked.left.filter(|_| !is_over));
+                    let left = worked.left.filter(|_| !self.is_over());
+                    let (is_left, mut queue) = (left.is_some(), self.queue());
+                    queue.waiting.extend(left);
+                    entry.iter().filter(|_| !is_left).for_each(|entry| queue.remove(entry));
                 }
                 Some(Err(error)) => {
                     if let Some(entry) = under_way.remove(&error.id()) {
                         fail(&self.layer, &entry, &error.to_string()).await;
+                        self.queue().remove(&entry);
                     }
                 }
             }
@@ -134,6 +191,7 @@ async fn work(layer: &Layer, entry: Entry, turn: Duration) -> Worked {
         Ok(Outcome::Done) => None,
         Ok(Outcome::Due(next)) => Some((next, 0)),
         Ok(Outcome::Unfinished) => return Worked { got_on: true, left: Some(entry) },
+        Ok(Outcome::Elsewhere) => return nothing,
         // The database is gone, and what was due for it.
         Err(Error::DatabaseNotFound) => None,
         // Or it is for a newer program to do.
@@ -163,8 +221,150 @@ async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
     tracing::warn!(database = entry.key.name, ?kind, error = reason, "work in the background failed");
     let failures = entry.due.failures.saturating_add(1);
     let pause = u64::try_from(kinds::rest(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
-    let next = DueKey { at_ms: now_ms().saturating_add(pause), ..entry.key.clone() };
+    // Rounded up, so that what fails again and again, and is noted again and again, is a few entries.
+    let at_ms = due::rounded_to(now_ms().saturating_add(pause), pause / 4);
+    let next = DueKey { at_ms, ..entry.key.clone() };
     if let Err(error) = list::settle(inner, entry, Some((next, failures))).await {
         tracing::debug!(%error, "work that failed could not be put off");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foundationdb::RangeOption;
+    use prost::Message;
+
+    use super::*;
+    use crate::background::Background;
+    use crate::fenced::layer;
+    use crate::layer::Inner;
+    use crate::store::due::{Kind, key_of, slice_of};
+    use crate::store::proto;
+    use crate::store::transaction::Transaction;
+    use crate::{Authority, CreateOptions, Database, Edit};
+    use flatbed_flatten::json::{Limits, parse};
+
+    fn hasty() -> BackgroundOptions {
+        BackgroundOptions {
+            look_every: Duration::from_millis(50),
+            silence_max: Duration::from_millis(600),
+            ..BackgroundOptions::default()
+        }
+    }
+
+    fn background(layer: &Layer, authority: &Authority, options: BackgroundOptions) -> Background {
+        Background::new(layer, authority.for_job("background"), options).unwrap()
+    }
+
+    /// A document with a superseded revision.
+    async fn supersede(db: &Database, id: &str) {
+        for path in [&["1-a"][..], &["2-b", "1-a"]] {
+            let history = Some(path.iter().map(|rev| rev.parse().unwrap()).collect());
+            let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+            let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body };
+            db.update(&edit).await.unwrap();
+        }
+    }
+
+    async fn change_record(db: &Database, change: impl Fn(&[u8]) -> Vec<u8>) {
+        let (inner, key) = (&db.inner, db.inner.keys.database(&db.name));
+        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        let record = trx.get(&key, false).await.unwrap().expect("a record");
+        trx.set(&key, &change(&record));
+        trx.update_metadata_version();
+        trx.commit().await.unwrap();
+    }
+
+    /// Compactions that are due, now or later, with how often they have failed.
+    async fn compactions_due(inner: &Inner) -> Vec<u32> {
+        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        let range = inner.keys.due_all();
+        let option = RangeOption::from((range.begin.as_slice(), range.end.as_slice()));
+        let rows = trx.get_range(&option, 1, true).await.unwrap();
+        let entries = rows.iter().map(|row| (inner.keys.split_due(row.key()).unwrap(), row));
+        let compactions = entries.filter(|(key, _)| key.kind == Kind::Compaction as u64);
+        compactions.map(|(_, row)| proto::Due::decode(row.value()).unwrap().failures).collect()
+    }
+
+    async fn soon(what: impl AsyncFn() -> bool) {
+        let until = async {
+            while !what().await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(8), until).await.expect("it takes too long");
+    }
+
+    #[tokio::test]
+    async fn what_takes_long_holds_up_neither_its_slice_nor_others() {
+        let (layer, authority, _directory) = layer().await;
+        let name = |is_same| {
+            let mut names = (0..).map(|number| format!("small{number}"));
+            names.find(|name| (slice_of(name) == slice_of("db")) == is_same).expect("one of them")
+        };
+        let names = ["db".to_owned(), name(false), name(true)];
+        let databases = names.each_ref().map(|name| layer.database(name, authority.for_job("test")));
+        for small in &databases[1..] {
+            small.create(&CreateOptions::default()).await.unwrap();
+        }
+        for db in &databases {
+            supersede(db, "d").await;
+        }
+        let [long, small @ ..] = &databases;
+        long.compact().await.unwrap();
+        // What writes to it waits until it is upgraded from an older format, and that for us.
+        change_record(long, |record| {
+            let record = proto::DatabaseRecord::decode(record).unwrap();
+            proto::DatabaseRecord { format_version: 1, ..record }.encode_to_vec()
+        })
+        .await;
+        long.exists().await.unwrap();
+        let instance = long.inner.cached("db").expect("an instance");
+        let _held = instance.upgrading.lock().await;
+        let background = background(&layer, &authority, hasty());
+        background.start();
+        let is_compacting = || layer.compactions().iter().any(|running| running.database == "db");
+        soon(async || is_compacting()).await;
+        for db in small {
+            db.compact().await.unwrap();
+            soon(async || db.info().await.unwrap().superseded_size_bytes == 0).await;
+        }
+        assert!(is_compacting());
+        drop(background);
+    }
+
+    #[tokio::test]
+    async fn what_fails_again_and_again_is_a_few_entries() {
+        let (layer, authority, _directory) = layer().await;
+        let db = layer.database("db", authority.for_job("test"));
+        change_record(&db, |_| vec![255]).await;
+        let once = background(&layer, &authority, hasty());
+        for _ in 0..12 {
+            list::write(&layer.inner, &[key_of(Kind::Compaction, "db", 0)]).await.unwrap();
+            assert_eq!(once.round().await.unwrap(), 0);
+        }
+        let due = compactions_due(&layer.inner).await;
+        assert!(due.len() <= 2 && due.iter().all(|failures| *failures == 1), "{due:?}");
+        // It fails for the second time, and what was noted since for the first.
+        let options = BackgroundOptions { ahead: Duration::from_secs(80), ..hasty() };
+        background(&layer, &authority, options).round().await.unwrap();
+        let due = compactions_due(&layer.inner).await;
+        assert!(due.len() <= 2 && due.iter().all(|failures| *failures == 2), "{due:?}");
+    }
+
+    #[tokio::test]
+    async fn what_this_process_is_at_is_not_taken_for_done() {
+        let (layer, authority, _directory) = layer().await;
+        let db = layer.database("db", authority.for_job("test"));
+        supersede(&db, "d").await;
+        db.compact().await.unwrap();
+        let namespace = layer.inner.cached("db").expect("an instance").record.namespace;
+        // One that has lost its lease, and has not ended yet.
+        let running = layer.inner.compactions.begin(namespace, "db").expect("the first");
+        let background = background(&layer, &authority, hasty());
+        assert_eq!((background.round().await.unwrap(), compactions_due(&layer.inner).await), (0, vec![0]));
+        drop(running);
+        assert_eq!((background.round().await.unwrap(), compactions_due(&layer.inner).await), (1, Vec::new()));
+        assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
     }
 }

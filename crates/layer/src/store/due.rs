@@ -73,7 +73,13 @@ pub(crate) fn after_ms(milliseconds: u64) -> u64 {
 
 /// A time as it stands in entries.
 pub(crate) fn rounded_ms(at_ms: u64) -> u64 {
-    at_ms.div_ceil(ROUNDED_TO_MS).saturating_mul(ROUNDED_TO_MS)
+    rounded_to(at_ms, ROUNDED_TO_MS)
+}
+
+/// A time rounded up to a multiple of others.
+pub(crate) fn rounded_to(at_ms: u64, to_ms: u64) -> u64 {
+    let to_ms = to_ms.max(1);
+    at_ms.div_ceil(to_ms).saturating_mul(to_ms)
 }
 
 /// Notes something in a transaction: blindly.

@@ -93,12 +93,13 @@ pub(crate) async fn ask(database: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Compacts a database, or goes on with that, for some `time`. Returns whether it is through.
-pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<bool> {
+/// Compacts a database, or goes on with that, for some `time`. Returns whether it is through; `None`: this process
+/// is at it already.
+pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = Instant::now() + time;
     let instance = resolved(inner, name).await?;
     // A process does one at a time of a database.
-    let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(true) };
+    let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(None) };
     let _running = inner.metrics.compactions_running.hold();
     let mut begin = Begin { inner, instance: &instance };
     let Begun { mut progress, failed, total, mut page } = store::read(&inner.db, &inner.metrics, &mut begin).await?;
@@ -112,11 +113,11 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     // What could not be compacted the last time.
     progress.failed.clear();
     if !compaction.documents(&failed, &mut progress).await? {
-        return Ok(false);
+        return Ok(Some(false));
     }
     loop {
         if !compaction.documents(&page.documents, &mut progress).await? {
-            return Ok(false);
+            return Ok(Some(false));
         }
         progress.changes_done = if page.is_last { 0 } else { progress.changes_done + page.rows };
         let changed = page.rows > 0 || !failed.is_empty();
@@ -127,7 +128,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
             note.await?;
             running.get_on(page.rows);
             if !page.is_last {
-                return Ok(false);
+                return Ok(Some(false));
             }
             break;
         }
@@ -138,7 +139,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     }
     let freed = compaction.freed + release::drain(inner, &instance, None).await?;
     tracing::info!(database = name, freed_bytes = freed, "a compaction has ended");
-    Ok(true)
+    Ok(Some(true))
 }
 
 /// A compaction under way in this process.
