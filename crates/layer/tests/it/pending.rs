@@ -1,7 +1,7 @@
 //! How many rows a feed has left: exact where that is cheap, never 0 where there is one.
 
-use crate::support::{Random, Store, create};
-use flatbed_layer::{ChangesQuery, Database, Edit, Seq, Since, waits};
+use crate::support::{Layer, Random, Store, create};
+use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, LayerOptions, Seq, Since, waits};
 
 /// As in `BySeq`.
 const EXACT_MAX: usize = 500;
@@ -70,4 +70,37 @@ async fn pending_is_exact_near_the_end_and_never_too_little() {
     assert_eq!(limited.pending().await.unwrap(), 0);
     write(&db, 0..3).await;
     assert_eq!(limited.pending().await.unwrap(), 3);
+}
+
+/// What is read does not grow with shards, wherever entries lie.
+#[tokio::test]
+async fn pending_of_a_database_with_shards_reads_little() {
+    let store = Store::new();
+    let mut layers = Vec::new();
+    for shard in 0..64 {
+        let options = LayerOptions { root: store.root.clone(), shard: Some(shard), ..LayerOptions::default() };
+        layers.push(Layer::open_alone(store.fdb.clone(), options, None).await.unwrap());
+    }
+    let options = CreateOptions { shards: Some(64), ..CreateOptions::default() };
+    layers[0].create_database("pending", &options).await.unwrap();
+    let pending = async || {
+        let mut changes =
+            layers[0].database("pending").changes(ChangesQuery { limit: Some(0), ..ChangesQuery::default() });
+        changes.next_page().await.unwrap();
+        let (pending, counted) = waits::count(changes.pending()).await;
+        (pending.unwrap() as usize, counted)
+    };
+    // All in one bucket, then 20 in each.
+    let mut written = 0;
+    for (layer, documents) in [(0, 400), (0, 1_000)].into_iter().chain((0..64).map(|layer| (layer, 20))) {
+        write(&layers[layer].database("pending"), written..written + documents).await;
+        written += documents;
+        let (pending, counted) = pending().await;
+        match written <= EXACT_MAX {
+            true => assert_eq!(pending, written),
+            false => assert!((EXACT_MAX + 1..=written).contains(&pending), "{written} are left, {pending} pending"),
+        }
+        let at_most = 2 * EXACT_MAX + 64 * 16;
+        assert!(counted.keys_read <= at_most as u64 && counted.path.depth() <= 9, "{counted:?}");
+    }
 }

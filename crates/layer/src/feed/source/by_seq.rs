@@ -19,6 +19,9 @@ use crate::store::transaction::{Transaction, page_of};
 /// Up to here `pending` is counted: one answer of the storage.
 const PENDING_EXACT_MAX: usize = 500;
 
+/// Of each of several ranges no fewer entries are asked for at once.
+const COUNTED_AT_ONCE_MIN: usize = 16;
+
 /// All changes of a database, or those of some documents, by a walk over all.
 pub(crate) struct BySeq {
     scope: Scope,
@@ -95,9 +98,7 @@ impl Source for BySeq {
         // Of another incarnation all is left.
         let cursor = of_incarnation(instance.incarnation(), cursor);
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
-        let counted = ranges.iter().map(|range| count(trx, range, PENDING_EXACT_MAX + 1));
-        let counted = try_join_all(counted).await?;
-        let (counted, bytes) = counted.iter().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        let (counted, bytes) = count(trx, &ranges, PENDING_EXACT_MAX + 1).await?;
         if counted <= PENDING_EXACT_MAX as u64 {
             return Ok(counted);
         }
@@ -121,19 +122,25 @@ fn estimate(counted: u64, bytes: u64, size: u64, all: u64) -> u64 {
     (size / entry_bytes).clamp(counted, all.max(counted))
 }
 
-/// How many entries lie in a range, and what they take, up to `most` of them. Read as a snapshot.
-async fn count(trx: &Transaction, range: &KeyRange, most: usize) -> Result<(u64, u64)> {
-    let mut option = page_of(range, most, false);
-    let (mut count, mut bytes) = (0, 0);
-    loop {
-        let page = trx.get_range(&option, 1, true).await?;
-        count += page.len() as u64;
-        bytes += page.iter().map(|row| row.key().len() + row.value().len()).sum::<usize>() as u64;
-        match option.next_range(&page) {
-            Some(next) if count < most as u64 => option = next,
-            _ => return Ok((count, bytes)),
+/// How many entries lie in all ranges, and what they take; no more are counted than `most` in all, and some of the last pages.
+/// Read as a snapshot, at first of each range what would do if they lay evenly.
+async fn count(trx: &Transaction, ranges: &[KeyRange], most: usize) -> Result<(u64, u64)> {
+    let mut limit = most.div_ceil(ranges.len().max(1)).max(COUNTED_AT_ONCE_MIN);
+    let (mut count, mut bytes, mut rest) = (0, 0, ranges.to_vec());
+    while count < most && !rest.is_empty() {
+        let left = limit.min(most - count);
+        let pages = try_join_all(rest.iter().map(|range| trx.get_range(&page_of(range, left, false), 1, true))).await?;
+        let mut cut = Vec::new();
+        for (page, range) in pages.iter().zip(rest) {
+            count += page.len();
+            bytes += page.iter().map(|row| row.key().len() + row.value().len()).sum::<usize>() as u64;
+            if let Some(last) = page.last().filter(|_| page.more() || page.len() == left) {
+                cut.push(KeyRange { begin: [last.key(), &[0]].concat(), end: range.end });
+            }
         }
+        (rest, limit) = (cut, limit.saturating_mul(2));
     }
+    Ok((count as u64, bytes))
 }
 
 #[cfg(test)]
