@@ -246,6 +246,8 @@ async fn each_shard_says_when_it_was_changed() {
     put(&third, "b", None, "{}").await.unwrap();
     put(&second, "c", None, "{}").await.unwrap();
     assert_eq!(stamps(&store).await, [true, true, true, false]);
+    // Each is compared with its own bucket, though that of shard 0 is older.
+    assert_clean(&one, &first).await;
     // Another one in between.
     create(&two, "other", None).await;
     put(&first, "d", None, "{}").await.unwrap();
