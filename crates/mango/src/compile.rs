@@ -18,7 +18,7 @@ const VALUES_MAX: usize = 50_000;
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// Text of the names of fields, each with those around it.
-const FIELD_BYTES_MAX: usize = 4 << 20;
+const FIELD_BYTES_MAX: usize = TEXT_BYTES_MAX;
 
 /// A selector in normal form; `stop` is asked before each regular expression.
 pub(crate) fn selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Normal, InvalidSelector> {

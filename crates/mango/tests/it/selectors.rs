@@ -160,6 +160,11 @@ fn selectors_are_bounded() {
     for selector in [format!(r#"{{"a":"{text}"}}"#), format!(r#"{{"{text}":1}}"#)] {
         assert_eq!(Selector::new(&json(&selector)).err(), Some(InvalidSelector::TooLarge));
     }
+    // A name counts once for each name that stands below it.
+    let below = |count: usize| vec![r#"{"b":1}"#; count].join(",");
+    let long = |count: usize| json(&format!(r#"{{"{}":{{"$and":[{}]}}}}"#, "a".repeat(100_000), below(count)));
+    assert!(Selector::new(&long(9)).is_ok());
+    assert_eq!(Selector::new(&long(10)).err(), Some(InvalidSelector::TooLarge));
 }
 
 #[test]
