@@ -61,10 +61,6 @@ pub(crate) async fn whole_body(trx: &Transaction, instance: &Instance, info: Inf
     Ok((info, rows))
 }
 
-/// What is read of a range, about: five replies of 80,000 bytes, as many as FoundationDB sends at once, where what was
-/// expected is there.
-pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 2_000 } else { 350_000 };
-
 /// What a document may have beside it that is read for nothing: a read of its own costs a server as much as some 9,000 bytes.
 const PASSED_OVER_BYTES: u64 = if cfg!(test) { 300 } else { 1_000 };
 
@@ -72,19 +68,24 @@ const PASSED_OVER_BYTES: u64 = if cfg!(test) { 300 } else { 1_000 };
 const TARGET_BYTES: usize = if cfg!(test) { 700 } else { 0 };
 
 /// A range ends where more than this was read of it.
-const RANGE_BYTES_MAX: u64 = 2 * RANGE_BYTES;
+const RANGE_BYTES_MAX: u64 = if cfg!(test) { 4_000 } else { 450_000 };
 
 /// Bytes of keys and values that were read, and what of them was wanted: the rest are histories and tombstones between.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     pub bytes: u64,
     pub wanted: u64,
+    /// Replies that something was left behind, and what they held.
+    pub full_replies: u64,
+    pub full_bytes: u64,
 }
 
 impl Share {
     pub(crate) fn add(&mut self, other: Share) {
         self.bytes += other.bytes;
         self.wanted += other.wanted;
+        self.full_replies += other.full_replies;
+        self.full_bytes += other.full_bytes;
     }
 
     /// Whether less than half was wanted, beyond what costs less than to read so many documents one by one.
@@ -113,6 +114,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
     for iteration in 1.. {
         let option = RangeOption { target_bytes: TARGET_BYTES, ..body::whole(&rest) };
         let page = Arc::new(trx.get_range(&option, iteration, true).await?);
+        let before = all.share.bytes;
         // The rows of the page that are the current document's body.
         let mut body = 0..0;
         for (at, row) in page.iter().enumerate() {
@@ -148,6 +150,8 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
             all.found.extend(keys.get(all.found.len()..).unwrap_or_default().iter().map(|_| current.take()));
             break;
         };
+        all.share.full_replies += 1;
+        all.share.full_bytes += all.share.bytes - before;
         if all.share.bytes > RANGE_BYTES_MAX || all.share.is_small(keys.len()) || all.found.len() == keys.len() {
             break;
         }

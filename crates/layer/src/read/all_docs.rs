@@ -1,16 +1,17 @@
 //! Walking the documents in order of their ids, page by page.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
 use futures_util::future::try_join_all;
 use prost::Message;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::document::edit::Document;
-use crate::document::latest::{LatestRange, RANGE_BYTES, Share, begin_latest, read_range};
+use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
 use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::instance::{Instance, InstanceId};
@@ -32,14 +33,19 @@ pub(crate) const PAGE_DOCUMENTS_MAX: usize = 500;
 /// The same of a walk.
 const WALKED_DOCUMENTS_MAX: usize = 1_000;
 
-/// And of the first one of a walk, before it is known how large they are.
-const FIRST_PAGE_DOCUMENTS: usize = if cfg!(test) { 5 } else { 200 };
+/// What a page of a walk is to have by what those before it had: a little less than it may, as one that is cut off spoils
+/// the page that is read behind it.
+const WALKED_BYTES: usize = READ_BYTES_MAX / 16 * 15;
+
+/// Rows of the first page of a walk, before it is known how large documents are.
+const FIRST_PAGE_DOCUMENTS: usize = if cfg!(test) { 5 } else { 500 };
 
 /// So many pages are read document by document where those are few among what lies between them, before it is looked again.
 const PAGES_BY_DOCUMENT: u32 = 8;
 
-/// Pages that all walks of the process read ahead: beside what is held for those who are sent an answer.
-static PAGES_AHEAD: Semaphore = Semaphore::const_new(8);
+/// Pages that all walks of the process have read ahead and not taken yet: beside what is held for those who are sent an
+/// answer. A walk that finds no room reads its pages when they are asked for.
+static PAGES_AHEAD: Semaphore = Semaphore::const_new(16);
 
 /// Which documents, in which order.
 #[derive(Debug, Clone, Default)]
@@ -80,24 +86,43 @@ pub struct AllDocsRow {
 pub struct AllDocs {
     database: Reader,
     query: Arc<AllDocsQuery>,
+    /// Where the next page begins; `None`: the walk is over.
+    next: Option<Place>,
+    /// Of the first page.
+    instance: Option<InstanceId>,
+    /// The page that comes next, and perhaps the one behind it, which are being read while the last one is sent.
+    ahead: VecDeque<Ahead>,
+}
+
+/// Where a page begins, and what is known of documents there.
+#[derive(Debug, Clone)]
+struct Place {
     /// What is left; `None` at first.
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
-    done: bool,
-    /// Of the first page.
-    instance: Option<InstanceId>,
     pace: Pace,
-    /// The next page, which is being read while the last one is sent.
-    ahead: Option<Ahead>,
 }
 
-/// A task that ends with who wants it.
-struct Ahead(JoinHandle<Result<Found>>);
+impl Place {
+    /// Whether a page that was read from there has what one from here would have.
+    fn is_at(&self, other: &Place) -> bool {
+        (&self.rest, self.skip, self.limit) == (&other.rest, other.skip, other.limit)
+    }
+}
+
+/// A page that is being read by a task, which ends with who wants it.
+struct Ahead {
+    place: Place,
+    task: JoinHandle<Result<Found>>,
+    /// Where the page behind it begins, if this one is not cut off.
+    listed: oneshot::Receiver<Place>,
+    _room: SemaphorePermit<'static>,
+}
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -106,6 +131,8 @@ impl Drop for Ahead {
 struct Pace {
     /// Bytes under the documents' own range, for each that is shown.
     range_bytes: u64,
+    /// What a reply holds of them: FoundationDB counts more than the bytes of keys and values.
+    reply_bytes: u64,
     /// Pages that are still to be read document by document.
     by_document: u32,
     /// Rows of the next page, at most.
@@ -114,22 +141,42 @@ struct Pace {
 
 impl Pace {
     /// Of documents of 1 kB without a history.
-    const FIRST: Pace = Pace { range_bytes: 1_100, by_document: 0, rows_max: FIRST_PAGE_DOCUMENTS };
+    const FIRST: Pace = Pace {
+        range_bytes: 1_100,
+        reply_bytes: if cfg!(test) { 700 } else { 72_000 },
+        by_document: 0,
+        rows_max: FIRST_PAGE_DOCUMENTS,
+    };
 
-    /// How many ranges so many documents are read as.
+    /// As how many ranges so many documents are read: each of some replies, since the last one of each is part empty, but
+    /// of few, since they come one after the other.
     fn ranges(self, rows: usize) -> usize {
-        let bytes = self.range_bytes.saturating_mul(rows as u64);
-        usize::try_from(bytes.div_ceil(RANGE_BYTES)).unwrap_or(usize::MAX).clamp(1, rows.max(1))
+        let bytes = self.range_bytes.saturating_mul(rows as u64).max(1);
+        // What comes out a little larger than expected is not to take a reply more.
+        let reply = (self.reply_bytes / 16 * 15).max(1);
+        let choices = [3, 4, 2, 5].map(|replies| {
+            let ranges = bytes.div_ceil(replies * reply);
+            (ranges * bytes.div_ceil(ranges).div_ceil(reply), ranges)
+        });
+        // The first of those that take the fewest replies.
+        let (_, ranges) = choices.into_iter().min_by_key(|(replies, _)| *replies).unwrap_or_default();
+        usize::try_from(ranges).unwrap_or(usize::MAX).clamp(1, rows.max(1))
+    }
+
+    /// For the page behind one that is being read.
+    fn behind(self) -> Pace {
+        Pace { by_document: self.by_document.saturating_sub(1), ..self }
     }
 
     /// After a page with so many documents, whose bodies have so many bytes; `share`: what was read as ranges, of so many.
     fn next(self, rows: usize, body_bytes: usize, share: Option<(usize, Share)>) -> Pace {
-        let mut next = Pace { by_document: self.by_document.saturating_sub(1), ..self };
+        let mut next = self.behind();
         if let Some(average) = body_bytes.checked_div(rows) {
-            next.rows_max = (READ_BYTES_MAX / (average + 1)).clamp(READ_AHEAD, WALKED_DOCUMENTS_MAX);
+            next.rows_max = (WALKED_BYTES / (average + 1)).clamp(READ_AHEAD, WALKED_DOCUMENTS_MAX);
         }
         if let Some((documents, share)) = share {
             next.range_bytes = share.bytes / (documents as u64).max(1) + 1;
+            next.reply_bytes = share.full_bytes.checked_div(share.full_replies).unwrap_or(self.reply_bytes);
             if share.is_small(documents) {
                 next.by_document = PAGES_BY_DOCUMENT;
             }
@@ -140,9 +187,9 @@ impl Pace {
 
 impl AllDocs {
     pub(crate) fn new(database: Reader, query: AllDocsQuery) -> Self {
-        let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
-        let (query, pace) = (Arc::new(query), Pace::FIRST);
-        AllDocs { database, query, rest: None, skip, limit, done: false, instance: None, pace, ahead: None }
+        let first = Place { rest: None, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), pace: Pace::FIRST };
+        let next = Some(first).filter(|first| first.limit > 0);
+        AllDocs { database, query: Arc::new(query), next, instance: None, ahead: VecDeque::new() }
     }
 
     /// Documents that are not deleted, in the whole database.
@@ -163,51 +210,68 @@ impl AllDocs {
     /// # Errors
     /// [`Error::DatabaseNotFound`] also if the database has become another one since the first page.
     pub async fn next_page(&mut self) -> Result<Option<Vec<AllDocsRow>>> {
-        while !self.done && self.limit > 0 {
-            let found = match self.ahead.take() {
-                Some(mut ahead) => (&mut ahead.0).await.map_err(|_| Error::ShuttingDown)??,
-                None => self.read().await?,
+        while let Some(place) = &self.next {
+            let found = match self.ahead.pop_front() {
+                Some(ahead) if ahead.place.is_at(place) => self.taken(ahead).await?,
+                _ => {
+                    self.ahead.clear();
+                    self.read(place.clone(), None).await?
+                }
             };
             if *self.instance.get_or_insert(found.instance) != found.instance {
                 return Err(Error::DatabaseNotFound);
             }
-            self.skip -= found.skipped;
-            self.limit -= found.rows.len() as u64;
-            self.done = found.rest.is_none();
-            self.rest = found.rest;
-            self.pace = found.pace;
+            self.next = found.next;
             if !found.rows.is_empty() {
-                self.read_ahead();
+                if let (true, Some(next)) = (self.ahead.is_empty(), &self.next) {
+                    self.read_ahead(next.clone());
+                }
                 return Ok(Some(found.rows));
             }
         }
         Ok(None)
     }
 
-    /// Begins to read the next page, if there is room for it: while this one is sent nobody would ask the storage. What is
+    /// A page that is read ahead, once it is there. As soon as it is known where the one behind it begins, that is begun
+    /// too: the storage has something to do while documents become JSON.
+    async fn taken(&mut self, mut ahead: Ahead) -> Result<Found> {
+        let mut is_listed = false;
+        loop {
+            let place = tokio::select! {
+                found = &mut ahead.task => return found.map_err(|_| Error::ShuttingDown)?,
+                place = &mut ahead.listed, if !is_listed => place,
+            };
+            is_listed = true;
+            if let (true, Ok(place)) = (self.ahead.is_empty(), place) {
+                self.read_ahead(place);
+            }
+        }
+    }
+
+    /// Begins to read a page, if there is room for it: while another one is sent nobody would ask the storage. What is
     /// counted is read when it is asked for.
-    fn read_ahead(&mut self) {
-        let is_wanted = self.query.include_docs && !self.done && self.limit > 0;
+    fn read_ahead(&mut self, place: Place) {
         // Of large documents a page takes a while as it is.
-        if !is_wanted || self.pace.rows_max <= READ_AHEAD || waits::Operation::is_running() {
+        if !self.query.include_docs || place.pace.rows_max <= READ_AHEAD || waits::Operation::is_running() {
             return;
         }
         let Ok(room) = PAGES_AHEAD.try_acquire() else { return };
-        let read = self.read();
-        let read = async move {
-            let _room = room;
-            read.await
-        };
-        self.ahead = Some(Ahead(tokio::spawn(read.in_current_span())));
+        let (sender, listed) = oneshot::channel();
+        let read = self.read(place.clone(), Some(sender));
+        let task = tokio::spawn(read.in_current_span());
+        self.ahead.push_back(Ahead { place, task, listed, _room: room });
     }
 
-    fn read(&self) -> impl Future<Output = Result<Found>> + Send + use<> {
-        let (database, query, rest) = (self.database.clone(), self.query.clone(), self.rest.clone());
-        let (skip, limit, pace) = (self.skip, self.limit, self.pace);
+    /// Reads a page; where the one behind it is to begin it says as soon as it knows.
+    fn read(
+        &self,
+        place: Place,
+        listed: Option<oneshot::Sender<Place>>,
+    ) -> impl Future<Output = Result<Found>> + Send + use<> {
+        let (database, query) = (self.database.clone(), self.query.clone());
         async move {
             let Reader { inner, name, .. } = &database;
-            let rest = rest.as_ref();
-            database.read(&mut Page { inner, name, query: &query, rest, skip, limit, pace }).await
+            database.read(&mut Page { inner, name, query: &query, place: &place, listed }).await
         }
     }
 }
@@ -216,18 +280,15 @@ struct Page<'a> {
     inner: &'a Inner,
     name: &'a str,
     query: &'a AllDocsQuery,
-    rest: Option<&'a KeyRange>,
-    skip: u64,
-    limit: u64,
-    pace: Pace,
+    place: &'a Place,
+    listed: Option<oneshot::Sender<Place>>,
 }
 
 struct Found {
     instance: InstanceId,
     rows: Vec<AllDocsRow>,
-    skipped: u64,
-    rest: Option<KeyRange>,
-    pace: Pace,
+    /// Where the next page begins; `None`: this is the last one.
+    next: Option<Place>,
 }
 
 impl Operation for Page<'_> {
@@ -236,17 +297,15 @@ impl Operation for Page<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Found> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let keys = &instance.keys;
-        let mut range = match self.rest {
-            Some(rest) => rest.clone(),
-            None => whole_range(keys, self.query),
-        };
-        let mut found = Found { instance: instance.id(), rows: Vec::new(), skipped: 0, rest: None, pace: self.pace };
+        let Place { rest, skip, limit: rows_left, mut pace } = self.place.clone();
+        let range = rest.unwrap_or_else(|| whole_range(keys, self.query));
+        let mut found = Found { instance: instance.id(), rows: Vec::new(), next: None };
         if range.begin >= range.end {
             return Ok(found);
         }
-        let with_documents = self.query.include_docs && self.skip == 0;
-        let most = if with_documents { self.pace.rows_max } else { PAGE_ROWS_MAX };
-        let limit = most.min(usize::try_from(self.skip.saturating_add(self.limit)).unwrap_or(most));
+        let with_documents = self.query.include_docs && skip == 0;
+        let most = if with_documents { pace.rows_max } else { PAGE_ROWS_MAX };
+        let limit = most.min(usize::try_from(skip.saturating_add(rows_left)).unwrap_or(most));
         let page = trx.get_range(&page_of(&range, limit, self.query.descending), 1, true).await?;
         let more = page.more() || page.len() == limit;
         let mut rows = Vec::with_capacity(page.len());
@@ -255,79 +314,85 @@ impl Operation for Page<'_> {
             let rev = revision(proto::AllDocsEntry::decode(row.value())?.winner.as_ref())?;
             rows.push(AllDocsRow { id, rev, deleted: false, doc: None });
         }
-        found.skipped = self.skip.min(rows.len() as u64);
+        let skipped = skip.min(rows.len() as u64);
         let last = page.last().map(|row| row.key().to_vec());
         drop(page);
-        rows.drain(..found.skipped as usize);
-        // A page that begins with skipped rows has no documents yet: what it shows is left to the next one.
-        if self.query.include_docs && !with_documents && !rows.is_empty() {
-            let first = keys.all_docs_entry(&rows[0].id);
-            found.rest = Some(if self.query.descending {
-                KeyRange { begin: range.begin, end: [first.as_slice(), &[0]].concat() }
+        rows.drain(..skipped as usize);
+        let behind = |last: &[u8], rows: usize, pace: Pace| {
+            let mut rest = range.clone();
+            if self.query.descending {
+                rest.end = last.to_vec();
             } else {
-                KeyRange { begin: first, end: range.end }
-            });
+                rest.begin = [last, &[0]].concat();
+            }
+            let place = Place { rest: Some(rest), skip: skip - skipped, limit: rows_left - rows as u64, pace };
+            Some(place).filter(|place| place.limit > 0)
+        };
+        // A page that begins with skipped rows has no documents yet: what it shows is left to the next one.
+        if let (true, false, Some(first)) = (self.query.include_docs, with_documents, rows.first()) {
+            let first = keys.all_docs_entry(&first.id);
+            let (begin, end) = match self.query.descending {
+                true => (range.begin, [first.as_slice(), &[0]].concat()),
+                false => (first, range.end),
+            };
+            found.next = Some(Place { rest: Some(KeyRange { begin, end }), skip: 0, limit: rows_left, pace });
             return Ok(found);
         }
-        let mut cut = false;
+        let mut last = last.filter(|_| more);
         if with_documents {
-            let (known, share) = self.read_ranges(trx, &instance, &rows).await?;
-            cut = show_documents(trx, self.inner, &instance, &mut rows, known, self.query.conflicts).await?;
-            let bytes = rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum();
-            found.pace = self.pace.next(rows.len(), bytes, share);
-        }
-        let shown = rows.last().filter(|_| cut).map(|row| keys.all_docs_entry(&row.id));
-        let last = shown.or(last.filter(|_| more));
-        found.rows = rows;
-        found.rest = last.map(|last| {
-            if self.query.descending {
-                range.end = last;
-            } else {
-                range.begin = [last.as_slice(), &[0]].concat();
+            let next = last.as_ref().and_then(|last| behind(last, rows.len(), pace.behind()));
+            if let (Some(listed), Some(next)) = (self.listed.take(), next) {
+                // Who walks may have gone.
+                let _ = listed.send(next);
             }
-            range
-        });
+            let (known, share) = read_ranges(trx, &instance, &rows, pace, self.query.descending).await?;
+            if show_documents(trx, self.inner, &instance, &mut rows, known, self.query.conflicts).await? {
+                last = rows.last().map(|row| keys.all_docs_entry(&row.id));
+            }
+            let bytes = rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum();
+            pace = pace.next(rows.len(), bytes, share);
+        }
+        found.next = last.and_then(|last| behind(&last, rows.len(), pace));
+        found.rows = rows;
         Ok(found)
     }
 }
 
-impl Page<'_> {
-    /// Reads the rows' documents by ranges, all at once: each is a part of them that lies together. Also says how much was
-    /// read for how many documents.
-    async fn read_ranges(
-        &self,
-        trx: &Transaction,
-        instance: &Instance,
-        rows: &[AllDocsRow],
-    ) -> Result<(Vec<Known>, Option<(usize, Share)>)> {
-        if self.pace.by_document > 0 || rows.is_empty() {
-            return Ok((Vec::new(), None));
-        }
-        let ranges = self.pace.ranges(rows.len());
-        let reads = rows.chunks(rows.len().div_ceil(ranges)).map(|part| async move {
-            let mut ids: Vec<&str> = part.iter().map(|row| row.id.as_str()).collect();
-            if self.query.descending {
-                ids.reverse();
-            }
-            let LatestRange { found, share } = read_range(trx, instance, &ids).await?;
-            let documents = found.len();
-            let found =
-                found.into_iter().map(|found| found.map_or(Known::Absent, |(info, rows)| Known::Found(info, rows)));
-            let mut known: Vec<Known> = found.collect();
-            known.resize_with(part.len(), Known::default);
-            if self.query.descending {
-                known.reverse();
-            }
-            Ok::<_, Error>((known, documents, share))
-        });
-        let (mut known, mut documents, mut share) = (Vec::with_capacity(rows.len()), 0, Share::default());
-        for (part, documents_of, share_of) in try_join_all(reads).await? {
-            known.extend(part);
-            documents += documents_of;
-            share.add(share_of);
-        }
-        Ok((known, Some((documents, share))))
+/// Reads the rows' documents by ranges, all at once: each is a part of them that lies together. Also says how much was read
+/// for how many documents.
+async fn read_ranges(
+    trx: &Transaction,
+    instance: &Instance,
+    rows: &[AllDocsRow],
+    pace: Pace,
+    descending: bool,
+) -> Result<(Vec<Known>, Option<(usize, Share)>)> {
+    if pace.by_document > 0 || rows.is_empty() {
+        return Ok((Vec::new(), None));
     }
+    let ranges = pace.ranges(rows.len());
+    let reads = rows.chunks(rows.len().div_ceil(ranges)).map(|part| async move {
+        let mut ids: Vec<&str> = part.iter().map(|row| row.id.as_str()).collect();
+        if descending {
+            ids.reverse();
+        }
+        let LatestRange { found, share } = read_range(trx, instance, &ids).await?;
+        let documents = found.len();
+        let found = found.into_iter().map(|found| found.map_or(Known::Absent, |(info, rows)| Known::Found(info, rows)));
+        let mut known: Vec<Known> = found.collect();
+        known.resize_with(part.len(), Known::default);
+        if descending {
+            known.reverse();
+        }
+        Ok::<_, Error>((known, documents, share))
+    });
+    let (mut known, mut documents, mut share) = (Vec::with_capacity(rows.len()), 0, Share::default());
+    for (part, documents_of, share_of) in try_join_all(reads).await? {
+        known.extend(part);
+        documents += documents_of;
+        share.add(share_of);
+    }
+    Ok((known, Some((documents, share))))
 }
 
 impl ShowsDocument for AllDocsRow {
@@ -401,5 +466,36 @@ impl Operation for AllDocsKeys<'_> {
             }
         }
         Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pace(range_bytes: u64, reply_bytes: u64) -> Pace {
+        Pace { range_bytes, reply_bytes, ..Pace::FIRST }
+    }
+
+    #[test]
+    fn ranges_are_of_few_replies_that_are_nearly_full() {
+        let ranges = |rows| pace(1_000, 80_000).ranges(rows);
+        assert_eq!([0, 1, 225, 226, 450, 451, 600, 1_000].map(ranges), [1, 1, 1, 2, 2, 2, 2, 7]);
+        assert_eq!(pace(1_000_000, 80_000).ranges(3), 3, "no more than there are documents");
+    }
+
+    proptest! {
+        /// Of pages of 10 replies and more, where documents are as large as expected.
+        #[test]
+        fn few_replies_are_left_empty(rows in 1..2_000_usize, range_bytes in 100..5_000_u64, reply_bytes in 40_000..90_000_u64) {
+            let bytes = rows as u64 * range_bytes;
+            prop_assume!(bytes >= 10 * reply_bytes);
+            let ranges = pace(range_bytes, reply_bytes).ranges(rows) as u64;
+            let replies = bytes.div_ceil(ranges).div_ceil(reply_bytes);
+            prop_assert!(replies <= 5);
+            prop_assert!((ranges * replies * reply_bytes) as f64 <= bytes as f64 * 1.3, "{} of {}", ranges, replies);
+        }
     }
 }

@@ -45,9 +45,12 @@ pub(crate) fn begin<T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
         // Of one bucket there is nothing to be merged, and a row costs little more than its decoding.
         if let ([bucket], [limit], [page]) = (&*buckets, &*limits, &*entries) {
             metrics.by_seq_rows.add(page.len() as u64);
-            let rows = page.iter().map(|entry| decode(bucket.by_seq_parse(entry.key())?, entry.value()));
+            let mut rows = Vec::with_capacity(page.len());
+            for entry in page {
+                rows.push(decode(bucket.by_seq_parse(entry.key())?, entry.value())?);
+            }
             let is_all = !page.more() && page.len() < *limit;
-            return Ok(Read { rows: rows.collect::<Result<_>>()?, is_all, shares: Shares::default() });
+            return Ok(Read { rows, is_all, shares: Shares::default() });
         }
         let mut parts = Vec::with_capacity(entries.len());
         for ((bucket, limit), entries) in buckets.iter().zip(limits).zip(&entries) {
@@ -60,7 +63,10 @@ pub(crate) fn begin<T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
             true => merge(parts, most, |(seq, _)| Reverse(*seq)),
         };
         let shares = Shares::of(buckets.len(), merged.rows.iter().map(|(bucket, _)| *bucket));
-        let rows = merged.rows.into_iter().map(|(_, (seq, value))| decode(seq, value)).collect::<Result<_>>()?;
+        let mut rows = Vec::with_capacity(merged.rows.len());
+        for (_, (seq, value)) in merged.rows {
+            rows.push(decode(seq, value)?);
+        }
         Ok(Read { rows, is_all: merged.is_all, shares })
     }
 }

@@ -30,3 +30,4 @@ mod together;
 mod updates;
 mod upgrade;
 mod waits;
+mod walks;

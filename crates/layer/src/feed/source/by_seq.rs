@@ -72,18 +72,16 @@ impl Source for BySeq {
         let (read, newest) = try_join(read, newest).await?;
         let read_all = read.is_all;
         self.shares = read.shares;
-        let mut last_read = if page.descending { page.cursor.unwrap_or(newest) } else { after };
-        let mut full = false;
-        let mut rows = Vec::with_capacity(read.rows.len());
-        for row in read.rows {
-            last_read = row.seq;
-            if self.scope.has(&row.id) {
-                rows.push(row);
-                if rows.len() as u64 == page.limit {
-                    full = true;
-                    break;
-                }
-            }
+        let mut rows = read.rows;
+        let stands = if page.descending { page.cursor.unwrap_or(newest) } else { after };
+        let mut last_read = rows.last().map_or(stands, |row| row.seq);
+        if is_filtered {
+            rows.retain(|row| self.scope.has(&row.id));
+        }
+        rows.truncate(usize::try_from(page.limit).unwrap_or(usize::MAX));
+        let full = rows.len() as u64 == page.limit;
+        if let (true, Some(last)) = (full, rows.last()) {
+            last_read = last.seq;
         }
         // At the end the feed stands at the newest sequence, whatever a filter passed.
         let last_seq = if read_all && !full && !page.descending { newest.max(last_read) } else { last_read };
