@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use flatbed_revtree::RevId;
 use foundationdb::future::FdbSlice;
+use futures_util::future::BoxFuture;
 use prost::Message;
 
 use crate::document::body::begin_read;
+use crate::document::edit::Edit;
 use crate::document::release;
 use crate::document::staging;
 use crate::document::upload::Uploaded;
@@ -127,8 +129,31 @@ pub(crate) fn decode_list(bytes: &[u8]) -> Result<Vec<Attachment>> {
 
 /// The attachments of a revision that has any.
 pub(crate) async fn list(trx: &Transaction, keys: &DocumentKeys, rev: &RevId) -> Result<Vec<Attachment>> {
-    let bytes = trx.get(&keys.attachments(rev), true).await?;
-    bytes.map_or_else(|| Ok(Vec::new()), |bytes| decode_list(&bytes))
+    begin_list(trx, keys, rev).await
+}
+
+/// The same, asked for when this is called.
+fn begin_list(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    rev: &RevId,
+) -> impl Future<Output = Result<Vec<Attachment>>> + Send + use<> {
+    let bytes = trx.get(&keys.attachments(rev), true);
+    async move { bytes.await?.map_or_else(|| Ok(Vec::new()), |bytes| decode_list(&bytes)) }
+}
+
+/// A list that is being read.
+pub(crate) type ListRead = BoxFuture<'static, Result<Vec<Attachment>>>;
+
+/// Asks for the list in which the stubs of a client's edit are looked for, if it has any and names its parent.
+pub(crate) fn begin_parents_list(trx: &Transaction, keys: &DocumentKeys, edit: &Edit<'_>) -> Option<ListRead> {
+    let parent = edit.parent.as_ref().filter(|_| edit.history.is_none() && has_stubs(&edit.attachments))?;
+    Some(Box::pin(begin_list(trx, keys, parent)))
+}
+
+/// Whether any attachment is one that the document has already.
+pub(crate) fn has_stubs(edits: &[(String, AttachmentEdit)]) -> bool {
+    edits.iter().any(|(_, edit)| matches!(edit, AttachmentEdit::Stub { .. }))
 }
 
 /// A document's lists by revision, up to about so many bytes of them, and whether they are all.

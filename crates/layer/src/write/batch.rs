@@ -11,7 +11,7 @@ use flatbed_revtree::RevId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::SemaphorePermit;
 
-use crate::document::attachments;
+use crate::document::attachments::{self, ListRead};
 use crate::document::body::{self, Prepared, ROW_OVERHEAD_OF_RECORDS, Reading};
 use crate::document::edit::{Edit, Outcome, Updated, check_document_id};
 use crate::document::staging;
@@ -379,11 +379,16 @@ pub(crate) async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>>
 struct OldRead {
     leaves: Reading,
     body: Reading,
+    list: Option<ListRead>,
 }
 
 impl OldRead {
-    fn begin(trx: &Transaction, keys: &DocumentKeys) -> OldRead {
-        OldRead { leaves: body::begin_reading(trx, keys.leaves()), body: body::begin_reading(trx, keys.body_rows()) }
+    fn begin(trx: &Transaction, keys: &DocumentKeys, edit: &Edit<'_>) -> OldRead {
+        OldRead {
+            leaves: body::begin_reading(trx, keys.leaves()),
+            body: body::begin_reading(trx, keys.body_rows()),
+            list: attachments::begin_parents_list(trx, keys, edit),
+        }
     }
 }
 
@@ -441,7 +446,7 @@ impl Operation for WriteBatch<'_, '_> {
                 let info = trx.get(&keys.info(), self.is_shared);
                 // An edit of a revision will supersede it: its leaf and body are needed then.
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
-                let old = (!is_first).then(|| OldRead::begin(trx, &keys));
+                let old = (!is_first).then(|| OldRead::begin(trx, &keys, edit));
                 maintainers.begin(&within, &edit.id);
                 (keys, earlier, info, old)
             })
@@ -490,15 +495,18 @@ impl Operation for WriteBatch<'_, '_> {
             let (body, token) = (&item.body, &item.token);
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
             let old = match (&info, old) {
-                (Some(_), None) => Some(OldRead::begin(trx, &keys)),
+                (Some(_), None) => Some(OldRead::begin(trx, &keys, edit)),
                 (_, old) => old,
             };
-            let (old_leaves, old_body) = old.map_or((None, None), |old| (Some(old.leaves), Some(old.body)));
+            let (old_leaves, old_body, list) = match old {
+                Some(OldRead { leaves, body, list }) => (Some(leaves), Some(body), list),
+                None => (None, None, None),
+            };
             let unjudged = Verdict::default();
             let (refused, verdict) = (item.judged.as_ref().err(), item.judged.as_ref().unwrap_or(&unjudged));
             let (keys, room, leaves_max) = (&keys, &room, inner.options.leaves_max);
             let planner = Planner { trx, instance, keys, edit, body, refused, leaves_max };
-            let planned = planner.plan(info.as_ref(), old_leaves).await;
+            let planned = planner.plan(info.as_ref(), old_leaves, list).await;
             if self.is_shared && planned.is_ok() {
                 // Before it is written: a transaction does not conflict on what it has written itself.
                 transaction::conflict_with(trx, &keys.info())?;

@@ -4,7 +4,7 @@
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{Hash, Merged, RevId, Tree};
 
-use crate::document::attachments::{self, Attached, Attachment, AttachmentEdit, Resolve};
+use crate::document::attachments::{self, Attached, Attachment, ListRead, Resolve, has_stubs};
 use crate::document::body::{BODY_BYTES_MAX, Prepared, Reading};
 use crate::document::edit::Edit;
 use crate::document::staging;
@@ -98,14 +98,20 @@ pub(crate) struct Planner<'a, 'e> {
 }
 
 impl Planner<'_, '_> {
-    /// Plans the edit of a document as it is, whose leaves are read here if that was not begun.
+    /// Plans the edit of a document as it is, whose leaves, and the list in which stubs are looked for, are read here if that
+    /// was not begun.
     ///
     /// # Errors
     /// [`Error::Refused`]: of this edit alone.
-    pub(crate) async fn plan(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
+    pub(crate) async fn plan(
+        &self,
+        info: Option<&Info>,
+        leaves: Option<Reading>,
+        list: Option<ListRead>,
+    ) -> Result<Planned> {
         let mut planned = match &self.edit.history {
             Some(path) => self.plan_history(path, info.is_some(), leaves).await?,
-            None => self.plan_edit(info, leaves).await?,
+            None => self.plan_edit(info, leaves, list).await?,
         };
         let Planned::Change(plan, attached) = &mut planned else { return Ok(planned) };
         if let (Brings::Leaf, Some(refusal)) = (plan.brings(), self.refused) {
@@ -125,7 +131,7 @@ impl Planner<'_, '_> {
     }
 
     /// An edit of a client: on a leaf, or the first. Its attachments come with it.
-    async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>) -> Result<Planned> {
+    async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>, list: Option<ListRead>) -> Result<Planned> {
         let parent = match (info, &self.edit.parent) {
             // A name that no edit gives is nobody's revision.
             (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Err(Refusal::Conflict.into()),
@@ -146,8 +152,11 @@ impl Planner<'_, '_> {
             }
         };
         let known = async {
-            match &parent {
-                Some(parent) if self.has_stubs() => Ok(vec![attachments::list(self.trx, self.keys, parent).await?]),
+            match (list, &parent) {
+                (Some(list), _) => Ok(vec![list.await?]),
+                (None, Some(parent)) if has_stubs(&self.edit.attachments) => {
+                    Ok(vec![attachments::list(self.trx, self.keys, parent).await?])
+                }
                 _ => Ok(Vec::new()),
             }
         };
@@ -187,10 +196,6 @@ impl Planner<'_, '_> {
         Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
     }
 
-    fn has_stubs(&self) -> bool {
-        self.edit.attachments.iter().any(|(_, edit)| matches!(edit, AttachmentEdit::Stub { .. }))
-    }
-
     fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> std::result::Result<Vec<Attachment>, Refusal> {
         let is_foreign = self.edit.history.is_some();
         Resolve { id: &self.edit.id, edits: &self.edit.attachments, known, generation, is_foreign }.run()
@@ -198,7 +203,7 @@ impl Planner<'_, '_> {
 
     /// The attachments of a revision of another replica: its stubs may mean those of any revision that is there.
     async fn attached_to(&self, path: &[RevId]) -> Result<Vec<Attachment>> {
-        let (mut lists, are_all) = match self.has_stubs() {
+        let (mut lists, are_all) = match has_stubs(&self.edit.attachments) {
             true => attachments::lists(self.trx, self.keys, LISTS_READ_MAX).await?,
             false => (Vec::new(), true),
         };
