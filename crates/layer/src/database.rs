@@ -22,7 +22,6 @@ use crate::read::missing::MissingRevs;
 use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::check_name;
 use crate::store::due::{self, Kind};
-use crate::store::keys::Counter;
 use crate::store::once::now_ms;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -74,7 +73,14 @@ impl Reader {
 
     /// Whether it exists.
     pub async fn exists(&self) -> Result<()> {
-        self.update_seq().await.map(|_| ())
+        struct Exists<'a>(&'a Inner, &'a str);
+        impl Operation for Exists<'_> {
+            type Output = ();
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+                self.0.resolve(trx, self.1).await.map(drop)
+            }
+        }
+        self.read(&mut Exists(&self.inner, &self.name)).await
     }
 
     /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
@@ -433,19 +439,15 @@ impl Operation for ReadInfo<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<DatabaseInfo> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let all = instance.keys.all();
-        let counters = Counter::ALL.map(|counter| instance.buckets.begin_count(trx, counter));
+        let meta = instance.buckets.begin_meta(trx, instance.incarnation());
         let now = Instant::now();
         let known = instance.size.known(now);
         let size = known.is_none().then(|| trx.get_estimated_range_size_bytes(&all.begin, &all.end));
         let compaction = due::key_of(Kind::Compaction, self.name, 0);
         let compaction = trx.get(&self.inner.keys.due(&compaction), true);
-        let update_seq = get::last_seq(trx, &instance).await?;
-        let mut values = [0; Counter::ALL.len()];
-        for (value, read) in values.iter_mut().zip(counters) {
-            *value = read.await?.max(0) as u64;
-        }
+        let (update_seq, sums) = meta.await?;
         let [doc_count, doc_del_count, external_size_bytes, active_size_bytes, superseded_size_bytes, purge_seq] =
-            values;
+            sums.map(|sum| sum.max(0) as u64);
         let file_size_bytes = match (known, size) {
             (Some(known), _) => known,
             (None, Some(size)) => {

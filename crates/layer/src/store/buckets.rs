@@ -12,10 +12,13 @@ use crate::store::keys::{BucketKeys, Counter, Keys};
 use crate::store::proto;
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Quiet, Transaction};
+use crate::store::transaction::{Quiet, Transaction, page_of};
 
 /// Most shards of a database: each page of a feed reads all of them.
 pub const SHARDS_MAX: u32 = 64;
+
+/// `last_seq` and the counters of a bucket.
+const META_KEYS_MAX: usize = 1 + Counter::ALL.len();
 
 /// Chooses the buckets that a process writes to.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +115,34 @@ impl Buckets {
                 sum = sum.wrapping_add(decode_counter(read.await?.as_deref())?);
             }
             Ok(sum)
+        }
+    }
+
+    /// Asks for the newest sequence and what all counters say, as [`Counter::ALL`] has them: one range of each bucket.
+    pub(crate) fn begin_meta(
+        &self,
+        trx: &Transaction,
+        incarnation: u64,
+    ) -> impl Future<Output = Result<(Seq, [i64; Counter::ALL.len()])>> + Send + use<> {
+        let buckets = self.all.clone();
+        let read = |bucket: &BucketKeys| trx.get_range(&page_of(&bucket.meta(), META_KEYS_MAX, false), 1, true);
+        let reads: Vec<_> = buckets.iter().map(read).collect();
+        async move {
+            let (mut newest, mut sums) = (Seq::zero(incarnation), [0_i64; Counter::ALL.len()]);
+            for (bucket, read) in buckets.iter().zip(reads) {
+                for row in &read.await? {
+                    match bucket.meta_parse(row.key())? {
+                        None => newest = newest.max(Seq::from_slice(incarnation, row.value())?),
+                        Some(counter) => {
+                            let sum = Counter::ALL.iter().position(|other| *other == counter);
+                            if let Some(sum) = sum.and_then(|at| sums.get_mut(at)) {
+                                *sum = sum.wrapping_add(decode_counter(Some(row.value()))?);
+                            }
+                        }
+                    }
+                }
+            }
+            Ok((newest, sums))
         }
     }
 

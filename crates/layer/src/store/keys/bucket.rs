@@ -27,18 +27,21 @@ impl Keys {
         let (number, rest) = take_int(behind(key, &self.one(SHARDED)))?;
         let bucket = BucketKeys { prefix: self.two(SHARDED, number) };
         match take_int(rest)? {
-            (META, rest) => check_meta(rest).map(|()| (number, Subspace::Meta)),
+            (META, rest) => take_meta(rest).map(|_| (number, Subspace::Meta)),
             (BY_SEQ, _) => bucket.by_seq_parse(key).map(|_| (number, Subspace::BySeq)),
             _ => Err(bad_key()),
         }
     }
 }
 
-/// Whether what stands behind META is `last_seq` or a counter.
-pub(super) fn check_meta(rest: &[u8]) -> Result<()> {
+/// What stands behind META: a counter, or `last_seq` (`None`).
+pub(super) fn take_meta(rest: &[u8]) -> Result<Option<Counter>> {
     match take_int(rest)? {
-        (LAST_SEQ, []) => Ok(()),
-        (number, []) if Counter::ALL.iter().any(|counter| *counter as u64 == number) => Ok(()),
+        (LAST_SEQ, []) => Ok(None),
+        (number, []) => {
+            let counter = Counter::ALL.into_iter().find(|counter| *counter as u64 == number);
+            counter.map(Some).ok_or_else(bad_key)
+        }
         _ => Err(bad_key()),
     }
 }
@@ -55,6 +58,16 @@ impl BucketKeys {
 
     pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
         self.two(META, counter as u64)
+    }
+
+    /// `last_seq` and all counters.
+    pub(crate) fn meta(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, META), end: with_int(&self.prefix, META + 1) }
+    }
+
+    /// Which counter a key of them is; `None`: `last_seq`.
+    pub(crate) fn meta_parse(&self, key: &[u8]) -> Result<Option<Counter>> {
+        take_meta(behind(key, &with_int(&self.prefix, META)))
     }
 
     /// All entries of an incarnation.

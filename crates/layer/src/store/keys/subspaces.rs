@@ -1,7 +1,7 @@
 //! Which subspaces a database's keys lie in.
 
 use crate::error::Result;
-use crate::store::keys::bucket::check_meta;
+use crate::store::keys::bucket::take_meta;
 use crate::store::keys::tuple::{bad_key, behind, take_int};
 use crate::store::keys::{
     ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, COMPACTED, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys,
@@ -88,7 +88,7 @@ impl Keys {
     /// Whether a key of a subspace has its form.
     pub(crate) fn check(&self, subspace: Subspace, key: &[u8]) -> Result<()> {
         match subspace {
-            Subspace::Meta => check_meta(behind(key, &self.one(META))),
+            Subspace::Meta => take_meta(behind(key, &self.one(META))).map(|_| ()),
             Subspace::Fields => match take_int(behind(key, &self.one(FIELDS)))? {
                 (NEXT_ID, []) => Ok(()),
                 (IDS, _) => self.field_id_name(key).map(drop),
