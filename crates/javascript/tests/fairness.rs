@@ -133,6 +133,34 @@ async fn no_number_of_endless_databases_keeps_another_waiting_for_a_second() {
     panic!("{all:?}");
 }
 
+/// One database's batches run on all threads for maps at once, and filters go on beside them.
+#[tokio::test]
+async fn mapping_uses_all_its_threads_and_no_others() {
+    let options = RunnerOptions { threads: 1, map_threads: 3, batch_max: Duration::from_secs(30), ..options(1, 5_000) };
+    let runner = Runner::new(options).expect("threads");
+    // By the clock: what else the machine is at does not make them longer.
+    let source = "function (doc) { var end = Date.now() + 600; while (Date.now() < end) {} emit(1); }";
+    let begun = Instant::now();
+    let mut maps = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let (runner, group) = (runner.clone(), group("a", source));
+        maps.spawn(async move { runner.map(&group, vec![b"{}".to_vec()]).await });
+    }
+    let good = design("a", QUICK);
+    let mut filtered = 0;
+    while begun.elapsed() < Duration::from_millis(500) {
+        assert_eq!(run(&runner, &good).await, Ok(vec![true]));
+        filtered += 1;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    while let Some(mapped) = maps.join_next().await {
+        assert_eq!(mapped.expect("no panic").expect("rows").documents.len(), 1);
+    }
+    // One after the other would take 1.8 s.
+    assert!(begun.elapsed() < Duration::from_millis(1_500), "{:?}", begun.elapsed());
+    assert!(filtered > 0);
+}
+
 /// A function that nobody waits for is stopped, or does not begin.
 #[tokio::test]
 async fn who_leaves_takes_his_calls_along() {
