@@ -109,6 +109,19 @@ mod tests {
     use super::*;
     use crate::collation::tests::strings;
 
+    /// The library alone takes minutes.
+    #[test]
+    fn long_strings_take_no_time() {
+        let unicode = crate::Collation::unicode().unwrap();
+        let value = |text: String| flatbed_flatten::json::Value::String(text.into());
+        let start = std::time::Instant::now();
+        for text in ["\u{e40}", "\u{301}", "a"] {
+            let (a, b) = (text.repeat(80_000), text.repeat(80_000) + "x");
+            assert!(unicode.compare(&value(a), &value(b)).is_lt());
+        }
+        assert!(start.elapsed().as_secs() < 30);
+    }
+
     proptest! {
         #[test]
         fn weights_compare_as_the_strings(a in strings(), b in strings(), begin in strings(), window in 1..12_usize) {

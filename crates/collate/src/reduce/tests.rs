@@ -312,6 +312,13 @@ fn ranks() {
     assert!(result(Reducer::Top(1), &[&half("a"), &half("b")]).is_ok());
     let rows = [(Value::Null, value(&half("a"))), (Value::Null, value(&half("b"))), (Value::Null, Value::Null)];
     assert!(grouped(Reducer::Top(3), &rows, &[1]).finish().is_err());
+    // What is too large stays so, whatever is merged with it.
+    let (small, large) = (of_rows(Reducer::Top(3), &rows[2..]), of_rows(Reducer::Top(3), &rows[..2]));
+    for (before, behind) in [(&small, &large), (&large, &small)] {
+        let mut sum = before.clone();
+        sum.merge(Reducer::Top(3), &Collation::raw(), behind);
+        assert!(sum.finish().is_err());
+    }
 }
 
 #[test]
