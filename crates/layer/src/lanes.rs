@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -51,6 +51,9 @@ pub(crate) struct Lanes {
     running_max: Option<usize>,
     /// What transactions have taken of late, in microseconds.
     takes_us: AtomicI64,
+    /// The number of the next one that waits, in whatever lane: a lane goes when nobody is in it, and who still holds a
+    /// number of it must not mean another one's write in the next lane of that name.
+    next: AtomicU64,
 }
 
 #[derive(Default)]
@@ -64,8 +67,6 @@ struct Lane {
     /// Of the others, by the number of the first write that waits. So whoever waits behind others of a document, however
     /// many do, is not looked at until these are written.
     ready: BTreeMap<u64, Arc<str>>,
-    /// The number of the next one that waits.
-    next: u64,
 }
 
 /// A document's.
@@ -87,7 +88,7 @@ pub(crate) struct Waiting {
     pub fence: (InstanceId, u64),
     /// Whether others of the same document may come into its transaction.
     pub may_repeat: bool,
-    /// Given by its lane.
+    /// Given where it begins to wait, never twice.
     pub number: u64,
     /// The write itself.
     pub write: Box<dyn Any + Send + Sync>,
@@ -149,7 +150,7 @@ impl Lane {
 impl Lanes {
     /// With so many transactions under way in each lane at most; `None`: as many as is good.
     pub(crate) fn new(running_max: Option<usize>) -> Lanes {
-        Lanes { lanes: DashMap::new(), running_max, takes_us: AtomicI64::new(0) }
+        Lanes { lanes: DashMap::new(), running_max, takes_us: AtomicI64::new(0), next: AtomicU64::new(0) }
     }
 
     /// Whether one more transaction may begin where writes of so many documents wait.
@@ -174,8 +175,8 @@ impl Lanes {
     /// Lets a write wait; its number. Who does so asks for [`Lanes::next`] afterwards.
     pub(crate) fn wait(&self, name: &str, waiting: Waiting) -> u64 {
         let mut lane = self.lane(name);
-        let number = lane.next;
-        lane.next += 1;
+        // With the lane locked, so that those that wait in it are in the order of their numbers.
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = Arc::clone(&waiting.id);
         lane.change(&id, |queue| queue.waiting.push_back(Waiting { number, ..waiting }));
         number
@@ -350,6 +351,19 @@ mod tests {
         assert_eq!(next(&lanes)[0], first[OF_DOCUMENT_MAX - 1] + 1);
     }
 
+    #[test]
+    fn nobody_takes_back_the_write_of_another_lane() {
+        let lanes = Lanes::new(Some(4));
+        let number = lanes.wait("db", waiting("a", 1, 0));
+        assert_eq!(next(&lanes), [number]);
+        end(&lanes, &["a"]);
+        // The lane is gone, and another one is there.
+        assert!(lanes.enter("db", &"a".into()));
+        let other = lanes.wait("db", waiting("a", 1, 0));
+        assert!(lanes.leave("db", &"a".into(), number).is_none());
+        assert!(lanes.leave("db", &"a".into(), other).is_some());
+    }
+
     /// Whatever comes, leaves and ends in whatever order: each write is taken or left once, those of a document in their
     /// order and one transaction at a time, and nothing is forgotten.
     #[test]
@@ -395,10 +409,6 @@ mod tests {
                         let bytes = if random(10) == 0 { BYTES_MAX } else { 1 };
                         let new = Waiting { may_repeat: random(4) > 0, ..waiting(&id, bytes, random(2)) };
                         let number = lanes.wait("db", new);
-                        // Nobody was in it: it counts anew.
-                        if number == 0 {
-                            written.clear();
-                        }
                         at_hand.insert(number, id);
                     }
                     _ => {}
