@@ -125,7 +125,8 @@ impl Follower {
                 _ => Kind::Normal,
             },
             include_docs: random.percent(40),
-            all_leaves: random.percent(30),
+            // A function is asked about each leaf then, and the row names those that pass.
+            all_leaves: random.percent(30) && !matches!(self.view.filter, Filter::Function(_)),
             limit: random.percent(15).then(|| 1 + random.below(40)),
             until: (!has_end).then(|| Instant::now() + Duration::from_millis(random.below(1_500))),
             pause: Duration::from_millis(if random.percent(10) { random.below(5) } else { 0 }),

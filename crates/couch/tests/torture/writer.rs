@@ -26,7 +26,7 @@ pub async fn write(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32));
     let mut connection = None;
     while !world.is_over() {
-        if random.percent(4) {
+        if random.percent(6) {
             crowd(&world, &mut random).await;
         }
         if connection.is_none() {
