@@ -21,7 +21,7 @@ impl Layer {
     pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
         let mut blobs = 0;
         for name in self.all_databases(&NameRange::default()).await? {
-            match staging::sweep_database(&self.inner, &name, broken_after).await {
+            match staging::sweep_database(&self.inner, &name, broken_after, None).await {
                 Ok(swept) => blobs += swept.blobs,
                 Err(Error::DatabaseNotFound) => {}
                 // It must not keep those behind it from being swept.

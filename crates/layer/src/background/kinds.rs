@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flatbed_jobs::Backoff;
+use tokio::time::Instant;
 
 use crate::background::list::{self, Entry};
 use crate::builder;
@@ -46,7 +47,10 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
         Some(Kind::Indexes) => of_part(builder::build(inner, name, turn).await?),
         Some(Kind::Uploads) => {
             let broken_after = inner.options.uploads_broken_after;
-            let swept = staging::sweep_database(inner, name, broken_after).await?;
+            let swept = staging::sweep_database(inner, name, broken_after, Some(Instant::now() + turn)).await?;
+            if swept.is_over {
+                return Ok(Outcome::Unfinished);
+            }
             let released = swept.is_released_left.then(|| due::after_ms(RELEASED_LEFT_FOR_MS));
             let broken_after = u64::try_from(broken_after.as_millis()).unwrap_or(u64::MAX);
             let oldest = swept.oldest_ms.map(|since| due::rounded_ms(since.saturating_add(broken_after)));

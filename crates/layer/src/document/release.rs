@@ -8,6 +8,8 @@
 
 use std::collections::HashSet;
 
+use tokio::time::Instant;
+
 use crate::document::attachments::{decode_list, free, free_bytes};
 use crate::document::body::begin_read;
 use crate::document::tree::info;
@@ -52,6 +54,16 @@ pub(crate) fn put(trx: &Transaction, instance: &Instance, id: &str, list: &[u8])
 /// Frees what the queue's lists of a document name, or of all documents, as far as the documents do not have it. Returns
 /// the bytes that went.
 pub(crate) async fn drain(inner: &Inner, instance: &Instance, id: Option<&str>) -> Result<u64> {
+    drain_until(inner, instance, id, None).await.map(|(freed, _)| freed)
+}
+
+/// The same until some time, if it is not through before: also returns whether it is.
+pub(crate) async fn drain_until(
+    inner: &Inner,
+    instance: &Instance,
+    id: Option<&str>,
+    until: Option<Instant>,
+) -> Result<(u64, bool)> {
     let mut range = match id {
         Some(id) => instance.keys.released_of(id),
         None => instance.keys.released_all(),
@@ -60,13 +72,16 @@ pub(crate) async fn drain(inner: &Inner, instance: &Instance, id: Option<&str>) 
     loop {
         let mut next = NextEntries { inner, instance, range: &range };
         let Some(entries) = transaction::read(&inner.db, &inner.metrics, &mut next).await? else {
-            return Ok(freed);
+            return Ok((freed, true));
         };
         if inner.is_closing() {
-            return Ok(freed);
+            return Ok((freed, false));
         }
         freed += free_all(inner, instance, &entries).await?;
         range.begin = entries.behind;
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Ok((freed, false));
+        }
     }
 }
 
@@ -273,7 +288,9 @@ mod tests {
         };
         assert!(left().await >= Some(25), "{:?}", left().await);
         let before = inner.metrics.transactions.get();
-        assert!(drain(inner, &instance, None).await.unwrap() > 0);
+        // Its time is over at once, and that is seen once something is done.
+        let (freed, is_through) = drain_until(inner, &instance, None, Some(Instant::now())).await.unwrap();
+        assert!(freed > 0 && !is_through);
         let transactions = inner.metrics.transactions.get() - before;
         assert!(transactions <= 6, "{transactions} transactions");
         assert_eq!(left().await, None);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use tokio::time::Instant;
 
 use crate::document::body::{Prepared, row_bytes};
 use crate::document::release;
@@ -244,24 +245,37 @@ pub(crate) struct Swept {
     pub oldest_ms: Option<u64>,
     /// There are lists whose attachments are still to be freed.
     pub is_released_left: bool,
+    /// The time was over before all was looked at.
+    pub is_over: bool,
 }
 
-/// Removes what was staged longer ago and never taken, and frees what left documents.
-pub(crate) async fn sweep_database(inner: &Inner, name: &str, broken_after: Duration) -> Result<Swept> {
+/// Removes what was staged longer ago and never taken, and frees what left documents; of much only a part, if that is not
+/// through at some time.
+pub(crate) async fn sweep_database(
+    inner: &Inner,
+    name: &str,
+    broken_after: Duration,
+    until: Option<Instant>,
+) -> Result<Swept> {
+    let is_over = || until.is_some_and(|until| Instant::now() >= until);
     let older_than_ms = now_ms().saturating_sub(broken_after.as_millis() as u64);
     let mut list = ListStaged { inner, name, after: None };
     let (instance, mut staged, mut last) = transaction::read(&inner.db, &inner.metrics, &mut list).await?;
     let mut swept = Swept::default();
-    let freed = release::drain(inner, &instance, None).await;
     loop {
         for (blob_id, since_ms) in staged {
             swept.blob(inner, &instance, &blob_id, since_ms, older_than_ms).await?;
+            swept.is_over |= since_ms <= older_than_ms && is_over();
+            if swept.is_over {
+                return Ok(swept);
+            }
         }
         let Some(after) = last else { break };
         let mut list = ListStaged { inner, name, after: Some((&*instance, after)) };
         (_, staged, last) = transaction::read(&inner.db, &inner.metrics, &mut list).await?;
     }
-    freed?;
+    let (_, is_through) = release::drain_until(inner, &instance, None, until).await?;
+    swept.is_over = !is_through;
     swept.is_released_left = release::is_any(inner, &instance).await?;
     inner.metrics.sweeps.add(1);
     Ok(swept)
@@ -332,7 +346,9 @@ mod tests {
             begin(&trx, &instance.keys, &number.to_be_bytes(), if number == blobs { now_ms() } else { number });
         }
         trx.commit().await.unwrap();
-        let swept = sweep_database(&db.inner, &db.name, Duration::from_secs(60)).await.unwrap();
-        assert_eq!((swept.blobs, swept.oldest_ms.is_some()), (blobs - 1, true));
+        let swept = sweep_database(&db.inner, &db.name, Duration::from_secs(60), Some(Instant::now())).await.unwrap();
+        assert_eq!((swept.blobs, swept.is_over), (1, true));
+        let swept = sweep_database(&db.inner, &db.name, Duration::from_secs(60), None).await.unwrap();
+        assert_eq!((swept.blobs, swept.oldest_ms.is_some(), swept.is_over), (blobs - 2, true, false));
     }
 }

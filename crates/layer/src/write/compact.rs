@@ -137,7 +137,11 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
         running.get_on(page.rows);
         page = next;
     }
-    let freed = compaction.freed + release::drain(inner, &instance, None).await?;
+    let (freed, is_through) = release::drain_until(inner, &instance, None, Some(until)).await?;
+    if !is_through {
+        return Ok(Some(false));
+    }
+    let freed = compaction.freed + freed;
     tracing::info!(database = name, freed_bytes = freed, "a compaction has ended");
     Ok(Some(true))
 }
