@@ -106,7 +106,10 @@ impl Follower {
                 Ok(true) => self.view.must_have(&known.unwrap_or_default()),
                 Ok(false) => {}
                 Err(Broken) => {
-                    let what = format!("follower {} with {:?} since {}", self.view.number, how.kind, self.since);
+                    let what = format!(
+                        "follower {} ({:?}) with {:?} since {}",
+                        self.view.number, self.view.filter, how.kind, self.since
+                    );
                     self.world.broke(&what).await;
                 }
             }
