@@ -92,7 +92,7 @@ impl Table {
             if parts.iter().any(|part| table.one(*part).is_some()) {
                 let mut text: String = parts.iter().map(|part| table.one(*part).unwrap_or(*part)).collect();
                 let count = alike.entry(text.clone()).or_default();
-                // More than there are marks for are told apart by several.
+                // More than there are marks for are distinguished by several.
                 text.extend(std::iter::repeat_n(MARKS.last(), *count / MARKS.len()).flatten());
                 text.extend(MARKS.get(*count % MARKS.len()));
                 *count += 1;

@@ -138,7 +138,7 @@ impl Machine {
     pub(crate) fn list(&self, input: &str, link: Link, clock: &Clock) -> Result<String> {
         let Link { pages, parts, step_max, end } = link;
         let end = Instant::now() + end;
-        // Then it has no rows, and does not know: what it makes of that is not to be told from a list that has all.
+        // Then it has no rows, and does not know: what it makes of that cannot be distinguished from a list that has all.
         let is_broken = Arc::new(AtomicBool::new(false));
         let broken = is_broken.clone();
         let (made, its) = (parts.clone(), clock.clone());

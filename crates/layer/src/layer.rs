@@ -546,7 +546,7 @@ impl Operation for Create<'_> {
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
         let buckets = Buckets::of_record(&self.inner.keys.namespace(namespace), &record, self.inner.writer);
         touch_last_seq(trx, buckets.own(), 0)?;
-        // No cache holds what is not there, so none has to be told; the deletion of one of that name has told them all.
+        // No cache holds what is not there, so none has to be dropped; the deletion of one of that name has dropped them all.
         note_event(trx, &self.inner.keys, self.name, None)?;
         self.once.mark(trx);
         Ok(())

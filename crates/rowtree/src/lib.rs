@@ -19,7 +19,7 @@
 //! The first node of each level begins with the empty key (`.` above), before any row: it is about what comes before the first row that begins a
 //! node of that level. There are no empty nodes. The level of the root, its height, is kept by whoever stores the tree.
 //!
-//! Nothing here waits for more than a [`Tree`], which storage implements, and nothing is written: what is to be written is told.
+//! Nothing here waits for more than a [`Tree`], which storage implements, and nothing is written: callers get what they have to write.
 
 mod build;
 mod change;

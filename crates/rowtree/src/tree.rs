@@ -62,7 +62,7 @@ pub enum Parts<R, S> {
 
 /// Where a tree lies, and how its rows are reduced.
 ///
-/// Rows are not written by this crate, nor are nodes: what is to be written is told.
+/// Rows are not written by this crate, nor are nodes: callers get what they have to write.
 pub trait Tree: Sync {
     /// What a row has beside its key.
     type Row: Clone + Send + Sync;

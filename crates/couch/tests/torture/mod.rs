@@ -268,7 +268,7 @@ async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> 
     held
 }
 
-/// What one server says of the database in its other ways, when nobody writes any more.
+/// What one server says of the database in its other ways, after the last write.
 async fn agree(world: &World, server: SocketAddr, held: &HashMap<String, Held>) {
     let path = world.database();
     let get = async |path: String| -> Value {

@@ -572,7 +572,7 @@ async fn an_index_is_built_by_who_has_the_lease() {
     assert_clean(&db).await;
 }
 
-/// Whoever defines an index notes it, and who is told of it begins at once.
+/// Whoever defines an index notes it, and whoever it wakes begins at once.
 #[tokio::test]
 async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     let (db, _directory) = database().await;

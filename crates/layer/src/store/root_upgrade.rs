@@ -111,7 +111,7 @@ impl Operation for Upgrade<'_> {
         check_store(&record)?;
         if upgrade(&mut record) {
             trx.set(&key, &record.encode_to_vec());
-            // An interrupted renewal is told from one that was ended elsewhere by this key, and older programs refuse the
+            // An interrupted renewal is distinguished by this key from one that was ended elsewhere, and older programs refuse the
             // store for its sake anyway.
             if !is_renewing(&record) {
                 trx.update_metadata_version();

@@ -429,7 +429,7 @@ fn sorting() {
 
 #[test]
 fn pages() {
-    // CouchDB passes over the row of a bookmark by its number: where the selector does not select it any more, it passes over
+    // CouchDB passes over the row of a bookmark by its number: where the selector no longer selects it, it passes over
     // one that should be answered.
     let differ =
         [r#"POST /{db}/_find {"selector":{"n":{"$gt":1}},"limit":1,"fields":["_id"],"bookmark":"{at6:bookmark}"}"#];
