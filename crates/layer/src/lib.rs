@@ -38,6 +38,8 @@ pub mod renew;
 mod store;
 mod sweeper;
 mod unknown_results;
+mod view_definition;
+mod view_functions;
 mod write;
 
 pub use actor::{Actor, Authority, ServerActor, User};
@@ -48,6 +50,7 @@ pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, ch
 pub use document::edit::{
     DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id,
 };
+pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};
 pub use document::verdict::{Grant, Verdict};
 pub use error::{Error, Invalid, NotFound, NotJudged, Refusal, Result};
@@ -73,6 +76,12 @@ pub use store::database_name::{DatabaseKind, REPLICATOR};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
+pub use view_definition::{
+    DefinitionError, GroupDefinition, GroupOptions, ReduceFunction, Signature, TreeDefinition, ViewDefinition,
+};
+pub use view_functions::{
+    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
+};
 pub use write::compact::SUPERSEDED_PERCENT_MAX;
 
 #[cfg(test)]
@@ -85,12 +94,14 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 24] = [
+    let table: [(&str, &[&str]); 26] = [
         ("actor", &[]),
         ("compactions", &[]),
         ("error", &[]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
+        ("view_functions", &[]),
+        ("view_definition", &["view_functions"]),
         ("index_builds", &["store"]),
         ("instance", &["error", "store"]),
         ("lanes", &["instance"]),
@@ -98,7 +109,7 @@ fn folders_know_only_those_below_them() {
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["error", "store", "instance", "layer", "handle"]),
-        ("index", &["error", "store", "instance", "layer", "document"]),
+        ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
         ("read", &["error", "store", "instance", "layer", "handle", "document"]),
         ("judge", &["actor", "error", "store", "instance", "handle", "document", "read"]),
         ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),

@@ -23,7 +23,7 @@ pub fn user_context(user: &User, database: &str) -> String {
     }))
 }
 
-/// Judges writes by the functions of design documents.
+/// Runs the functions of design documents: judges writes by them, and maps and reduces views.
 pub struct Functions(pub Runner);
 
 impl Judge for Functions {

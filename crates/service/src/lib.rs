@@ -16,6 +16,7 @@ mod rights;
 mod selecting;
 mod server;
 mod uploads;
+mod view_functions;
 
 pub use admins::{Admins, SignInError};
 pub use context::{Context, Service};

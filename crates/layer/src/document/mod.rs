@@ -7,6 +7,7 @@ pub(crate) mod fields;
 pub(crate) mod latest;
 pub(crate) mod release;
 pub(crate) mod staging;
+pub mod text;
 pub(crate) mod tree;
 pub(crate) mod upload;
 pub(crate) mod verdict;

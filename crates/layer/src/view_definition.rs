@@ -1,0 +1,377 @@
+//! A group of views as a design document defines it: which trees of rows it has, how they are reduced, and its signature.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use flatbed_collate::Collation;
+use flatbed_collate::reduce::{NameError, Reducer};
+use flatbed_flatten::json::{Value, write};
+use sha2::{Digest, Sha256};
+
+use crate::view_functions::GroupSource;
+
+/// Raised where the same definition is kept otherwise in storage, or rows of the same document come out otherwise: all groups
+/// are built anew then.
+const FORMAT: u32 = 1;
+
+/// The language of a design document that names none.
+const JAVASCRIPT: &str = "javascript";
+
+/// That of design documents whose views are indexes of fields.
+const QUERY: &str = "query";
+
+/// Among the views: what maps can `require`.
+const LIB: &str = "lib";
+
+/// A group of views: those of one design document, or of several that define the same. Each distinct map makes a tree of
+/// rows; views of the same map share it, with a reduction each.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupDefinition {
+    /// Of all that says which rows there are and how they lie: groups of one signature are one.
+    pub signature: Signature,
+    /// As the design document has it.
+    pub language: String,
+    /// What holds for all its views.
+    pub options: GroupOptions,
+    /// What maps can `require`: JSON text.
+    pub lib: Option<String>,
+    /// In the order of the names of their first views.
+    pub trees: Vec<TreeDefinition>,
+    /// By their names.
+    pub views: Vec<ViewDefinition>,
+}
+
+/// See [`GroupDefinition::signature`].
+pub type Signature = [u8; 16];
+
+/// `options` of a design document.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// Documents are mapped with `_local_seq`.
+    pub local_seq: bool,
+    /// Design documents are mapped, too.
+    pub include_design: bool,
+    /// Whether each partition has rows of its own, where it is said.
+    pub partitioned: Option<bool>,
+}
+
+/// The rows of one map.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TreeDefinition {
+    /// The first view that has it, for messages.
+    pub view: String,
+    /// The map's source.
+    pub map: String,
+    /// Keys are ordered by their bytes (`"collation": "raw"`).
+    pub is_raw: bool,
+    /// Distinct ones, in the order of the views that have them.
+    pub reduces: Vec<ReduceFunction>,
+}
+
+/// How rows are reduced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReduceFunction {
+    /// By one that is built in.
+    BuiltIn(Reducer),
+    /// By a written function.
+    Written {
+        /// The first view that has it, for messages.
+        view: String,
+        /// Its source.
+        source: String,
+        /// Its place in [`GroupSource::reduces`].
+        at: usize,
+    },
+}
+
+/// A view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewDefinition {
+    /// Its name.
+    pub name: String,
+    /// Which tree has its rows.
+    pub tree: usize,
+    /// Its place in the tree's reduces; `None`: it has none.
+    pub reduce: Option<usize>,
+}
+
+/// Why the views of a design document make no group.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DefinitionError {
+    /// Nobody runs functions of this language.
+    #[error("{0} is not a supported language")]
+    Language(String),
+    /// A reduce names none that is built in.
+    #[error(transparent)]
+    Reduce(#[from] NameError),
+}
+
+impl GroupDefinition {
+    /// The group that a design document's body defines; `None`: it has no views, or they are indexes of fields. What is
+    /// no view (without a map) is passed over, as in CouchDB.
+    ///
+    /// # Errors
+    /// [`DefinitionError`].
+    pub fn of_design(body: &Value<'_>) -> Result<Option<GroupDefinition>, DefinitionError> {
+        let Some(Value::Object(members)) = body.get("views") else { return Ok(None) };
+        let language = body.get("language").and_then(Value::as_str).unwrap_or(JAVASCRIPT);
+        if language == QUERY {
+            return Ok(None);
+        }
+        let mut sources: Vec<Source<'_>> = members.iter().filter_map(Source::of).collect();
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        if language != JAVASCRIPT {
+            return Err(DefinitionError::Language(language.to_owned()));
+        }
+        // Of members of one name the last counts.
+        sources.reverse();
+        sources.sort_by_key(|source| source.name);
+        sources.dedup_by_key(|source| source.name);
+        let lib = members.iter().rev().find(|(name, value)| name == LIB && matches!(value, Value::Object(_)));
+        let mut group = GroupDefinition {
+            signature: Signature::default(),
+            language: language.to_owned(),
+            options: GroupOptions::of(body.get("options")),
+            lib: lib.map(|(_, value)| text_of(value)),
+            trees: Vec::new(),
+            views: Vec::with_capacity(sources.len()),
+        };
+        let mut written = 0;
+        for source in &sources {
+            group.add(source, &mut written)?;
+        }
+        group.signature = group.sign();
+        Ok(Some(group))
+    }
+
+    fn add(&mut self, source: &Source<'_>, written: &mut usize) -> Result<(), DefinitionError> {
+        let is_same = |tree: &TreeDefinition| tree.map == source.map && tree.is_raw == source.is_raw;
+        let at = self.trees.iter().position(is_same).unwrap_or(self.trees.len());
+        if at == self.trees.len() {
+            let (view, map) = (source.name.to_owned(), source.map.to_owned());
+            self.trees.push(TreeDefinition { view, map, is_raw: source.is_raw, reduces: Vec::new() });
+        }
+        let mut reduce = None;
+        if let (Some(source_text), Some(tree)) = (source.reduce, self.trees.get_mut(at)) {
+            let built_in = Reducer::named(source_text)?;
+            let is_same = |known: &ReduceFunction| match (known, built_in) {
+                (ReduceFunction::BuiltIn(known), Some(new)) => *known == new,
+                (ReduceFunction::Written { source, .. }, None) => source == source_text,
+                _ => false,
+            };
+            let place = tree.reduces.iter().position(is_same).unwrap_or(tree.reduces.len());
+            if place == tree.reduces.len() {
+                tree.reduces.push(match built_in {
+                    Some(reducer) => ReduceFunction::BuiltIn(reducer),
+                    None => {
+                        *written += 1;
+                        let (view, source) = (source.name.to_owned(), source_text.to_owned());
+                        ReduceFunction::Written { view, source, at: *written - 1 }
+                    }
+                });
+            }
+            reduce = Some(place);
+        }
+        self.views.push(ViewDefinition { name: source.name.to_owned(), tree: at, reduce });
+        Ok(())
+    }
+
+    fn sign(&self) -> Signature {
+        let mut hash = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            hash.update((bytes.len() as u64).to_be_bytes());
+            hash.update(bytes);
+        };
+        part(&FORMAT.to_be_bytes());
+        part(self.language.as_bytes());
+        let GroupOptions { local_seq, include_design, partitioned } = self.options;
+        part(&[u8::from(local_seq), u8::from(include_design), partitioned.map_or(2, u8::from)]);
+        part(self.lib.as_deref().unwrap_or_default().as_bytes());
+        for tree in &self.trees {
+            part(order_of(tree.is_raw).as_bytes());
+            part(tree.map.as_bytes());
+            for reduce in &tree.reduces {
+                match reduce {
+                    ReduceFunction::BuiltIn(reducer) => part(format!("_{reducer:?}").as_bytes()),
+                    ReduceFunction::Written { source, .. } => part(source.as_bytes()),
+                }
+            }
+        }
+        for view in &self.views {
+            part(view.name.as_bytes());
+            part(format!("{} {:?}", view.tree, view.reduce).as_bytes());
+        }
+        let mut signature = Signature::default();
+        signature.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
+        signature
+    }
+
+    /// The sources of its functions, those of maps in the order of the trees.
+    pub fn source(&self) -> GroupSource {
+        let maps = self.trees.iter().map(|tree| (tree.view.clone(), tree.map.clone())).collect();
+        let written = self.trees.iter().flat_map(|tree| &tree.reduces).filter_map(|reduce| match reduce {
+            ReduceFunction::BuiltIn(_) => None,
+            ReduceFunction::Written { view, source, at } => Some((*at, (view.clone(), source.clone()))),
+        });
+        let mut written: Vec<_> = written.collect();
+        written.sort_by_key(|(at, _)| *at);
+        GroupSource { lib: self.lib.clone(), maps, reduces: written.into_iter().map(|(_, reduce)| reduce).collect() }
+    }
+
+    /// A view by its name.
+    pub fn view(&self, name: &str) -> Option<&ViewDefinition> {
+        self.views.iter().find(|view| view.name == name)
+    }
+}
+
+/// The members of a view that count.
+struct Source<'b> {
+    name: &'b str,
+    map: &'b str,
+    reduce: Option<&'b str>,
+    is_raw: bool,
+}
+
+impl<'b> Source<'b> {
+    fn of((name, view): &'b (Cow<'_, str>, Value<'_>)) -> Option<Source<'b>> {
+        if name == LIB {
+            return None;
+        }
+        let map = view.get("map").and_then(Value::as_str)?;
+        let reduce = view.get("reduce").and_then(Value::as_str).filter(|source| !source.is_empty());
+        let collation = view.get("options").and_then(|options| options.get("collation"));
+        let is_raw = collation.and_then(Value::as_str) == Some("raw");
+        Some(Source { name, map, reduce, is_raw })
+    }
+}
+
+impl GroupOptions {
+    fn of(options: Option<&Value<'_>>) -> GroupOptions {
+        let flag = |name: &str| match options.and_then(|options| options.get(name)) {
+            Some(Value::Bool(flag)) => Some(*flag),
+            _ => None,
+        };
+        let is = |name: &str| flag(name) == Some(true);
+        let (local_seq, include_design) = (is("local_seq"), is("include_design"));
+        GroupOptions { local_seq, include_design, partitioned: flag("partitioned") }
+    }
+}
+
+fn text_of(value: &Value<'_>) -> String {
+    let mut text = Vec::new();
+    write(value, &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// What the order of a tree's rows rests on.
+fn order_of(is_raw: bool) -> &'static str {
+    static RAW: OnceLock<String> = OnceLock::new();
+    static UNICODE: OnceLock<String> = OnceLock::new();
+    match is_raw {
+        true => RAW.get_or_init(|| Collation::raw().signature()),
+        // Without its data nothing can be ordered, and who tries says so.
+        false => UNICODE.get_or_init(|| Collation::unicode().map(|unicode| unicode.signature()).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatbed_flatten::json::{Limits, parse};
+
+    fn group(body: &str) -> Option<GroupDefinition> {
+        GroupDefinition::of_design(&parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap()
+    }
+
+    fn signature(body: &str) -> Signature {
+        group(body).expect("a group").signature
+    }
+
+    #[test]
+    fn views_of_one_map_share_a_tree() {
+        let body = r#"{"views":{
+            "c":{"map":"m2","options":{"collation":"raw"}},
+            "lib":{"x":"exports.y = 1"},
+            "b":{"map":"m1","reduce":"_summer"},
+            "a":{"map":"m1","reduce":"r1"},
+            "d":{"map":"m2"},
+            "e":{"map":"m1","reduce":"_sum"},
+            "f":{"map":"m1","reduce":"r1"},
+            "g":{"map":"m2","reduce":"r2"},
+            "h":{"map":"m1","reduce":""},
+            "none":{"reduce":"_sum"}}}"#;
+        let group = group(body).expect("a group");
+        let views: Vec<_> = group.views.iter().map(|view| (&*view.name, view.tree, view.reduce)).collect();
+        let none = None;
+        assert_eq!(
+            views,
+            [
+                ("a", 0, Some(0)),
+                ("b", 0, Some(1)),
+                ("c", 1, none),
+                ("d", 2, none),
+                ("e", 0, Some(1)),
+                ("f", 0, Some(0)),
+                ("g", 2, Some(0)),
+                ("h", 0, none)
+            ]
+        );
+        let trees: Vec<_> = group.trees.iter().map(|tree| (&*tree.view, &*tree.map, tree.is_raw)).collect();
+        assert_eq!(trees, [("a", "m1", false), ("c", "m2", true), ("d", "m2", false)]);
+        let source = group.source();
+        assert_eq!(source.lib.as_deref(), Some(r#"{"x":"exports.y = 1"}"#));
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(source.maps, [pair("a", "m1"), pair("c", "m2"), pair("d", "m2")]);
+        assert_eq!(source.reduces, [pair("a", "r1"), pair("g", "r2")]);
+        assert_eq!(group.view("e").map(|view| view.tree), Some(0));
+    }
+
+    #[test]
+    fn equal_definitions_have_one_signature_and_others_another() {
+        let plain = signature(r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}}}"#);
+        for same in [
+            r#"{"language":"javascript","views":{"b":{"reduce":"_sum","map":"n"},"a":{"map":"m"}},"filters":{"x":"y"}}"#,
+            r#"{"views":{"a":{"map":"old"},"b":{"map":"n","reduce":"_sum"},"a":{"map":"m"}},"options":{"local_seq":false}}"#,
+        ] {
+            assert_eq!(signature(same), plain, "{same}");
+        }
+        let mut all = vec![plain];
+        for other in [
+            r#"{"views":{"a":{"map":"m"},"c":{"map":"n","reduce":"_sum"}}}"#,
+            r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_count"}}}"#,
+            r#"{"views":{"a":{"map":"m"},"b":{"map":"n"}}}"#,
+            r#"{"views":{"a":{"map":"m "},"b":{"map":"n","reduce":"_sum"}}}"#,
+            r#"{"views":{"lib":{"l":"1"},"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}}}"#,
+            r#"{"views":{"a":{"map":"m","options":{"collation":"raw"}},"b":{"map":"n","reduce":"_sum"}}}"#,
+            r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}},"options":{"local_seq":true}}"#,
+            r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}},"options":{"include_design":true}}"#,
+            r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}},"options":{"partitioned":false}}"#,
+        ] {
+            let signature = signature(other);
+            assert!(!all.contains(&signature), "{other}");
+            all.push(signature);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_group() {
+        for body in [
+            r#"{}"#,
+            r#"{"views":[]}"#,
+            r#"{"views":{"lib":{"map":"m"}}}"#,
+            r#"{"views":{"a":{"map":1},"b":"m","c":null}}"#,
+            r#"{"language":"query","views":{"a":{"map":{"fields":{}}}}}"#,
+        ] {
+            assert_eq!(group(body), None, "{body}");
+        }
+        let refused = |body: &str| {
+            let body = parse(body.as_bytes(), &Limits::default()).unwrap();
+            GroupDefinition::of_design(&body).unwrap_err().to_string()
+        };
+        assert_eq!(refused(r#"{"language":"erlang","views":{"a":{"map":"m"}}}"#), "erlang is not a supported language");
+        let reason = "`_average` is not a supported reduce function.";
+        assert_eq!(refused(r#"{"views":{"a":{"map":"m","reduce":"_average"}}}"#), reason);
+    }
+}
