@@ -57,8 +57,9 @@ function blank(value, db, options, key) {
   if (Array.isArray(value)) return value.map((item) => blank(item, db, options));
   if (value && typeof value === 'object') {
     const isBlank = (name, of) =>
-      (blanked.includes(name) && !(options.keep ?? []).includes(name) && !(name === 'bookmark' && of === 'nil'))
-      || (options.blank ?? []).includes(name);
+      (blanked.includes(name) && !(options.keep ?? []).includes(name)) || (options.blank ?? []).includes(name)
+      // Of those that are kept only "nil" is CouchDB's as well.
+      || (name === 'bookmark' && of !== 'nil');
     return Object.fromEntries(Object.entries(value).filter(([name]) => name !== 'ref').map(([name, of]) =>
       [name.replaceAll(db, 'DB'), isBlank(name, of) ? '~' : blank(of, db, options, name)]));
   }
