@@ -4,7 +4,7 @@ use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::Error as FunctionError;
 use flatbed_layer::{Error as LayerError, Invalid, NotJudged, Refusal, RevId};
-use flatbed_service::{Denied, FeedError, SelectorError, SignInError};
+use flatbed_service::{Denied, FeedError, QueryError, SelectorError, SignInError};
 use hyper::StatusCode;
 
 /// FoundationDB's `transaction_too_large`.
@@ -137,6 +137,19 @@ impl From<SelectorError> for Failure {
             SelectorError::BrokenOff(_) => {
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", reason)
             }
+        }
+    }
+}
+
+impl From<QueryError> for Failure {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Refused(refused) => {
+                let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                Failure::new(status, refused.error, refused.reason)
+            }
+            QueryError::Selector(error) => error.into(),
+            QueryError::Layer(error) => error.into(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use flatbed_http::{Counts, Usage};
+use flatbed_mango::ExecutionStats;
 use flatbed_metrics::{Counter, Family, Gauge, Held, Kind, Labelled, Value};
 
 use crate::state::State;
@@ -26,6 +27,38 @@ flatbed_metrics::metrics! {
         followers: Labelled<FeedKind, Gauge> = "Feeds being answered, by kind.",
         feed_rows: Labelled<FeedKind, Counter> = "Rows sent on feeds, by kind.",
         feed_bytes: Labelled<FeedKind, Counter> = "Bytes of feeds' bodies handed to their connections, heartbeats among them, by kind.",
+    }
+}
+
+flatbed_metrics::labels! {
+    /// Which index a query of Mango used.
+    pub(crate) enum QueryIndex: "index" {
+        AllDocs = "all_docs",
+        Json = "json",
+    }
+}
+
+flatbed_metrics::metrics! {
+    /// What the surface has counted of `_find` and `_count`.
+    pub(crate) struct Queries {
+        queries: Labelled<QueryIndex, Counter> = "Queries of Mango begun, by the index that they use: one of their own, or that of all ids.",
+        query_keys_examined: Labelled<QueryIndex, Counter> = "Rows of indexes that queries read.",
+        query_documents_examined: Labelled<QueryIndex, Counter> = "Documents that queries read.",
+        query_documents_returned: Labelled<QueryIndex, Counter> = "Documents that queries answered, or counted.",
+    }
+}
+
+impl Queries {
+    /// A query begins.
+    pub(crate) fn begin(&self, index: QueryIndex) {
+        self.queries.of(index).add(1);
+    }
+
+    /// A query that had cost `before` has now cost `after`.
+    pub(crate) fn examined(&self, index: QueryIndex, before: &ExecutionStats, after: &ExecutionStats) {
+        self.query_keys_examined.of(index).add(after.keys_examined.saturating_sub(before.keys_examined));
+        self.query_documents_examined.of(index).add(after.docs_examined.saturating_sub(before.docs_examined));
+        self.query_documents_returned.of(index).add(after.results_returned.saturating_sub(before.results_returned));
     }
 }
 
@@ -80,6 +113,7 @@ impl fmt::Debug for FiguresElsewhere {
 pub(crate) fn exposition(state: &State) -> String {
     let mut families = state.shell.families();
     families.extend(state.feeds.families());
+    families.extend(state.queries.families());
     families.extend(memory(state));
     families.push(replications(state));
     let is_failed = f64::from(u8::from(state.health.failure().is_some()));

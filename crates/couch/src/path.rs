@@ -65,6 +65,8 @@ pub(crate) enum InDatabase {
     Endpoint(Endpoint),
     /// `/{db}/_all_docs/queries` or `/{db}/_design_docs/queries`.
     Queries(Listed),
+    /// Mango.
+    Mango(Mango),
     /// What CouchDB has and this version has not: how that is called, and its label.
     Later(&'static str, Route),
     Document {
@@ -87,6 +89,25 @@ pub(crate) enum InDatabase {
     DesignFunction {
         is_view: bool,
     },
+}
+
+/// Queries and indexes of Mango.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Mango {
+    /// `_find`
+    Find,
+    /// `_explain`
+    Explain,
+    /// `_count`, which CouchDB has not.
+    Count,
+    /// `_index`
+    Indexes,
+    /// `_index/_bulk_delete`
+    BulkDelete,
+    /// `_index/{ddoc}/{kind}/{name}`; `ddoc` with or without `_design/`.
+    Index { ddoc: String, kind: String, name: String },
+    /// Beneath `_index`, what is none of these.
+    Unknown,
 }
 
 /// Which documents `_all_docs` and `_design_docs` list.
@@ -211,6 +232,15 @@ impl Target {
         }
     }
 
+    /// Whether a request with this method changes nothing, and may end with its client.
+    pub(crate) fn only_reads(&self, method: &Method) -> bool {
+        let is_query = matches!(
+            self,
+            Target::Database(_, InDatabase::Mango(Mango::Find | Mango::Explain | Mango::Count)) if *method == Method::POST
+        );
+        is_query || matches!(*method, Method::GET | Method::HEAD)
+    }
+
     /// The right that a request with this method needs.
     pub(crate) fn needs(&self, method: &Method) -> Needed {
         match self {
@@ -248,9 +278,10 @@ impl InDatabase {
             ["_design_docs", "queries"] => InDatabase::Queries(Listed::Design),
             [LOCAL, id] => InDatabase::Local { id: id.to_owned() },
             [LOCAL, _, ..] => InDatabase::LocalAttachment,
-            ["_find", ..] => InDatabase::Later("Mango queries", Route::Find),
-            ["_index", ..] => InDatabase::Later("Mango queries", Route::Index),
-            ["_explain", ..] => InDatabase::Later("Mango queries", Route::Explain),
+            ["_find", ..] => InDatabase::Mango(Mango::Find),
+            ["_explain", ..] => InDatabase::Mango(Mango::Explain),
+            ["_count", ..] => InDatabase::Mango(Mango::Count),
+            ["_index", ref rest @ ..] => InDatabase::Mango(Mango::of_index(rest)),
             ["_view_cleanup", ..] => InDatabase::Later("_view_cleanup", Route::DatabaseOther),
             ["_shards", ..] => InDatabase::Later("_shards", Route::DatabaseOther),
             ["_sync_shards", ..] => InDatabase::Later("_sync_shards", Route::DatabaseOther),
@@ -279,12 +310,35 @@ impl InDatabase {
             InDatabase::Endpoint(endpoint) => endpoint.route(),
             InDatabase::Queries(Listed::All) => Route::AllDocs,
             InDatabase::Queries(Listed::Design) => Route::DesignDocs,
+            InDatabase::Mango(what) => what.route(),
             InDatabase::Later(_, route) => *route,
             InDatabase::Document { kind, .. } => kind.route(Route::Document, Route::DesignDocument),
             InDatabase::Attachment { kind, .. } => kind.route(Route::Attachment, Route::DesignAttachment),
             InDatabase::Local { .. } | InDatabase::LocalAttachment => Route::LocalDocument,
             InDatabase::DesignFunction { is_view: true } => Route::View,
             InDatabase::DesignFunction { is_view: false } => Route::DesignFunction,
+        }
+    }
+}
+
+impl Mango {
+    fn of_index(segments: &[&str]) -> Mango {
+        let index = |ddoc: String, kind: &str, name: &str| Mango::Index { ddoc, kind: kind.into(), name: name.into() };
+        match *segments {
+            [] => Mango::Indexes,
+            ["_bulk_delete"] => Mango::BulkDelete,
+            [DESIGN, ddoc, kind, name] => index(design_id(ddoc), kind, name),
+            [ddoc, kind, name] => index(ddoc.to_owned(), kind, name),
+            _ => Mango::Unknown,
+        }
+    }
+
+    fn route(&self) -> Route {
+        match self {
+            Mango::Find => Route::Find,
+            Mango::Explain => Route::Explain,
+            Mango::Count => Route::Count,
+            Mango::Indexes | Mango::BulkDelete | Mango::Index { .. } | Mango::Unknown => Route::Index,
         }
     }
 }

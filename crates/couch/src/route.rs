@@ -59,6 +59,8 @@ flatbed_metrics::labels! {
         Changes = "/{db}/_changes",
         /// `/{db}/_find`
         Find = "/{db}/_find",
+        /// `/{db}/_count`
+        Count = "/{db}/_count",
         /// `/{db}/_index`
         Index = "/{db}/_index",
         /// `/{db}/_explain`

@@ -9,8 +9,8 @@ use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::{
-    all_docs, attachment, bulk, bulk_get, changes, database, db_updates, document, local, maintenance, replicate,
-    revisions, scheduler, server,
+    all_docs, attachment, bulk, bulk_get, changes, database, db_updates, document, local, maintenance, mango,
+    replicate, revisions, scheduler, server,
 };
 use crate::path::{Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -75,7 +75,7 @@ impl Surface for State {
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
 async fn run(state: &Arc<State>, mut request: Request, target: Target) -> Result<Reply> {
-    if matches!(request.method, Method::GET | Method::HEAD) {
+    if target.only_reads(&request.method) {
         return dispatch(state, request, target).await;
     }
     let state = state.clone();
@@ -131,6 +131,7 @@ async fn handle(state: &State, mut request: Request, target: Target) -> Result<R
             return Err(Failure::bad_request("_local documents do not accept attachments."));
         }
         InDatabase::DesignFunction { .. } => return later(&mut request, "Functions of design documents").await,
+        InDatabase::Mango(what) => return Box::pin(mango::mango(state, request, name, what, None)).await,
         InDatabase::Later(what, _) => return later(&mut request, what).await,
     };
     match endpoint {

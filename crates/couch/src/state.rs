@@ -8,7 +8,7 @@ use flatbed_service::Service;
 
 use crate::health::StorageHealth;
 use crate::ids::Uuids;
-use crate::metrics::{Feeds, FiguresElsewhere};
+use crate::metrics::{Feeds, FiguresElsewhere, Queries};
 use crate::route::Route;
 
 /// How the surface is set up.
@@ -38,6 +38,7 @@ pub struct State {
     pub(crate) shell: Arc<Shell<Route>>,
     pub(crate) version: String,
     pub(crate) feeds: Arc<Feeds>,
+    pub(crate) queries: Arc<Queries>,
     pub(crate) uuids: Uuids,
     pub(crate) health: StorageHealth,
     pub(crate) figures: FiguresElsewhere,
@@ -57,6 +58,7 @@ impl State {
             shell,
             version: options.version,
             feeds: Arc::default(),
+            queries: Arc::default(),
             uuids: Uuids::default(),
             health: options.health,
             figures: options.figures,

@@ -11,7 +11,7 @@ use flatbed_layer::{Layer, Reader, Result, User};
 use crate::admins::{Admins, SignInError};
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::rights::{Denied, Right, Rights};
-use crate::selecting::{Selecting, SelectorError};
+use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::ServerAdministration;
 
 /// What the surfaces of a program are given in the place of its layer. Cheap to clone.
@@ -141,6 +141,10 @@ impl Context {
     /// [`SelectorError`].
     pub async fn selector(&self, selector: Value<'static>) -> std::result::Result<Selecting, SelectorError> {
         self.feeds.selectors.compile(selector).await
+    }
+
+    pub(crate) fn selectors(&self) -> &Selectors {
+        &self.feeds.selectors
     }
 
     /// Begins a feed of a database that was given to whoever asks. Of its rows none is read.

@@ -10,7 +10,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, RowKind, TailDocument, TailRow};
 use flatbed_mango::{Exhausted, InvalidSelector, Selector};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::json_out;
 
@@ -93,6 +93,76 @@ impl Selectors {
     }
 }
 
+impl Selectors {
+    /// Reads a request that has selectors in it, which are compiled.
+    ///
+    /// # Errors
+    /// [`SelectorError`], all but [`SelectorError::Exhausted`].
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        request: Value<'static>,
+        read: impl FnOnce(&Value<'_>, &dyn Fn() -> bool) -> T + Send + 'static,
+    ) -> Result<T> {
+        Selector::measure(&request).map_err(SelectorError::Invalid)?;
+        let _room = self.room.try_acquire().map_err(|_| SelectorError::Busy)?;
+        apart(&self.compiling, move |stop| read(&request, stop)).await
+    }
+
+    /// Works on documents given as JSON text, each with its tree in memory meanwhile; `weight`: about how much is done for a
+    /// byte.
+    ///
+    /// # Errors
+    /// Those of `work`, [`SelectorError::BrokenOff`].
+    pub(crate) async fn each<T: Send + 'static>(
+        &self,
+        weight: usize,
+        texts: Vec<Vec<u8>>,
+        work: impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T> + Send + 'static,
+    ) -> Result<Vec<T>> {
+        if is_short(weight, texts.iter().map(Vec::len)) {
+            return each(texts, work, |_| (), &|| false);
+        }
+        let room = tree_room(&self.trees);
+        apart(&self.matching, move |stop| each(texts, work, room, stop)).await?
+    }
+}
+
+fn each<T, P>(
+    texts: Vec<Vec<u8>>,
+    work: impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T>,
+    room: impl Fn(usize) -> P,
+    stop: &dyn Fn() -> bool,
+) -> Result<Vec<T>> {
+    let one = |text: Vec<u8>| {
+        if stop() {
+            return Err(SelectorError::Exhausted(Exhausted::Stopped));
+        }
+        let _room = room(json::tree_bytes(&text));
+        let value = json::parse(&text, &Limits::default());
+        let value = value.map_err(|_| SelectorError::BrokenOff("a document is no JSON".to_owned()))?;
+        work(&value, stop)
+    };
+    texts.into_iter().map(one).collect()
+}
+
+/// Waits for room for trees. One that waits for room has none, and one that has room needs no more of it to get on.
+fn tree_room(trees: &Arc<Semaphore>) -> impl Fn(usize) -> Option<OwnedSemaphorePermit> + use<> {
+    let (trees, runtime) = (trees.clone(), Handle::current());
+    move |bytes| {
+        let permits = u32::try_from(bytes.min(TREES_BYTES_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX);
+        runtime.block_on(trees.clone().acquire_many_owned(permits)).ok()
+    }
+}
+
+/// Whether work on documents of so many bytes takes some milliseconds at most.
+fn is_short(weight: usize, documents: impl Iterator<Item = usize>) -> bool {
+    let (mut all, mut largest) = (0_usize, 0);
+    for bytes in documents {
+        (all, largest) = (all + bytes, largest.max(bytes));
+    }
+    largest <= SHORT_DOCUMENT_BYTES && all.saturating_mul(weight) <= SHORT_WORK
+}
+
 /// Runs work on a thread of its own when there is a permit for it; it can see whether somebody still waits.
 async fn apart<T: Send + 'static>(
     permits: &Arc<Semaphore>,
@@ -130,13 +200,7 @@ impl Selecting {
         if self.is_short(&rows) {
             return self.pass_now(rows);
         }
-        let (selector, trees) = (self.selector.clone(), self.selectors.trees.clone());
-        let runtime = Handle::current();
-        // One that waits for room has none, and one that has room needs no more of it to get on.
-        let room = move |bytes: usize| {
-            let permits = u32::try_from(bytes.min(TREES_BYTES_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX);
-            runtime.block_on(trees.clone().acquire_many_owned(permits)).ok()
-        };
+        let (selector, room) = (self.selector.clone(), tree_room(&self.selectors.trees));
         apart(&self.selectors.matching, move |stop| pass(&selector, rows, room, stop)).await?
     }
 
@@ -150,13 +214,11 @@ impl Selecting {
 
     /// Whether it takes some milliseconds at most.
     pub(crate) fn is_short<R: Row>(&self, rows: &[R]) -> bool {
-        let (mut all, mut largest) = (0_usize, 0);
-        for document in rows.iter().filter_map(Row::document) {
+        let bytes = |document: &Document| {
             let attachments = document.attachments.iter().map(|attachment| attachment.name.len() + 200).sum::<usize>();
-            let bytes = document.body.len() + attachments + 100;
-            (all, largest) = (all + bytes, largest.max(bytes));
-        }
-        largest <= SHORT_DOCUMENT_BYTES && all.saturating_mul(self.selector.weight()) <= SHORT_WORK
+            document.body.len() + attachments + 100
+        };
+        is_short(self.selector.weight(), rows.iter().filter_map(Row::document).map(bytes))
     }
 }
 

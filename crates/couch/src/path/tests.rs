@@ -47,6 +47,7 @@ fn handler(target: &Target) -> String {
                 InDatabase::Endpoint(Endpoint::DesignDocs) => format!("all_docs {name} design"),
                 InDatabase::Endpoint(endpoint) => format!("{} {name}", endpoint.route().value()),
                 InDatabase::Queries(what) => format!("queries {name} {}", listed(what)),
+                InDatabase::Mango(what) => format!("{what:?} {name}"),
                 InDatabase::Later(what, _) => format!("later {what}"),
                 InDatabase::Document { id, .. } => format!("document {name} {id}"),
                 InDatabase::Attachment { id, name: file, .. } => format!("attachment {name} {id} {file}"),

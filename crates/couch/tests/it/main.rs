@@ -14,6 +14,7 @@ mod functions;
 mod hostile_connections;
 mod hostile_revisions;
 mod locked;
+mod mango;
 mod multipart;
 mod replication;
 mod replication_peers;

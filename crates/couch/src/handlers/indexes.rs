@@ -1,0 +1,74 @@
+//! Indexes of Mango: `_index` and what is beneath it.
+
+use flatbed_http::Reply;
+use flatbed_layer::json::Value;
+use flatbed_mango::{IndexRequest, Listing, bulk_delete_answer, find_index, parse_bulk_delete};
+use flatbed_service::{Indexes, QueryError, Read, Write};
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::handlers::mango::{answer, body_of};
+use crate::reply::ok;
+use crate::request::Request;
+
+/// Design documents that one `_bulk_delete` may name: each is changed by itself.
+const BULK_DELETE_MAX: usize = 1_000;
+
+pub(crate) async fn indexes(mut request: Request, name: &str) -> Result<Reply> {
+    match request.method {
+        Method::GET | Method::HEAD => {
+            let listing = Listing::parse(request.query.pairs()).map_err(QueryError::Refused)?;
+            let indexes = Indexes::of(&request.context.database(name, Read)?).await?;
+            Ok(answer(&listing.answer(indexes.list())))
+        }
+        Method::POST => {
+            let (body, _memory) = body_of(&mut request).await?;
+            let parse = |body: &Value<'_>, stop: &dyn Fn() -> bool| IndexRequest::parse(body, stop);
+            let wanted = request.context.read_query(body, parse).await?;
+            let created = request.context.database(name, Write)?.create_index(&wanted).await?;
+            Ok(answer(&wanted.answer(created)))
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("GET,POST"))
+        }
+    }
+}
+
+/// `_index/{ddoc}/{kind}/{name}`
+pub(crate) async fn index(mut request: Request, name: &str, ddoc: &str, kind: &str, index: &str) -> Result<Reply> {
+    request.skip_body().await;
+    if request.method != Method::DELETE {
+        return Err(Failure::method("DELETE"));
+    }
+    let indexes = Indexes::of(&request.context.database(name, Read)?).await?;
+    let found = find_index(indexes.list(), ddoc, kind, index).map_err(QueryError::Refused)?;
+    let missing = || Failure::not_found("missing");
+    let ddoc = found.ddoc().ok_or_else(missing)?;
+    let database = request.context.database(name, Write)?;
+    if !database.delete_indexes(ddoc, |found| found.name() == index).await? {
+        return Err(missing());
+    }
+    Ok(ok(StatusCode::OK))
+}
+
+pub(crate) async fn bulk_delete(mut request: Request, name: &str) -> Result<Reply> {
+    let (body, _memory) = body_of(&mut request).await?;
+    let ddocs = parse_bulk_delete(&body).map_err(QueryError::Refused)?;
+    if ddocs.len() > BULK_DELETE_MAX {
+        let reason = format!("at most {BULK_DELETE_MAX} design documents in a request");
+        return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason));
+    }
+    let database = request.context.database(name, Write)?;
+    database.exists().await?;
+    let mut deleted = Vec::with_capacity(ddocs.len());
+    for ddoc in ddocs {
+        let outcome = match database.delete_indexes(&ddoc, |_| true).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("not_found"),
+            Err(error) => Err(Failure::from(error).error),
+        };
+        deleted.push((ddoc, outcome));
+    }
+    Ok(answer(&bulk_delete_answer(&deleted)))
+}

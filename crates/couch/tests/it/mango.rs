@@ -1,0 +1,173 @@
+//! Mango: what `mango.jsonl` in tests/couchdb-answers does not show.
+
+use crate::support::{Running, ServerOptions, Store};
+use serde_json::{Value, json};
+
+const NULL: Value = Value::Null;
+
+async fn filled(server: &Running, documents: u32) {
+    server.ok("PUT", "/db", NULL).await;
+    let docs: Vec<Value> = (0..documents)
+        .map(|n| json!({"_id": format!("doc{n:05}"), "n": n, "even": n % 2 == 0, "text": "x".repeat(200)}))
+        .collect();
+    for docs in docs.chunks(1_000) {
+        server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
+    }
+}
+
+fn ids(answer: &Value) -> Vec<&str> {
+    answer["docs"].as_array().expect("documents").iter().map(|doc| doc["_id"].as_str().expect("an id")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_documents_of_many_pages_are_found() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    filled(&server, 6_000).await;
+    let all = server.ok("POST", "/db/_find", json!({"selector": {"even": true}, "limit": 100_000})).await;
+    assert_eq!(all["docs"].as_array().unwrap().len(), 3_000);
+    assert_eq!((&all["docs"][1]["n"], &all["docs"][2_999]["_id"]), (&json!(2), &json!("doc05998")));
+    // Page by page it is the same.
+    let mut found = Vec::new();
+    let mut bookmark = NULL;
+    loop {
+        let query = json!({"selector": {"even": true}, "limit": 700, "fields": ["_id"], "bookmark": bookmark});
+        let page = server.ok("POST", "/db/_find", query).await;
+        if ids(&page).is_empty() {
+            assert_eq!(page["bookmark"], bookmark);
+            break;
+        }
+        found.extend(ids(&page).into_iter().map(str::to_owned));
+        bookmark = page["bookmark"].clone();
+    }
+    assert_eq!(found, ids(&all));
+    let reversed = json!({"selector": {"_id": {"$lt": "doc00003"}}, "sort": [{"_id": "desc"}], "limit": 2});
+    let first = server.ok("POST", "/db/_find", reversed.clone()).await;
+    assert_eq!(ids(&first), ["doc00002", "doc00001"]);
+    let mut behind = reversed;
+    behind["bookmark"] = first["bookmark"].clone();
+    assert_eq!(ids(&server.ok("POST", "/db/_find", behind).await), ["doc00000"]);
+    let counted = json!({"selector": {"even": false, "n": {"$lt": 1_000}}, "execution_stats": true});
+    let counted = server.ok("POST", "/db/_count", counted).await;
+    assert_eq!((&counted["count"], &counted["execution_stats"]["results_returned"]), (&json!(500), &json!(500)));
+    let metrics = server.call("GET", "/metrics", "").await.body;
+    let value = |name: &str| -> f64 {
+        let line = metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
+        line.split(' ').next_back().unwrap().parse().unwrap()
+    };
+    assert!(value("flatbed_query_documents_examined_total{index=\"all_docs\"}") >= 12_000.0);
+    assert!(value("flatbed_query_documents_returned_total{index=\"all_docs\"}") >= 6_503.0);
+    assert!(value("flatbed_queries_total{index=\"all_docs\"}") >= 9.0);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_are_refused_what_they_have_not() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    for (body, error) in [
+        (json!({}), "missing_required_key"),
+        (json!({"selector": {}, "limit": 1}), "invalid_key"),
+        (json!({"selector": {}, "bookmark": "x"}), "invalid_key"),
+        (json!({"selector": {"a": {"$x": 1}}}), "invalid_operator"),
+    ] {
+        let (status, answer) = server.json("POST", "/db/_count", body).await;
+        assert_eq!((status, &answer["error"]), (400, &json!(error)));
+    }
+    let empty = server.ok("POST", "/db/_count", json!({"selector": {"$or": []}})).await;
+    assert_eq!(empty["count"], json!(0));
+    for path in ["/none/_count", "/none/_find", "/none/_explain", "/none/_index"] {
+        let is_index = path.ends_with("_index");
+        let body = if is_index { json!({"index": {"fields": ["a"]}}) } else { json!({"selector": {}}) };
+        let (status, answer) = server.json("POST", path, body).await;
+        assert_eq!((status, &answer["reason"]), (404, &json!("Database does not exist.")), "{path}");
+    }
+    assert_eq!(server.json("GET", "/none/_index", NULL).await.0, 404);
+    assert_eq!(server.json("DELETE", "/none/_index/a/json/b", NULL).await.0, 404);
+    assert_eq!(server.json("GET", "/db/_count", NULL).await.0, 405);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_come_and_go_beside_what_else_their_design_document_has() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let file = json!({"f": {"content_type": "text/plain", "data": "aGk="}});
+    let design = json!({"language": "query", "title": "mine", "_attachments": file});
+    server.ok("PUT", "/db/_design/d", design).await;
+    let index = |name: &str| json!({"index": {"fields": [name]}, "name": name, "ddoc": "d"});
+    for name in ["a", "b", "c"] {
+        assert_eq!(server.ok("POST", "/db/_index", index(name)).await["result"], "created");
+    }
+    assert_eq!(server.ok("POST", "/db/_index", index("c")).await["result"], "exists");
+    server.ok("DELETE", "/db/_index/d/json/b", NULL).await;
+    let there = server.ok("GET", "/db/_design/d", NULL).await;
+    assert_eq!((&there["title"], &there["_attachments"]["f"]["length"]), (&json!("mine"), &json!(2)));
+    assert_eq!(there["views"].as_object().unwrap().keys().collect::<Vec<_>>(), ["a", "c"]);
+    let deleted = server.ok("POST", "/db/_index/_bulk_delete", json!({"docids": ["d", "", "_design/none"]})).await;
+    assert_eq!(deleted["success"], json!([{"id": "_design/d", "ok": true}]));
+    assert_eq!(deleted["fail"].as_array().unwrap().len(), 2);
+    let there = server.ok("GET", "/db/_design/d", NULL).await;
+    assert_eq!((&there["title"], there.get("views")), (&json!("mine"), None));
+    // Made by many at once, all of them are there.
+    let names: Vec<String> = (0..6).map(|n| format!("n{n}")).collect();
+    let made = names.iter().map(|name| server.ok("POST", "/db/_index", index(name)));
+    futures_util::future::join_all(made).await;
+    assert_eq!(server.ok("GET", "/db/_index", NULL).await["total_rows"], json!(7));
+    for ddoc in ["x".repeat(3_000), "_design/".to_owned()] {
+        let body = json!({"index": {"fields": ["a"]}, "ddoc": ddoc});
+        assert_eq!(server.json("POST", "/db/_index", body).await.0, 400, "{ddoc}");
+    }
+    let many: Vec<String> = (0..1_001).map(|n| n.to_string()).collect();
+    assert_eq!(server.json("POST", "/db/_index/_bulk_delete", json!({ "docids": many })).await.0, 413);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_their_bounds_are_refused() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let large: Vec<u32> = (0..50_000).collect();
+    let fields: Vec<String> = (0..60_000).map(|n| n.to_string()).collect();
+    let regexes: Vec<Value> = (0..600).map(|n| json!({"a": {"$regex": format!("^(\\w{n}a){{1,30}}$")}})).collect();
+    let mut deep = json!(1);
+    for _ in 0..120 {
+        deep = json!({"$not": {"a": deep}});
+    }
+    for body in [
+        json!({"selector": {"a": {"$in": large}}}),
+        json!({"selector": {}, "fields": fields}),
+        json!({"selector": {"$or": regexes}}),
+        json!({ "selector": deep }),
+    ] {
+        for path in ["/db/_find", "/db/_explain"] {
+            assert_eq!(server.json("POST", path, body.clone()).await.0, 400, "{path}");
+        }
+        let filter =
+            json!({"index": {"fields": ["a"], "partial_filter_selector": body["selector"], "x": body["fields"]}});
+        assert_eq!(server.json("POST", "/db/_index", filter).await.0, 400);
+    }
+    server.stop().await;
+}
+
+/// All runs on one thread here: while a selector is matched that takes long, others are answered all the same.
+#[tokio::test]
+async fn a_query_that_takes_long_holds_up_nobody() {
+    let store = Store::new();
+    let server = std::sync::Arc::new(store.serve(ServerOptions::default()).await);
+    server.ok("PUT", "/db", NULL).await;
+    let docs: Vec<Value> = (0..4).map(|n| json!({"_id": format!("doc{n}"), "a": "ab".repeat(50_000)})).collect();
+    server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
+    let selector = json!({"selector": {"$or": [{"a": {"$regex": "(a?b?){9}c"}}]}}).to_string();
+    let asked = server.clone();
+    let heavy = tokio::spawn(async move { asked.call("POST", "/db/_find", &selector).await.status });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    for _ in 0..10 {
+        server.ok("GET", "/db/_all_docs?limit=1", NULL).await;
+    }
+    assert!(!heavy.is_finished());
+    assert_eq!(heavy.await.unwrap(), 200);
+}
