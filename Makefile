@@ -15,7 +15,7 @@ run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
 .PHONY: help run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench \
-  bench-engine bench-feeds bindings-library need-rust need-npm need-python
+  bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -46,6 +46,11 @@ rust-tests: need-rust
 
 bindings-tests: bindings-library tests/bindings/node/node_modules/.package-lock.json ## libfdb_c.so with the official Python and Node bindings, and from C
 	$(run-bindings) --library $(bindings)/lib c python node oracle
+
+# The suites are not in PouchDB's packages: `git clone https://github.com/pouchdb/pouchdb` has them.
+pouchdb-suites: need-rust need-npm tests/pouchdb-suites/node_modules/.package-lock.json ## PouchDB's own suites against Flatbed; POUCHDB=DIRECTORY is its source
+	cargo build --package flatbed
+	CARGO_TARGET_DIR='$(abspath $(target))' node tests/pouchdb-suites/run.mjs '$(POUCHDB)'
 
 test-oracle: bindings-library ## replay all that a real cluster answered on libfdb_c.so
 	$(run-bindings) --library $(bindings)/lib oracle-all
@@ -141,6 +146,9 @@ bench-engine: need-rust ## measure the engine beside plain LMDB; results in targ
 	if command -v taskset >/dev/null; then \
 	  taskset -c 0 $(target)/release/examples/engine_bench --output $(target)/bench/engine.md --append points ranges scan commits; \
 	else echo 'taskset is missing: not measured on one core' >&2; fi
+
+tests/pouchdb-suites/node_modules/.package-lock.json: tests/pouchdb-suites/package-lock.json | need-npm
+	cd tests/pouchdb-suites && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
 
 tests/node_modules/.package-lock.json: tests/package-lock.json
 	cd tests && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
