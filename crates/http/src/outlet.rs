@@ -373,7 +373,7 @@ impl Outlet {
     }
 
     fn has_unsent(&self) -> bool {
-        self.unsent.load(Ordering::Relaxed) > 0
+        self.unsent.load(Ordering::Acquire) > 0
     }
 
     fn is_stalled(&self, now: u64, most: u64) -> bool {
@@ -446,12 +446,14 @@ pub struct Outgoing {
 impl Outgoing {
     /// `room`: what is held for it until it is sent.
     pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<Room>>) -> Outgoing {
-        if let Some(outlet) = &outlet
-            && outlet.unsent.fetch_add(1, Ordering::Relaxed) == 0
-        {
-            let now = outlet.now();
-            outlet.moved.store(now, Ordering::Relaxed);
-            outlet.pace.restart(now);
+        if let Some(outlet) = &outlet {
+            // Before the piece is counted: who looks between would see one that has been there since the last one was sent.
+            if outlet.unsent.load(Ordering::Relaxed) == 0 {
+                let now = outlet.now();
+                outlet.moved.store(now, Ordering::Relaxed);
+                outlet.pace.restart(now);
+            }
+            outlet.unsent.fetch_add(1, Ordering::Release);
         }
         Outgoing { bytes, outlet, _room: room }
     }
@@ -490,5 +492,36 @@ impl Drop for Outgoing {
                 outlet.moved.store(outlet.now(), Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing has been sent of any of the answers, and so for as long as the server is there.
+    #[test]
+    fn an_answer_that_begins_late_is_not_taken_for_one_that_has_stalled() {
+        const STALL_MAX_MS: u64 = 50_000;
+        let mut outlets = Outlets::new(64 * 1024 * 1024, 8 * 1024 * 1024);
+        Arc::get_mut(&mut outlets).expect("nobody else has it").began = Instant::now() - Duration::from_secs(100);
+        let connection = outlets.connect(true);
+        let answers: Vec<_> = (0..900).filter_map(|_| connection.begin()).collect();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                let mut stalled = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    stalled += answers.iter().filter(|answer| answer.is_stalled(answer.now(), STALL_MAX_MS)).count();
+                }
+                stalled
+            });
+            for answer in answers.iter().cycle().take(300_000) {
+                answer.moved.store(0, Ordering::Relaxed);
+                drop(Outgoing::new(Bytes::new(), Some(answer.clone()), None));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(looking.join().expect("looked"), 0);
+        });
     }
 }
