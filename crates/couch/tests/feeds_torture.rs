@@ -77,7 +77,7 @@ async fn followers_of_three_servers_on_what_is_like_a_cluster_lose_nothing() {
         layers.push(layer);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let plan = Plan { writers: 16, followers: 20, has_functions: true, ..Plan::DEFAULT };
+    let plan = Plan { writers: 40, followers: 50, has_functions: true, ..Plan::DEFAULT };
     let plans = [Plan { name: "plain", ..plan }, Plan { name: "sharded", created_with: "?shards=4", ..plan }];
     let counts = || {
         let metrics: Vec<_> = layers.iter().flat_map(|layer| layer.metrics()).collect();

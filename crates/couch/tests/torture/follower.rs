@@ -148,6 +148,10 @@ impl Follower {
         assert_eq!(status, 200, "{path}");
         let (mut rows, mut last) = (0, self.since.clone());
         loop {
+            // Also where a line is always there: a process that has much to do is so slow to read that it would be cut.
+            if how.until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(false);
+            }
             let Some(line) = within(how.until, feed.line()).await else { return Ok(false) };
             let Some(line) = line? else { break };
             match parse(how.kind, &line) {
