@@ -3,7 +3,7 @@
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::Error as FunctionError;
-use flatbed_layer::{Error as LayerError, Invalid, NotJudged, Refusal, RevId};
+use flatbed_layer::{DesignFault, Error as LayerError, Invalid, NotJudged, Refusal, RevId};
 use flatbed_service::{Denied, FeedError, QueryError, SelectorError, SignInError};
 use hyper::StatusCode;
 
@@ -206,6 +206,11 @@ impl From<Refusal> for Failure {
                 };
                 Failure::new(StatusCode::BAD_REQUEST, error, reason)
             }
+            Refusal::InvalidDesign { what, .. } => match what {
+                DesignFault::Member => Failure::new(StatusCode::BAD_REQUEST, "invalid_design_doc", reason),
+                DesignFault::NoFunction => Failure::not_found(reason),
+                DesignFault::Compilation => Failure::new(StatusCode::BAD_REQUEST, "compilation_error", reason),
+            },
             Refusal::InvalidSetting(_)
             | Refusal::InvalidRevision
             | Refusal::InvalidSequence

@@ -169,6 +169,14 @@ pub enum Refusal {
         /// And how many bytes, with what the edits supersede.
         bytes_max: u64,
     },
+    /// The design document defines something in a way that cannot be.
+    #[error("{reason}")]
+    InvalidDesign {
+        /// What of it is wrong.
+        what: DesignFault,
+        /// For the client.
+        reason: String,
+    },
     /// A rule forbids the edit, and says why.
     #[error("{0}")]
     Forbidden(String),
@@ -204,6 +212,17 @@ pub enum Invalid {
     Member,
     /// The whole of it: it is no object, or it is there twice.
     Document,
+}
+
+/// What is wrong with a design document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DesignFault {
+    /// A member: its type, or what it says.
+    Member,
+    /// A function without a text.
+    NoFunction,
+    /// A function's text is none.
+    Compilation,
 }
 
 /// What kept a rule from judging.

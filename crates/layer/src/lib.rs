@@ -53,7 +53,7 @@ pub use document::edit::{
 pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};
 pub use document::verdict::{Grant, Verdict};
-pub use error::{Error, Invalid, NotFound, NotJudged, Refusal, Result};
+pub use error::{DesignFault, Error, Invalid, NotFound, NotJudged, Refusal, Result};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};

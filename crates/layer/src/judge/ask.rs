@@ -20,6 +20,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::instance::Instance;
+use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
@@ -134,9 +135,16 @@ pub(crate) async fn judge(
     edits: &[&Edit<'_>],
     of: usize,
 ) -> Result<Vec<Judgement>> {
-    let all_may = || vec![Ok(Verdict::default()); edits.len()];
     // What the server writes of its own accord is not judged.
-    let (true, Actor::User(user)) = (instance.record.rules > 0, &database.actor) else { return Ok(all_may()) };
+    let Actor::User(user) = &database.actor else { return Ok(vec![Ok(Verdict::default()); edits.len()]) };
+    let may_be = |edit: &&Edit<'_>| match DocumentId::of(&edit.id).is_design() && !edit.deleted {
+        true => design::check(&edit.body).map(|()| Verdict::default()),
+        false => Ok(Verdict::default()),
+    };
+    let all_may = || edits.iter().map(may_be).collect();
+    if instance.record.rules == 0 {
+        return Ok(all_may());
+    }
     let rules = instance.rules(database).await?;
     let Some(judge) = database.inner.judge.as_deref().filter(|_| !rules.0.is_empty()) else { return Ok(all_may()) };
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
@@ -147,7 +155,7 @@ pub(crate) async fn judge(
             let mut verdict = Verdict::default();
             // As in CouchDB: a broken function must not keep anybody from mending it.
             if DocumentId::of(&edit.id).is_design() {
-                return Ok(verdict);
+                return Ok(may_be(edit)?);
             }
             let Some((old, _room)) = with_room(database, edit, judge, named).await? else { return Ok(verdict) };
             for rule in rules.0.iter() {

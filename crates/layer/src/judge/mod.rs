@@ -1,4 +1,5 @@
 //! Who says whether a write is allowed, asked before its transaction.
 
 pub(crate) mod ask;
+mod design;
 pub(crate) mod judgement;

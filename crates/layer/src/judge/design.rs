@@ -1,0 +1,164 @@
+//! What a design document must be like to be written: the types of the members that something is made of, as CouchDB
+//! asks for them.
+
+use flatbed_collate::reduce::Reducer;
+use flatbed_flatten::json::Value;
+
+use crate::error::{DesignFault, Refusal};
+
+/// Types that a member may have.
+#[derive(Debug, Clone, Copy)]
+enum Type {
+    Array,
+    Boolean,
+    Object,
+    String,
+}
+
+use Type::{Array, Boolean, Object, String as Text};
+
+impl Type {
+    fn is_of(self, value: &Value<'_>) -> bool {
+        matches!(
+            (self, value),
+            (Array, Value::Array(_))
+                | (Boolean, Value::Bool(_))
+                | (Object, Value::Object(_))
+                | (Text, Value::String(_))
+        )
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Array => "array",
+            Boolean => "boolean",
+            Object => "object",
+            Text => "string",
+        }
+    }
+}
+
+/// A step of a path: a member of this name, or any, and what it may be if it is there.
+type Step = (Option<&'static str>, &'static [Type]);
+
+const ANY: Option<&str> = None;
+
+const PATHS: &[&[Step]] = &[
+    &[(Some("filters"), &[Object]), (ANY, &[Object, Text])],
+    &[(Some("language"), &[Text])],
+    &[(Some("lists"), &[Object]), (ANY, &[Object, Text])],
+    &[(Some("options"), &[Object])],
+    &[(Some("options"), &[Object]), (Some("include_design"), &[Boolean])],
+    &[(Some("options"), &[Object]), (Some("local_seq"), &[Boolean])],
+    &[(Some("options"), &[Object]), (Some("partitioned"), &[Boolean])],
+    &[(Some("rewrites"), &[Array, Text])],
+    &[(Some("shows"), &[Object]), (ANY, &[Object, Text])],
+    &[(Some("updates"), &[Object]), (ANY, &[Object, Text])],
+    &[(Some("validate_doc_update"), &[Text])],
+    &[(Some("views"), &[Object]), (Some("lib"), &[Object])],
+];
+
+const MAPS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map"), &[Text])];
+const MAPS_OF_FIELDS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map"), &[Object])];
+const REDUCES: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("reduce"), &[Text])];
+
+/// Whether a design document may be written, but for what its functions are.
+///
+/// # Errors
+/// [`Refusal::InvalidDesign`].
+pub(crate) fn check(body: &Value<'_>) -> Result<(), Refusal> {
+    let is_of_fields = body.get("language").and_then(Value::as_str) == Some("query");
+    let maps = if is_of_fields { MAPS_OF_FIELDS } else { MAPS };
+    let mut path = Vec::new();
+    for steps in PATHS.iter().copied().chain([maps, REDUCES]) {
+        path.clear();
+        check_path(body, steps, &mut path)?;
+    }
+    let refused = |what, reason: String| Err(Refusal::InvalidDesign { what, reason });
+    if let Some(Value::Object(views)) = body.get("views") {
+        for (name, view) in views.iter().filter(|(name, _)| name != "lib") {
+            if view.get("map").is_none() {
+                return refused(DesignFault::Member, format!("View `{name}` must contain map function"));
+            }
+            if ["map", "reduce"].iter().any(|member| view.get(member).and_then(Value::as_str) == Some("")) {
+                return refused(DesignFault::NoFunction, "missing function".to_owned());
+            }
+            let reduce = view.get("reduce").and_then(Value::as_str).unwrap_or_default();
+            if let Err(error) = Reducer::named(reduce) {
+                return refused(DesignFault::Member, error.to_string());
+            }
+        }
+    }
+    if matches!(body.get("options").and_then(|options| options.get("partitioned")), Some(Value::Bool(true))) {
+        let reason = "partitioned option cannot be true in a non-partitioned database.";
+        return refused(DesignFault::Member, reason.to_owned());
+    }
+    Ok(())
+}
+
+/// `path`: the names of the members that lead to `value`.
+fn check_path<'b>(value: &'b Value<'_>, steps: &[Step], path: &mut Vec<&'b str>) -> Result<(), Refusal> {
+    let (Some(((name, types), rest)), Value::Object(members)) = (steps.split_first(), value) else { return Ok(()) };
+    for (found, value) in members.iter().filter(|(found, _)| name.is_none_or(|name| name == found)) {
+        path.push(found);
+        if !types.iter().any(|of| of.is_of(value)) {
+            let types: Vec<&str> = types.iter().map(|of| of.name()).collect();
+            let reason = format!("`{}` field must have {} type", path.join("."), types.join(" or "));
+            return Err(Refusal::InvalidDesign { what: DesignFault::Member, reason });
+        }
+        check_path(value, rest, path)?;
+        path.pop();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{self, Limits};
+
+    use super::*;
+
+    fn refused(body: &str) -> Option<String> {
+        let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
+        check(&body).err().map(|refusal| refusal.to_string())
+    }
+
+    #[test]
+    fn members_have_their_types() {
+        let must = |path: &str, types: &str| Some(format!("`{path}` field must have {types} type"));
+        for (body, reason) in [
+            (r#"{"views":[]}"#, must("views", "object")),
+            (r#"{"views":{"x":5}}"#, must("views.x", "object")),
+            (r#"{"views":{"x":{"map":null}}}"#, must("views.x.map", "string")),
+            (r#"{"views":{"x":{"map":"m","reduce":5}}}"#, must("views.x.reduce", "string")),
+            (r#"{"views":{"lib":5}}"#, must("views.lib", "object")),
+            (r#"{"views":{"x":{}}}"#, Some("View `x` must contain map function".to_owned())),
+            (r#"{"views":{"x":{"map":""}}}"#, Some("missing function".to_owned())),
+            (r#"{"views":{"x":{"map":"m","reduce":""}}}"#, Some("missing function".to_owned())),
+            (
+                r#"{"views":{"x":{"map":"m","reduce":"_average"}}}"#,
+                Some("`_average` is not a supported reduce function.".to_owned()),
+            ),
+            (r#"{"views":{"x":{"map":"m","reduce":"_top_x"}}}"#, Some("invalid rank reducer".to_owned())),
+            (
+                r#"{"views":{"x":{"map":"m","reduce":"_top_0"}}}"#,
+                Some("rank value must be between 1 and 100".to_owned()),
+            ),
+            (r#"{"language":5}"#, must("language", "string")),
+            (r#"{"options":5}"#, must("options", "object")),
+            (r#"{"options":{"include_design":"yes"}}"#, must("options.include_design", "boolean")),
+            (r#"{"filters":"x","updates":[]}"#, must("filters", "object")),
+            (r#"{"shows":{"a":1}}"#, must("shows.a", "object or string")),
+            (r#"{"rewrites":5}"#, must("rewrites", "array or string")),
+            (r#"{"validate_doc_update":5}"#, must("validate_doc_update", "string")),
+            (r#"{"language":"query","views":{"n":{"map":"m"}}}"#, must("views.n.map", "object")),
+            (r#"{"language":"query","views":{"n":{"map":{"fields":{}},"reduce":"_count"}}}"#, None),
+            (r#"{"views":{"lib":{"a":"exports.x=1"},"x":{"map":"m","reduce":"_sum"}},"autoupdate":"yes"}"#, None),
+            (r#"{"filters":{"a":{"map":"x"}},"options":{"partitioned":false},"rewrites":[]}"#, None),
+            ("{}", None),
+        ] {
+            assert_eq!(refused(body), reason, "{body}");
+        }
+        assert!(refused(r#"{"options":{"partitioned":true}}"#).is_some_and(|reason| reason.starts_with("partitioned")));
+    }
+}
