@@ -21,7 +21,6 @@ mod document;
 mod error;
 mod feed;
 mod fenced;
-mod find;
 mod forget;
 mod format_one;
 mod handle;
@@ -39,6 +38,7 @@ pub mod renew;
 mod store;
 mod sweeper;
 mod unknown_results;
+mod view;
 mod view_definition;
 mod view_functions;
 mod write;
@@ -63,7 +63,6 @@ pub use feed::tail::{TEXTS, TailDocument, TailRow};
 pub use feed::updates::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,
 };
-pub use find::{Find, FindOptions, FoundDocument, FoundRow, JsonIndexes};
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
 pub use handle::{Database, Reader};
@@ -78,6 +77,10 @@ pub use store::database_name::{DatabaseKind, REPLICATOR};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
+pub use view::read::{Select, View, ViewRange};
+pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
+pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
+pub use view::written::ReduceFailure;
 pub use view_definition::{
     DefinitionError, GroupDefinition, GroupOptions, ReduceFunction, Signature, TreeDefinition, ViewDefinition,
 };
@@ -113,7 +116,7 @@ fn folders_know_only_those_below_them() {
         ("document", &["error", "store", "instance", "layer", "handle"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
         ("read", &["error", "store", "instance", "layer", "handle", "document"]),
-        ("find", &["error", "store", "instance", "layer", "handle", "document", "index", "read"]),
+        ("view", &["error", "store", "instance", "handle", "view_functions", "view_definition", "document", "read"]),
         ("judge", &["actor", "error", "store", "instance", "handle", "document", "read"]),
         ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),
         (

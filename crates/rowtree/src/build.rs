@@ -4,6 +4,9 @@ use crate::change::level_of;
 use crate::shape::Shape;
 use crate::tree::{Key, KeyRange, Page, PartsOf, Tree, after, parts, read};
 
+/// Pages that a part is made of at most, if each holds less than was asked for.
+const SHORT_PAGES_MAX: usize = 8;
+
 /// A part of a level.
 #[derive(Debug, Clone)]
 pub struct BuiltNodes<S> {
@@ -35,7 +38,10 @@ pub async fn build<T: Tree>(
     let mut current = begin;
     let (mut seen, mut next) = (0, None);
     loop {
-        let Page { entries, more } = read(tree, level - 1, &range, limit.max(2), false).await?;
+        let limit = limit.max(2);
+        let Page { entries, more } = read(tree, level - 1, &range, limit, false).await?;
+        // Where a page is cut short, entries are large.
+        seen += entries.len().max(limit / SHORT_PAGES_MAX);
         if let Some((last, _)) = entries.last() {
             range.begin = after(last);
         }
@@ -43,7 +49,6 @@ pub async fn build<T: Tree>(
             if !key.is_empty() && level_of(tree, shape, &key, &entry) >= level {
                 current.clone_from(&key);
             }
-            seen += 1;
             match groups.last_mut() {
                 Some((begin, group)) if *begin == current => group.push((key, entry)),
                 _ => groups.push((current.clone(), vec![(key, entry)])),

@@ -133,7 +133,7 @@ pub(crate) async fn read<T: Tree>(
 }
 
 /// How many entries are asked for at once where all of a range are wanted.
-pub(crate) const PAGE_ENTRIES: usize = 256;
+pub(crate) const PAGE_ENTRIES: usize = 1_024;
 
 /// Reads all of a range, which is that of a node.
 pub(crate) async fn read_all<T: Tree>(tree: &T, level: u8, range: &KeyRange) -> Result<Keyed<T>, T::Error> {

@@ -326,19 +326,25 @@ proptest! {
                 _ => expected.push((key.clone(), one)),
             }
         }
-        let (mut found, mut rest) = (Vec::new(), range);
-        loop {
-            let together = |a: &[u8], b: &[u8]| a[0] == b[0];
-            let (page, _) = memory.run(groups(&memory, &shape(), memory.height, &rest, limit, together));
-            prop_assert!(page.groups.len() <= limit);
-            prop_assert!(page.next.is_none() || page.groups.len() == limit);
-            found.extend(page.groups.into_iter().map(|group| (group.first, group.summary)));
-            match page.next {
-                Some(next) => rest.begin = next,
-                None => break,
+        for reverse in [false, true] {
+            let (mut found, mut rest) = (Vec::new(), range.clone());
+            loop {
+                let together = |a: &[u8], b: &[u8]| a[0] == b[0];
+                let (page, _) = memory.run(groups(&memory, &shape(), memory.height, &rest, limit, reverse, together));
+                prop_assert!(page.groups.len() <= limit);
+                prop_assert!(page.next.is_none() || page.groups.len() == limit);
+                found.extend(page.groups.into_iter().map(|group| (group.first, group.summary)));
+                match page.next {
+                    Some(next) if reverse => rest.end = Some(next),
+                    Some(next) => rest.begin = next,
+                    None => break,
+                }
             }
+            if reverse {
+                found.reverse();
+            }
+            prop_assert_eq!(&found, &expected);
         }
-        prop_assert_eq!(found, expected);
     }
 }
 
@@ -388,7 +394,7 @@ fn costs_are_those_of_the_depth() {
 
     memory.read.store(0, Ordering::Relaxed);
     let together = |a: &[u8], b: &[u8]| a[..4] == b[..4];
-    let (found, waits) = memory.run(groups(&counts, &shape, memory.height, &KeyRange::all(), 2_000, together));
+    let (found, waits) = memory.run(groups(&counts, &shape, memory.height, &KeyRange::all(), 2_000, false, together));
     assert!(found.groups.len() == 1_000 && found.groups.iter().all(|group| group.summary.rows == 200));
     let read = memory.read.load(Ordering::Relaxed);
     println!("1,000 groups: {waits} waits, {read} entries");

@@ -7,10 +7,8 @@
 #![warn(clippy::indexing_slicing)]
 
 mod admins;
-mod answering;
 mod context;
 mod database;
-mod designs;
 mod feeds;
 mod functions;
 mod indexes;
@@ -23,7 +21,6 @@ mod uploads;
 mod view_functions;
 
 pub use admins::{Admins, SignInError};
-pub use answering::{AnswerError, DesignFunctions, Rewrites};
 pub use context::{Context, Service};
 pub use database::{Administration, Ownership, Writer};
 pub use feeds::{Feed, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Follow, Heartbeats, Waited};

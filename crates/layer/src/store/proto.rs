@@ -360,3 +360,148 @@ pub struct Compacted {
     #[prost(bytes = "vec", repeated, tag = "5")]
     pub failed: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
+/// {NS}/INDEXES/{index}/0 of a group of views: how far it has come. It moves in the transactions that write rows, which read it
+/// with conflict; queries read it without.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ViewProgress {
+    /// of the place
+    #[prost(uint64, tag = "1")]
+    pub incarnation: u64,
+    /// the place: all of by-seq up to there is in the rows
+    #[prost(bytes = "vec", tag = "2")]
+    pub stamp: ::prost::alloc::vec::Vec<u8>,
+    /// a read version as of which by-seq had been read to its end
+    #[prost(fixed64, tag = "3")]
+    pub drained_version: u64,
+    /// the database's counter of purges, as far as they are in the rows
+    #[prost(uint64, tag = "4")]
+    pub purges: u64,
+    /// of the last of these in the log of purges
+    #[prost(bytes = "vec", tag = "5")]
+    pub purge_stamp: ::prost::alloc::vec::Vec<u8>,
+    /// 0: rows are written without nodes; 1: nodes are built; 2: it is followed
+    #[prost(uint32, tag = "6")]
+    pub phase: u32,
+    /// one for each distinct map
+    #[prost(message, repeated, tag = "7")]
+    pub trees: ::prost::alloc::vec::Vec<ViewTree>,
+    /// in phase 1
+    #[prost(message, optional, tag = "8")]
+    pub building: ::core::option::Option<ViewBuilding>,
+    /// documents met whose rows were too many or too large
+    #[prost(uint64, tag = "9")]
+    pub refused: u64,
+}
+/// In a ViewProgress.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewTree {
+    /// of the shape: which rows begin nodes
+    #[prost(fixed64, tag = "1")]
+    pub secret_0: u64,
+    #[prost(fixed64, tag = "2")]
+    pub secret_1: u64,
+    /// of the shape
+    #[prost(uint32, tag = "3")]
+    pub node_bytes: u32,
+    /// level of the root; 0: there are no rows
+    #[prost(uint32, tag = "4")]
+    pub height: u32,
+    #[prost(uint64, tag = "5")]
+    pub rows: u64,
+    /// of keys and values as JSON
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+}
+/// In a ViewProgress: the part of a level that is to be built next.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewBuilding {
+    #[prost(uint32, tag = "1")]
+    pub tree: u32,
+    #[prost(uint32, tag = "2")]
+    pub level: u32,
+    #[prost(bytes = "vec", tag = "3")]
+    pub begin: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/INDEXES/{index}/1/{tree}/{sort key}/{docid}/{spelling}/{ordinal}: a row of a view. Key and value are JSON texts.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewRow {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: ::prost::alloc::vec::Vec<u8>,
+    /// where both lie in parts, key first: how long the key is
+    #[prost(uint64, tag = "3")]
+    pub key_bytes: u64,
+    /// and the value
+    #[prost(uint64, tag = "4")]
+    pub value_bytes: u64,
+    /// where the parts lie
+    #[prost(bytes = "vec", tag = "5")]
+    pub blob_id: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/INDEXES/{index}/2/{docid}, and /{part} for the rest: the rows that a document has.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ViewRowsOf {
+    #[prost(message, repeated, tag = "1")]
+    pub rows: ::prost::alloc::vec::Vec<ViewRowOf>,
+    /// how many values they take; in the first one
+    #[prost(uint32, tag = "2")]
+    pub parts: u32,
+}
+/// In a ViewRowsOf.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewRowOf {
+    #[prost(uint32, tag = "1")]
+    pub tree: u32,
+    /// the sort key as it stands in the row's key, with its label
+    #[prost(bytes = "vec", tag = "2")]
+    pub element: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    pub spelling: u32,
+    #[prost(uint32, tag = "4")]
+    pub ordinal: u32,
+    /// of key and value
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// 16 bytes: of key and value
+    #[prost(bytes = "vec", tag = "6")]
+    pub hash: ::prost::alloc::vec::Vec<u8>,
+    /// the value, where it has few bytes
+    #[prost(bytes = "vec", tag = "7")]
+    pub value: ::prost::alloc::vec::Vec<u8>,
+    /// as in the row
+    #[prost(bytes = "vec", tag = "8")]
+    pub blob_id: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/INDEXES/{index}/3/{tree}/{level}/{from}: what is kept of some rows together.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ViewNode {
+    #[prost(uint64, tag = "1")]
+    pub rows: u64,
+    /// of keys and values
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// one for each reduce of the tree
+    #[prost(message, repeated, tag = "3")]
+    pub states: ::prost::alloc::vec::Vec<ViewState>,
+}
+/// In a ViewNode: what a reduce has made of the rows; one of these.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewState {
+    /// in the words of the crate collate
+    #[prost(bytes = "vec", tag = "1")]
+    pub built_in: ::prost::alloc::vec::Vec<u8>,
+    /// JSON text
+    #[prost(bytes = "vec", tag = "2")]
+    pub written: ::prost::alloc::vec::Vec<u8>,
+    #[prost(message, optional, tag = "3")]
+    pub failure: ::core::option::Option<ViewFailure>,
+}
+/// In a ViewState: a reduce that gave nothing.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewFailure {
+    #[prost(string, tag = "1")]
+    pub error: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}

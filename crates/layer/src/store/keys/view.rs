@@ -1,0 +1,368 @@
+//! The keys of a group of views: rows, what documents have, nodes, values in parts.
+#![allow(dead_code, reason = "ranges of a first build come next")]
+
+use crate::error::Result;
+use crate::store::keys::tuple::{
+    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text, take_text_at,
+    under, with_int,
+};
+use crate::store::keys::{INDEXES, KeyRange, Keys};
+
+// Under {NS}/INDEXES/{index}; 0 is the progress of any index.
+const ROWS: u64 = 1;
+const OF_DOCUMENT: u64 = 2;
+const NODES: u64 = 3;
+const PARTS: u64 = 4;
+const RANGES: u64 = 5;
+
+/// Keys of one group of views.
+#[derive(Debug, Clone)]
+pub(crate) struct ViewKeys {
+    prefix: Vec<u8>,
+}
+
+/// What stands in the key of a row behind its tree.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RowKey {
+    /// The sort form of the row's key, with its label if it was cut.
+    pub element: Vec<u8>,
+    pub id: String,
+    pub spelling: u32,
+    pub ordinal: u32,
+}
+
+/// What a key of a group is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ViewPart {
+    Progress,
+    /// A tree, and the row's key.
+    Row(u64, RowKey),
+    /// A document, and which part of what it has.
+    OfDocument(String, u64),
+    /// Tree, level, and where it begins: the bytes of a row's key, or nothing.
+    Node(u64, u64, Vec<u8>),
+    /// A document, a blob's id and which part.
+    Part(String, Vec<u8>, u64),
+    /// A range of ids of the first build.
+    Range(String),
+}
+
+impl RowKey {
+    /// The bytes, which sort as rows do: tuple elements.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.element.len() + self.id.len() + 16);
+        put_text(&mut key, TUPLE_BYTES, &self.element);
+        put_text(&mut key, TUPLE_STRING, self.id.as_bytes());
+        put_int(&mut key, u64::from(self.spelling));
+        put_int(&mut key, u64::from(self.ordinal));
+        key
+    }
+
+    pub(crate) fn decode(key: &[u8]) -> Result<RowKey> {
+        let (element, rest) = take_bytes_at(key, TUPLE_BYTES)?;
+        let (id, rest) = take_text_at(rest)?;
+        let (spelling, rest) = take_int(rest)?;
+        let (ordinal, rest) = take_int(rest)?;
+        let small = |number: u64| u32::try_from(number).map_err(|_| bad_key());
+        if !rest.is_empty() {
+            return Err(bad_key());
+        }
+        Ok(RowKey { element, id, spelling: small(spelling)?, ordinal: small(ordinal)? })
+    }
+
+    /// The sort form alone, with its label, of the bytes of a row's key.
+    pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
+        take_bytes_at(key, TUPLE_BYTES).map(|(element, _)| element)
+    }
+
+    /// The bytes before which all rows lie whose sort forms are before this one, and none of the others.
+    pub(crate) fn before_element(element: &[u8]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(element.len() + 2);
+        put_text(&mut key, TUPLE_BYTES, element);
+        key
+    }
+
+    /// The same for those that begin with it, or are behind it.
+    pub(crate) fn before_prefix(prefix: &[u8]) -> Vec<u8> {
+        let mut key = RowKey::before_element(prefix);
+        // The tuple's end sorts before any other byte, a zero of the element (00 ff) before what is no zero.
+        key.pop();
+        key
+    }
+
+    /// Behind all rows whose sort forms begin with this.
+    pub(crate) fn behind_prefix(prefix: &[u8]) -> Vec<u8> {
+        let mut key = RowKey::before_prefix(prefix);
+        while key.pop_if(|byte| *byte == 0xff).is_some() {}
+        // The type of the element is less than ff.
+        if let Some(last) = key.last_mut() {
+            *last += 1;
+        }
+        key
+    }
+
+    /// Behind all rows with this sort form.
+    pub(crate) fn behind_element(element: &[u8]) -> Vec<u8> {
+        let mut key = RowKey::before_element(element);
+        key.push(0xff);
+        key
+    }
+
+    /// Before the rows of a document among those with this sort form.
+    pub(crate) fn before_document(element: &[u8], id: &str) -> Vec<u8> {
+        let mut key = RowKey::before_element(element);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// Behind them.
+    pub(crate) fn behind_document(element: &[u8], id: &str) -> Vec<u8> {
+        let mut key = RowKey::before_document(element, id);
+        key.push(0xff);
+        key
+    }
+
+    /// The rows of the same spelling: those that no reading turns round.
+    pub(crate) fn of_spelling(&self) -> KeyRange {
+        let mut begin = RowKey::before_document(&self.element, &self.id);
+        put_int(&mut begin, u64::from(self.spelling));
+        under(&begin)
+    }
+}
+
+impl Keys {
+    /// The keys of a group of views.
+    pub(crate) fn view(&self, number: u64) -> ViewKeys {
+        ViewKeys { prefix: self.two(INDEXES, number) }
+    }
+}
+
+impl ViewKeys {
+    fn tree(&self, part: u64, tree: usize) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, part);
+        put_int(&mut key, tree as u64);
+        key
+    }
+
+    /// The group's progress.
+    pub(crate) fn progress(&self) -> Vec<u8> {
+        with_int(&self.prefix, 0)
+    }
+
+    /// What stands before a row's key; with nothing behind it, the first place of all.
+    pub(crate) fn row(&self, tree: usize, row: &[u8]) -> Vec<u8> {
+        let mut key = self.tree(ROWS, tree);
+        key.extend_from_slice(row);
+        key
+    }
+
+    /// Rows from one place on to another; `None`: to the end.
+    pub(crate) fn rows(&self, tree: usize, begin: &[u8], end: Option<&[u8]>) -> KeyRange {
+        range(self.tree(ROWS, tree), begin, end)
+    }
+
+    /// How many bytes stand before a row's key.
+    pub(crate) fn row_prefix(&self, tree: usize) -> usize {
+        self.tree(ROWS, tree).len()
+    }
+
+    /// The first part of what a document has.
+    pub(crate) fn of_document(&self, id: &str) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, OF_DOCUMENT);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// A further part, from 1 on.
+    pub(crate) fn of_document_part(&self, id: &str, part: u64) -> Vec<u8> {
+        let mut key = self.of_document(id);
+        put_int(&mut key, part);
+        key
+    }
+
+    /// All parts but the first.
+    pub(crate) fn of_document_rest(&self, id: &str) -> KeyRange {
+        KeyRange { begin: self.of_document_part(id, 0), end: under(&self.of_document(id)).end }
+    }
+
+    /// A node; `from`: the bytes of a row's key, or nothing.
+    pub(crate) fn node(&self, tree: usize, level: u8, from: &[u8]) -> Vec<u8> {
+        let mut key = self.tree(NODES, tree);
+        put_int(&mut key, u64::from(level));
+        key.extend_from_slice(from);
+        key
+    }
+
+    /// Nodes of a level, likewise.
+    pub(crate) fn nodes(&self, tree: usize, level: u8, begin: &[u8], end: Option<&[u8]>) -> KeyRange {
+        range(self.node(tree, level, &[]), begin, end)
+    }
+
+    /// All nodes of a tree from a level on.
+    pub(crate) fn nodes_from_level(&self, tree: usize, level: u8) -> KeyRange {
+        KeyRange { begin: self.node(tree, level, &[]), end: under(&self.tree(NODES, tree)).end }
+    }
+
+    /// A part of key and value that do not lie in their row.
+    pub(crate) fn part(&self, id: &str, blob_id: &[u8], part: u64) -> Vec<u8> {
+        let mut key = self.parts(id, blob_id).begin;
+        put_int(&mut key, part);
+        key
+    }
+
+    /// All of them.
+    pub(crate) fn parts(&self, id: &str, blob_id: &[u8]) -> KeyRange {
+        let mut key = with_int(&self.prefix, PARTS);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        put_text(&mut key, TUPLE_BYTES, blob_id);
+        under(&key)
+    }
+
+    /// A range of ids of the first build, by where it begins.
+    pub(crate) fn range(&self, from: &str) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, RANGES);
+        put_text(&mut key, TUPLE_STRING, from.as_bytes());
+        key
+    }
+
+    /// All ranges of the first build.
+    pub(crate) fn ranges(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, RANGES), end: with_int(&self.prefix, RANGES + 1) }
+    }
+
+    /// All of the group but its progress.
+    pub(crate) fn all_but_progress(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, ROWS), end: under(&self.prefix).end }
+    }
+
+    /// What a key of the group is.
+    pub(crate) fn split(&self, key: &[u8]) -> Result<ViewPart> {
+        let (part, rest) = take_int(behind(key, &self.prefix))?;
+        Ok(match part {
+            0 if rest.is_empty() => ViewPart::Progress,
+            ROWS => {
+                let (tree, rest) = take_int(rest)?;
+                ViewPart::Row(tree, RowKey::decode(rest)?)
+            }
+            OF_DOCUMENT => match take_text_at(rest)? {
+                (id, []) => ViewPart::OfDocument(id, 0),
+                (id, rest) => match take_int(rest)? {
+                    (part, []) if part > 0 => ViewPart::OfDocument(id, part),
+                    _ => return Err(bad_key()),
+                },
+            },
+            NODES => {
+                let (tree, rest) = take_int(rest)?;
+                let (level, from) = take_int(rest)?;
+                if !from.is_empty() {
+                    RowKey::decode(from)?;
+                }
+                ViewPart::Node(tree, level, from.to_vec())
+            }
+            PARTS => {
+                let (id, rest) = take_text_at(rest)?;
+                let (blob_id, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
+                match take_int(rest)? {
+                    (part, []) => ViewPart::Part(id, blob_id, part),
+                    _ => return Err(bad_key()),
+                }
+            }
+            RANGES => ViewPart::Range(take_text(rest)?),
+            _ => return Err(bad_key()),
+        })
+    }
+}
+
+fn range(prefix: Vec<u8>, begin: &[u8], end: Option<&[u8]>) -> KeyRange {
+    let end = match end {
+        Some(end) => [&prefix[..], end].concat(),
+        None => under(&prefix).end,
+    };
+    KeyRange { begin: [&prefix[..], begin].concat(), end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::keys::RootKeys;
+    use foundationdb::tuple::{Bytes, pack};
+    use proptest::prelude::*;
+
+    fn keys() -> Keys {
+        RootKeys::new(b"r").namespace(300)
+    }
+
+    fn row_key(element: &[u8], id: &str, spelling: u32, ordinal: u32) -> RowKey {
+        RowKey { element: element.to_vec(), id: id.to_owned(), spelling, ordinal }
+    }
+
+    #[test]
+    fn keys_are_tuples() {
+        let (root, element) = (Bytes::from(b"r".to_vec()), Bytes::from(vec![0x40, 0, 9]));
+        let view = keys().view(7);
+        let row = row_key(&[0x40, 0, 9], "d\0", 0, 300).encode();
+        assert_eq!(view.row(2, &row), pack(&(root.clone(), 3, 300, 13, 7, 1, 2, element.clone(), "d\0", 0, 300)));
+        assert_eq!(view.node(2, 3, &row), pack(&(root.clone(), 3, 300, 13, 7, 3, 2, 3, element, "d\0", 0, 300)));
+        assert_eq!(view.of_document_part("d", 1), pack(&(root.clone(), 3, 300, 13, 7, 2, "d", 1)));
+        let blob_id = Bytes::from(vec![5]);
+        assert_eq!(view.part("d", &[5], 1), pack(&(root.clone(), 3, 300, 13, 7, 4, "d", blob_id, 1)));
+        assert_eq!(view.range("d"), pack(&(root, 3, 300, 13, 7, 5, "d")));
+        assert_eq!(view.progress(), keys().index_progress(7));
+    }
+
+    fn elements() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop_oneof![0..2_u8, 254..=255_u8], 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_taken(element in prop::collection::vec(0..4_u8, 0..6), id in ".{0,9}", spelling: u32, ordinal: u32) {
+            let row = row_key(&element, &id, spelling, ordinal);
+            prop_assert_eq!(RowKey::decode(&row.encode()).unwrap(), row.clone());
+            let view = keys().view(7);
+            let parts = [
+                (view.row(1, &row.encode()), ViewPart::Row(1, row.clone())),
+                (view.node(1, 2, &row.encode()), ViewPart::Node(1, 2, row.encode())),
+                (view.node(1, 2, &[]), ViewPart::Node(1, 2, Vec::new())),
+                (view.of_document(&id), ViewPart::OfDocument(id.clone(), 0)),
+                (view.of_document_part(&id, 3), ViewPart::OfDocument(id.clone(), 3)),
+                (view.part(&id, &element, 3), ViewPart::Part(id.clone(), element.clone(), 3)),
+                (view.range(&id), ViewPart::Range(id.clone())),
+                (view.progress(), ViewPart::Progress),
+            ];
+            for (key, part) in parts {
+                prop_assert_eq!(view.split(&key).unwrap(), part);
+            }
+            let rest = view.of_document_rest(&id);
+            prop_assert!(rest.begin <= view.of_document_part(&id, 1) && view.of_document_part(&id, 1) < rest.end);
+            let next = view.of_document(&[&id, "\u{1}"].concat());
+            prop_assert!(view.of_document(&id) < rest.begin && rest.end <= next);
+        }
+
+        #[test]
+        fn places_are_in_order(
+            a in elements(), b in elements(), ids: [char; 2],
+            numbers: [u32; 2]
+        ) {
+            let [one, two] = ids.map(|id| id.to_string());
+            let (row, other) = (row_key(&a, &one, numbers[0], 1), row_key(&b, &two, numbers[1], 0));
+            prop_assert_eq!(row.cmp(&other), row.encode().cmp(&other.encode()));
+            let is_before = |place: Vec<u8>| row.encode() < place;
+            prop_assert_eq!(is_before(RowKey::before_element(&b)), a < b);
+            prop_assert_eq!(is_before(RowKey::behind_element(&b)), a <= b);
+            prop_assert_eq!(is_before(RowKey::before_prefix(&b)), a < b && !a.starts_with(&b));
+            prop_assert_eq!(is_before(RowKey::behind_prefix(&b)), a < b || a.starts_with(&b));
+            prop_assert_eq!(is_before(RowKey::before_document(&b, &two)), (&a, &one) < (&b, &two));
+            prop_assert_eq!(is_before(RowKey::behind_document(&b, &two)), (&a, &one) <= (&b, &two));
+            let range = other.of_spelling();
+            let is_in = range.begin <= row.encode() && row.encode() < range.end;
+            prop_assert_eq!(is_in, (a, one, row.spelling) == (b, two, other.spelling));
+        }
+
+        #[test]
+        fn foreign_keys_do_not_panic(key in prop::collection::vec(any::<u8>(), 0..60)) {
+            let view = keys().view(7);
+            let _ = (view.split(&key), view.split(&[view.progress(), key.clone()].concat()), RowKey::decode(&key));
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Checks a group of views: rows, what documents have, and nodes against each other, in parts of a transaction each, so that it
+//! may run beside who follows.
+
+use flatbed_collate::reduce::Reducer;
+use flatbed_rowtree::{Parts, Tree};
+use futures_util::future::{join_all, try_join_all};
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
+use crate::store::proto;
+use crate::store::transaction::{Transaction, page_of};
+use crate::view::build::FOLLOWED;
+use crate::view::documents::{read_had, row_key};
+use crate::view::group::{Reduction, ViewGroup, shape_of};
+use crate::view::parts::{begin_texts, decode, texts_bytes};
+use crate::view::prepare::{hash_of, value_of};
+use crate::view::stored::{StoredTree, TreeRow};
+use crate::view::summary::{Reduced, Summary};
+
+/// Keys looked at in a transaction.
+const PAGE_KEYS: usize = 200;
+
+/// What a part of a check found.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    /// Keys looked at.
+    pub keys: u64,
+    /// One sentence each.
+    pub violations: Vec<String>,
+    /// Where to go on; `None`: the group is through.
+    pub next: Option<Vec<u8>>,
+}
+
+/// Checks what lies from `begin` on, which is empty first, as much as a transaction reads.
+///
+/// Of a row: that its document knows it, with this content; that it is in order and its key sorts as it should. Of a
+/// document: that its rows are there. Of a node: that it begins where one begins, and says what its rows or nodes make;
+/// what written reduces say is not compared. Of parts: that their row is there.
+pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, begin: Vec<u8>) -> Result<Checked> {
+    let view = keys.view(group.number());
+    let all = keys.index(group.number());
+    let range = KeyRange { begin: if begin.is_empty() { all.begin } else { begin }, end: all.end };
+    let (progress, page) = futures_util::future::try_join(
+        trx.get(&view.progress(), true),
+        trx.get_range(&page_of(&range, PAGE_KEYS, false), 1, true),
+    )
+    .await?;
+    let progress = progress.map(|bytes| proto::ViewProgress::decode(&*bytes)).transpose()?;
+    let mut checked = Checked { keys: page.len() as u64, ..Checked::default() };
+    let Some(progress) = progress else {
+        if !page.is_empty() {
+            checked.violations.push(format!("group {} has keys and no progress", group.number()));
+        }
+        return Ok(checked);
+    };
+    let check = Check { trx, keys: &view, group, progress: &progress };
+    let mut previous = None;
+    for found in &page {
+        let wrong = match check.key(found.key(), found.value(), &mut previous).await {
+            Err(Error::Corrupt(wrong)) => Some(wrong),
+            wrong => wrong?,
+        };
+        if let Some(wrong) = wrong {
+            let key: String = found.key().iter().map(|byte| format!("{byte:02x}")).collect();
+            checked.violations.push(format!("key {key} of group {}: {wrong}", group.number()));
+        }
+    }
+    if let Some(last) = page.last().filter(|_| page.more() || page.len() == PAGE_KEYS) {
+        // A row is looked at twice: it is compared with the next one.
+        let is_row = page.len() > 1 && matches!(view.split(last.key()), Ok(ViewPart::Row(..)));
+        checked.keys -= u64::from(is_row);
+        checked.next = Some(if is_row { last.key().to_vec() } else { [last.key(), &[0]].concat() });
+    }
+    Ok(checked)
+}
+
+struct Check<'a> {
+    trx: &'a Transaction,
+    keys: &'a ViewKeys,
+    group: &'a ViewGroup,
+    progress: &'a proto::ViewProgress,
+}
+
+/// Tree, key, and the view's key as JSON.
+type Previous = Option<(u64, RowKey, Vec<u8>)>;
+
+impl Check<'_> {
+    /// What is wrong with a key; `previous`: the row before it.
+    async fn key(&self, key: &[u8], value: &[u8], previous: &mut Previous) -> Result<Option<String>> {
+        Ok(match self.keys.split(key)? {
+            ViewPart::Progress => self.roots().await?,
+            ViewPart::Range(_) => None,
+            ViewPart::Row(tree, row) => {
+                let (wrong, text) = self.row(tree, &row, value).await?;
+                let mut wrong = wrong.or_else(|| self.order(previous.as_ref(), tree, &row, &text));
+                if wrong.is_none() && previous.as_ref().is_none_or(|(before, ..)| *before != tree) {
+                    wrong = self.has_node(tree as usize, &row).await?;
+                }
+                *previous = Some((tree, row, text));
+                wrong
+            }
+            ViewPart::OfDocument(id, 0) => self.document(&id).await?,
+            ViewPart::OfDocument(id, part) => {
+                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true).await?;
+                (!had.iter().any(|had| u64::from(had.parts) > part)).then(|| format!("{id:?} has no part {part}"))
+            }
+            ViewPart::Node(tree, level, from) => self.node(tree, level, &from, value).await?,
+            ViewPart::Part(id, blob_id, _) => {
+                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true).await?;
+                let is_known = had.iter().flat_map(|had| &had.rows).any(|row| row.blob_id == blob_id);
+                (!is_known).then(|| format!("no row of {id:?} has it"))
+            }
+        })
+    }
+
+    /// Whether the trees are those of the group, and have a root where they have a height.
+    async fn roots(&self) -> Result<Option<String>> {
+        if self.progress.trees.len() != self.group.trees().len() {
+            return Ok(Some("it has not the group's trees".to_owned()));
+        }
+        for tree in 0..self.group.trees().len() {
+            let (_, height) = shape_of(self.progress, tree)?;
+            let root = self.trx.get(&self.keys.node(tree, height.max(1), &[]), true).await?;
+            if self.progress.phase == FOLLOWED && root.is_some() != (height > 0) {
+                return Ok(Some(format!("tree {tree} of height {height} has a root: {}", root.is_some())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a node of the first level is about a row.
+    async fn has_node(&self, tree: usize, row: &RowKey) -> Result<Option<String>> {
+        if self.progress.phase != FOLLOWED {
+            return Ok(None);
+        }
+        let range = self.keys.nodes(tree, 1, &[], Some(&[&row.encode()[..], &[0]].concat()));
+        let page = self.trx.get_range(&page_of(&range, 1, true), 1, true).await?;
+        Ok(page.is_empty().then(|| "no node is about it".to_owned()))
+    }
+
+    /// What is wrong with a row, and its key as JSON.
+    async fn row(&self, tree: u64, row: &RowKey, value: &[u8]) -> Result<(Option<String>, Vec<u8>)> {
+        if tree >= self.group.trees().len() as u64 {
+            return Ok((Some("there is no such tree".to_owned()), Vec::new()));
+        }
+        let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true);
+        let texts = begin_texts(self.trx, self.keys, &row.id, decode(value)?);
+        let (had, (key, value)) = futures_util::future::try_join(had, texts).await?;
+        let known = had
+            .iter()
+            .flat_map(|had| &had.rows)
+            .find(|known| u64::from(known.tree) == tree && row_key(&row.id, known) == *row);
+        let hash = hash_of(&key, &value);
+        let wrong = match (known, value_of(&key), value_of(&value)) {
+            (None, ..) => Some(format!("document {:?} does not know it", row.id)),
+            (Some(known), ..) if known.hash != hash || known.bytes != (key.len() + value.len()) as u64 => {
+                Some(format!("document {:?} has another", row.id))
+            }
+            (Some(known), ..) if !known.value.is_empty() && known.value != value => {
+                Some(format!("document {:?} has another value", row.id))
+            }
+            (_, None, _) | (_, _, None) => Some("it is no JSON".to_owned()),
+            (_, Some(key), _) => {
+                let (form, label) = flatbed_collate::split(&row.element);
+                let sorted = self.group.collation(tree as usize).sort_key(&key);
+                let fits = form == sorted.bytes() && sorted.is_cut() != label.is_empty();
+                (!fits).then(|| "its key sorts elsewhere".to_owned())
+            }
+        };
+        Ok((wrong, key))
+    }
+
+    /// Whether rows whose keys are long are in order: labels do not follow from keys.
+    fn order(&self, previous: Option<&(u64, RowKey, Vec<u8>)>, tree: u64, row: &RowKey, key: &[u8]) -> Option<String> {
+        let (before_tree, before, before_key) = previous?;
+        let (form, label) = flatbed_collate::split(&row.element);
+        if *before_tree != tree || label.is_empty() || flatbed_collate::split(&before.element).0 != form {
+            return None;
+        }
+        let compared = self.group.collation(tree as usize).compare(&value_of(before_key)?, &value_of(key)?);
+        (compared != before.element.cmp(&row.element)).then(|| "its label is not in the order of the keys".to_owned())
+    }
+
+    /// Whether all rows that a document has are there.
+    async fn document(&self, id: &str) -> Result<Option<String>> {
+        let had = read_had(self.trx, self.keys, std::iter::once(id), true).await?;
+        for row in had.into_iter().flat_map(|had| had.rows).collect::<Vec<_>>().chunks(500) {
+            let reads =
+                row.iter().map(|row| self.trx.get(&self.keys.row(row.tree as usize, &row_key(id, row).encode()), true));
+            for (row, found) in row.iter().zip(join_all(reads).await) {
+                let Some(found) = found? else { return Ok(Some(format!("a row of {id:?} is not there"))) };
+                let found = decode(&found)?;
+                if found.blob_id != row.blob_id || texts_bytes(&found) != row.bytes {
+                    return Ok(Some(format!("a row of {id:?} is another one")));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a node says what lies below it.
+    async fn node(&self, tree: u64, level: u64, from: &[u8], value: &[u8]) -> Result<Option<String>> {
+        let (Ok(place), Ok(at)) = (usize::try_from(tree), u8::try_from(level)) else {
+            return Ok(Some("there is no such level".to_owned()));
+        };
+        if place >= self.group.trees().len() {
+            return Ok(Some("there is no such tree".to_owned()));
+        }
+        let stored = StoredTree { trx: self.trx, keys: self.keys, group: self.group, tree: place, written: None };
+        let found = Summary::decode(value)?;
+        if at == 0 {
+            return self.alone(&stored, from, &found).await;
+        }
+        if self.progress.phase != FOLLOWED {
+            return Ok(None);
+        }
+        let (shape, height) = shape_of(self.progress, place)?;
+        if at > height {
+            return Ok(Some(format!("it lies above the root, at {height}")));
+        }
+        // Up to the next node of its level.
+        let after = |key: &[u8]| [key, &[0]].concat();
+        let rest = flatbed_rowtree::KeyRange { begin: after(from), end: None };
+        let next = stored.nodes(at, &rest, 1, false).await?.entries.into_iter().next().map(|(key, _)| key);
+        if at == height && (!from.is_empty() || next.is_some()) {
+            return Ok(Some("the root is not alone".to_owned()));
+        }
+        let mut below = flatbed_rowtree::KeyRange { begin: from.to_vec(), end: next };
+        let (mut parts, mut is_first): (Vec<Summary>, bool) = (Vec::new(), true);
+        loop {
+            let (page, summaries, more) = if at == 1 {
+                let page = stored.rows(&below, 1_000, false).await?;
+                let keys: Vec<_> =
+                    page.entries.iter().map(|(key, row)| (key.clone(), shape.level(key, row.bytes as usize))).collect();
+                let made = if keys.is_empty() {
+                    Vec::new()
+                } else {
+                    stored.summaries(vec![Parts::Rows(page.entries)]).await?
+                };
+                (keys, made, page.more)
+            } else {
+                let page = stored.nodes(at - 1, &below, 1_000, false).await?;
+                let level = |key: &[u8]| if key.is_empty() { u8::MAX } else { shape.node_level(key) };
+                let keys = page.entries.iter().map(|(key, _)| (key.clone(), level(key))).collect();
+                (keys, page.entries.into_iter().map(|(_, summary)| summary).collect(), page.more)
+            };
+            for (key, level) in &page {
+                let begins = *level >= at;
+                let must = is_first && !from.is_empty();
+                if is_first && !from.is_empty() && *key != from || begins != must && !(is_first && from.is_empty()) {
+                    return Ok(Some(format!("nodes of level {at} do not begin where they should")));
+                }
+                is_first = false;
+            }
+            parts.extend(summaries);
+            match page.last() {
+                Some((last, _)) if more => below.begin = after(last),
+                _ => break,
+            }
+        }
+        if parts.is_empty() {
+            return Ok(Some("there is nothing below it".to_owned()));
+        }
+        let made = stored.summaries(vec![Parts::Summaries(parts)]).await?;
+        if at == height {
+            let told = self.progress.trees.get(place).map(|tree| (tree.rows, tree.bytes));
+            if told != Some((found.rows, found.bytes)) {
+                return Ok(Some(format!("the progress says {told:?} of {} rows", found.rows)));
+            }
+        }
+        Ok(made.iter().find_map(|made| self.differ(place, &found, made)))
+    }
+
+    /// Whether what is made of a large row alone is right.
+    async fn alone(&self, stored: &StoredTree<'_>, from: &[u8], found: &Summary) -> Result<Option<String>> {
+        let row = self.trx.get(&self.keys.row(stored.tree, from), true).await?;
+        let Some(row) = row.map(|row| decode(&row)).transpose()?.filter(|row| !row.blob_id.is_empty()) else {
+            return Ok(Some("its row is not there, or not large".to_owned()));
+        };
+        let (key, value) = begin_texts(self.trx, self.keys, &RowKey::decode(from)?.id, row).await?;
+        let bytes = (key.len() + value.len()) as u64;
+        let made = stored.alone(vec![(from.to_vec(), TreeRow { key, value, bytes, alone: None })]).await?;
+        Ok(made.iter().find_map(|made| self.differ(stored.tree, found, made)))
+    }
+
+    /// Whether a node says something else than was made anew.
+    fn differ(&self, tree: usize, found: &Summary, made: &Summary) -> Option<String> {
+        if (found.rows, found.bytes) != (made.rows, made.bytes) {
+            return Some(format!(
+                "it counts {} rows of {} bytes, of {} of {}",
+                found.rows, found.bytes, made.rows, made.bytes
+            ));
+        }
+        let reduces = self.group.reduces(tree);
+        if found.states.len() != reduces.len() {
+            return Some("it lacks a reduction".to_owned());
+        }
+        for ((reduce, found), made) in reduces.iter().zip(&found.states).zip(&made.states) {
+            let is_right = match (reduce, found, made) {
+                (Reduction::BuiltIn(reducer), Reduced::BuiltIn(found), Reduced::BuiltIn(made)) => {
+                    // What is too large, or cannot be, may depend on the grouping.
+                    let depends = |reducer: &Reducer| !matches!(reducer, Reducer::Count | Reducer::ApproxCountDistinct);
+                    found == made || depends(reducer) && found.finish() == made.finish()
+                }
+                (Reduction::Written(_), Reduced::Written(_), _) => true,
+                _ => false,
+            };
+            if !is_right {
+                return Some(format!("{reduce:?} is {found:?}, made anew it is {made:?}"));
+            }
+        }
+        None
+    }
+}
+
+/// For tests and for who compares whole groups: all rows of a tree, keys and values as JSON, in order.
+pub(crate) async fn all_rows(trx: &Transaction, keys: &ViewKeys, tree: usize) -> Result<Vec<(String, String, String)>> {
+    let mut rows = Vec::new();
+    let mut range = keys.rows(tree, &[], None);
+    loop {
+        let page = trx.get_range(&page_of(&range, 1_000, false), 1, true).await?;
+        let id = |key: &[u8]| RowKey::decode(key.get(keys.row_prefix(tree)..).unwrap_or_default()).map(|row| row.id);
+        let texts = page.iter().map(|row| Ok(begin_texts(trx, keys, &id(row.key())?, decode(row.value())?)));
+        let texts = texts.collect::<Result<Vec<_>>>()?;
+        for (row, (key, value)) in page.iter().zip(try_join_all(texts).await?) {
+            let id = id(row.key())?;
+            let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+            rows.push((text(key), id, text(value)));
+        }
+        match page.last() {
+            Some(last) if page.more() || page.len() == 1_000 => range.begin = [last.key(), &[0]].concat(),
+            _ => return Ok(rows),
+        }
+    }
+}

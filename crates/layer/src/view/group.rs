@@ -1,0 +1,127 @@
+//! What a group of views is, as far as its storage goes.
+
+use std::sync::Arc;
+
+use flatbed_collate::Collation;
+use flatbed_collate::reduce::Reducer;
+use flatbed_rowtree::Shape;
+
+use crate::error::{Error, Result};
+use crate::store::proto;
+use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
+
+/// Bytes of rows in a node of level 1, in the mean.
+const NODE_BYTES: u32 = 4_096;
+
+/// How the rows of a tree are reduced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Reduction {
+    /// By a built-in reduction.
+    BuiltIn(Reducer),
+    /// By a function: its place among those of the group that are written.
+    Written(usize),
+}
+
+/// A distinct map of a group, of which several views may have their rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ViewTree {
+    /// Its option `collation` is `raw`.
+    pub raw_collation: bool,
+    /// What is kept of its rows, each once.
+    pub reduces: Vec<Reduction>,
+}
+
+/// A group of views. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct ViewGroup(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    number: u64,
+    trees: Vec<ViewTree>,
+    unicode: Collation,
+    raw: Collation,
+}
+
+impl ViewGroup {
+    /// `number`: the index's in its database.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: there is no data for the collation.
+    pub(crate) fn new(number: u64, trees: Vec<ViewTree>) -> Result<ViewGroup> {
+        let unicode = Collation::unicode().map_err(|error| Error::Corrupt(error.to_string()))?;
+        Ok(ViewGroup(Arc::new(Parts { number, trees, unicode, raw: Collation::raw() })))
+    }
+
+    /// The storage of a group that a design document defines.
+    ///
+    /// # Errors
+    /// As [`ViewGroup::new`].
+    pub(crate) fn of(number: u64, definition: &GroupDefinition) -> Result<ViewGroup> {
+        let reduction = |reduce: &ReduceFunction| match reduce {
+            ReduceFunction::BuiltIn(reducer) => Reduction::BuiltIn(*reducer),
+            ReduceFunction::Written { at, .. } => Reduction::Written(*at),
+        };
+        let tree = |tree: &TreeDefinition| ViewTree {
+            raw_collation: tree.is_raw,
+            reduces: tree.reduces.iter().map(reduction).collect(),
+        };
+        ViewGroup::new(number, definition.trees.iter().map(tree).collect())
+    }
+
+    /// The index's number in its database.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Its trees.
+    pub(crate) fn trees(&self) -> &[ViewTree] {
+        &self.0.trees
+    }
+
+    /// What is kept of a tree's rows.
+    pub(crate) fn reduces(&self, tree: usize) -> &[Reduction] {
+        self.0.trees.get(tree).map(|tree| tree.reduces.as_slice()).unwrap_or_default()
+    }
+
+    /// The order of a tree's keys.
+    pub(crate) fn collation(&self, tree: usize) -> &Collation {
+        match self.0.trees.get(tree) {
+            Some(tree) if tree.raw_collation => &self.0.raw,
+            _ => &self.0.unicode,
+        }
+    }
+
+    /// The order of what `_top_N` and its like choose of, whatever the view's.
+    pub(crate) fn unicode(&self) -> &Collation {
+        &self.0.unicode
+    }
+
+    /// The progress of a group that nothing was done for yet.
+    ///
+    /// # Errors
+    /// [`Error::NoRandomness`].
+    pub(crate) fn begin(&self) -> Result<proto::ViewProgress> {
+        let mut progress = proto::ViewProgress::default();
+        for _ in self.trees() {
+            let mut secret = [0; 16];
+            getrandom::fill(&mut secret).map_err(|_| Error::NoRandomness)?;
+            let (secret_0, secret_1) = secret.split_at(8);
+            let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            progress.trees.push(proto::ViewTree {
+                secret_0: number(secret_0),
+                secret_1: number(secret_1),
+                node_bytes: NODE_BYTES,
+                ..Default::default()
+            });
+        }
+        Ok(progress)
+    }
+}
+
+/// The shape and the height of a tree.
+pub(crate) fn shape_of(progress: &proto::ViewProgress, tree: usize) -> Result<(Shape, u8)> {
+    let found = progress.trees.get(tree).ok_or_else(|| Error::Corrupt(format!("a group has no tree {tree}")))?;
+    let height = u8::try_from(found.height).map_err(|_| Error::Corrupt("a tree is too high".to_owned()))?;
+    Ok((Shape::new((found.secret_0, found.secret_1), found.node_bytes), height))
+}

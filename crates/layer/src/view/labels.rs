@@ -1,0 +1,120 @@
+//! The places of keys that are too long for FoundationDB's, among those that begin alike.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use flatbed_collate::{Ask, Place, Search, SortKey};
+use flatbed_flatten::json::Value;
+use foundationdb::RangeOption;
+
+use crate::error::{Error, Result};
+use crate::store::keys::{KeyRange, RowKey, ViewKeys};
+use crate::store::transaction::{Transaction, page_of};
+use crate::view::group::ViewGroup;
+use crate::view::parts::{begin_texts, decode};
+use crate::view::prepare::{PreparedRow, value_of};
+
+/// Finds them in one transaction, for rows that are written together.
+pub(super) struct Labels<'a> {
+    trx: &'a Transaction,
+    keys: &'a ViewKeys,
+    group: &'a ViewGroup,
+    /// Of rows that are not written yet: tree and sort key with its label, and the key as JSON.
+    pending: BTreeMap<(usize, Vec<u8>), String>,
+}
+
+impl<'a> Labels<'a> {
+    pub(super) fn new(trx: &'a Transaction, keys: &'a ViewKeys, group: &'a ViewGroup) -> Labels<'a> {
+        Labels { trx, keys, group, pending: BTreeMap::new() }
+    }
+
+    /// The sort key of a row that is to be written, with its label; `None`: there is no room for one.
+    pub(super) async fn element(&mut self, row: &PreparedRow) -> Result<Option<Vec<u8>>> {
+        let key = value_of(row.key.as_bytes()).ok_or_else(|| Error::Corrupt("a key is no JSON".to_owned()))?;
+        let compare = |found: &Value<'_>| self.group.collation(row.tree).compare(&key, found);
+        let place = self.place(row.tree, &row.sort_key, compare, false).await?;
+        let Some(label) = place.label() else { return Ok(None) };
+        let element = row.sort_key.with_label(Some(&label)).unwrap_or_default();
+        self.pending.insert((row.tree, element.clone()), row.key.clone());
+        Ok(Some(element))
+    }
+
+    /// The place of a key that was cut; `compare` says how it compares with that of a row. `snapshot`: nothing will be
+    /// written there.
+    pub(super) async fn place(
+        &self,
+        tree: usize,
+        sort_key: &SortKey,
+        compare: impl Fn(&Value<'_>) -> Ordering,
+        snapshot: bool,
+    ) -> Result<Place> {
+        let mut search = Search::new();
+        loop {
+            let found = self.find(tree, sort_key.bytes(), &search.ask(), snapshot).await?;
+            let seen = match &found {
+                None => None,
+                Some((element, text)) => {
+                    let (_, label) = flatbed_collate::split(element);
+                    let key = value_of(text).ok_or_else(|| Error::Corrupt("a key is no JSON".to_owned()))?;
+                    Some((label, compare(&key)))
+                }
+            };
+            if let Some(place) = search.saw(seen) {
+                return Ok(place);
+            }
+        }
+    }
+
+    /// The sort key and the key of the row that is asked for.
+    async fn find(&self, tree: usize, cut: &[u8], ask: &Ask<'_>, snapshot: bool) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let with = |label: &[u8]| [cut, label].concat();
+        let begin = ask.after.map_or_else(|| RowKey::before_prefix(cut), |label| RowKey::behind_element(&with(label)));
+        let end = ask.before.map_or_else(|| RowKey::behind_prefix(cut), |label| RowKey::before_element(&with(label)));
+        let pivot = RowKey::before_element(&with(&ask.pivot));
+        let one = |range: KeyRange, reverse| {
+            let option = RangeOption { ..page_of(&range, 1, reverse) };
+            self.trx.get_range(&option, 1, snapshot)
+        };
+        let behind = one(self.keys.rows(tree, &pivot, Some(&end)), false);
+        let before = one(self.keys.rows(tree, &begin, Some(&pivot)), true);
+        let (behind, before) = futures_util::future::try_join(behind, before).await?;
+        let prefix = self.keys.row_prefix(tree);
+        let stored = |page: &foundationdb::future::FdbValues| match page.first() {
+            Some(row) => {
+                let key = RowKey::decode(row.key().get(prefix..).unwrap_or_default())?;
+                Ok(Some((key, row.value().to_vec())))
+            }
+            None => Ok::<_, Error>(None),
+        };
+        let (behind, before) = (stored(&behind)?, stored(&before)?);
+        // Those that come in the same transaction.
+        let is_in = |element: &Vec<u8>| {
+            element.starts_with(cut)
+                && ask.after.is_none_or(|label| *element > with(label))
+                && ask.before.is_none_or(|label| *element < with(label))
+        };
+        let at_pivot = (tree, with(&ask.pivot));
+        let pending_behind = self.pending.range(at_pivot.clone()..).next();
+        let pending_before = self.pending.range(..at_pivot).next_back();
+        let pending = |found: Option<(&(usize, Vec<u8>), &String)>| {
+            let ((of, element), key) = found?;
+            (*of == tree && is_in(element)).then(|| (element.clone(), key.clone().into_bytes()))
+        };
+        let (pending_behind, pending_before) = (pending(pending_behind), pending(pending_before));
+        let is_nearer = |pending: &(Vec<u8>, Vec<u8>), stored: &Option<(RowKey, Vec<u8>)>, behind: bool| {
+            let is_nearer = |element: &Vec<u8>| if behind { pending.0 < *element } else { pending.0 > *element };
+            stored.as_ref().is_none_or(|(stored, _)| is_nearer(&stored.element))
+        };
+        if let Some(found) = pending_behind.filter(|found| is_nearer(found, &behind, true)) {
+            return Ok(Some(found));
+        }
+        if behind.is_none()
+            && let Some(found) = pending_before.filter(|found| is_nearer(found, &before, false))
+        {
+            return Ok(Some(found));
+        }
+        let Some((found, row)) = behind.or(before) else { return Ok(None) };
+        let (key, _) = begin_texts(self.trx, self.keys, &found.id, decode(&row)?).await?;
+        Ok(Some((found.element, key)))
+    }
+}

@@ -1,0 +1,69 @@
+//! Keys and values of rows that are too large to lie in them: in parts, under an id of their own.
+
+use futures_util::future::BoxFuture;
+use prost::Message;
+
+use crate::document::body::{BODY_BYTES_MAX, begin_read};
+use crate::error::{Error, Result};
+use crate::store::keys::ViewKeys;
+use crate::store::proto;
+use crate::store::transaction::{Quiet, Transaction};
+
+/// Key and value of a row that lie in it, at most: whoever reads a node's rows reads so much of each.
+pub(crate) const INLINE_BYTES_MAX: usize = 20_000;
+
+/// Of a part.
+const PART_BYTES: usize = 90_000;
+
+/// Key and value as JSON texts.
+pub(crate) type Texts = (Vec<u8>, Vec<u8>);
+
+/// Writes the parts.
+pub(crate) fn write(
+    trx: &Transaction,
+    keys: &ViewKeys,
+    id: &str,
+    blob_id: &[u8],
+    key: &str,
+    value: &str,
+) -> Result<()> {
+    let text = [key.as_bytes(), value.as_bytes()].concat();
+    for (at, part) in text.chunks(PART_BYTES).enumerate() {
+        Quiet(trx).set(&keys.part(id, blob_id, at as u64), part)?;
+    }
+    Ok(())
+}
+
+/// Begins to read key and value of a row, wherever they lie.
+pub(crate) fn begin_texts<'t>(
+    trx: &'t Transaction,
+    keys: &ViewKeys,
+    id: &str,
+    row: proto::ViewRow,
+) -> BoxFuture<'t, Result<Texts>> {
+    if row.blob_id.is_empty() {
+        return Box::pin(std::future::ready(Ok((row.key, row.value))));
+    }
+    let read = begin_read(trx, keys.parts(id, &row.blob_id));
+    Box::pin(async move {
+        let mut text = Vec::new();
+        for page in read.finish(trx, BODY_BYTES_MAX).await? {
+            page.iter().for_each(|part| text.extend_from_slice(part.value()));
+        }
+        if text.len() as u64 != row.key_bytes + row.value_bytes {
+            return Err(Error::Corrupt("a row of a view lacks parts of its value".to_owned()));
+        }
+        let value = text.split_off(usize::try_from(row.key_bytes).unwrap_or(text.len()).min(text.len()));
+        Ok((text, value))
+    })
+}
+
+/// How many bytes key and value have.
+pub(crate) fn texts_bytes(row: &proto::ViewRow) -> u64 {
+    if row.blob_id.is_empty() { (row.key.len() + row.value.len()) as u64 } else { row.key_bytes + row.value_bytes }
+}
+
+/// A row as it lies in storage.
+pub(crate) fn decode(value: &[u8]) -> Result<proto::ViewRow> {
+    Ok(proto::ViewRow::decode(value)?)
+}

@@ -1,0 +1,166 @@
+//! What a document's rows will be, made before the transaction that writes them.
+
+use flatbed_collate::{SortKey, Tail, arrange};
+use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value, parse};
+use sha2::{Digest, Sha256};
+
+use crate::store::proto;
+use crate::view::group::ViewGroup;
+use crate::view::parts::INLINE_BYTES_MAX;
+use crate::view_functions::EmittedRows;
+
+/// What a document may have in a group: what is more is not indexed. A transaction must hold it.
+const DOCUMENT_BYTES_MAX: u64 = 600_000;
+
+/// Rows of a document, likewise.
+const DOCUMENT_ROWS_MAX: usize = 2_000;
+
+/// A value that has no more bytes than this is known without its row.
+const KNOWN_VALUE_BYTES_MAX: usize = 24;
+
+/// What the maps of a group emitted for a document.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Emitted {
+    /// The document's id.
+    pub id: String,
+    /// For each tree of the group, keys and values as JSON texts. Of a document that is deleted or gone there are none.
+    pub trees: Vec<EmittedRows>,
+}
+
+/// A document's rows, ready to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct PreparedDocument {
+    pub(super) id: String,
+    /// By tree, and in order.
+    pub(super) rows: Vec<PreparedRow>,
+    is_refused: bool,
+    bytes: u64,
+}
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub(super) struct PreparedRow {
+    pub tree: usize,
+    pub sort_key: SortKey,
+    pub tail: Tail,
+    pub key: String,
+    pub value: String,
+    /// Of key and value.
+    pub hash: [u8; 16],
+}
+
+impl PreparedRow {
+    /// Of key and value.
+    pub(super) fn bytes(&self) -> usize {
+        self.key.len() + self.value.len()
+    }
+
+    /// What stands in what the document has; `element`: the sort key with its label.
+    pub(super) fn message(&self, id: &str, element: Vec<u8>) -> proto::ViewRowOf {
+        proto::ViewRowOf {
+            tree: self.tree as u32,
+            element,
+            spelling: self.tail.spelling,
+            ordinal: self.tail.ordinal,
+            bytes: self.bytes() as u64,
+            hash: self.hash.to_vec(),
+            value: if self.value.len() <= KNOWN_VALUE_BYTES_MAX { self.value.clone().into_bytes() } else { Vec::new() },
+            blob_id: self.blob_id(id).unwrap_or_default(),
+        }
+    }
+
+    /// Where its key and value lie, if not in it: an id that follows from document, place and content.
+    pub(super) fn blob_id(&self, id: &str) -> Option<Vec<u8>> {
+        if self.bytes() <= INLINE_BYTES_MAX {
+            return None;
+        }
+        let Tail { spelling, ordinal } = self.tail;
+        let mut hash = Sha256::new_with_prefix((self.tree as u64).to_be_bytes());
+        hash.update(spelling.to_be_bytes());
+        hash.update(ordinal.to_be_bytes());
+        hash.update(self.hash);
+        hash.update(id);
+        Some(cut(hash))
+    }
+}
+
+fn cut(hash: Sha256) -> Vec<u8> {
+    hash.finalize().iter().take(16).copied().collect()
+}
+
+/// Of a row's key and value.
+pub(super) fn hash_of(key: &[u8], value: &[u8]) -> [u8; 16] {
+    let mut hash = Sha256::new_with_prefix((key.len() as u64).to_be_bytes());
+    hash.update(key);
+    hash.update(value);
+    let mut cut = [0; 16];
+    cut.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
+    cut
+}
+
+/// A JSON text of a row.
+pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
+    parse(text, &Limits { depth_max: DEPTH_MAX_LIMIT }).ok()
+}
+
+/// Sort keys, order and hashes of what was emitted. A document whose rows are too many or too large, or no JSON, becomes one
+/// without rows: [`PreparedDocument::is_refused`].
+pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
+    let Emitted { id, trees } = emitted;
+    let count: usize = trees.iter().map(EmittedRows::len).sum();
+    let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true, bytes: 0 };
+    if count > DOCUMENT_ROWS_MAX {
+        return refused(id);
+    }
+    let (mut rows, mut bytes) = (Vec::with_capacity(count), 0);
+    for (tree, emitted) in trees.into_iter().enumerate().take(group.trees().len()) {
+        let mut values = Vec::with_capacity(emitted.len());
+        for (key, value) in emitted.iter() {
+            match (value_of(key.as_bytes()), value_of(value.as_bytes())) {
+                (Some(key), Some(value)) => values.push((key, value)),
+                _ => return refused(id),
+            }
+        }
+        let arranged = arrange(group.collation(tree), &values);
+        let texts: Vec<(&str, &str)> = emitted.iter().collect();
+        for row in arranged {
+            let Some((key, value)) = texts.get(row.at) else { continue };
+            let (key, value) = ((*key).to_owned(), (*value).to_owned());
+            let hash = hash_of(key.as_bytes(), value.as_bytes());
+            let row = PreparedRow { tree, sort_key: row.sort_key, tail: row.tail, key, value, hash };
+            bytes += row_cost(row.sort_key.bytes().len() + id.len(), row.bytes());
+            rows.push(row);
+        }
+    }
+    if bytes > DOCUMENT_BYTES_MAX {
+        return refused(id);
+    }
+    PreparedDocument { id, rows, is_refused: false, bytes }
+}
+
+/// What a row takes in a transaction, about: it, and its line of what the document has.
+pub(super) fn row_cost(key_bytes: usize, bytes: usize) -> u64 {
+    (2 * key_bytes + bytes + 120) as u64
+}
+
+impl PreparedDocument {
+    /// The document's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What its rows take in a transaction, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it has no rows since they were too many, too large or no JSON.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
+    /// How many rows it has.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows.len()
+    }
+}

@@ -1,0 +1,279 @@
+//! Views as they are read: which one, at which state, from where to where.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use flatbed_collate::{Place, SortKey, cut_to_level};
+use flatbed_flatten::json::Value;
+use flatbed_rowtree::{KeyRange, Shape};
+use futures_util::future::BoxFuture;
+
+use crate::error::Result;
+use crate::handle::Reader;
+use crate::instance::Instance;
+use crate::store::keys::{RowKey, ViewKeys};
+use crate::store::proto;
+use crate::store::seq::Seq;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::view::group::{ViewGroup, shape_of};
+use crate::view::labels::Labels;
+use crate::view::stored::StoredTree;
+use crate::view::written::WrittenReduces;
+use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition, ViewDefinition};
+
+/// Finds a view in each transaction that reads it, and says whether it may be read yet.
+pub(crate) trait ViewSource: Send + Sync {
+    /// `is_first`: of what is read together, which sees all that was asked for; later pages take what is there.
+    fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<Opening>>;
+}
+
+/// What became of it.
+pub(crate) enum Opening {
+    /// It may be read, in this transaction.
+    Open(OpenView),
+    /// It is to be tried again, in another transaction, when this resolves.
+    Wait(BoxFuture<'static, Result<()>>),
+}
+
+/// A view in a transaction.
+pub(crate) struct OpenView {
+    pub instance: Arc<Instance>,
+    pub group: ViewGroup,
+    pub tree: usize,
+    pub progress: proto::ViewProgress,
+    pub written: Option<Arc<dyn WrittenReduces>>,
+}
+
+/// A view of a design document, to be read. Cheap to clone.
+#[derive(Clone)]
+pub struct View {
+    pub(crate) source: Arc<dyn ViewSource>,
+    pub(crate) reader: Reader,
+    pub(crate) definition: Arc<GroupDefinition>,
+    /// Its place in the definition.
+    pub(crate) view: usize,
+}
+
+impl View {
+    /// What its design document defines.
+    pub fn definition(&self) -> &Arc<GroupDefinition> {
+        &self.definition
+    }
+
+    /// Its own part of it.
+    pub fn view(&self) -> Option<&ViewDefinition> {
+        self.definition.views.get(self.view)
+    }
+
+    /// Its map, with all reduces of its rows.
+    pub fn tree(&self) -> Option<&TreeDefinition> {
+        self.definition.trees.get(self.view()?.tree)
+    }
+
+    /// Its reduce's place among those of its rows; `None`: it has none.
+    pub fn reduce_at(&self) -> Option<usize> {
+        self.view()?.reduce
+    }
+
+    /// Its reduce.
+    pub fn reducer(&self) -> Option<&ReduceFunction> {
+        self.tree()?.reduces.get(self.reduce_at()?)
+    }
+}
+
+/// Which rows of a view.
+#[derive(Debug, Clone)]
+pub enum Select {
+    /// From one place to another.
+    Range(ViewRange),
+    /// Those of each of these keys, in the order of the keys. The bounds of documents are each key's.
+    Keys {
+        /// The keys.
+        keys: Vec<Value<'static>>,
+        /// As in [`ViewRange`].
+        start_docid: Option<String>,
+        /// As in [`ViewRange`].
+        end_docid: Option<String>,
+        /// As in [`ViewRange`].
+        exclusive_end: bool,
+    },
+}
+
+impl Default for Select {
+    fn default() -> Self {
+        Select::Range(ViewRange::default())
+    }
+}
+
+/// From where reading begins to where it ends: of a descending reading the beginning is the upper end.
+#[derive(Debug, Clone, Default)]
+pub struct ViewRange {
+    /// The first key.
+    pub start: Option<Value<'static>>,
+    /// Of the rows with this very key, from this document on.
+    pub start_docid: Option<String>,
+    /// The last key.
+    pub end: Option<Value<'static>>,
+    /// Of the rows with this very key, up to this document.
+    pub end_docid: Option<String>,
+    /// Without the last key, or its last document.
+    pub exclusive_end: bool,
+}
+
+/// An open view, and what of it is read.
+pub(super) struct Reading<'a> {
+    pub trx: &'a Transaction,
+    pub open: &'a OpenView,
+    pub keys: ViewKeys,
+    pub shape: Shape,
+    pub height: u8,
+}
+
+/// On which side of what a place is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Before,
+    Behind,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(trx: &'a Transaction, open: &'a OpenView) -> Result<Reading<'a>> {
+        let (shape, height) = shape_of(&open.progress, open.tree)?;
+        Ok(Reading { trx, open, keys: open.instance.keys.view(open.group.number()), shape, height })
+    }
+
+    pub(super) fn stored(&self) -> StoredTree<'_> {
+        let OpenView { group, tree, written, .. } = self.open;
+        StoredTree { trx: self.trx, keys: &self.keys, group, tree: *tree, written: written.as_deref() }
+    }
+
+    /// Rows of the view.
+    pub(super) fn total(&self) -> u64 {
+        self.open.progress.trees.get(self.open.tree).map_or(0, |tree| tree.rows)
+    }
+
+    /// Up to where by-seq is in the view.
+    pub(super) fn place(&self) -> Option<Seq> {
+        let proto::ViewProgress { incarnation, stamp, .. } = &self.open.progress;
+        Seq::from_slice(*incarnation, stamp).ok()
+    }
+
+    /// The place before or behind the rows with a key, or those that a document has of them.
+    pub(super) async fn place_of(&self, key: &Value<'_>, id: Option<&str>, side: Side) -> Result<Vec<u8>> {
+        let sort_key = self.open.group.collation(self.open.tree).sort_key(key);
+        let exactly = |element: &[u8]| match (id, side) {
+            (None, Side::Before) => RowKey::before_element(element),
+            (None, Side::Behind) => RowKey::behind_element(element),
+            (Some(id), Side::Before) => RowKey::before_document(element, id),
+            (Some(id), Side::Behind) => RowKey::behind_document(element, id),
+        };
+        if !sort_key.is_cut() {
+            return Ok(exactly(sort_key.bytes()));
+        }
+        let compare = |found: &Value<'_>| self.open.group.collation(self.open.tree).compare(key, found);
+        let place = self.labels().place(self.open.tree, &sort_key, compare, true).await?;
+        Ok(match &place {
+            Place::Label(label) => exactly(&[sort_key.bytes(), label].concat()),
+            Place::Gap { .. } => at_gap(&sort_key, &place),
+        })
+    }
+
+    /// The place before or behind the group of a long key: `level` of its items.
+    pub(super) async fn place_of_group(&self, key: &Value<'_>, level: usize, side: Side) -> Result<Vec<u8>> {
+        let collation = self.open.group.collation(self.open.tree);
+        let (sort_key, group) = (collation.sort_key(key), cut_to_level(key, level));
+        let compare = |found: &Value<'_>| match (collation.compare(&group, &cut_to_level(found, level)), side) {
+            (Ordering::Equal, Side::Before) => Ordering::Less,
+            (Ordering::Equal, Side::Behind) => Ordering::Greater,
+            (other, _) => other,
+        };
+        let place = self.labels().place(self.open.tree, &sort_key, compare, true).await?;
+        Ok(at_gap(&sort_key, &place))
+    }
+
+    fn labels(&self) -> Labels<'_> {
+        Labels::new(self.trx, &self.keys, &self.open.group)
+    }
+
+    /// The rows of a range, in the view's order.
+    pub(super) async fn range(&self, range: &ViewRange, descending: bool) -> Result<KeyRange> {
+        let ViewRange { start, start_docid, end, end_docid, exclusive_end } = range;
+        let start_side = if descending { Side::Behind } else { Side::Before };
+        let end_side = if descending != *exclusive_end { Side::Before } else { Side::Behind };
+        let start = match start {
+            Some(key) => Some(self.place_of(key, start_docid.as_deref(), start_side).await?),
+            None => None,
+        };
+        let end = match end {
+            Some(key) => Some(self.place_of(key, end_docid.as_deref(), end_side).await?),
+            None => None,
+        };
+        let (begin, end) = if descending { (end, start) } else { (start, end) };
+        Ok(KeyRange { begin: begin.unwrap_or_default(), end })
+    }
+
+    /// The same of each of some keys.
+    pub(super) async fn range_of_key(&self, select: &Select, at: usize, descending: bool) -> Result<Option<KeyRange>> {
+        let Select::Keys { keys, start_docid, end_docid, exclusive_end } = select else { return Ok(None) };
+        let Some(key) = keys.get(at) else { return Ok(None) };
+        let (start_docid, end_docid) = (start_docid.clone(), end_docid.clone());
+        let (start, end) = (Some(key.clone()), Some(key.clone()));
+        let range = ViewRange { start, start_docid, end, end_docid, exclusive_end: *exclusive_end };
+        self.range(&range, descending).await.map(Some)
+    }
+}
+
+/// Behind the label before the gap, or before all that begin so.
+fn at_gap(sort_key: &SortKey, place: &Place) -> Vec<u8> {
+    match place {
+        Place::Label(label) | Place::Gap { after: Some(label), .. } => {
+            RowKey::behind_element(&[sort_key.bytes(), label].concat())
+        }
+        Place::Gap { after: None, .. } => RowKey::before_prefix(sort_key.bytes()),
+    }
+}
+
+/// Something that is read of an open view in one transaction.
+pub(super) trait PageRead: Send {
+    type Page: Send;
+
+    fn read(&mut self, reading: &Reading<'_>) -> impl Future<Output = Result<Self::Page>> + Send;
+}
+
+/// What a transaction gave.
+enum Attempted<P> {
+    Page(P),
+    Wait(BoxFuture<'static, Result<()>>),
+}
+
+struct OpenAndRead<'a, R> {
+    view: &'a View,
+    is_first: bool,
+    read: &'a mut R,
+}
+
+impl<R: PageRead> Operation for OpenAndRead<'_, R> {
+    type Output = Attempted<R::Page>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        match self.view.source.open(trx, self.is_first).await? {
+            Opening::Wait(wait) => Ok(Attempted::Wait(wait)),
+            Opening::Open(open) => {
+                let reading = Reading::new(trx, &open)?;
+                self.read.read(&reading).await.map(Attempted::Page)
+            }
+        }
+    }
+}
+
+/// Reads a page, once the view may be read.
+pub(super) async fn read_page<R: PageRead>(view: &View, is_first: bool, read: &mut R) -> Result<R::Page> {
+    loop {
+        let inner = &view.reader.inner;
+        let mut operation = OpenAndRead { view, is_first, read };
+        match transaction::read(&inner.db, &inner.metrics, &mut operation).await? {
+            Attempted::Page(page) => return Ok(page),
+            Attempted::Wait(wait) => wait.await?,
+        }
+    }
+}

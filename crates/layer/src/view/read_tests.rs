@@ -1,0 +1,300 @@
+//! Reading views against a model, and what it waits for.
+#![cfg(test)]
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use flatbed_collate::{Collation, cut_to_level};
+use flatbed_flatten::json::{self, Value};
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+use prost::Message;
+
+use crate::error::Result;
+use crate::fenced::database;
+use crate::handle::Database;
+use crate::store::proto;
+use crate::store::transaction::Transaction;
+use crate::view::group::ViewGroup;
+use crate::view::read::{OpenView, Opening, Select, View, ViewRange, ViewSource};
+use crate::view::reduced::{Grouping, ReduceQuery};
+use crate::view::rows::ViewQuery;
+use crate::view::tests::{Lengths, Model, batch, begin, build, follow, group, model_rows, numbered, value};
+use crate::view_definition::GroupDefinition;
+use crate::waits;
+
+/// Takes what is there.
+struct AsItIs {
+    db: Database,
+    group: ViewGroup,
+    tree: usize,
+}
+
+impl ViewSource for AsItIs {
+    fn open<'a>(&'a self, trx: &'a Transaction, _: bool) -> BoxFuture<'a, Result<Opening>> {
+        Box::pin(async move {
+            let instance = self.db.inner.resolve(trx, &self.db.name).await?;
+            let found = trx.get(&instance.keys.view(self.group.number()).progress(), true).await?;
+            let progress = proto::ViewProgress::decode(&*found.unwrap())?;
+            let (group, tree) = (self.group.clone(), self.tree);
+            Ok(Opening::Open(OpenView { instance, group, tree, progress, written: Some(Arc::new(Lengths)) }))
+        })
+    }
+}
+
+fn view(db: &Database, tree: usize) -> View {
+    let design = value(r#"{"views":{"v":{"map":"function(doc){}"}}}"#);
+    let definition = GroupDefinition::of_design(&design).unwrap().unwrap();
+    let source = AsItIs { db: db.clone(), group: group(), tree };
+    View { source: Arc::new(source), reader: db.reader().clone(), definition: Arc::new(definition), view: 0 }
+}
+
+/// Key, id, value.
+type Row = (String, String, String);
+
+/// All rows in the order of reading: of one document's rows with one key as it is written they are never turned round.
+fn in_order(mut rows: Vec<Row>, descending: bool) -> Vec<Row> {
+    if descending {
+        rows.reverse();
+        let mut begin = 0;
+        let runs: Vec<usize> = rows.chunk_by(|a, b| (&a.0, &a.1) == (&b.0, &b.1)).map(<[Row]>::len).collect();
+        for run in runs {
+            rows[begin..begin + run].reverse();
+            begin += run;
+        }
+    }
+    rows
+}
+
+struct Expected<'a> {
+    collation: &'a Collation,
+    rows: Vec<Row>,
+    descending: bool,
+}
+
+impl Expected<'_> {
+    /// How a row compares with a key and a document in the order of reading.
+    fn compare(&self, row: &Row, key: &Value<'_>, id: Option<&str>) -> Ordering {
+        let by_key = self.collation.compare(&value(&row.0), key);
+        let order = by_key.then_with(|| id.map_or(Ordering::Equal, |id| row.1.as_str().cmp(id)));
+        if self.descending { order.reverse() } else { order }
+    }
+
+    fn is_in(&self, row: &Row, range: &ViewRange) -> (bool, bool) {
+        let begun = range
+            .start
+            .as_ref()
+            .is_none_or(|key| self.compare(row, key, range.start_docid.as_deref()) != Ordering::Less);
+        let not_over = range.end.as_ref().is_none_or(|key| {
+            let order = self.compare(row, key, range.end_docid.as_deref());
+            if range.exclusive_end { order == Ordering::Less } else { order != Ordering::Greater }
+        });
+        (begun, not_over)
+    }
+
+    /// Rows of a selection, and how many are before it.
+    fn select(&self, select: &Select) -> (Vec<Row>, u64) {
+        match select {
+            Select::Range(range) => {
+                let rows = self.rows.iter().filter(|row| self.is_in(row, range) == (true, true)).cloned().collect();
+                (rows, self.rows.iter().filter(|row| !self.is_in(row, range).0).count() as u64)
+            }
+            Select::Keys { keys, start_docid, end_docid, exclusive_end } => {
+                let ranges = keys.iter().map(|key| ViewRange {
+                    start: Some(key.clone()),
+                    start_docid: start_docid.clone(),
+                    end: Some(key.clone()),
+                    end_docid: end_docid.clone(),
+                    exclusive_end: *exclusive_end,
+                });
+                let rows: Vec<Row> = ranges.flat_map(|range| self.select(&Select::Range(range)).0).collect();
+                let before = rows.first().map_or(0, |first| self.rows.iter().position(|row| row == first).unwrap());
+                (rows, before as u64)
+            }
+        }
+    }
+
+    /// Groups: their keys, and their rows.
+    fn groups(&self, select: &Select, grouping: Grouping) -> Vec<(Option<String>, Vec<Row>)> {
+        let (rows, _) = self.select(select);
+        let cut = |row: &Row| match grouping {
+            Grouping::All => Value::Null,
+            Grouping::Level(level) => cut_to_level(&value(&row.0), level),
+            Grouping::Exact => value(&row.0),
+        };
+        let groups = rows.chunk_by(|a, b| self.collation.compare(&cut(a), &cut(b)).is_eq());
+        groups
+            .map(|rows| {
+                // It is named as its first row's key is written.
+                let mut ascending = rows.to_vec();
+                if self.descending {
+                    ascending = in_order(ascending, true);
+                }
+                let mut key = Vec::new();
+                json::write(&cut(&ascending[0]), &mut key);
+                let key = (grouping != Grouping::All).then(|| String::from_utf8(key).unwrap());
+                (key, rows.to_vec())
+            })
+            .collect()
+    }
+}
+
+async fn read(view: &View, query: ViewQuery) -> (Vec<Row>, u64, u64) {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (mut rows, mut found, mut first) = (view.rows(query), Vec::new(), None);
+    while let Some(page) = rows.next_page().await.unwrap() {
+        first.get_or_insert((page.total_rows, page.before));
+        found.extend(page.rows.into_iter().map(|row| (text(row.key), row.id, text(row.value))));
+    }
+    let (total, before) = first.unwrap();
+    (found, total, before)
+}
+
+async fn reduced(view: &View, query: ReduceQuery) -> Vec<(Option<String>, String)> {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (mut rows, mut found) = (view.reduce(query), Vec::new());
+    while let Some(page) = rows.next_page().await.unwrap() {
+        found.extend(page.rows.into_iter().map(|row| (row.key.map(text), text(row.value.unwrap()))));
+    }
+    found
+}
+
+/// Keys near to those of rows.
+fn keys() -> impl Strategy<Value = Value<'static>> {
+    let long = |end: u32| value(&format!("[\"{}\",{end}]", "a".repeat(5_000)));
+    prop_oneof![
+        4 => (0..30_u32).prop_map(|n| value(&n.to_string())),
+        2 => (0..9_u32).prop_map(|n| value(&format!("[{},{n}]", n % 3))),
+        1 => (0..3_u32).prop_map(|n| value(&format!("[{n}]"))),
+        1 => Just(value("\"e\u{301}\"")),
+        1 => (0..8_u32).prop_map(long),
+        1 => Just(value("{}")),
+    ]
+}
+
+fn selections() -> impl Strategy<Value = Select> {
+    let id = || prop::option::weighted(0.3, (0..60_u32).prop_map(|n| format!("d{n}")));
+    let range = (prop::option::of(keys()), prop::option::of(keys()), id(), id(), any::<bool>());
+    let range = range.prop_map(|(start, end, start_docid, end_docid, exclusive_end)| {
+        Select::Range(ViewRange { start, start_docid, end, end_docid, exclusive_end })
+    });
+    let several = (prop::collection::vec(keys(), 0..6), id(), id(), prop::bool::weighted(0.1));
+    let several = several.prop_map(|(keys, start_docid, end_docid, exclusive_end)| Select::Keys {
+        keys,
+        start_docid,
+        end_docid,
+        exclusive_end,
+    });
+    prop_oneof![3 => range, 1 => several]
+}
+
+type Asked = (usize, Select, bool, u64, Option<u64>, Grouping);
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let grouping = prop_oneof![Just(Grouping::All), (1..3_usize).prop_map(Grouping::Level), Just(Grouping::Exact),];
+    let skip = prop_oneof![3 => Just(0), 2 => 0..60_u64];
+    (0..3_usize, selections(), any::<bool>(), skip, prop::option::of(0..40_u64), grouping)
+}
+
+fn page_of<T>(all: Vec<T>, skip: u64, limit: Option<u64>) -> Vec<T> {
+    all.into_iter().skip(skip as usize).take(limit.map_or(usize::MAX, |limit| limit as usize)).collect()
+}
+
+async fn compare(db: &Database, model: &Model, asked: Asked) {
+    let (tree, select, descending, skip, limit, grouping) = asked;
+    let group = group();
+    let all = in_order(model_rows(&group, tree, model), descending);
+    let expected = Expected { collation: group.collation(tree), rows: all.clone(), descending };
+    let view = view(db, tree);
+    let query = ViewQuery { select: select.clone(), descending, skip, limit, ..ViewQuery::default() };
+    let (found, total, before) = read(&view, query).await;
+    let (rows, rows_before) = expected.select(&select);
+    let rows = page_of(rows, skip, limit);
+    assert!(found == rows, "{} rows, {} expected: {found:.200?} {rows:.200?}", found.len(), rows.len());
+    assert_eq!((total, before), (all.len() as u64, rows_before), "{descending} {skip} {limit:?} {select:.300?}");
+    if tree != 0 || matches!((&select, grouping), (Select::Keys { .. }, Grouping::All | Grouping::Level(_))) {
+        return;
+    }
+    let groups = match &select {
+        Select::Range(_) => expected.groups(&select, grouping),
+        Select::Keys { keys, start_docid, end_docid, exclusive_end } => keys
+            .iter()
+            .flat_map(|key| {
+                let one = Select::Keys {
+                    keys: vec![key.clone()],
+                    start_docid: start_docid.clone(),
+                    end_docid: end_docid.clone(),
+                    exclusive_end: *exclusive_end,
+                };
+                expected.groups(&one, grouping)
+            })
+            .collect(),
+    };
+    let lengths = groups.into_iter().map(|(key, rows)| {
+        let length: usize = rows.iter().map(|(key, id, value)| key.len() + id.len() + value.len()).sum();
+        (key, length.to_string())
+    });
+    let lengths = page_of(lengths.collect(), skip, limit);
+    let query = ReduceQuery { select, reduce: 1, grouping, descending, skip, limit };
+    let found = reduced(&view, query).await;
+    assert!(found == lengths, "{found:.200?} {lengths:.200?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_read_is_what_the_model_has(
+        model in batch(), asked in prop::collection::vec(asked(), 40..41), is_built: bool
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (db, _directory) = database().await;
+            if is_built {
+                build(&db, &group(), &model).await;
+            } else {
+                begin(&db, &group()).await;
+                follow(&db, &group(), &model).await;
+            }
+            for asked in asked {
+                compare(&db, &model, asked).await;
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn readers_wait_for_little() {
+    let (db, _directory) = database().await;
+    let model = numbered(0..20_000);
+    build(&db, &group(), &model).await;
+    let view = view(&db, 0);
+    db.exists().await.unwrap();
+    let range = |start: &str, end: &str| {
+        Select::Range(ViewRange { start: Some(value(start)), end: Some(value(end)), ..ViewRange::default() })
+    };
+    let some = |select: Select, skip, limit| ViewQuery { select, skip, limit: Some(limit), ..ViewQuery::default() };
+    let mut depths = Vec::new();
+    for (name, query) in [
+        ("the first rows", some(Select::default(), 0, 25)),
+        ("rows of a range", some(range("[3,5000]", "[3,6000]"), 0, 25)),
+        ("rows far behind", some(Select::default(), 18_000, 25)),
+    ] {
+        let (page, waits) = waits::count(async { view.rows(query).next_page().await.unwrap().unwrap() }).await;
+        assert_eq!((page.rows.len(), page.total_rows), (25, 20_000));
+        depths.push((name, waits.path.depth(), waits.keys_read));
+    }
+    for (name, select, grouping, rows) in [
+        ("all", Select::default(), Grouping::All, 1),
+        ("a range", range("[3,5001]", "[7,6001]"), Grouping::All, 1),
+        ("by a level", Select::default(), Grouping::Level(1), 6),
+    ] {
+        let query = ReduceQuery { select, grouping, ..ReduceQuery::default() };
+        let (page, waits) = waits::count(async { view.reduce(query).next_page().await.unwrap().unwrap() }).await;
+        assert_eq!(page.rows.len(), rows);
+        depths.push((name, waits.path.depth(), waits.keys_read));
+    }
+    println!("{depths:?}");
+    let most = [4, 8, 12, 4, 8, 20];
+    assert!(depths.iter().zip(most).all(|((_, depth, _), most)| *depth <= most), "{depths:?}");
+}

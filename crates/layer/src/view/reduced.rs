@@ -1,0 +1,352 @@
+//! Reductions of a view's rows: of all, of each key, or of keys that begin alike.
+
+use std::sync::Arc;
+
+use flatbed_collate::reduce::Reducer;
+use flatbed_collate::{cut_to_level, group_prefix};
+use flatbed_flatten::json;
+use flatbed_rowtree::{Group, Groups, KeyRange, cover, groups};
+use futures_util::future::try_join_all;
+
+use crate::error::{Error, Result};
+use crate::store::keys::RowKey;
+use crate::store::seq::Seq;
+use crate::store::transaction::page_of;
+use crate::view::group::Reduction;
+use crate::view::parts::{Texts, begin_texts, decode};
+use crate::view::prepare::value_of;
+use crate::view::read::{PageRead, Reading, Select, Side, View, read_page};
+use crate::view::summary::{Reduced, Summary};
+use crate::view::written::{ReduceFailure, WrittenResult};
+
+/// Groups of a page.
+const PAGE_GROUPS: usize = if cfg!(test) { 6 } else { 1_000 };
+
+/// Keys that are reduced at once.
+const KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
+
+/// Which rows are reduced together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Grouping {
+    /// All.
+    #[default]
+    All,
+    /// Those whose keys are arrays with the same first items, so many; keys that are none, each alone.
+    Level(usize),
+    /// Those of one key.
+    Exact,
+}
+
+/// What is reduced.
+#[derive(Debug, Clone, Default)]
+pub struct ReduceQuery {
+    /// Which rows. Each of some keys is a group of its own.
+    pub select: Select,
+    /// Which of the reduces of the rows, by its place.
+    pub reduce: usize,
+    /// How they are grouped.
+    pub grouping: Grouping,
+    /// The last group first.
+    pub descending: bool,
+    /// How many groups to pass over.
+    pub skip: u64,
+    /// How many at most.
+    pub limit: Option<u64>,
+}
+
+/// Reductions under way. Each page is a transaction of its own.
+pub struct ReducedRows {
+    view: View,
+    query: Arc<ReduceQuery>,
+    /// `None`: it is over.
+    place: Option<Cursor>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Cursor {
+    is_first: bool,
+    /// Of keys: which one.
+    key: usize,
+    /// What is left of the range.
+    rest: Option<KeyRange>,
+    skip: u64,
+    limit: u64,
+}
+
+/// Some groups, in order.
+#[derive(Debug, Clone, Default)]
+pub struct ReducedPage {
+    /// One each. Where there are no rows, there is none.
+    pub rows: Vec<ReducedRow>,
+    /// Up to where changes are in the view.
+    pub place: Option<Seq>,
+}
+
+/// A group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReducedRow {
+    /// The group's key as JSON; `None` for all rows together, which CouchDB gives the key null.
+    pub key: Option<Vec<u8>>,
+    /// JSON, or why there is none: CouchDB answers the whole query with that.
+    pub value: std::result::Result<Vec<u8>, ReduceFailure>,
+}
+
+impl View {
+    /// Begins to read reductions.
+    pub fn reduce(&self, query: ReduceQuery) -> ReducedRows {
+        let place =
+            Cursor { is_first: true, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), ..Cursor::default() };
+        ReducedRows { view: self.clone(), query: Arc::new(query), place: Some(place) }
+    }
+}
+
+impl ReducedRows {
+    /// The next page; `None`: that was all. There is a first one always, be it without groups.
+    ///
+    /// # Errors
+    /// Those of opening the view, and of its functions.
+    pub async fn next_page(&mut self) -> Result<Option<ReducedPage>> {
+        let Some(from) = self.place.clone() else { return Ok(None) };
+        let mut read = ReadGroups { query: &self.query, from: &from };
+        let (page, next) = Box::pin(read_page(&self.view, from.is_first, &mut read)).await?;
+        self.place = next;
+        Ok(Some(page))
+    }
+}
+
+struct ReadGroups<'a> {
+    query: &'a ReduceQuery,
+    from: &'a Cursor,
+}
+
+/// A group, where its rows are.
+struct Found {
+    range: KeyRange,
+    /// Its key has so many items; `None`: all of it. Of no group: there is no key.
+    key: Option<Option<usize>>,
+    summary: Summary,
+}
+
+impl PageRead for ReadGroups<'_> {
+    type Page = (ReducedPage, Option<Cursor>);
+
+    async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
+        let mut next = Cursor { is_first: false, ..self.from.clone() };
+        let wanted = next.skip.saturating_add(next.limit).min(PAGE_GROUPS as u64) as usize;
+        let mut page = ReducedPage { rows: Vec::new(), place: reading.place() };
+        if wanted == 0 {
+            return Ok((page, None));
+        }
+        let (found, is_over) = match (&self.query.select, self.query.grouping) {
+            (Select::Keys { keys, .. }, _) => {
+                (self.keys(reading, keys.len(), &mut next).await?, next.key >= keys.len())
+            }
+            (Select::Range(range), grouping) => {
+                let range = match &self.from.rest {
+                    Some(rest) => rest.clone(),
+                    None => reading.range(range, self.query.descending).await?,
+                };
+                let level = match grouping {
+                    Grouping::All | Grouping::Level(0) => None,
+                    Grouping::Level(level) => Some(Some(level)),
+                    Grouping::Exact => Some(None),
+                };
+                match level {
+                    None => (self.all(reading, range).await?.into_iter().collect(), true),
+                    Some(level) => {
+                        let (found, rest) = self.groups(reading, range, level, wanted).await?;
+                        next.rest = rest;
+                        (found, next.rest.is_none())
+                    }
+                }
+            }
+        };
+        let skipped = next.skip.min(found.len() as u64);
+        next.skip -= skipped;
+        let found = found.into_iter().skip(skipped as usize).take(usize::try_from(next.limit).unwrap_or(usize::MAX));
+        page.rows = try_join_all(found.map(|found| self.row(reading, found)).collect::<Vec<_>>()).await?;
+        next.limit = next.limit.saturating_sub(page.rows.len() as u64);
+        let is_over = is_over || next.limit == 0;
+        Ok((page, (!is_over).then_some(next)))
+    }
+}
+
+impl ReadGroups<'_> {
+    /// All rows of a range together.
+    async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<Found>> {
+        let summary = cover(&reading.stored(), &reading.shape, reading.height, &range).await?;
+        Ok(summary.map(|summary| Found { range, key: None, summary }))
+    }
+
+    /// The rows of some keys, each by itself.
+    async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<Found>> {
+        let end = count.min(next.key + KEYS_AT_ONCE);
+        let found = (next.key..end).map(|key| async move {
+            let Some(range) = reading.range_of_key(&self.query.select, key, self.query.descending).await? else {
+                return Ok(None);
+            };
+            let found = self.all(reading, range).await?;
+            Ok::<_, Error>(found.map(|found| Found { key: Some(None), ..found }))
+        });
+        let found = try_join_all(found.collect::<Vec<_>>()).await?;
+        next.key = end;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// The first groups of a range, in the order of reading, and what is left of it.
+    async fn groups(
+        &self,
+        reading: &Reading<'_>,
+        mut range: KeyRange,
+        level: Option<usize>,
+        wanted: usize,
+    ) -> Result<(Vec<Found>, Option<KeyRange>)> {
+        let reverse = self.query.descending;
+        let (stored, tree) = (reading.stored(), reading.open.tree);
+        let collation = reading.open.group.collation(tree);
+        // What tells a group; of a long key that is the key alone, and its group is looked for.
+        let group_of = |key: &[u8]| -> Option<Vec<u8>> {
+            let element = RowKey::element_of(key).ok()?;
+            match level {
+                None => Some(element),
+                Some(level) => group_prefix(collation, &element, level).map(<[u8]>::to_vec),
+            }
+        };
+        let are_together = |a: &[u8], b: &[u8]| match (group_of(a), group_of(b)) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) => RowKey::element_of(a).ok() == RowKey::element_of(b).ok(),
+            _ => false,
+        };
+        let mut found: Vec<Found> = Vec::new();
+        loop {
+            let most = wanted - found.len();
+            let Groups { groups, next } =
+                groups(&stored, &reading.shape, reading.height, &range, most, reverse, are_together).await?;
+            let ends: Vec<Option<Vec<u8>>> = match reverse {
+                // Each ends where the one behind it begins.
+                true => std::iter::once(range.end.clone())
+                    .chain(groups.iter().map(|group| Some(group.first.clone())))
+                    .collect(),
+                false => groups
+                    .iter()
+                    .skip(1)
+                    .map(|group| Some(group.first.clone()))
+                    .chain([next.clone().or_else(|| range.end.clone())])
+                    .collect(),
+            };
+            let mut long = None;
+            for (Group { first, summary }, end) in groups.into_iter().zip(ends) {
+                if group_of(&first).is_none() {
+                    long = Some(first);
+                    break;
+                }
+                let of = KeyRange { begin: first, end };
+                found.push(Found { range: of, key: Some(level), summary });
+            }
+            if let Some(first) = long {
+                let (found_of, rest) = self.long_group(reading, &range, &first, level.unwrap_or(0)).await?;
+                found.extend(found_of);
+                match rest {
+                    Some(rest) if found.len() < wanted => {
+                        range = rest;
+                        continue;
+                    }
+                    rest => return Ok((found, rest)),
+                }
+            }
+            let rest = next.map(|next| match reverse {
+                true => KeyRange { end: Some(next), ..range },
+                false => KeyRange { begin: next, ..range },
+            });
+            return Ok((found, rest));
+        }
+    }
+
+    /// The group of a row whose key is long, and what of the range is behind it in the order of reading.
+    async fn long_group(
+        &self,
+        reading: &Reading<'_>,
+        range: &KeyRange,
+        row: &[u8],
+        level: usize,
+    ) -> Result<(Option<Found>, Option<KeyRange>)> {
+        let (key, _) = texts(reading, row).await?;
+        let key = value_of(&key).ok_or_else(|| Error::Corrupt("a row of a view is no JSON".to_owned()))?;
+        let begin = reading.place_of_group(&key, level, Side::Before).await?.max(range.begin.clone());
+        let end = reading.place_of_group(&key, level, Side::Behind).await?;
+        let end = range.end.as_ref().map_or(end.clone(), |range_end| range_end.min(&end).clone());
+        let rest = match self.query.descending {
+            true => KeyRange { begin: range.begin.clone(), end: Some(begin.clone()) },
+            false => KeyRange { begin: end.clone(), end: range.end.clone() },
+        };
+        let found = self.all(reading, KeyRange { begin, end: Some(end) }).await?;
+        let is_left = rest.end.as_ref().is_none_or(|end| rest.begin < *end);
+        Ok((found.map(|found| Found { key: Some(Some(level)), ..found }), is_left.then_some(rest)))
+    }
+
+    /// What is answered of a group.
+    async fn row(&self, reading: &Reading<'_>, found: Found) -> Result<ReducedRow> {
+        let key = match found.key {
+            None => None,
+            Some(level) => {
+                let (key, _) = edge(reading, &found.range, false).await?;
+                Some(match level {
+                    None => key,
+                    Some(level) => match value_of(&key) {
+                        Some(value) => {
+                            let mut text = Vec::new();
+                            json::write(&cut_to_level(&value, level), &mut text);
+                            text
+                        }
+                        None => key,
+                    },
+                })
+            }
+        };
+        let value = self.value(reading, &found).await?;
+        Ok(ReducedRow { key, value: value.map(String::into_bytes) })
+    }
+
+    async fn value(&self, reading: &Reading<'_>, found: &Found) -> Result<WrittenResult> {
+        let none = || ReduceFailure { error: "not_found".to_owned(), reason: "the view has no such reduce".to_owned() };
+        let state = match found.summary.states.get(self.query.reduce) {
+            None => return Ok(Err(none())),
+            Some(Reduced::Written(result)) => return Ok(result.clone()),
+            Some(Reduced::BuiltIn(state)) => state,
+        };
+        let text =
+            |bytes| String::from_utf8(bytes).map_err(|_| Error::Corrupt("a row of a view is no text".to_owned()));
+        match state.finish() {
+            Ok(Some(value)) => {
+                let mut out = Vec::new();
+                json::write(&value, &mut out);
+                text(out).map(Ok)
+            }
+            // It is too large to be kept, and lies in its row.
+            Ok(None) => {
+                let reduces = reading.open.group.reduces(reading.open.tree);
+                let is_last = matches!(reduces.get(self.query.reduce), Some(Reduction::BuiltIn(Reducer::Last)));
+                let (_, value) = edge(reading, &found.range, is_last).await?;
+                text(value).map(Ok)
+            }
+            Err(error) => Ok(Err(ReduceFailure { error: error.error.to_owned(), reason: error.reason })),
+        }
+    }
+}
+
+/// Key and value of the first or last row of a range.
+async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<Texts> {
+    let keys = reading.keys.rows(reading.open.tree, &range.begin, range.end.as_deref());
+    let page = reading.trx.get_range(&page_of(&keys, 1, is_last), 1, true).await?;
+    let Some(row) = page.first() else { return Err(Error::Corrupt("a group of a view has no rows".to_owned())) };
+    let prefix = reading.keys.row_prefix(reading.open.tree);
+    let id = RowKey::decode(row.key().get(prefix..).unwrap_or_default())?.id;
+    begin_texts(reading.trx, &reading.keys, &id, decode(row.value())?).await
+}
+
+/// Key and value of a row.
+async fn texts(reading: &Reading<'_>, row: &[u8]) -> Result<Texts> {
+    let found = reading.trx.get(&reading.keys.row(reading.open.tree, row), true).await?;
+    let found = found.ok_or_else(|| Error::Corrupt("a row of a view is not there".to_owned()))?;
+    begin_texts(reading.trx, &reading.keys, &RowKey::decode(row)?.id, decode(&found)?).await
+}

@@ -1,0 +1,491 @@
+//! The rows of a view, page by page.
+
+use std::sync::Arc;
+
+use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_revtree::RevId;
+use flatbed_rowtree::{KeyRange, count, nth};
+use futures_util::future::{try_join, try_join_all};
+
+use crate::document::edit::{Document, GetOptions};
+use crate::error::{Error, Refusal, Result};
+use crate::read::get::{ShowsDocument, show_documents};
+use crate::store::keys::RowKey;
+use crate::store::seq::Seq;
+use crate::store::transaction::page_of;
+use crate::view::parts::{begin_texts, decode, texts_bytes};
+use crate::view::read::{PageRead, Reading, Select, View, read_page};
+
+/// Rows of a page.
+const PAGE_ROWS: usize = if cfg!(test) { 30 } else { 1_000 };
+
+/// Bytes of a page's rows, about.
+const PAGE_BYTES: u64 = 400_000;
+
+/// More rows than this are not passed over one by one.
+const SKIP_READ_MAX: u64 = if cfg!(test) { 7 } else { 100 };
+
+/// Keys whose rows are read at once.
+const KEYS_AT_ONCE: usize = 64;
+
+/// Which rows, in which order, and what with them.
+#[derive(Debug, Clone, Default)]
+pub struct ViewQuery {
+    /// Which.
+    pub select: Select,
+    /// The last one first; of keys, in the rows of each.
+    pub descending: bool,
+    /// How many to pass over.
+    pub skip: u64,
+    /// How many at most.
+    pub limit: Option<u64>,
+    /// With documents: the row's own, or the one that its value names (`{"_id": ...}`).
+    pub include_docs: bool,
+    /// The documents with their other leaves that are not deleted.
+    pub conflicts: bool,
+}
+
+/// Rows of a view under way. Each page is a transaction of its own, so that a view of any size can be read: a page is of one
+/// state, and the next one perhaps of a later one.
+pub struct ViewRows {
+    view: View,
+    query: Arc<ViewQuery>,
+    /// `None`: it is over.
+    place: Option<Cursor>,
+}
+
+/// Where the next page begins.
+#[derive(Debug, Clone, Default)]
+struct Cursor {
+    is_first: bool,
+    /// Of keys: which one.
+    key: usize,
+    /// What is left of the range, or of the key's; `None`: nothing of it was read.
+    rest: Option<KeyRange>,
+    skip: u64,
+    limit: u64,
+}
+
+/// A part of a view.
+#[derive(Debug, Clone, Default)]
+pub struct ViewPage {
+    /// The rows.
+    pub rows: Vec<ViewRow>,
+    /// Of the whole view.
+    pub total_rows: u64,
+    /// Rows of the view before where reading began, in the order of reading, those not counted that were passed over. Where
+    /// keys are asked for: before the first row that one of them has; 0 if none has. Of the first page.
+    pub before: u64,
+    /// Up to where changes are in the view.
+    pub place: Option<Seq>,
+}
+
+/// A row of a view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewRow {
+    /// Its document's id.
+    pub id: String,
+    /// JSON, as it was emitted.
+    pub key: Vec<u8>,
+    /// JSON.
+    pub value: Vec<u8>,
+    /// Where documents are asked for: its own, or the one that its value names; `None`: it is not there, or deleted.
+    pub doc: Option<Document>,
+}
+
+impl View {
+    /// Begins to read rows.
+    pub fn rows(&self, query: ViewQuery) -> ViewRows {
+        let place =
+            Cursor { is_first: true, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), ..Cursor::default() };
+        ViewRows { view: self.clone(), query: Arc::new(query), place: Some(place) }
+    }
+}
+
+impl ViewRows {
+    /// The next page; `None`: that was all. There is a first one always, be it without rows.
+    ///
+    /// # Errors
+    /// Those of opening the view.
+    pub async fn next_page(&mut self) -> Result<Option<ViewPage>> {
+        let Some(from) = self.place.clone() else { return Ok(None) };
+        let mut read = ReadRows { view: &self.view, query: &self.query, from: &from };
+        let (mut page, next) = Box::pin(read_page(&self.view, from.is_first, &mut read)).await?;
+        self.place = next;
+        if self.query.include_docs {
+            self.named_revisions(&mut page.rows).await?;
+        }
+        Ok(Some(page))
+    }
+
+    /// Documents at the revisions that values name: they are few, and each is read on its own.
+    async fn named_revisions(&self, rows: &mut [ViewRow]) -> Result<()> {
+        for row in rows {
+            let Some(Joined { id, rev: Some(rev) }) = joined(&row.value) else { continue };
+            let rev: std::result::Result<RevId, _> = rev.parse();
+            let options = match rev {
+                Ok(rev) => GetOptions { rev: Some(rev), conflicts: self.query.conflicts, ..GetOptions::default() },
+                Err(_) => {
+                    row.doc = None;
+                    continue;
+                }
+            };
+            let id = id.unwrap_or_else(|| row.id.clone());
+            row.doc = match self.view.reader.get(&id, &options).await {
+                Ok(document) => Some(document),
+                Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// What a value names.
+struct Joined {
+    id: Option<String>,
+    rev: Option<String>,
+}
+
+fn joined(value: &[u8]) -> Option<Joined> {
+    // Few values do, and none is parsed for nothing.
+    if value.first() != Some(&b'{') || !value.windows(4).any(|part| matches!(part, b"\"_id" | b"\"_re")) {
+        return None;
+    }
+    let value = parse(value, &Limits::default()).ok()?;
+    let text = |name| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    Some(Joined { id: text("_id"), rev: text("_rev") })
+}
+
+/// A row, and whose document it is to have.
+struct Shown {
+    row: ViewRow,
+    id: Option<String>,
+}
+
+impl ShowsDocument for Shown {
+    fn id(&self) -> &str {
+        self.id.as_deref().unwrap_or(&self.row.id)
+    }
+
+    fn show(&mut self, document: Option<Document>) {
+        self.row.doc = document.filter(|document| !document.deleted);
+    }
+}
+
+/// A page.
+struct ReadRows<'a> {
+    view: &'a View,
+    query: &'a ViewQuery,
+    from: &'a Cursor,
+}
+
+/// Rows with their keys in storage, and where it goes on.
+#[derive(Default)]
+struct Part {
+    rows: Vec<(Vec<u8>, ViewRow)>,
+    /// What is left of the range; `None`: nothing.
+    rest: Option<KeyRange>,
+}
+
+impl PageRead for ReadRows<'_> {
+    type Page = (ViewPage, Option<Cursor>);
+
+    async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
+        let mut page = ViewPage { total_rows: reading.total(), place: reading.place(), ..ViewPage::default() };
+        let mut next = self.from.clone();
+        next.is_first = false;
+        let (rows, is_over) = match &self.query.select {
+            Select::Range(range) => {
+                let range = match &self.from.rest {
+                    Some(rest) => rest.clone(),
+                    None => reading.range(range, self.query.descending).await?,
+                };
+                let (part, before) = self.range_page(reading, range, &mut next).await?;
+                page.before = before;
+                next.rest = part.rest;
+                (part.rows, next.rest.is_none())
+            }
+            Select::Keys { keys, .. } => {
+                let rows = self.keys_page(reading, keys.len(), &mut next, &mut page.before).await?;
+                (rows, next.key >= keys.len())
+            }
+        };
+        next.limit = next.limit.saturating_sub(rows.len() as u64);
+        let mut is_over = is_over || next.limit == 0;
+        if self.query.include_docs {
+            is_over &= !self.show(reading, rows, &mut page, &mut next).await?;
+        } else {
+            page.rows = rows.into_iter().map(|(_, row)| row).collect();
+        }
+        Ok((page, (!is_over).then_some(next)))
+    }
+}
+
+impl ReadRows<'_> {
+    /// The first rows of a range, and how many of the view are before it.
+    async fn range_page(&self, reading: &Reading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
+        let before = async { if self.from.is_first { self.before(reading, &range).await } else { Ok(0) } };
+        if next.skip <= SKIP_READ_MAX {
+            let wanted = next.skip.saturating_add(next.limit).min(PAGE_ROWS as u64 + next.skip) as usize;
+            let rows = rows_of(reading, &range, wanted, self.query.descending);
+            let (mut part, before) = try_join(rows, before).await?;
+            let skipped = next.skip.min(part.rows.len() as u64);
+            part.rows.drain(..skipped as usize);
+            part.rows.truncate(usize::try_from(next.limit).unwrap_or(usize::MAX));
+            next.skip -= skipped;
+            return Ok((part, before));
+        }
+        let before = before.await?;
+        let (range, skip) = passed_over(reading, range, before, next.skip, self.query.descending).await?;
+        next.skip = 0;
+        let Some(range) = range else { return Ok((Part::default(), before)) };
+        let wanted = skip.saturating_add(next.limit).min(PAGE_ROWS as u64 + skip) as usize;
+        let mut part = rows_of(reading, &range, wanted, self.query.descending).await?;
+        part.rows.drain(..part.rows.len().min(skip as usize));
+        part.rows.truncate(usize::try_from(next.limit).unwrap_or(usize::MAX));
+        Ok((part, before))
+    }
+
+    /// Rows of the view before a range, in the order of reading.
+    async fn before(&self, reading: &Reading<'_>, range: &KeyRange) -> Result<u64> {
+        let place = match (self.query.descending, &range.end) {
+            (true, None) => return Ok(0),
+            (true, Some(end)) => end,
+            (false, _) => &range.begin,
+        };
+        if place.is_empty() {
+            return Ok(0);
+        }
+        let first = KeyRange { begin: Vec::new(), end: Some(place.clone()) };
+        let counted = count(&reading.stored(), &reading.shape, reading.height, &first).await?;
+        Ok(if self.query.descending { reading.total().saturating_sub(counted) } else { counted })
+    }
+
+    /// Rows of keys from a place on.
+    async fn keys_page(
+        &self,
+        reading: &Reading<'_>,
+        count: usize,
+        next: &mut Cursor,
+        before: &mut u64,
+    ) -> Result<Vec<(Vec<u8>, ViewRow)>> {
+        let (descending, mut rows) = (self.query.descending, Vec::new());
+        let limit = usize::try_from(next.limit).unwrap_or(usize::MAX);
+        // One at least tells where reading begins.
+        let wanted = next.skip.saturating_add(next.limit).clamp(1, PAGE_ROWS as u64) as usize;
+        let mut has_found = !self.from.is_first;
+        while next.key < count {
+            let keys = (next.key..count).take(KEYS_AT_ONCE).map(|key| {
+                let rest = if key == next.key { next.rest.take() } else { None };
+                async move {
+                    let range = match rest {
+                        Some(rest) => Some(rest),
+                        None => reading.range_of_key(&self.query.select, key, descending).await?,
+                    };
+                    match range {
+                        Some(range) => rows_of(reading, &range, wanted, descending).await,
+                        None => Ok(Part::default()),
+                    }
+                }
+            });
+            for part in try_join_all(keys.collect::<Vec<_>>()).await? {
+                if let (false, Some((key, _))) = (has_found, part.rows.first()) {
+                    has_found = true;
+                    let range = match descending {
+                        // Its spelling is not turned round: it is the first one of that.
+                        true => KeyRange { begin: Vec::new(), end: Some(RowKey::decode(key)?.of_spelling().end) },
+                        false => KeyRange { begin: key.clone(), end: None },
+                    };
+                    *before = self.before(reading, &range).await?;
+                }
+                let skipped = next.skip.min(part.rows.len() as u64) as usize;
+                next.skip -= skipped as u64;
+                rows.extend(part.rows.into_iter().skip(skipped));
+                next.rest = part.rest;
+                next.key += usize::from(next.rest.is_none());
+                if rows.len() >= limit {
+                    rows.truncate(limit);
+                    if has_found {
+                        return Ok(rows);
+                    }
+                }
+                if next.rest.is_some() || rows.len() >= PAGE_ROWS {
+                    break;
+                }
+            }
+            if has_found && (rows.len() >= PAGE_ROWS || next.rest.is_some()) {
+                break;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Reads the documents of rows; whether some rows had no room and come with the next page.
+    async fn show(
+        &self,
+        reading: &Reading<'_>,
+        rows: Vec<(Vec<u8>, ViewRow)>,
+        page: &mut ViewPage,
+        next: &mut Cursor,
+    ) -> Result<bool> {
+        let keys: Vec<Vec<u8>> = rows.iter().map(|(key, _)| key.clone()).collect();
+        let shown = |(_, row): (Vec<u8>, ViewRow)| Shown { id: joined(&row.value).and_then(|joined| joined.id), row };
+        let mut shown: Vec<Shown> = rows.into_iter().map(shown).collect();
+        let instance = &reading.open.instance;
+        let inner = &self.view.reader.inner;
+        let is_cut = show_documents(reading.trx, inner, instance, &mut shown, Vec::new(), self.query.conflicts).await?;
+        page.rows = shown.into_iter().map(|shown| shown.row).collect();
+        if !is_cut {
+            return Ok(false);
+        }
+        // The rest is read again, by number: rows of a range may have moved by then, as between any two pages.
+        let (left, taken) = (keys.len() - page.rows.len(), page.rows.len() as u64);
+        *next = Cursor { is_first: false, skip: self.from.skip, limit: self.from.limit, ..self.from.clone() };
+        next.limit = next.limit.saturating_sub(taken);
+        match (&self.query.select, keys.get(page.rows.len().wrapping_sub(1))) {
+            (Select::Range(range), Some(last)) if left > 0 => {
+                let whole = match &self.from.rest {
+                    Some(rest) => rest.clone(),
+                    None => reading.range(range, self.query.descending).await?,
+                };
+                next.rest = Some(behind(whole, last, self.query.descending)?);
+                // Rows of one spelling are shown in their own order.
+                next.skip = if self.query.descending { u64::from(RowKey::decode(last)?.ordinal) + 1 } else { 0 };
+            }
+            _ => next.skip += taken,
+        }
+        Ok(true)
+    }
+}
+
+/// What is left of a range behind a row. Backwards that is from the end of the row's spelling on, as rows of one spelling are
+/// not turned round.
+fn behind(range: KeyRange, last: &[u8], descending: bool) -> Result<KeyRange> {
+    Ok(match descending {
+        false => KeyRange { begin: [last, &[0]].concat(), ..range },
+        true => KeyRange { end: Some(RowKey::decode(last)?.of_spelling().end), ..range },
+    })
+}
+
+/// A range without the first `skip` rows, of which `before` the view has others; and how many are still to be passed over.
+/// `None`: there are no more rows.
+async fn passed_over(
+    reading: &Reading<'_>,
+    range: KeyRange,
+    before: u64,
+    skip: u64,
+    descending: bool,
+) -> Result<(Option<KeyRange>, u64)> {
+    let stored = reading.stored();
+    let first = before.saturating_add(skip);
+    if !descending {
+        let found = nth(&stored, reading.height, first).await?;
+        let begin = found.filter(|key| range.contains(key));
+        return Ok((begin.map(|begin| KeyRange { begin, ..range }), 0));
+    }
+    let Some(at) = reading.total().checked_sub(first.saturating_add(1)) else { return Ok((None, 0)) };
+    let found = nth(&stored, reading.height, at).await?;
+    let Some(found) = found.filter(|key| range.contains(key)) else { return Ok((None, 0)) };
+    let key = RowKey::decode(&found)?;
+    let spelling = key.of_spelling();
+    let (tree, end) = (reading.open.tree, Some(spelling.end.as_slice()));
+    let all = reading.keys.rows(tree, &spelling.begin, end);
+    let page = reading.trx.get_range(&page_of(&all, 1, true), 1, true).await?;
+    let last =
+        page.first().map(|row| RowKey::decode(row.key().get(reading.keys.row_prefix(tree)..).unwrap_or_default()));
+    let last = last.transpose()?.map_or(key.ordinal, |last| last.ordinal);
+    Ok((Some(KeyRange { end: Some(spelling.end), ..range }), u64::from(last.saturating_sub(key.ordinal))))
+}
+
+/// The first rows of a range in the order of reading: as many as are wanted, as a page has bytes, and some more that belong
+/// to the last one.
+async fn rows_of(reading: &Reading<'_>, range: &KeyRange, wanted: usize, descending: bool) -> Result<Part> {
+    let (tree, prefix) = (reading.open.tree, reading.keys.row_prefix(reading.open.tree));
+    let mut rest = range.clone();
+    let mut found: Vec<(Vec<u8>, crate::store::proto::ViewRow)> = Vec::new();
+    let (mut bytes, mut is_all) = (0, false);
+    if range.end.as_ref().is_some_and(|end| *end <= range.begin) {
+        return Ok(Part::default());
+    }
+    while found.len() < wanted && bytes < PAGE_BYTES && !is_all {
+        let keys = reading.keys.rows(tree, &rest.begin, rest.end.as_deref());
+        let most = wanted - found.len();
+        let page = reading.trx.get_range(&page_of(&keys, most, descending), 1, true).await?;
+        is_all = !page.more() && page.len() < most;
+        for row in &page {
+            let key = row.key().get(prefix..).unwrap_or_default().to_vec();
+            let row = decode(row.value())?;
+            bytes += texts_bytes(&row) + key.len() as u64;
+            found.push((key, row));
+            // Values in parts are still to be read.
+            if bytes > 4 * PAGE_BYTES {
+                is_all = false;
+                break;
+            }
+        }
+        match found.last() {
+            Some((last, _)) if descending => rest.end = Some(last.clone()),
+            Some((last, _)) => rest.begin = [&last[..], &[0]].concat(),
+            None => {}
+        }
+    }
+    if descending {
+        let more = turned(reading, &mut found).await?;
+        if let Some(end) = more {
+            rest.end = Some(end);
+        }
+    }
+    let texts = found
+        .iter()
+        .map(|(key, row)| {
+            let id = RowKey::decode(key)?.id;
+            Ok((begin_texts(reading.trx, &reading.keys, &id, row.clone()), id))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let (texts, ids): (Vec<_>, Vec<String>) = texts.into_iter().unzip();
+    let rows = found
+        .into_iter()
+        .zip(ids.into_iter().zip(try_join_all(texts).await?))
+        .map(|((row_key, _), (id, (key, value)))| (row_key, ViewRow { id, key, value, doc: None }));
+    Ok(Part { rows: rows.collect(), rest: (!is_all).then_some(rest) })
+}
+
+/// Puts rows of one spelling that were read backwards in their own order, and reads what is missing of the last ones. Where that
+/// was something, where the rest ends now.
+async fn turned(
+    reading: &Reading<'_>,
+    found: &mut Vec<(Vec<u8>, crate::store::proto::ViewRow)>,
+) -> Result<Option<Vec<u8>>> {
+    let keys = found.iter().map(|(key, _)| RowKey::decode(key)).collect::<Result<Vec<_>>>()?;
+    let mut rest = None;
+    if let Some(last) = keys.last().filter(|last| last.ordinal > 0) {
+        let (tree, prefix) = (reading.open.tree, reading.keys.row_prefix(reading.open.tree));
+        let begin = last.of_spelling().begin;
+        let mut end = last.encode();
+        loop {
+            let range = reading.keys.rows(tree, &begin, Some(&end));
+            let page = reading.trx.get_range(&page_of(&range, 1_000, true), 1, true).await?;
+            for row in &page {
+                end = row.key().get(prefix..).unwrap_or_default().to_vec();
+                found.push((end.clone(), decode(row.value())?));
+            }
+            if page.is_empty() || !page.more() && page.len() < 1_000 {
+                break;
+            }
+        }
+        rest = Some(end);
+    }
+    let keys = found.iter().map(|(key, _)| RowKey::decode(key)).collect::<Result<Vec<_>>>()?;
+    if keys.iter().all(|key| key.ordinal == 0) {
+        return Ok(rest);
+    }
+    let mut begin = 0;
+    for run in keys.chunk_by(|a, b| (&a.element, &a.id, a.spelling) == (&b.element, &b.id, b.spelling)) {
+        if let Some(rows) = found.get_mut(begin..begin + run.len()) {
+            rows.reverse();
+        }
+        begin += run.len();
+    }
+    Ok(rest)
+}

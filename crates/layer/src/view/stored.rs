@@ -1,0 +1,277 @@
+//! A tree of a group as it lies in storage.
+
+use flatbed_collate::reduce::State;
+use flatbed_rowtree::{Key, KeyRange, Page, Parts, Tree};
+use futures_util::future::try_join_all;
+
+use crate::error::{Error, Result};
+use crate::store::keys::{RowKey, ViewKeys};
+use crate::store::transaction::{Transaction, page_of};
+use crate::view::group::{Reduction, ViewGroup};
+use crate::view::parts::{decode, texts_bytes};
+use crate::view::prepare::value_of;
+use crate::view::summary::{Reduced, Summary};
+use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput, WrittenReduces, WrittenResult, WrittenRow};
+
+/// In one transaction. All is read as a snapshot: whoever changes nodes has the group's progress as a read conflict.
+pub(crate) struct StoredTree<'a> {
+    pub trx: &'a Transaction,
+    pub keys: &'a ViewKeys,
+    pub group: &'a ViewGroup,
+    pub tree: usize,
+    pub written: Option<&'a dyn WrittenReduces>,
+}
+
+/// What a row has beside its key.
+#[derive(Debug, Clone)]
+pub(crate) struct TreeRow {
+    /// JSON, as the value; empty where they do not lie in the row.
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    /// Of both.
+    pub bytes: u64,
+    /// What is made of this row alone, where key and value do not lie in it.
+    pub alone: Option<Summary>,
+}
+
+impl Tree for StoredTree<'_> {
+    type Row = TreeRow;
+    type Summary = Summary;
+    type Error = Error;
+
+    fn value_bytes(&self, row: &TreeRow) -> usize {
+        row.bytes as usize
+    }
+
+    async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<TreeRow>> {
+        let range = self.keys.rows(self.tree, &range.begin, range.end.as_deref());
+        let page = asked(self.trx.get_range(&page_of(&range, limit, reverse), 1, true)).await?;
+        let prefix = self.keys.row_prefix(self.tree);
+        let mut entries = Vec::with_capacity(page.len());
+        let mut alone = Vec::new();
+        for row in &page {
+            let key = row.key().get(prefix..).unwrap_or_default().to_vec();
+            let row = decode(row.value())?;
+            if !row.blob_id.is_empty() {
+                alone.push((entries.len(), self.trx.get(&self.keys.node(self.tree, 0, &key), true)));
+            }
+            let bytes = texts_bytes(&row);
+            entries.push((key, TreeRow { key: row.key, value: row.value, bytes, alone: None }));
+        }
+        for (at, read) in alone {
+            let summary = read.await?.ok_or_else(|| Error::Corrupt("a large row of a view has no node".to_owned()))?;
+            if let Some((_, row)) = entries.get_mut(at) {
+                row.alone = Some(Summary::decode(&summary)?);
+            }
+        }
+        let more = (page.more() || page.len() == limit) && !entries.is_empty();
+        Ok(Page { entries, more })
+    }
+
+    async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Summary>> {
+        let range = self.keys.nodes(self.tree, level, &range.begin, range.end.as_deref());
+        let page = asked(self.trx.get_range(&page_of(&range, limit, reverse), 1, true)).await?;
+        let prefix = self.keys.node(self.tree, level, &[]).len();
+        let entries = page
+            .iter()
+            .map(|node| Ok((node.key().get(prefix..).unwrap_or_default().to_vec(), Summary::decode(node.value())?)))
+            .collect::<Result<Vec<_>>>()?;
+        let more = (page.more() || page.len() == limit) && !entries.is_empty();
+        Ok(Page { entries, more })
+    }
+
+    async fn summaries(&self, of: Vec<Parts<TreeRow, Summary>>) -> Result<Vec<Summary>> {
+        let mut done = of.iter().map(|parts| self.built_in(parts)).collect::<Result<Vec<_>>>()?;
+        let written: Vec<(usize, usize)> = (self.group.reduces(self.tree).iter().enumerate())
+            .filter_map(
+                |(at, reduce)| if let Reduction::Written(function) = reduce { Some((at, *function)) } else { None },
+            )
+            .collect();
+        if !written.is_empty() {
+            for (summary, results) in done.iter_mut().zip(self.by_functions(&of, &written).await?) {
+                for ((at, _), result) in written.iter().zip(results) {
+                    if let Some(state) = summary.states.get_mut(*at) {
+                        *state = Reduced::Written(result);
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl StoredTree<'_> {
+    /// Numbers, and what built-in reductions make of parts; in the place of what is written nothing yet.
+    fn built_in(&self, of: &Parts<TreeRow, Summary>) -> Result<Summary> {
+        let reduces = self.group.reduces(self.tree);
+        let unicode = self.group.unicode();
+        let mut sum = Summary::default();
+        let mut states: Vec<State> = vec![State::default(); reduces.len()];
+        let merge = |states: &mut Vec<State>, summary: &Summary| {
+            for ((state, reduce), other) in states.iter_mut().zip(reduces).zip(&summary.states) {
+                if let (Reduction::BuiltIn(reducer), Reduced::BuiltIn(other)) = (reduce, other) {
+                    state.merge(*reducer, unicode, other);
+                }
+            }
+        };
+        match of {
+            Parts::Summaries(summaries) => {
+                for summary in summaries {
+                    sum.rows += summary.rows;
+                    sum.bytes += summary.bytes;
+                    merge(&mut states, summary);
+                }
+            }
+            Parts::Rows(rows) => {
+                let has_built_in = reduces.iter().any(|reduce| matches!(reduce, Reduction::BuiltIn(_)));
+                for (_, row) in rows {
+                    sum.rows += 1;
+                    sum.bytes += row.bytes;
+                    if let Some(alone) = &row.alone {
+                        merge(&mut states, alone);
+                    } else if has_built_in {
+                        let bad = || Error::Corrupt("a row of a view is no JSON".to_owned());
+                        let key = value_of(&row.key).ok_or_else(bad)?;
+                        let value = value_of(&row.value).ok_or_else(bad)?;
+                        for (state, reduce) in states.iter_mut().zip(reduces) {
+                            if let Reduction::BuiltIn(reducer) = reduce {
+                                state.add(*reducer, unicode, &key, &value);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        sum.states = states.into_iter().map(Reduced::BuiltIn).collect();
+        Ok(sum)
+    }
+
+    /// What written reduces make of parts, each of these: in two calls at most, and in one as a rule.
+    async fn by_functions(
+        &self,
+        of: &[Parts<TreeRow, Summary>],
+        written: &[(usize, usize)],
+    ) -> Result<Vec<Vec<WrittenResult>>> {
+        let functions: Vec<usize> = written.iter().map(|(_, function)| *function).collect();
+        let mut asks = Vec::new();
+        // Of each, pieces in order: what is known of them, or which ask tells.
+        let mut pieces: Vec<Vec<std::result::Result<Vec<WrittenResult>, usize>>> = Vec::new();
+        let known = |summary: &Summary| {
+            let result = |(at, _): &(usize, usize)| match summary.states.get(*at) {
+                Some(Reduced::Written(result)) => result.clone(),
+                _ => Err(failure("a node of the view lacks a reduction")),
+            };
+            written.iter().map(result).collect::<Vec<_>>()
+        };
+        for parts in of {
+            let mut of_one = Vec::new();
+            match parts {
+                Parts::Summaries(summaries) => of_one.extend(summaries.iter().map(|summary| Ok(known(summary)))),
+                Parts::Rows(rows) => {
+                    for run in rows.chunk_by(|(_, a), (_, b)| a.alone.is_none() && b.alone.is_none()) {
+                        if let [(_, TreeRow { alone: Some(alone), .. })] = run {
+                            of_one.push(Ok(known(alone)));
+                            continue;
+                        }
+                        of_one.push(Err(asks.len()));
+                        let rows = run.iter().map(written_row).collect::<Result<_>>()?;
+                        asks.push(ReduceAsk { functions: functions.clone(), input: ReduceInput::Rows(rows) });
+                    }
+                }
+            }
+            pieces.push(of_one);
+        }
+        let told = self.ask(&asks).await?;
+        let mut asks = Vec::new();
+        let mut done: Vec<Vec<std::result::Result<WrittenResult, usize>>> = Vec::new();
+        for of_one in pieces {
+            let of_one: Vec<Vec<WrittenResult>> = of_one
+                .into_iter()
+                .map(|piece| piece.unwrap_or_else(|at| told.get(at).cloned().unwrap_or_default()))
+                .collect();
+            let result = |(at, function): (usize, &usize)| {
+                let mut results = of_one.iter().filter_map(|results| results.get(at));
+                if let ([_], Some(result)) = (of_one.as_slice(), results.next()) {
+                    return Ok(result.clone());
+                }
+                let texts: std::result::Result<Vec<String>, _> =
+                    of_one.iter().filter_map(|results| results.get(at).cloned()).collect();
+                match texts {
+                    Err(failure) => Ok(Err(failure)),
+                    Ok(texts) => {
+                        asks.push(ReduceAsk { functions: vec![*function], input: ReduceInput::Reductions(texts) });
+                        Err(asks.len() - 1)
+                    }
+                }
+            };
+            done.push(functions.iter().enumerate().map(result).collect());
+        }
+        let told = self.ask(&asks).await?;
+        let result = |result: std::result::Result<WrittenResult, usize>| {
+            let told = |at: usize| told.get(at).and_then(|results| results.first().cloned());
+            result.unwrap_or_else(|at| told(at).unwrap_or_else(|| Err(failure("a reduce gave nothing"))))
+        };
+        Ok(done.into_iter().map(|of_one| of_one.into_iter().map(result).collect()).collect())
+    }
+
+    async fn ask(&self, asks: &[ReduceAsk]) -> Result<Vec<Vec<WrittenResult>>> {
+        if asks.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.written {
+            Some(written) => written.reduce(asks).await,
+            None => Ok(asks
+                .iter()
+                .map(|ask| vec![Err(failure("no function reduces this view")); ask.functions.len()])
+                .collect()),
+        }
+    }
+}
+
+fn failure(reason: &str) -> ReduceFailure {
+    ReduceFailure { error: "internal_server_error".to_owned(), reason: reason.to_owned() }
+}
+
+fn written_row((key, row): &(Key, TreeRow)) -> Result<WrittenRow> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Error::Corrupt("a row is no text".into()));
+    Ok(WrittenRow { key: text(&row.key)?, id: RowKey::decode(key)?.id, value: text(&row.value)? })
+}
+
+impl StoredTree<'_> {
+    /// What is made of rows alone, as it lies beside those whose key and value do not lie in them.
+    pub(crate) async fn alone(&self, rows: Vec<(Key, TreeRow)>) -> Result<Vec<Summary>> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.summaries(rows.into_iter().map(|row| Parts::Rows(vec![row])).collect()).await
+    }
+
+    /// What lies at the top: all rows together; `None`: there are none.
+    pub(crate) async fn root(&self, height: u8) -> Result<Option<Summary>> {
+        if height == 0 {
+            return Ok(None);
+        }
+        let found = self.trx.get(&self.keys.node(self.tree, height, &[]), true).await?;
+        found.map(|bytes| Summary::decode(&bytes)).transpose()
+    }
+}
+
+/// What was asked for, once all others who ask at the same time have asked, too: an engine in the process may answer at once,
+/// and they would ask one after the other.
+async fn asked<T>(answer: impl Future<Output = T>) -> T {
+    let mut is_first = true;
+    std::future::poll_fn(|context| {
+        if std::mem::take(&mut is_first) {
+            context.waker().wake_by_ref();
+            return std::task::Poll::Pending;
+        }
+        std::task::Poll::Ready(())
+    })
+    .await;
+    answer.await
+}
+
+/// Several trees at once.
+pub(crate) async fn each_tree<T, F: Future<Output = Result<T>>>(futures: impl Iterator<Item = F>) -> Result<Vec<T>> {
+    try_join_all(futures).await
+}

@@ -1,0 +1,290 @@
+//! Groups against a model: documents with their rows.
+#![cfg(test)]
+
+use std::collections::BTreeMap;
+
+use flatbed_collate::reduce::Reducer;
+use flatbed_flatten::json::{Value, parse};
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+use prost::Message;
+
+use crate::error::Result;
+use crate::fenced::database;
+use crate::handle::Database;
+use crate::store::proto;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::view::apply::{Applied, At, apply, write_rows};
+use crate::view::build::{FOLLOWED, build_nodes};
+use crate::view::check::{all_rows, check};
+use crate::view::group::{Reduction, ViewGroup, ViewTree};
+use crate::view::prepare::{Emitted, PreparedDocument, prepare};
+use crate::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
+use crate::view_functions::EmittedRows;
+use crate::waits::{self, Waits};
+
+/// A reduce that tells how many rows there are and which: the length of all their texts.
+pub(super) struct Lengths;
+
+impl WrittenReduces for Lengths {
+    fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {
+        let answer = |ask: &ReduceAsk| {
+            let length: usize = match &ask.input {
+                ReduceInput::Rows(rows) => rows.iter().map(|row| row.key.len() + row.id.len() + row.value.len()).sum(),
+                ReduceInput::Reductions(texts) => texts.iter().map(|text| text.parse::<usize>().unwrap()).sum(),
+            };
+            vec![Ok(length.to_string()); ask.functions.len()]
+        };
+        Box::pin(async move { Ok(asks.iter().map(answer).collect()) })
+    }
+}
+
+pub(super) const NUMBER: u64 = 7;
+
+/// Three trees: with reductions of both kinds, without, and one in the raw order.
+pub(super) fn group() -> ViewGroup {
+    let built_in = |reducer| Reduction::BuiltIn(reducer);
+    let trees = vec![
+        ViewTree {
+            raw_collation: false,
+            reduces: vec![built_in(Reducer::Sum), Reduction::Written(0), built_in(Reducer::Stats)],
+        },
+        ViewTree { raw_collation: false, reduces: Vec::new() },
+        ViewTree { raw_collation: true, reduces: vec![built_in(Reducer::Count)] },
+    ];
+    ViewGroup::new(NUMBER, trees).unwrap()
+}
+
+pub(super) enum Todo<'a> {
+    Apply(&'a [PreparedDocument]),
+    Write(&'a [PreparedDocument]),
+    Build,
+}
+
+/// One transaction of who follows or builds.
+pub(super) struct Step<'a> {
+    pub db: &'a Database,
+    pub group: &'a ViewGroup,
+    pub todo: Todo<'a>,
+}
+
+impl Operation for Step<'_> {
+    type Output = (Applied, proto::ViewProgress);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
+        let at = At { trx, keys: &instance.keys };
+        let key = instance.keys.view(self.group.number()).progress();
+        let found = trx.get(&key, false).await?;
+        let mut progress = match found {
+            Some(found) => proto::ViewProgress::decode(&*found)?,
+            None => self.group.begin()?,
+        };
+        let mut applied = Applied::default();
+        match self.todo {
+            Todo::Apply(documents) => {
+                applied = apply(&at, self.group, Some(&Lengths), &mut progress, documents).await?;
+            }
+            Todo::Write(documents) => applied = write_rows(&at, self.group, Some(&Lengths), documents).await?,
+            Todo::Build => {
+                build_nodes(&at, self.group, Some(&Lengths), &mut progress).await?;
+            }
+        }
+        trx.set(&key, &progress.encode_to_vec());
+        Ok((applied, progress))
+    }
+}
+
+pub(super) async fn step(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> (Applied, proto::ViewProgress) {
+    transaction::write(&db.inner.db, &db.inner.metrics, &mut Step { db, group, todo }).await.unwrap()
+}
+
+/// Rows of documents, by tree.
+pub(super) type Model = BTreeMap<String, Vec<Vec<(String, String)>>>;
+
+pub(super) fn prepared(group: &ViewGroup, documents: &Model) -> Vec<PreparedDocument> {
+    let emitted = |rows: &Vec<(String, String)>| {
+        let mut emitted = EmittedRows::default();
+        rows.iter().for_each(|(key, value)| emitted.push(key, value));
+        emitted
+    };
+    let document = |(id, trees): (&String, &Vec<Vec<(String, String)>>)| {
+        prepare(group, Emitted { id: id.clone(), trees: trees.iter().map(emitted).collect() })
+    };
+    documents.iter().map(document).collect()
+}
+
+/// Follows until all documents are through.
+pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) -> Vec<Applied> {
+    let documents = prepared(group, documents);
+    let (mut rest, mut all) = (&documents[..], Vec::new());
+    while !rest.is_empty() {
+        let (applied, _) = step(db, group, Todo::Apply(rest)).await;
+        assert!(applied.documents > 0 && !applied.is_full);
+        rest = &rest[applied.documents..];
+        all.push(applied);
+    }
+    all
+}
+
+/// A first build.
+pub(super) async fn build(db: &Database, group: &ViewGroup, documents: &Model) {
+    let documents = prepared(group, documents);
+    let mut rest = &documents[..];
+    while !rest.is_empty() {
+        let (applied, _) = step(db, group, Todo::Write(rest)).await;
+        rest = &rest[applied.documents..];
+    }
+    while step(db, group, Todo::Build).await.1.phase != FOLLOWED {}
+}
+
+/// Nodes are there from the beginning, where nothing was built.
+pub(super) async fn begin(db: &Database, group: &ViewGroup) {
+    while step(db, group, Todo::Build).await.1.phase != FOLLOWED {}
+}
+
+pub(super) fn value(text: &str) -> Value<'static> {
+    parse(text.as_bytes(), &flatbed_flatten::json::Limits::default()).unwrap().into_owned()
+}
+
+/// All rows of a tree, as the model has them.
+pub(super) fn model_rows(group: &ViewGroup, tree: usize, model: &Model) -> Vec<(String, String, String)> {
+    let mut rows: Vec<_> = model
+        .iter()
+        .flat_map(|(id, trees)| trees[tree].iter().map(|(key, value)| (key.clone(), id.clone(), value.clone())))
+        .collect();
+    let raw = flatbed_collate::Collation::raw();
+    rows.sort_by(|a, b| {
+        let by_key = group.collation(tree).compare(&value(&a.0), &value(&b.0));
+        let by_spelling = || raw.compare(&value(&a.0), &value(&b.0));
+        by_key.then_with(|| a.1.cmp(&b.1)).then_with(by_spelling).then_with(|| raw.compare(&value(&a.2), &value(&b.2)))
+    });
+    rows
+}
+
+/// Checks the whole group; all violations.
+pub(super) async fn violations(db: &Database, group: &ViewGroup) -> Vec<String> {
+    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let (mut begin, mut all) = (Vec::new(), Vec::new());
+    loop {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        let checked = check(&trx, &instance.keys, group, begin).await.unwrap();
+        all.extend(checked.violations);
+        match checked.next {
+            Some(next) => begin = next,
+            None => return all,
+        }
+    }
+}
+
+pub(super) async fn assert_is(db: &Database, group: &ViewGroup, model: &Model) {
+    assert_eq!(violations(db, group).await, Vec::<String>::new());
+    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    for tree in 0..group.trees().len() {
+        let rows = all_rows(&trx, &instance.keys.view(NUMBER), tree).await.unwrap();
+        let expected = model_rows(group, tree, model);
+        assert!(rows == expected, "tree {tree}: {} rows, {} expected", rows.len(), expected.len());
+    }
+}
+
+/// Keys of all kinds: a few, so that they meet; some too long for FoundationDB.
+fn keys() -> impl Strategy<Value = String> {
+    let long = |end: u32| format!("[\"{}\",{end}]", "a".repeat(5_000));
+    prop_oneof![
+        6 => (0..30_u32).prop_map(|n| n.to_string()),
+        2 => (0..9_u32).prop_map(|n| format!("[{},{n}]", n % 3)),
+        1 => Just("\"e\u{301}\"".to_owned()),
+        1 => Just("\"\u{e9}\"".to_owned()),
+        1 => (0..6_u32).prop_map(long),
+    ]
+}
+
+fn values() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => (-5..100_i32).prop_map(|n| n.to_string()),
+        1 => Just("0.1".to_owned()),
+        // In parts: of any length, and a number.
+        1 => (20_000..200_000_usize).prop_map(|spaces| format!("1{}", " ".repeat(spaces))),
+    ]
+}
+
+fn rows() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
+    prop::collection::vec(prop::collection::vec((keys(), values()), 0..5), 3)
+}
+
+/// What becomes of some documents.
+pub(super) fn batch() -> impl Strategy<Value = Model> {
+    let trees = prop_oneof![4 => rows(), 1 => Just(vec![Vec::new(); 3])];
+    prop::collection::btree_map((0..60_u32).prop_map(|n| format!("d{n}")), trees, 1..30)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_changes_are_those_of_the_model(first in batch(), batches in prop::collection::vec(batch(), 1..4), is_built: bool) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (db, _directory) = database().await;
+            let group = group();
+            if is_built {
+                build(&db, &group, &first).await;
+            } else {
+                begin(&db, &group).await;
+                follow(&db, &group, &first).await;
+            }
+            let mut model = first;
+            assert_is(&db, &group, &model).await;
+            for batch in batches {
+                follow(&db, &group, &batch).await;
+                model.extend(batch);
+                assert_is(&db, &group, &model).await;
+                // Nothing new costs nothing.
+                let again = follow(&db, &group, &model).await;
+                assert!(again.iter().all(|applied| applied.rows_changed == 0 && applied.bytes == 0));
+            }
+            // All goes.
+            let gone: Model = model.keys().map(|id| (id.clone(), vec![Vec::new(); 3])).collect();
+            follow(&db, &group, &gone).await;
+            assert_is(&db, &group, &Model::new()).await;
+            assert_eq!(keys_of(&db).await, 1, "its progress alone");
+        });
+    }
+}
+
+/// How many keys the group has.
+async fn keys_of(db: &Database) -> usize {
+    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let pages = crate::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
+    pages.unwrap().iter().map(|page| page.len()).sum()
+}
+
+/// Documents with one row each: a number of the document for key and value.
+pub(super) fn numbered(numbers: impl Iterator<Item = u32>) -> Model {
+    numbers
+        .map(|n| {
+            let row = || vec![(format!("[{},{n}]", n % 10), n.to_string())];
+            (format!("doc-{n:07}"), vec![row(), row(), row()])
+        })
+        .collect()
+}
+
+pub(super) async fn counted(db: &Database, group: &ViewGroup, documents: &Model) -> (Vec<Applied>, Waits) {
+    waits::count(follow(db, group, documents)).await
+}
+
+#[tokio::test]
+async fn a_batch_waits_for_its_documents_and_each_level() {
+    let (db, _directory) = database().await;
+    let group = group();
+    build(&db, &group, &numbered((0..3_000).map(|n| n * 2))).await;
+    let (applied, waits) = counted(&db, &group, &numbered((0..20).map(|n| n * 301 + 1))).await;
+    assert_eq!(applied.len(), 1);
+    let trees = step(&db, &group, Todo::Apply(&[])).await.1.trees;
+    let height = trees.iter().map(|tree| tree.height).max().unwrap();
+    eprintln!("{waits:?} height {trees:?}");
+    assert!(waits.path.depth() <= 5 + u64::from(height), "{waits:?}");
+    assert_eq!(violations(&db, &group).await, Vec::<String>::new());
+}
