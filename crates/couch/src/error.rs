@@ -1,10 +1,12 @@
 //! The one place where what went wrong becomes a status and CouchDB's `{"error","reason"}`.
 
+use std::borrow::Cow;
+
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::Error as FunctionError;
 use flatbed_layer::{DesignFault, Error as LayerError, Invalid, NotJudged, Refusal, RevId};
-use flatbed_service::{Denied, FeedError, QueryError, SelectorError, SignInError};
+use flatbed_service::{AnswerError, Denied, FeedError, QueryError, SelectorError, SignInError};
 use hyper::StatusCode;
 
 /// FoundationDB's `transaction_too_large`.
@@ -16,8 +18,8 @@ const TRANSACTION_TOO_LARGE: i32 = 2101;
 pub(crate) struct Failure {
     /// 4xx or 5xx.
     pub(crate) status: StatusCode,
-    /// CouchDB's word.
-    pub(crate) error: &'static str,
+    /// CouchDB's word, or one of a function.
+    pub(crate) error: Cow<'static, str>,
     /// For people.
     pub(crate) reason: String,
     /// The methods of an `allow` header, with 405.
@@ -29,8 +31,8 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     /// Any failure.
-    pub(crate) fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
-        Failure { status, error, reason: reason.into(), allow: None }
+    pub(crate) fn new(status: StatusCode, error: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
+        Failure { status, error: error.into(), reason: reason.into(), allow: None }
     }
 
     /// 400 `bad_request`.
@@ -65,6 +67,11 @@ impl Failure {
         Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", reason)
     }
 
+    /// 500 for a function whose response HTTP does not allow.
+    pub(crate) fn invalid_response(reason: impl Into<String>) -> Self {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "external_response_error", reason)
+    }
+
     /// CouchDB's answer to any text that is not JSON.
     pub(crate) fn invalid_json() -> Self {
         Failure::bad_request("invalid UTF-8 JSON")
@@ -74,7 +81,7 @@ impl Failure {
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         let Refused { status, error, reason } = refused;
-        Failure { status, error, reason, allow: None }
+        Failure::new(status, error, reason)
     }
 }
 
@@ -125,6 +132,38 @@ impl From<FunctionError> for Failure {
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
         }
+    }
+}
+
+impl From<AnswerError> for Failure {
+    fn from(error: AnswerError) -> Failure {
+        match error {
+            AnswerError::Layer(error) => error.into(),
+            AnswerError::Function(FunctionError::Thrown { name, reason }) => {
+                Failure::new(thrown_status(&name), name, reason)
+            }
+            AnswerError::Function(error) => error.into(),
+            AnswerError::MissingMember(_) => Failure::not_found(error.to_string()),
+            AnswerError::Response(error) => Failure::invalid_response(error.to_string()),
+        }
+    }
+}
+
+/// The status of an error that a function that answers requests throws by name: CouchDB's where it is one of its own.
+fn thrown_status(name: &str) -> StatusCode {
+    match name {
+        "bad_request" | "query_parse_error" | "illegal_docid" | "doc_validation" | "invalid_design_doc" => {
+            StatusCode::BAD_REQUEST
+        }
+        "not_found" => StatusCode::NOT_FOUND,
+        "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
+        "not_acceptable" => StatusCode::NOT_ACCEPTABLE,
+        "conflict" => StatusCode::CONFLICT,
+        "gone" => StatusCode::GONE,
+        "missing_stub" => StatusCode::PRECONDITION_FAILED,
+        "request_entity_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+        "bad_content_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

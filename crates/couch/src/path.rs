@@ -85,6 +85,12 @@ pub(crate) enum InDatabase {
     },
     /// Local documents have none.
     LocalAttachment,
+    /// A function of a design document answers; `rest` is what stands behind its kind.
+    Answering {
+        design: String,
+        kind: Answering,
+        rest: Vec<String>,
+    },
     /// A view, or another function of a design document.
     DesignFunction {
         is_view: bool,
@@ -108,6 +114,15 @@ pub(crate) enum Mango {
     Index { ddoc: String, kind: String, name: String },
     /// Beneath `_index`, what is none of these.
     Unknown,
+}
+
+/// Which functions of design documents answer requests themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answering {
+    Show,
+    List,
+    Update,
+    Rewrite,
 }
 
 /// Which documents `_all_docs` and `_design_docs` list.
@@ -287,6 +302,10 @@ impl InDatabase {
             ["_sync_shards", ..] => InDatabase::Later("_sync_shards", Route::DatabaseOther),
             ["_partition", ..] => InDatabase::Later("_partition", Route::DatabaseOther),
             [DESIGN, id] => InDatabase::Document { id: design_id(id), kind: IdKind::Design },
+            [DESIGN, design, kind @ ("_show" | "_list" | "_update" | "_rewrite"), ref rest @ ..] => {
+                let rest = rest.iter().map(|&segment| segment.to_owned()).collect();
+                InDatabase::Answering { design: design.to_owned(), kind: Answering::of(kind), rest }
+            }
             [DESIGN, _, function, ..] if function.starts_with('_') => {
                 InDatabase::DesignFunction { is_view: function == "_view" }
             }
@@ -316,7 +335,19 @@ impl InDatabase {
             InDatabase::Attachment { kind, .. } => kind.route(Route::Attachment, Route::DesignAttachment),
             InDatabase::Local { .. } | InDatabase::LocalAttachment => Route::LocalDocument,
             InDatabase::DesignFunction { is_view: true } => Route::View,
-            InDatabase::DesignFunction { is_view: false } => Route::DesignFunction,
+            InDatabase::DesignFunction { is_view: false } | InDatabase::Answering { .. } => Route::DesignFunction,
+        }
+    }
+}
+
+impl Answering {
+    /// `kind` is one of the four.
+    fn of(kind: &str) -> Answering {
+        match kind {
+            "_show" => Answering::Show,
+            "_list" => Answering::List,
+            "_update" => Answering::Update,
+            _ => Answering::Rewrite,
         }
     }
 }

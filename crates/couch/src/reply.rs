@@ -16,7 +16,7 @@ pub(crate) fn ok(status: StatusCode) -> Reply {
 /// The answer to a failure.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let text = Object::text(|object| {
-        object.string("error", failure.error).string("reason", &failure.reason);
+        object.string("error", &failure.error).string("reason", &failure.reason);
     });
     let mut reply = Reply::json(failure.status, text);
     if let Some(allow) = failure.allow {

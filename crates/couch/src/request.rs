@@ -13,11 +13,15 @@ pub(crate) struct Request {
     pub query: Query,
     /// Who asks, and the only way to what they have a right to.
     pub context: Context,
+    /// Which path the client asked for, where a design document has rewritten it.
+    pub requested_path: Option<String>,
+    /// How often that has happened.
+    pub rewrites: usize,
 }
 
 impl Request {
     pub(crate) fn new(of: flatbed_http::Request, query: Query, context: Context) -> Request {
-        Request { of, query, context }
+        Request { of, query, context, requested_path: None, rewrites: 0 }
     }
 }
 

@@ -1,34 +1,146 @@
 //! CouchDB's request object, as functions of design documents are given it.
 
-use flatbed_layer::json::Object;
-use hyper::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
+use flatbed_layer::json::{self, Limits, Object};
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderName, PROXY_AUTHORIZATION};
 
 use crate::query::decode;
 use crate::request::Request;
 
+/// Who asks, as a proxy vouches for it.
+const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-auth-couchdb-token");
+
+/// Parameters whose values functions are given as JSON.
+const JSON_PARAMETERS: [&str; 4] = ["key", "startkey", "endkey", "descending"];
+
+/// What is told of a request to a function that answers it, beyond what all functions are told.
+#[derive(Debug, Default)]
+pub(crate) struct Told<'t> {
+    /// The document that its path names.
+    pub id: Option<&'t str>,
+    /// An id that nobody has yet.
+    pub uuid: Option<&'t str>,
+    /// The database's figures, as `GET /{db}` answers them: JSON.
+    pub info: Option<&'t [u8]>,
+    pub body: ToldBody<'t>,
+}
+
+/// What is told of a request's body.
+#[derive(Debug, Default)]
+pub(crate) enum ToldBody<'t> {
+    /// Nothing.
+    #[default]
+    Untold,
+    /// That there was none.
+    None,
+    /// The text.
+    Text(&'t [u8]),
+    /// The value that its text, which is JSON, stands for.
+    Json(&'t [u8]),
+}
+
 /// The request as JSON text: what of CouchDB's request object is known here. Who asks and the database's `_security` come
 /// behind it. Credentials are nobody's business.
-pub(crate) fn request_object(request: &Request) -> Vec<u8> {
+pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut object = Object::new(&mut out);
     let raw = request.uri.path_and_query().map_or("/", |path| path.as_str());
-    object.null("id").string("method", request.method.as_str()).string("raw_path", raw);
-    let parts = request.uri.path().split('/').filter(|part| !part.is_empty());
-    let parts: Vec<String> = parts.filter_map(|part| decode(part).ok()).collect();
-    for name in ["requested_path", "path"] {
+    // As in CouchDB, what asks for the head alone is not told apart.
+    let method = if request.method == Method::HEAD { "GET" } else { request.method.as_str() };
+    object.string_or_null("id", told.id).string("method", method).string("raw_path", raw);
+    let path = request.uri.path();
+    for (name, path) in [("requested_path", request.requested_path.as_deref().unwrap_or(path)), ("path", path)] {
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        let parts: Vec<String> = parts.filter_map(|part| decode(part).ok()).collect();
         object.array(name).strings(parts.iter().map(String::as_str));
     }
-    members(request.query.pairs(), object.object("query"));
-    let secret = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE];
-    let told = request.headers.iter().filter(|(name, _)| !secret.contains(name));
-    members(told.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))), object.object("headers"));
-    object.raw("form", b"{}").raw("cookie", b"{}");
+    query(request, object.object("query"));
+    headers(request, object.object("headers"));
+    if let Some(uuid) = told.uuid {
+        object.string("uuid", uuid);
+    }
+    if let Some(info) = told.info {
+        object.raw("info", info);
+    }
+    let mut form = object.object("form");
+    let is_form =
+        request.header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
+    if let ToldBody::Text(body) = told.body
+        && is_form
+        && matches!(request.method, Method::POST | Method::PUT)
+    {
+        let body = String::from_utf8_lossy(body);
+        for pair in body.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if let (Ok(name), Ok(value)) = (decode(name), decode(value)) {
+                form.string(name.as_str(), &value);
+            }
+        }
+    }
+    form.end();
+    match told.body {
+        ToldBody::Untold => {}
+        // CouchDB's word.
+        ToldBody::None => drop(object.string("body", "undefined")),
+        ToldBody::Text(text) => drop(object.string("body", &String::from_utf8_lossy(text))),
+        ToldBody::Json(text) => drop(object.raw("body", text)),
+    }
+    object.string("peer", &peer(request)).raw("cookie", b"{}");
     object.end();
     out
 }
 
-fn members<'t>(pairs: impl Iterator<Item = (&'t str, &'t str)>, mut object: Object<'_>) {
-    for (name, text) in pairs {
-        object.string(name, text);
+/// Who is at the other end, as far as a proxy says.
+fn peer(request: &Request) -> String {
+    let forwarded = request.headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
+    match (forwarded.and_then(|list| list.split(',').next()), request.peer) {
+        (Some(first), _) => first.trim().to_owned(),
+        (None, Some(peer)) => peer.to_string(),
+        (None, None) => "127.0.0.1".to_owned(),
+    }
+}
+
+fn query(request: &Request, mut object: Object<'_>) {
+    for (name, text) in request.query.pairs() {
+        let is_json = JSON_PARAMETERS.contains(&name) && json::parse(text.as_bytes(), &Limits::default()).is_ok();
+        if is_json {
+            object.raw(name, text.as_bytes());
+        } else {
+            object.string(name, text);
+        }
+    }
+}
+
+/// Names as CouchDB tells them: `Content-Type`. Several values of one name are joined.
+fn headers(request: &Request, mut object: Object<'_>) {
+    let secret = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, PROXY_TOKEN];
+    for name in request.headers.keys().filter(|name| !secret.contains(name)) {
+        let values: Vec<&str> = request.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        if !values.is_empty() {
+            object.string(capitalized(name.as_str()).as_str(), &values.join(", "));
+        }
+    }
+}
+
+fn capitalized(name: &str) -> String {
+    let mut is_first = true;
+    name.chars()
+        .map(|letter| {
+            let shown = if is_first { letter.to_ascii_uppercase() } else { letter };
+            is_first = letter == '-';
+            shown
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_headers_are_couchdbs() {
+        for (name, told) in [("accept", "Accept"), ("content-type", "Content-Type"), ("x-my-own", "X-My-Own")] {
+            assert_eq!(capitalized(name), told);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! From a request to its handler, and from the handler's result to the answer.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use flatbed_auth::Principal;
@@ -8,11 +9,12 @@ use hyper::header::{self, HeaderName};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
+use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
-    all_docs, attachment, bulk, bulk_get, changes, database, db_updates, document, local, maintenance, mango,
-    replicate, revisions, scheduler, server,
+    all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, document, list, local, maintenance,
+    mango, replicate, revisions, rewrite, scheduler, server,
 };
-use crate::path::{Endpoint, InDatabase, Listed, Needed, Path, Target};
+use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
 use crate::reply::failed;
 use crate::request::Request;
@@ -88,12 +90,41 @@ async fn run(state: &Arc<State>, mut request: Request, target: Target) -> Result
     })
 }
 
-async fn dispatch(state: &State, mut request: Request, target: Target) -> Result<Reply> {
-    authorize(target.needs(&request.method), &mut request).await?;
-    handle(state, request, target).await
+/// The same for a request that a design document has made of another: what it asks for needs its own right.
+pub(crate) fn again(
+    state: &Arc<State>,
+    request: Request,
+    target: Target,
+) -> Pin<Box<dyn Future<Output = Result<Reply>> + Send + '_>> {
+    Box::pin(run(state, request, target))
 }
 
-async fn handle(state: &State, mut request: Request, target: Target) -> Result<Reply> {
+async fn dispatch(state: &Arc<State>, mut request: Request, mut target: Target) -> Result<Reply> {
+    loop {
+        authorize(target.needs(&request.method), &mut request).await?;
+        let reads = matches!(request.method, Method::GET | Method::HEAD);
+        if let Target::EncodedDesign(plain) = target {
+            if let Some(redirect) = reads.then(|| document::redirect_design(&request)).flatten() {
+                return Ok(redirect);
+            }
+            target = *plain;
+        }
+        let Target::Database(name, InDatabase::Answering { design, kind: Answering::Rewrite, rest }) = &target else {
+            return handle(state, request, target).await;
+        };
+        // Not by calling itself: it may be sent on a hundred times.
+        match Box::pin(rewrite::rewrite(state, request, &name.text, design, rest)).await? {
+            Rewritten::Answer(reply) => return Ok(reply),
+            Rewritten::Request(next) => request = *next,
+        }
+        target = Target::parse(request.uri.path())?;
+        if request.client.is_none() && !matches!(request.method, Method::GET | Method::HEAD) {
+            return again(state, request, target).await;
+        }
+    }
+}
+
+async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Result<Reply> {
     let (name, what) = match target {
         Target::Database(name, what) => (name.text, what),
         // Boxed here and below, as documents are by their methods: the future of every request has room for what is not.
@@ -108,13 +139,7 @@ async fn handle(state: &State, mut request: Request, target: Target) -> Result<R
         Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
         Target::Metrics => return server::metrics(state, &request),
         Target::Later(what, _) => return later(&mut request, what).await,
-        Target::EncodedDesign(target) => {
-            let reads = matches!(request.method, Method::GET | Method::HEAD);
-            return match reads.then(|| document::redirect_design(&request)).flatten() {
-                Some(redirect) => Ok(redirect),
-                None => Box::pin(handle(state, request, *target)).await,
-            };
-        }
+        Target::EncodedDesign(target) => return Box::pin(handle(state, request, *target)).await,
     };
     let name = name.as_str();
     let endpoint = match what {
@@ -129,6 +154,15 @@ async fn handle(state: &State, mut request: Request, target: Target) -> Result<R
         InDatabase::LocalAttachment => {
             request.skip_body().await;
             return Err(Failure::bad_request("_local documents do not accept attachments."));
+        }
+        InDatabase::Answering { design, kind, rest } => {
+            return match kind {
+                Answering::Show => Box::pin(answering::show(state, request, name, &design, &rest)).await,
+                Answering::Update => Box::pin(answering::update(state, request, name, &design, &rest)).await,
+                Answering::List => Box::pin(list::list(state, request, name, &design, &rest)).await,
+                // Where it leads is for whoever dispatches.
+                Answering::Rewrite => Err(Failure::not_found("missing")),
+            };
         }
         InDatabase::DesignFunction { .. } => return later(&mut request, "Functions of design documents").await,
         InDatabase::Mango(what) => return Box::pin(mango::mango(state, request, name, what, None)).await,

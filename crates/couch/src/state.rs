@@ -5,11 +5,15 @@ use std::sync::Arc;
 use flatbed_http::Shell;
 use flatbed_replicator::Replicator;
 use flatbed_service::Service;
+use tokio::sync::Semaphore;
 
 use crate::health::StorageHealth;
 use crate::ids::Uuids;
 use crate::metrics::{Feeds, FiguresElsewhere, Queries};
 use crate::route::Route;
+
+/// Large answers that functions have made, while they wait for room.
+const LARGE_ANSWERS_MAX: usize = 4;
 
 /// How the surface is set up.
 #[derive(Debug, Clone)]
@@ -43,6 +47,8 @@ pub struct State {
     pub(crate) health: StorageHealth,
     pub(crate) figures: FiguresElsewhere,
     pub(crate) replicator: Arc<Replicator>,
+    /// Whose large answers, made by functions, wait for room.
+    pub(crate) large_answers: Semaphore,
 }
 
 impl State {
@@ -63,6 +69,7 @@ impl State {
             health: options.health,
             figures: options.figures,
             replicator,
+            large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
         }
     }
 }

@@ -48,8 +48,7 @@ pub(crate) async fn answer<S: Surface>(
     }
     // What wraps it would have room for its state several times.
     let spans = tracking.spans();
-    let origin = peer.is_none();
-    spans.within(Box::pin(answer_within(served, request, id, (target, label), origin, tracking, outlet))).await
+    spans.within(Box::pin(answer_within(served, request, id, (target, label), peer, tracking, outlet))).await
 }
 
 async fn answer_within<S: Surface>(
@@ -57,10 +56,11 @@ async fn answer_within<S: Surface>(
     request: hyper::Request<Incoming>,
     id: String,
     (target, mut label): (S::Target, S::Label),
-    is_inside: bool,
+    peer: Option<SocketAddr>,
     tracking: Tracking,
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
+    let is_inside = peer.is_none();
     outlet.connection().unblocked().await;
     // Where others wait for room for what they have made, nothing is made that would wait behind them.
     outlet.until_there_is_room().await;
@@ -83,7 +83,8 @@ async fn answer_within<S: Surface>(
         (Ok(()), None) => {
             let memory = shell.memory.clone();
             let body = Arriving::new(body, &memory);
-            let request = Request { method, uri, version, headers, body, upgrade, memory, client: None };
+            let peer = peer.map(|peer| peer.ip());
+            let request = Request { method, uri, version, headers, body, upgrade, memory, client: None, peer };
             surface.answer(request, target, Origin { is_inside, connection: outlet.connection() }).await
         }
     };

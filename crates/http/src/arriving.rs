@@ -25,6 +25,8 @@ const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 #[derive(Debug)]
 pub struct Arriving {
     body: Incoming,
+    /// What comes in the place of the rest.
+    instead: Option<Body>,
     bytes: u64,
     began: Instant,
     memory: BodyMemory,
@@ -33,7 +35,19 @@ pub struct Arriving {
 
 impl Arriving {
     pub(crate) fn new(body: Incoming, memory: &BodyMemory) -> Arriving {
-        Arriving { body, bytes: 0, began: Instant::now(), memory: memory.clone(), coming: memory.expect() }
+        Arriving {
+            body,
+            instead: None,
+            bytes: 0,
+            began: Instant::now(),
+            memory: memory.clone(),
+            coming: memory.expect(),
+        }
+    }
+
+    /// What was read of it comes again, or something else in its place.
+    pub(crate) fn put_back(&mut self, body: Body) {
+        self.instead = Some(body);
     }
 
     /// The next piece; `None` at its end.
@@ -41,6 +55,9 @@ impl Arriving {
     /// # Errors
     /// 408 where it does not come in time, or too slowly where others need what it holds; 400 where it breaks off.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        if let Some(Body { bytes, .. }) = self.instead.take().filter(|body| !body.bytes.is_empty()) {
+            return Ok(Some(bytes));
+        }
         loop {
             let left = time_for(self.bytes).saturating_sub(self.began.elapsed());
             let frame = tokio::time::timeout(left.min(IDLE_MAX), self.body.frame());

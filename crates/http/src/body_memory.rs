@@ -351,6 +351,11 @@ impl Memory {
         Ok(())
     }
 
+    /// The text's tree is gone.
+    pub(crate) fn drop_tree(&mut self) {
+        self.tree = None;
+    }
+
     /// What stays of it for as long as an answer lasts that may have no end: `bytes` for what was made of the tree.
     pub fn keep(self, of: &BodyMemory, bytes: usize) -> Result<Memory> {
         if bytes <= FREE_TREE_BYTES {

@@ -1,14 +1,16 @@
 //! What a surface is given: the request taken apart, and its body read within bounds.
 
 use std::io::Read;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode, Version, header};
 
 use crate::arriving::{Arriving, Gathering};
-use crate::body_memory::{Body, BodyMemory, Client, STEP_BYTES, too_large};
+use crate::body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, too_large};
 use crate::refused::{Refused, Result};
 
 /// For what is left of a body that nobody needs.
@@ -33,6 +35,8 @@ pub struct Request {
     pub memory: BodyMemory,
     /// Where the request goes on when its client hangs up.
     pub client: Option<Client>,
+    /// Whom the connection comes from; `None` for this process.
+    pub peer: Option<IpAddr>,
 }
 
 impl Request {
@@ -109,6 +113,32 @@ impl Request {
         }
         memory.reserve_tree(&self.memory, &bytes, self.client.as_ref()).await?;
         Ok(Body { bytes, memory })
+    }
+
+    /// A text that was made for this request, with the memory that it and its tree take, as if it had come as the body.
+    ///
+    /// # Errors
+    /// 413, 503.
+    pub async fn made(&self, text: Bytes) -> Result<Body> {
+        if text.len() > self.memory.body_bytes_max() {
+            return Err(too_large());
+        }
+        let mut memory = Memory::default();
+        if text.len() > FREE_BYTES {
+            self.memory.grow(&mut memory, text.len())?;
+        }
+        memory.reserve_tree(&self.memory, &text, self.client.as_ref()).await?;
+        Ok(Body { bytes: text, memory })
+    }
+
+    /// Puts a body in the place of the one that came, which was read: whoever reads it next finds this. It is counted while
+    /// it waits for that.
+    pub fn replace_body(&mut self, mut body: Body) {
+        body.memory.drop_tree();
+        self.headers.remove(header::CONTENT_ENCODING);
+        self.headers.remove(header::TRANSFER_ENCODING);
+        self.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.bytes.len()));
+        self.body.put_back(body);
     }
 
     /// The next piece of the body; `None` at its end. Each piece must come in time, and all of it at a least rate.

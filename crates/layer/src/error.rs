@@ -177,6 +177,12 @@ pub enum Refusal {
         /// For the client.
         reason: String,
     },
+    /// The index that a query was planned with is no longer there, or others are.
+    #[error("the database has other indexes now")]
+    IndexGone,
+    /// A selector takes too long on a document, or nobody waits for what it selects.
+    #[error("the selector takes too long")]
+    SelectorExhausted,
     /// A rule forbids the edit, and says why.
     #[error("{0}")]
     Forbidden(String),

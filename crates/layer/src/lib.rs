@@ -21,6 +21,7 @@ mod document;
 mod error;
 mod feed;
 mod fenced;
+mod find;
 mod forget;
 mod format_one;
 mod handle;
@@ -63,6 +64,7 @@ pub use feed::tail::{TEXTS, TailDocument, TailRow};
 pub use feed::updates::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,
 };
+pub use find::{Find, FindOptions, FoundDocument, FoundRow, JsonIndexes};
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
 pub use handle::{Database, Reader};
@@ -99,7 +101,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 27] = [
+    let table: [(&str, &[&str]); 28] = [
         ("actor", &[]),
         ("compactions", &[]),
         ("error", &[]),
@@ -116,6 +118,7 @@ fn folders_know_only_those_below_them() {
         ("document", &["error", "store", "instance", "layer", "handle"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
         ("read", &["error", "store", "instance", "layer", "handle", "document"]),
+        ("find", &["error", "store", "instance", "layer", "handle", "document", "index", "read"]),
         ("view", &["error", "store", "instance", "handle", "view_functions", "view_definition", "document", "read"]),
         ("judge", &["actor", "error", "store", "instance", "handle", "document", "read"]),
         ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),

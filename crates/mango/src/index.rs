@@ -8,6 +8,7 @@ use crate::Selector;
 use crate::field::Field;
 use crate::normal::member;
 use crate::options::{object, text};
+use crate::projection::put;
 
 /// The name of the index of all ids, and the only one that is not in a design document.
 const ALL_DOCS: &str = "_all_docs";
@@ -93,6 +94,22 @@ impl Index {
     /// Which documents are in it, if not all that have its fields.
     pub fn partial(&self) -> Option<&Selector> {
         self.partial.as_ref()
+    }
+
+    /// The fields that a row has, as a document.
+    pub fn document_of(&self, id: &str, key: &[Value<'_>]) -> Value<'static> {
+        let mut document = Value::Object(Vec::new());
+        put(&mut document, &["_id"], Value::String(id.to_owned().into()));
+        for (field, value) in self.fields.iter().zip(key).rev() {
+            put(&mut document, &field.parts().collect::<Vec<_>>(), value.clone().into_owned());
+        }
+        document
+    }
+
+    /// Whether it depends on a member of documents: its fields or its filter name it, or something in it.
+    pub fn asks_about(&self, member: &str) -> bool {
+        let is_there = |field: &Field| field.parts().next() == Some(member);
+        self.fields.iter().any(is_there) || self.partial.as_ref().is_some_and(|partial| partial.asks_about(member))
     }
 
     /// The key of a document (with its special members) in it; `None`: it is not in it. Design documents never are. `stop` is

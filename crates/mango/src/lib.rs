@@ -100,6 +100,12 @@ impl Selector {
         self.0.holds(document, &mut Steps::endless()).unwrap_or(false)
     }
 
+    /// Whether it asks about a member of documents, or something in it.
+    pub fn asks_about(&self, member: &str) -> bool {
+        let mut fields = plan::fields_of(self.normal()).into_iter().filter_map(|name| Field::new(name).ok());
+        fields.any(|field| field.parts().next() == Some(member))
+    }
+
     /// About how much is done for a byte of a document, at least 1.
     pub fn weight(&self) -> usize {
         self.0.weight()

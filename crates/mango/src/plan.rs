@@ -9,7 +9,6 @@ use crate::find::Find;
 use crate::index::Index;
 use crate::keys::{IdRange, KeyRange, Reading, id_ranges, reading};
 use crate::normal::Normal;
-use crate::projection::put;
 use crate::ranges::Range;
 use crate::refused::Refused;
 
@@ -89,12 +88,7 @@ pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused>
 impl Plan<'_> {
     /// Of a plan that is covering: the fields that a row of the index has, as a document.
     pub fn document_of(&self, id: &str, key: &[Value<'_>]) -> Value<'static> {
-        let mut document = Value::Object(Vec::new());
-        put(&mut document, &["_id"], Value::String(id.to_owned().into()));
-        for (field, value) in self.index.fields().iter().zip(key).rev() {
-            put(&mut document, &field.parts().collect::<Vec<_>>(), value.clone().into_owned());
-        }
-        document
+        self.index.document_of(id, key)
     }
 
     /// Whether the number of rows in the ranges is the number of documents that are selected: a `_count` then reads no row.

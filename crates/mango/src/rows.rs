@@ -53,6 +53,11 @@ impl Selector {
 }
 
 impl RowSelector<'_> {
+    /// Whether a name that is looked for has no id: then bodies are matched rightly only if the names are all that there are.
+    pub fn lacks_ids(&self) -> bool {
+        self.reader.lacks_ids
+    }
+
     /// Whether the document of a body, given as the pairs that [`flatbed_flatten::pack`] made, is selected. `special` makes the
     /// object of its special members (`_id`, `_rev` and others); it is asked only where they matter.
     ///
@@ -86,6 +91,11 @@ impl Index {
 }
 
 impl RowIndex<'_> {
+    /// As [`RowSelector::lacks_ids`].
+    pub fn lacks_ids(&self) -> bool {
+        self.reader.lacks_ids
+    }
+
     /// As [`Index::key`], of a body's pairs; see [`RowSelector::matches`]. That it is no design document the caller sees.
     ///
     /// # Errors
@@ -129,6 +139,8 @@ struct Reader {
     special: bool,
     /// Whether something is asked about the document as a whole.
     whole: bool,
+    /// Whether a name that is looked for has no id.
+    lacks_ids: bool,
 }
 
 /// Where a field is found.
@@ -159,7 +171,9 @@ impl Reader {
             (name, Place { paths: of, parts })
         });
         let places = places.collect();
-        Reader { paths, places, special: fields.special, whole: fields.whole }
+        let names = fields.plain.values().flat_map(|(field, parts)| field.parts().take(*parts));
+        let lacks_ids = names.into_iter().any(|name| ids.id_of(name).is_none());
+        Reader { paths, places, special: fields.special, whole: fields.whole, lacks_ids }
     }
 
     fn read<'r, 'k, P>(

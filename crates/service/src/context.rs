@@ -9,7 +9,10 @@ use flatbed_layer::json::Value;
 use flatbed_layer::{Layer, Reader, Result, User};
 
 use crate::admins::{Admins, SignInError};
+use crate::answering::{AnswerError, Answering, DesignFunctions};
+use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
+use crate::functions::completed;
 use crate::rights::{Denied, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::ServerAdministration;
@@ -20,18 +23,22 @@ pub struct Service {
     layer: Layer,
     admins: Arc<Admins>,
     feeds: Arc<Feeds>,
+    answering: Answering,
 }
 
 impl Service {
     /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
-    /// feeds.
+    /// feeds, and functions that answer requests.
     pub fn new(layer: Layer, functions: Runner, admins: Admins) -> Service {
-        Service { layer, admins: Arc::new(admins), feeds: Arc::new(Feeds::new(functions)) }
+        let designs = Designs::default();
+        let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
+        Service { layer, admins: Arc::new(admins), feeds, answering: Answering::new(functions, designs) }
     }
 
     /// The context of a request that `principal` makes.
     pub fn context(&self, principal: Principal) -> Context {
-        Context { layer: self.layer.clone(), rights: Rights { principal }, feeds: self.feeds.clone() }
+        let (feeds, answering) = (self.feeds.clone(), self.answering.clone());
+        Context { layer: self.layer.clone(), rights: Rights { principal }, feeds, answering }
     }
 
     /// Who stands behind the text of an `authorization` header. Without administrators everyone is one.
@@ -108,6 +115,7 @@ pub struct Context {
     layer: Layer,
     rights: Rights,
     feeds: Arc<Feeds>,
+    answering: Answering,
 }
 
 impl fmt::Debug for Context {
@@ -145,6 +153,27 @@ impl Context {
 
     pub(crate) fn selectors(&self) -> &Selectors {
         &self.feeds.selectors
+    }
+
+    /// The functions of a design document that answer requests; `design`: its name, without `_design/`. It is read now.
+    ///
+    /// # Errors
+    /// [`AnswerError`].
+    pub async fn design_functions(
+        &self,
+        database: &Reader,
+        design: &str,
+    ) -> std::result::Result<DesignFunctions, AnswerError> {
+        self.answering.begin(database, design).await
+    }
+
+    /// A request as functions are given it: `request` is the text of a JSON object that has members, to which is added who
+    /// asks, and the database's `_security`.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn request_object(&self, request: Vec<u8>, database: &Reader) -> Result<String> {
+        completed(request, &self.rights, database).await
     }
 
     /// Begins a feed of a database that was given to whoever asks. Of its rows none is read.

@@ -6,7 +6,6 @@
 //! been taken of the feed and is not filtered yet is kept here, so that whoever waits may stop waiting at any time, to send a
 //! heartbeat.
 
-mod designs;
 mod function;
 mod heartbeats;
 #[cfg(test)]
@@ -23,6 +22,7 @@ use flatbed_layer::{
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::designs::{DesignError, Designs};
 use crate::rights::Rights;
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use function::{Filters, Function};
@@ -45,6 +45,15 @@ pub enum FeedError {
     /// The design document has no member of this name, where the function would be.
     #[error("missing json key: {0}")]
     MissingMember(String),
+}
+
+impl From<DesignError> for FeedError {
+    fn from(error: DesignError) -> FeedError {
+        match error {
+            DesignError::Layer(error) => error.into(),
+            DesignError::Function(error) => error.into(),
+        }
+    }
 }
 
 type Result<T> = std::result::Result<T, FeedError>;
@@ -105,8 +114,8 @@ pub(crate) struct Feeds {
 }
 
 impl Feeds {
-    pub(crate) fn new(functions: Runner) -> Feeds {
-        Feeds { filters: Filters::new(functions), selectors: Selectors::new() }
+    pub(crate) fn new(functions: Runner, designs: Designs) -> Feeds {
+        Feeds { filters: Filters::new(functions, designs), selectors: Selectors::new() }
     }
 
     #[cfg(test)]

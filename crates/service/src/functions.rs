@@ -6,11 +6,12 @@ use std::sync::Arc;
 use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::json::{self, Object};
 use flatbed_layer::{
-    Attachment, AttachmentEdit, Document, Edit, Judge, Judgement, NotJudged, Refusal, RevId, Room, Rule, User, Verdict,
-    Writing,
+    Attachment, AttachmentEdit, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader, Refusal,
+    RevId, Room, Rule, User, Verdict, Writing,
 };
 
 use crate::json_out;
+use crate::rights::Rights;
 
 /// What `_security` is where nobody has set it: administrators only.
 pub const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
@@ -21,6 +22,21 @@ pub fn user_context(user: &User, database: &str) -> String {
         context.string("db", database).string_or_null("name", user.name.as_deref());
         context.array("roles").strings(user.roles.iter().map(String::as_str));
     }))
+}
+
+/// A request object, the text of a JSON object that has members, with who asks and what the database's `_security` is.
+pub(crate) async fn completed(
+    mut request: Vec<u8>,
+    rights: &Rights,
+    database: &Reader,
+) -> std::result::Result<String, LayerError> {
+    let security = database.security().await?;
+    request.pop();
+    let mut object = Object::reopen(&mut request);
+    object.raw("userCtx", user_context(&rights.user(), database.name()).as_bytes());
+    object.raw("secObj", security.as_deref().unwrap_or(SECURITY_DEFAULT));
+    object.end();
+    Ok(text(request))
 }
 
 /// Runs the functions of design documents: judges writes by them, and maps and reduces views.

@@ -7,8 +7,10 @@
 #![warn(clippy::indexing_slicing)]
 
 mod admins;
+mod answering;
 mod context;
 mod database;
+mod designs;
 mod feeds;
 mod functions;
 mod indexes;
@@ -21,6 +23,7 @@ mod uploads;
 mod view_functions;
 
 pub use admins::{Admins, SignInError};
+pub use answering::{AnswerError, DesignFunctions, Rewrites};
 pub use context::{Context, Service};
 pub use database::{Administration, Ownership, Writer};
 pub use feeds::{Feed, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Follow, Heartbeats, Waited};

@@ -125,7 +125,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
                 if let Some(rev) = edit.history.as_ref().and_then(|history| history.first()) {
                     json_out::rev(rev, row.place(name!("rev")));
                 }
-                row.string(name!("error"), failure.error).string(name!("reason"), &failure.reason);
+                row.string(name!("error"), &failure.error).string(name!("reason"), &failure.reason);
             }
         }
     }

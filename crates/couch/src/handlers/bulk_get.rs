@@ -245,11 +245,11 @@ impl Form {
             // CouchDB gives no id here.
             (Form::Multipart { .. }, Some(rev)) => self.failure(out, |object| {
                 object.string(name!("rev"), &rev.to_string());
-                object.string(name!("error"), failure.error).string(name!("reason"), &failure.reason);
+                object.string(name!("error"), &failure.error).string(name!("reason"), &failure.reason);
             }),
             _ => {
                 let rev = rev.map_or("undefined".to_owned(), ToString::to_string);
-                self.failed(Some(id), Some(&rev), failure.error, &failure.reason, out);
+                self.failed(Some(id), Some(&rev), &failure.error, &failure.reason, out);
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::json_out;
 use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
-use crate::request_object::request_object;
+use crate::request_object::{Told, request_object};
 use crate::shared_row::{self, Form};
 use crate::state::State;
 
@@ -172,7 +172,11 @@ fn function(request: &Request) -> Result<Option<FilterFunction>> {
             false => "`filter` must be of the form `designname/filtername`",
         }));
     };
-    let kind = if is_view { FilterKind::View } else { FilterKind::Filter { request: request_object(request) } };
+    let kind = if is_view {
+        FilterKind::View
+    } else {
+        FilterKind::Filter { request: request_object(request, &Told::default()) }
+    };
     Ok(Some(FilterFunction { design: design.to_owned(), name: name.to_owned(), kind }))
 }
 

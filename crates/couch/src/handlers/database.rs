@@ -84,7 +84,7 @@ impl<E> Positive for std::result::Result<u16, E> {
     }
 }
 
-fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
+pub(crate) fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
     Object::text(|object| {
         object.string("instance_start_time", &(info.created_at_ms / 1000).to_string()).string("db_name", name);
         object.string("purge_seq", &info.purge_seq.to_string()).string("update_seq", &info.update_seq.to_string());

@@ -1,5 +1,7 @@
 //! Indexes of Mango: `_index` and what is beneath it.
 
+use std::borrow::Cow;
+
 use flatbed_http::Reply;
 use flatbed_layer::json::Value;
 use flatbed_mango::{IndexRequest, Listing, bulk_delete_answer, find_index, parse_bulk_delete};
@@ -66,7 +68,10 @@ pub(crate) async fn bulk_delete(mut request: Request, name: &str) -> Result<Repl
         let outcome = match database.delete_indexes(&ddoc, |_| true).await {
             Ok(true) => Ok(()),
             Ok(false) => Err("not_found"),
-            Err(error) => Err(Failure::from(error).error),
+            Err(error) => Err(match Failure::from(error).error {
+                Cow::Borrowed(error) => error,
+                Cow::Owned(_) => "unknown_error",
+            }),
         };
         deleted.push((ddoc, outcome));
     }

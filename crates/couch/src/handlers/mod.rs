@@ -1,6 +1,7 @@
 //! What each path does.
 
 pub(crate) mod all_docs;
+pub(crate) mod answering;
 pub(crate) mod attachment;
 pub(crate) mod bulk;
 pub(crate) mod bulk_get;
@@ -10,6 +11,7 @@ pub(crate) mod db_updates;
 pub(crate) mod document;
 pub(crate) mod feed;
 pub(crate) mod indexes;
+pub(crate) mod list;
 pub(crate) mod local;
 pub(crate) mod maintenance;
 pub(crate) mod mango;
@@ -18,5 +20,6 @@ pub(crate) mod post_form;
 pub(crate) mod put_related;
 pub(crate) mod replicate;
 pub(crate) mod revisions;
+pub(crate) mod rewrite;
 pub(crate) mod scheduler;
 pub(crate) mod server;

@@ -53,6 +53,9 @@ fn handler(target: &Target) -> String {
                 InDatabase::Attachment { id, name: file, .. } => format!("attachment {name} {id} {file}"),
                 InDatabase::Local { id } => format!("local {name} {id}"),
                 InDatabase::LocalAttachment => "no attachments".into(),
+                InDatabase::Answering { design, kind, rest } => {
+                    format!("{kind:?} {name} {design} {}", rest.join(" "))
+                }
                 InDatabase::DesignFunction { .. } => "later Functions of design documents".into(),
             }
         }

@@ -30,7 +30,7 @@ async fn filters() {
         "filters": {
             "even": "function (doc) { return doc.n % 2 === 0; }",
             "from": "function (doc, req) { return doc.n >= Number(req.query.from); }",
-            "who": "function (doc, req) { return req.userCtx.roles[0] === '_admin' && req.userCtx.db === 'db' && req.path[1] === '_changes' && req.headers.authorization === undefined && req.headers.host === 'localhost' && req.secObj.admins.roles[0] === '_admin' && doc.n === 1; }",
+            "who": "function (doc, req) { return req.userCtx.roles[0] === '_admin' && req.userCtx.db === 'db' && req.path[1] === '_changes' && req.headers.Authorization === undefined && req.headers.Host === 'localhost' && req.secObj.admins.roles[0] === '_admin' && doc.n === 1; }",
             "gone": "function (doc) { return doc._deleted; }",
             "broken": "function (doc) {",
             "throws": "function (doc) { throw({forbidden: 'no'}); }",

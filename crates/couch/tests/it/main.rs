@@ -4,6 +4,7 @@
 #![allow(clippy::duplicate_mod, reason = "`under_faults` has some modules once more")]
 
 mod access;
+mod answering;
 mod attachments;
 mod bounded_requests;
 mod db_updates;

@@ -137,11 +137,18 @@ pub(crate) type Reading = RangeRead<BoxFuture<'static, FdbResult<FdbValues>>>;
 
 /// [`begin_read`], boxed.
 pub(crate) fn begin_reading(trx: &Transaction, range: KeyRange) -> Reading {
-    let RangeRead { range, first } = begin_read(trx, range);
-    RangeRead { range, first: Box::pin(first) }
+    begin_read(trx, range).boxed()
 }
 
 impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
+    /// The same, with a name for its future.
+    pub(crate) fn boxed(self) -> Reading
+    where
+        F: 'static,
+    {
+        RangeRead { range: self.range, first: Box::pin(self.first) }
+    }
+
     /// The range's only page of at most `bytes_max` bytes of values; `None` if there is more.
     pub(crate) async fn only_page(self, bytes_max: usize) -> Result<Option<FdbValues>> {
         let page = self.first.await?;

@@ -1,8 +1,10 @@
 //! Latest revisions of documents: one by one, and of documents that lie behind one another as one range.
 
-use foundationdb::RangeOption;
-use foundationdb::future::FdbValues;
 use std::sync::Arc;
+
+use foundationdb::future::FdbValues;
+use foundationdb::{FdbResult, RangeOption};
+use futures_util::future::BoxFuture;
 
 use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
 use crate::error::Result;
@@ -42,6 +44,14 @@ impl<F> LatestRead<F>
 where
     F: Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send,
 {
+    /// The same, with a name for its future.
+    pub(crate) fn boxed(self) -> LatestRead<BoxFuture<'static, FdbResult<FdbValues>>>
+    where
+        F: 'static,
+    {
+        LatestRead { keys: self.keys, read: self.read.boxed() }
+    }
+
     /// The info record and the body's rows; `None`: no such document.
     pub(crate) async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<Option<(Info, Rows)>> {
         let prefix_bytes = self.keys.body().len();

@@ -9,15 +9,15 @@ use crate::index::build::unbuilt;
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
 use crate::store::due::{self, Kind};
-use crate::store::features::{name_features, name_verdicts};
+use crate::store::features::{name_collations, name_features, name_verdicts};
 use crate::store::proto;
 use crate::store::transaction::Quiet;
 
 /// Indexes of one database. Each takes its part of every write.
 const INDEXES_MAX: usize = 64;
 
-/// The longest definition, in bytes: all of them stand in the database's record.
-const DEFINITION_BYTES_MAX: usize = 500;
+/// What the definitions of a database take altogether, in bytes: all of them stand in its record.
+const DEFINITIONS_BYTES_MAX: usize = 60_000;
 
 /// What the design documents of one transaction define.
 #[derive(Default)]
@@ -59,11 +59,13 @@ impl Definitions {
 
     /// Writes the database's record, where the list is another one now or what judges writes has changed. Every write has
     /// the record as a read conflict: none that knows the old list is committed behind it.
-    pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
+    /// `worn_out`: indexes that are to be built anew, by their numbers.
+    pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool, worn_out: &[u64]) -> Result<()> {
         let Within { trx, instance, .. } = *within;
         let mut record = None;
-        if !self.changed.is_empty() || self.has_verdicts {
+        if !self.changed.is_empty() || self.has_verdicts || !worn_out.is_empty() {
             let mut new = self.redefined(&instance.record);
+            renumber(&mut new, worn_out);
             let names_verdicts = self.has_verdicts && name_verdicts(&mut new);
             record = Some(new).filter(|new| names_verdicts || new.indexes != instance.record.indexes);
         }
@@ -97,6 +99,12 @@ impl Definitions {
 
 /// Writes a record with another list of indexes, or another state of one; every process notices.
 pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecord) {
+    let of_kinds = record.indexes.iter().filter_map(|index| {
+        let kind = KINDS.iter().find(|kind| kind.name() == index.kind)?;
+        kind.feature(index)
+    });
+    let of_kinds: Vec<String> = of_kinds.collect();
+    name_collations(&mut record, of_kinds);
     name_features(&mut record);
     within.trx.set(&within.instance.record_key, &record.encode_to_vec());
     within.trx.update_metadata_version();
@@ -107,12 +115,27 @@ fn defined_by(body: &Value<'_>) -> Vec<Defined> {
     for kind in KINDS {
         for definition in kind.defined_by(body) {
             let defined = (kind.name(), definition);
-            if defined.1.len() <= DEFINITION_BYTES_MAX && !all.contains(&defined) {
+            if defined.1.len() <= kind.definition_bytes_max() && !all.contains(&defined) {
                 all.push(defined);
             }
         }
     }
     all
+}
+
+/// Gives indexes other numbers: they are other indexes from now on, of which nothing is built.
+fn renumber(record: &mut proto::DatabaseRecord, numbers: &[u64]) {
+    for index in record.indexes.iter_mut().filter(|index| numbers.contains(&index.number)) {
+        record.indexes_defined += 1;
+        index.number = record.indexes_defined;
+        index.readable = false;
+    }
+}
+
+/// Whether one more index can be defined, of so many bytes.
+pub(crate) fn has_room(indexes: &[proto::Index], definition_bytes: usize) -> bool {
+    let bytes: usize = indexes.iter().map(|index| index.definition.len()).sum();
+    indexes.len() < INDEXES_MAX && bytes + definition_bytes <= DEFINITIONS_BYTES_MAX
 }
 
 /// Replaces what `source` defined: what it still defines keeps its number and its state.
@@ -121,7 +144,7 @@ fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined
     record.indexes.retain(|index| index.source != source || defined.iter().any(|defined| is(index, defined)));
     for new in defined {
         let is_there = record.indexes.iter().any(|index| index.source == source && is(index, new));
-        if is_there || record.indexes.len() == INDEXES_MAX {
+        if is_there || !has_room(&record.indexes, new.1.len()) {
             continue;
         }
         record.indexes_defined += 1;

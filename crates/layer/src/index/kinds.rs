@@ -18,14 +18,28 @@ use crate::store::records::Info;
 
 /// All kinds. For each there is a feature in `store::features`, and lines in design/data-model.md.
 pub(crate) const KINDS: &[&dyn Kind] = &[
+    &crate::index::json::kind::Json,
     #[cfg(test)]
     &crate::index::member::Member,
 ];
+
+/// The longest definition of a kind that says nothing else, in bytes: all of them stand in the database's record.
+const DEFINITION_BYTES_MAX: usize = 500;
 
 /// Code that keeps indexes.
 pub(crate) trait Kind: Send + Sync {
     /// Its name in records, for ever: what is laid out otherwise is another kind.
     fn name(&self) -> &'static str;
+
+    /// The longest definition, in bytes; a longer one is passed over.
+    fn definition_bytes_max(&self) -> usize {
+        DEFINITION_BYTES_MAX
+    }
+
+    /// What a program must know beside the kind, by the name of a feature.
+    fn feature(&self, _index: &proto::Index) -> Option<String> {
+        None
+    }
 
     /// The indexes that a design document's body defines, each in the kind's own words.
     fn defined_by(&self, body: &Value<'_>) -> Vec<Vec<u8>>;

@@ -53,7 +53,28 @@ pub(crate) struct Change<'c> {
     pub user_version: u16,
 }
 
+/// The new winner's body as rows.
+pub(crate) enum NewRows<'c> {
+    Brought(&'c Prepared),
+    Known(&'c Rows),
+    Read(Rows),
+}
+
 impl Change<'_> {
+    /// The new winner's body as rows; see [`Change::new_body`].
+    pub(crate) async fn new_rows(&self, within: &Within<'_>) -> Result<NewRows<'_>> {
+        let Within { trx, instance, .. } = *within;
+        Ok(match (&self.new.place, self.brought, self.old_rows) {
+            (BodyPlace::Rows, Some(brought), _) => NewRows::Brought(brought),
+            (_, None, Some(rows)) if self.old.is_some_and(|old| old.winner == self.new.winner) => NewRows::Known(rows),
+            (BodyPlace::Blob(blob_id), ..) => {
+                NewRows::Read(Box::pin(body::read_rows(trx, instance.keys.blob_rows(blob_id))).await?)
+            }
+            // It has been moved, in this transaction.
+            (BodyPlace::Rows, None, _) => NewRows::Read(body::read_rows(trx, self.keys.body_rows()).await?),
+        })
+    }
+
     /// The new winner's body as JSON text of its members, without braces. Read only where the edit does not bring it and
     /// the winner is another one, or its body lies in a blob.
     pub(crate) async fn new_body(&self, within: &Within<'_>) -> Result<Vec<u8>> {
@@ -107,6 +128,8 @@ impl Change<'_> {
 pub(crate) struct Purged<'c> {
     pub id: &'c str,
     pub old: &'c Info,
+    /// The old winner's body, where a maintainer wants it.
+    pub old_rows: Option<&'c Rows>,
     pub stored_bytes_delta: i64,
     pub superseded_bytes_delta: i64,
     pub user_version: u16,
@@ -131,6 +154,16 @@ pub(crate) trait IndexMaintainer: Send {
 
     /// A document has gone without a trace.
     fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>>;
+
+    /// What it has written beyond what its kind reserves, in bytes, since it was asked last.
+    fn excess(&mut self) -> u64 {
+        0
+    }
+
+    /// The number of an index that is to be built anew, as it has no room for what came.
+    fn is_worn_out(&self) -> Option<u64> {
+        None
+    }
 
     /// All documents of the transaction are through.
     fn finish(&mut self, _within: &Within<'_>) -> Result<()> {
@@ -188,13 +221,20 @@ impl Maintainers {
         try_join_all(later).await.map(|_| ())
     }
 
+    /// See [`IndexMaintainer::excess`].
+    pub(crate) fn excess(&mut self) -> u64 {
+        self.all.iter_mut().skip(COMMON).map(|maintainer| maintainer.excess()).sum()
+    }
+
     /// All documents are through; the database's record is written where the list of indexes, or what judges writes, has
     /// changed.
     pub(crate) fn finish(&mut self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
         for maintainer in &mut self.all {
             maintainer.finish(within)?;
         }
-        self.definitions.finish(within, changes_rules)
+        let worn_out: Vec<u64> =
+            self.all.iter().skip(COMMON).filter_map(|maintainer| maintainer.is_worn_out()).collect();
+        self.definitions.finish(within, changes_rules, &worn_out)
     }
 }
 

@@ -128,7 +128,7 @@ impl Drop for Ahead {
 
 /// What the documents of a walk were like so far.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+pub(crate) struct Pace {
     /// Bytes under the documents' own range, for each that is shown.
     range_bytes: u64,
     /// What a reply holds of them: FoundationDB counts more than the bytes of keys and values.
@@ -136,12 +136,12 @@ struct Pace {
     /// Pages that are still to be read document by document.
     by_document: u32,
     /// Rows of the next page, at most.
-    rows_max: usize,
+    pub rows_max: usize,
 }
 
 impl Pace {
     /// Of documents of 1 kB without a history.
-    const FIRST: Pace = Pace {
+    pub(crate) const FIRST: Pace = Pace {
         range_bytes: 1_100,
         reply_bytes: if cfg!(test) { 700 } else { 72_000 },
         by_document: 0,
@@ -164,12 +164,12 @@ impl Pace {
     }
 
     /// For the page behind one that is being read.
-    fn behind(self) -> Pace {
+    pub(crate) fn behind(self) -> Pace {
         Pace { by_document: self.by_document.saturating_sub(1), ..self }
     }
 
     /// After a page with so many documents, whose bodies have so many bytes; `share`: what was read as ranges, of so many.
-    fn next(self, rows: usize, body_bytes: usize, share: Option<(usize, Share)>) -> Pace {
+    pub(crate) fn next(self, rows: usize, body_bytes: usize, share: Option<(usize, Share)>) -> Pace {
         let mut next = self.behind();
         if let Some(average) = body_bytes.checked_div(rows) {
             next.rows_max = (WALKED_BYTES / (average + 1)).clamp(READ_AHEAD, WALKED_DOCUMENTS_MAX);
@@ -345,7 +345,8 @@ impl Operation for Page<'_> {
                 // Who walks may have gone.
                 let _ = listed.send(next);
             }
-            let (known, share) = read_ranges(trx, &instance, &rows, pace, self.query.descending).await?;
+            let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+            let (known, share) = read_ranges(trx, &instance, &ids, pace, self.query.descending).await?;
             if show_documents(trx, self.inner, &instance, &mut rows, known, self.query.conflicts).await? {
                 last = rows.last().map(|row| keys.all_docs_entry(&row.id));
             }
@@ -358,12 +359,12 @@ impl Operation for Page<'_> {
     }
 }
 
-/// Reads the rows' documents by ranges, all at once: each is a part of them that lies together. Also says how much was read
-/// for how many documents.
-async fn read_ranges(
+/// Reads documents that lie together by ranges, all at once: each is a part of them. Also says how much was read for how many
+/// documents.
+pub(crate) async fn read_ranges(
     trx: &Transaction,
     instance: &Instance,
-    rows: &[AllDocsRow],
+    rows: &[&str],
     pace: Pace,
     descending: bool,
 ) -> Result<(Vec<Known>, Option<(usize, Share)>)> {
@@ -372,7 +373,7 @@ async fn read_ranges(
     }
     let ranges = pace.ranges(rows.len());
     let reads = rows.chunks(rows.len().div_ceil(ranges)).map(|part| async move {
-        let mut ids: Vec<&str> = part.iter().map(|row| row.id.as_str()).collect();
+        let mut ids = part.to_vec();
         if descending {
             ids.reverse();
         }

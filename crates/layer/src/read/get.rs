@@ -102,7 +102,8 @@ where
     }
 }
 
-async fn shown(
+/// A document that was read.
+pub(crate) async fn shown(
     found: &(Info, Rows),
     trx: &Transaction,
     inner: &Inner,
@@ -178,7 +179,7 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
 
 /// How many reads are under way where so many documents were of so many bytes, and how much of each comes at first: a
 /// cluster takes hundreds at once, but what the page does not take was read for nothing.
-fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
+pub(crate) fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
     let average = bytes / documents.max(1) + 1;
     if documents < READ_AHEAD || average > SMALL_AVERAGE_BYTES {
         return (READ_AHEAD, 0);

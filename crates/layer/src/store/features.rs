@@ -14,6 +14,7 @@ use crate::store::records::check_format;
 const KNOWN: &[&str] = &[
     SHARDS,
     VERDICTS,
+    "index:json",
     #[cfg(test)]
     "index:member",
 ];
@@ -23,6 +24,21 @@ const SHARDS: &str = "shards";
 
 /// Records of revisions have verdicts: a program that does not know them would write the records back without.
 const VERDICTS: &str = "verdicts";
+
+/// Before the signature of a collation that indexes are sorted by.
+const COLLATION: &str = "collation:";
+
+/// The feature of an order.
+pub(crate) fn collation(signature: &str) -> String {
+    format!("{COLLATION}{signature}")
+}
+
+/// That of the order which this program has.
+fn own_collation() -> &'static str {
+    static OWN: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    let signature = || flatbed_collate::Collation::unicode().map(|order| order.signature()).unwrap_or_default();
+    OWN.get_or_init(|| collation(&signature()))
+}
 
 /// Before the name of a kind of index.
 const INDEX: &str = "index:";
@@ -35,7 +51,9 @@ pub(crate) fn check_record(record: &proto::DatabaseRecord) -> Result<()> {
     if record.shards == 1 || record.shards > SHARDS_MAX {
         return Err(Error::Corrupt(format!("a database has {} shards", record.shards)));
     }
-    match record.features.iter().find(|feature| !KNOWN.contains(&feature.as_str())) {
+    let is_known =
+        |feature: &str| KNOWN.contains(&feature) || feature.starts_with(COLLATION) && feature == own_collation();
+    match record.features.iter().find(|feature| !is_known(feature)) {
         Some(feature) => Err(Error::FeatureUnknown { what: "the database".to_owned(), feature: feature.clone() }),
         None => Ok(()),
     }
@@ -48,6 +66,12 @@ pub(crate) fn name_verdicts(record: &mut proto::DatabaseRecord) -> bool {
         record.features.push(VERDICTS.to_owned());
     }
     is_new
+}
+
+/// Names the orders that a record's indexes have, in the place of others.
+pub(crate) fn name_collations(record: &mut proto::DatabaseRecord, features: Vec<String>) {
+    record.features.retain(|feature| !feature.starts_with(COLLATION));
+    record.features.extend(features);
 }
 
 /// Names the features of a record's shards and indexes, beside others that it has, and gives it the format that this needs:

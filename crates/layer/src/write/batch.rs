@@ -521,6 +521,7 @@ impl Operation for WriteBatch<'_, '_> {
                 Err(Error::Refused(refusal)) => Err(refusal),
                 Err(error) => return Err(error),
             };
+            bytes += maintainers.excess();
             user_version += u16::from(outcome.is_ok());
             changes_rules |= outcome.is_ok() && instance.is_judged_by(edit);
             item.attempted = outcome.as_ref().ok().map(|updated| updated.rev.clone());

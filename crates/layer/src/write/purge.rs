@@ -236,12 +236,20 @@ impl Purge<'_> {
         dropped.attachment_bytes = attachments::drop_lists(trx, instance, keys, self.id, &listed, &room).await?;
         maintainers.begin(&within, self.id);
         if is_last && after.is_empty() {
+            let old_rows = match old_blob {
+                None if maintainers.want_old_body() && !old.deleted => {
+                    let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
+                    Some(Rows::new(rows, keys.body().len()))
+                }
+                read => read,
+            };
             // With a conflict range on the info: an edit that is under way must see that the document has gone.
             let all = keys.whole();
             trx.clear_range(&all.begin, &all.end);
             let gone = Purged {
                 id: self.id,
                 old,
+                old_rows: old_rows.as_ref(),
                 stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
                 superseded_bytes_delta: -dropped.superseded_bytes,
                 user_version: 0,

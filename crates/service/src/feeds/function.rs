@@ -4,20 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatbed_javascript::{Caller, Error as FunctionError, Runner};
-use flatbed_layer::json::Object;
 use flatbed_layer::{
     ChangeRow, Document, Error as LayerError, GetOptions, OpenRevs, Reader, Refusal, RowKind, design_id,
 };
-use tokio::sync::Semaphore;
 
-use crate::feeds::designs::{Designs, Full, Held};
+use crate::designs::{Designs, Held};
 use crate::feeds::{FeedError, Result};
-use crate::functions::{SECURITY_DEFAULT, user_context};
+use crate::functions::completed;
 use crate::json_out;
 use crate::rights::Rights;
-
-/// Design documents that are read at once: each has its text in memory several times until it is known to be held.
-const READ_AT_ONCE: usize = 4;
 
 /// Documents that a function is given at once, and bytes of them (one document may pass it).
 const DOCUMENTS_AT_ONCE: usize = 100;
@@ -52,12 +47,11 @@ pub enum FilterKind {
 pub(super) struct Filters {
     runner: Runner,
     designs: Designs,
-    reading: Semaphore,
 }
 
 impl Filters {
-    pub(super) fn new(runner: Runner) -> Filters {
-        Filters { runner, designs: Designs::default(), reading: Semaphore::new(READ_AT_ONCE) }
+    pub(super) fn new(runner: Runner, designs: Designs) -> Filters {
+        Filters { runner, designs }
     }
 
     #[cfg(test)]
@@ -74,7 +68,7 @@ impl Filters {
         all_leaves: bool,
     ) -> Result<Function> {
         let FilterFunction { design, name, kind } = asked;
-        let held = self.hold(database, &design_id(&design)).await?;
+        let held = self.designs.read(database, &design_id(&design)).await?;
         let path: &[&str] = match kind {
             FilterKind::Filter { .. } => &["filters", &name],
             FilterKind::View => &["views", &name, "map"],
@@ -89,32 +83,12 @@ impl Filters {
             found => found?,
         }
         let kind = match kind {
-            FilterKind::Filter { mut request } => {
-                let security = database.security().await?;
-                request.pop();
-                let mut object = Object::reopen(&mut request);
-                object.raw("userCtx", user_context(&rights.user(), database.name()).as_bytes());
-                object.raw("secObj", security.as_deref().unwrap_or(SECURITY_DEFAULT));
-                object.end();
-                Kind::Filter { request: String::from_utf8_lossy(&request).into() }
+            FilterKind::Filter { request } => {
+                Kind::Filter { request: completed(request, rights, database).await?.into() }
             }
             FilterKind::View => Kind::View,
         };
         Ok(Function { runner: self.runner.clone(), held, caller, name, kind, database: database.clone(), all_leaves })
-    }
-
-    /// A design document as it stands.
-    async fn hold(&self, database: &Reader, id: &str) -> Result<Arc<Held>> {
-        let _turn = self.reading.acquire().await.map_err(|_| FunctionError::OutOfResources)?;
-        let options = GetOptions { local_seq: true, ..GetOptions::default() };
-        let mut document = database.get(id, &options).await?;
-        // A sequence tells its database from those that had the name before.
-        let incarnation = document.local_seq.take().map_or(0, |seq| seq.incarnation());
-        let mut text = Vec::new();
-        json_out::document(&document, &mut text);
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let held = self.designs.hold(&format!("{}/{incarnation}", database.name()), id, &document.rev, text);
-        Ok(held.map_err(|Full| FunctionError::Busy)?)
     }
 }
 

@@ -42,7 +42,6 @@ impl Keys {
     }
 
     /// An entry of an index: what its kind sorts by, and whose entry it is.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) fn index_entry(&self, number: u64, sorted_by: &[u8], id: &str) -> Vec<u8> {
         let mut key = self.index_part(number, ENTRIES);
         put_text(&mut key, TUPLE_BYTES, sorted_by);
@@ -50,8 +49,33 @@ impl Keys {
         key
     }
 
-    /// What a document has in an index.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
+    /// A place among an index's entries: before all that are sorted by these bytes or by more, or with `behind` after those that are
+    /// sorted by these very bytes, whatever their documents.
+    pub(crate) fn index_place(&self, number: u64, sorted_by: &[u8], behind: bool) -> Vec<u8> {
+        let mut key = self.index_part(number, ENTRIES);
+        put_text(&mut key, TUPLE_BYTES, sorted_by);
+        if behind {
+            // A document's id begins with less, and a zero in longer bytes goes on with more.
+            key.push(TUPLE_STRING + 1);
+        } else {
+            key.pop();
+        }
+        key
+    }
+
+    /// All entries of an index that are sorted by bytes that begin so.
+    pub(crate) fn index_beginning(&self, number: u64, sorted_by: &[u8]) -> KeyRange {
+        let begin = self.index_place(number, sorted_by, false);
+        let mut end = begin.clone();
+        while let Some(last) = end.pop() {
+            if last < 0xff {
+                end.push(last + 1);
+                break;
+            }
+        }
+        KeyRange { begin, end }
+    }
+
     pub(crate) fn index_of_document(&self, number: u64, id: &str) -> Vec<u8> {
         let mut key = self.index_part(number, OF_DOCUMENT);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());

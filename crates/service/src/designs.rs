@@ -1,4 +1,4 @@
-//! Design documents that feeds filter by: one text for all feeds that use the same, within a bound.
+//! Design documents that feeds filter by, and that answer requests: one text for all that use the same, within a bound.
 //!
 //! A feed keeps the functions that it began with for as long as it lasts, also when their document changes. So what is held
 //! cannot be dropped to make room: beyond the bound a feed with another text is refused, and one with a text that is held
@@ -7,8 +7,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use flatbed_javascript::Design;
-use flatbed_layer::RevId;
+use flatbed_javascript::{Design, Error as FunctionError};
+use flatbed_layer::{Error as LayerError, GetOptions, Reader, RevId};
+use tokio::sync::Semaphore;
+
+use crate::json_out;
+
+/// Design documents that are read at once: each has its text in memory several times until it is known to be held.
+const READ_AT_ONCE: usize = 4;
 
 /// Texts that feeds hold, those of all databases together, and of one.
 const BYTES_MAX: usize = 128 << 20;
@@ -16,14 +22,32 @@ const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
 
 /// There is no room for another text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Full;
+pub(crate) struct Full;
 
 /// Which design document: its database and incarnation, its id, its revision.
 type Key = (String, String, RevId);
 
+/// Why a design document is not read, or not held.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DesignError {
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+}
+
 /// The texts that are held. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Designs(Arc<Mutex<State>>);
+#[derive(Debug, Clone)]
+pub(crate) struct Designs {
+    state: Arc<Mutex<State>>,
+    reading: Arc<Semaphore>,
+}
+
+impl Default for Designs {
+    fn default() -> Designs {
+        Designs { state: Arc::default(), reading: Arc::new(Semaphore::new(READ_AT_ONCE)) }
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -34,20 +58,37 @@ struct State {
 
 /// A design document for as long as a feed uses it.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) design: Design,
+pub(crate) struct Held {
+    pub(crate) design: Design,
     key: Key,
     designs: Designs,
 }
 
 impl Designs {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.lock().bytes
+    }
+
+    /// A design document as it stands.
+    ///
+    /// # Errors
+    /// That it is not there; [`FunctionError::Busy`] where there is no room.
+    pub(crate) async fn read(&self, database: &Reader, id: &str) -> Result<Arc<Held>, DesignError> {
+        let _turn = self.reading.acquire().await.map_err(|_| FunctionError::OutOfResources)?;
+        let options = GetOptions { local_seq: true, ..GetOptions::default() };
+        let mut document = database.get(id, &options).await?;
+        // A sequence tells its database from those that had the name before.
+        let incarnation = document.local_seq.take().map_or(0, |seq| seq.incarnation());
+        let mut text = Vec::new();
+        json_out::document(&document, &mut text);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let held = self.hold(&format!("{}/{incarnation}", database.name()), id, &document.rev, text);
+        Ok(held.map_err(|Full| FunctionError::Busy)?)
     }
 
     /// The design document of this text: one that is held, or another. `database` names the incarnation, too. Revisions of
@@ -55,7 +96,7 @@ impl Designs {
     ///
     /// # Errors
     /// [`Full`].
-    pub(super) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<Held>, Full> {
+    pub(crate) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<Held>, Full> {
         let key = (database.to_owned(), id.to_owned(), rev.clone());
         // Dropped behind the lock: the last one takes itself out.
         let known = self.lock().held.get(&key).and_then(Weak::upgrade);
@@ -72,6 +113,13 @@ impl Designs {
         let held = Arc::new(Held { design: Design::new(database, text), key: key.clone(), designs: self.clone() });
         state.held.insert(key, Arc::downgrade(&held));
         Ok(held)
+    }
+}
+
+impl Held {
+    /// Its revision.
+    pub(crate) fn rev(&self) -> &RevId {
+        &self.key.2
     }
 }
 

@@ -1,0 +1,208 @@
+//! `_show` and `_update` of design documents, and what they share with `_list` and `_rewrite`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use flatbed_http::{PagePermit, Pages, Reply, ReplyBody, first_room, shrink};
+use flatbed_layer::{Document, DocumentId, Error as LayerError, GetOptions, Reader, Refusal, RevId};
+use flatbed_service::{Read, Uploads, Write};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
+
+use crate::attached::attachment_edits;
+use crate::error::{Failure, Result};
+use crate::handlers::database::info_text;
+use crate::handlers::document::edit_of;
+use crate::handlers::local;
+use crate::query::{Query, encode};
+use crate::reply::page_bytes;
+use crate::request::{Body, Request};
+use crate::request_object::{Told, ToldBody, request_object};
+use crate::response;
+use crate::state::State;
+
+/// Revisions of a document that functions see, as in CouchDB.
+const REVISIONS_MAX: usize = 20;
+
+/// An answer up to this waits for no room before it is sent.
+const SMALL_BYTES: usize = 256 * 1024;
+
+const NEW_REV: HeaderName = HeaderName::from_static("x-couch-update-newrev");
+const ID: HeaderName = HeaderName::from_static("x-couch-id");
+
+/// `/{db}/_design/{ddoc}/_show/{show}` and what stands behind it: a document's id.
+pub(crate) async fn show(
+    state: &State,
+    mut request: Request,
+    name: &str,
+    design: &str,
+    rest: &[String],
+) -> Result<Reply> {
+    let [show, id @ ..] = rest else { return Err(invalid_path(&mut request, "show_error").await) };
+    let body = body_of(&mut request).await?;
+    let database = request.context.database(name, Read)?;
+    let functions = request.context.design_functions(&database, design).await?;
+    let id = id_of(id);
+    let Found { document, room } = find(&database, id.as_deref()).await?;
+    let tag = tag(&request, functions.rev(), document.as_ref());
+    if request.accepts_cached(&tag) {
+        return Ok(Reply::not_modified(&tag));
+    }
+    let object = object(state, &request, &database, id.as_deref(), told(body.as_ref())).await?;
+    let answer = functions.show(show, document.as_ref(), &object).await?;
+    let mut reply = response::whole(answer, StatusCode::OK)?;
+    reply.header(header::ETAG, &tag);
+    reply.headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    drop((document, room));
+    held(state, reply).await
+}
+
+/// `/{db}/_design/{ddoc}/_update/{update}` and what stands behind it: a document's id. What the function wants to be
+/// written is written as if the client had put it.
+pub(crate) async fn update(
+    state: &State,
+    mut request: Request,
+    name: &str,
+    design: &str,
+    rest: &[String],
+) -> Result<Reply> {
+    let [update, id @ ..] = rest else { return Err(invalid_path(&mut request, "update_error").await) };
+    let body = body_of(&mut request).await?;
+    let database = request.context.database(name, Write)?;
+    let functions = request.context.design_functions(&database, design).await?;
+    let id = id_of(id);
+    let Found { document, room } = find(&database, id.as_deref()).await?;
+    let object = object(state, &request, &database, id.as_deref(), told(body.as_ref())).await?;
+    let (written, answer) = functions.update(update, document.as_ref(), &object).await?;
+    drop((document, object, body, functions));
+    let Some(text) = written else {
+        drop(room);
+        return held(state, response::whole(answer, StatusCode::OK)?).await;
+    };
+    // What HTTP does not allow is found before anything is written.
+    let mut reply = response::whole(answer, StatusCode::CREATED)?;
+    let text = request.made(text.into()).await?;
+    drop(room);
+    let (mut edit, attachments) = edit_of(&text.bytes, None, &Query::default())?;
+    let rev = if DocumentId::of(&edit.id).is_local() {
+        local::edit_one(&database, &edit).await?.rev
+    } else {
+        flatbed_layer::check_document_id(&edit.id)?;
+        let mut uploads = Uploads::new(&database);
+        edit.attachments = attachment_edits(&mut uploads, attachments, |_| None).await?;
+        uploads.stage().await?;
+        let rev = database.update(&edit).await?.rev;
+        uploads.taken();
+        rev
+    };
+    reply.header(NEW_REV, &rev.to_string());
+    reply.header(ID, &encode(&edit.id));
+    held(state, reply).await
+}
+
+/// A path that names no function.
+pub(crate) async fn invalid_path(request: &mut Request, error: &'static str) -> Failure {
+    request.skip_body().await;
+    Failure::new(StatusCode::NOT_FOUND, error, "Invalid path.")
+}
+
+/// Ids may have slashes.
+fn id_of(segments: &[String]) -> Option<String> {
+    if segments.is_empty() { None } else { Some(segments.join("/")) }
+}
+
+/// The body of a request that may have one; nothing comes for one that does not say so.
+pub(crate) async fn body_of(request: &mut Request) -> Result<Option<Body>> {
+    if matches!(request.method, Method::GET | Method::HEAD) {
+        request.skip_body().await;
+        return Ok(None);
+    }
+    let has_length = request.headers.contains_key(header::CONTENT_LENGTH);
+    let body = request.read_body().await?;
+    Ok(Some(body).filter(|body| has_length || !body.bytes.is_empty()))
+}
+
+/// What functions are told of a body.
+pub(crate) fn told(body: Option<&Body>) -> ToldBody<'_> {
+    body.map_or(ToldBody::None, |body| ToldBody::Text(&body.bytes))
+}
+
+/// The request object of a function that answers.
+pub(crate) async fn object(
+    state: &State,
+    request: &Request,
+    database: &Reader,
+    id: Option<&str>,
+    body: ToldBody<'_>,
+) -> Result<String> {
+    let info = info_text(database.name(), &database.info().await?);
+    let uuid = state.uuids.next()?;
+    let told = Told { id, uuid: Some(&uuid), info: Some(&info), body };
+    Ok(request.context.request_object(request_object(request, &told), database).await?)
+}
+
+/// A document that a function is asked about, with the room that it takes.
+struct Found {
+    document: Option<Document>,
+    room: PagePermit,
+}
+
+/// One that is not there, or deleted, is none.
+async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
+    let Some(id) = id else {
+        database.exists().await?;
+        return Ok(Found { document: None, room: None });
+    };
+    // Most documents are small, and wait for no room.
+    let mut options = GetOptions { revs: true, conflicts: true, small_only: true, ..GetOptions::default() };
+    let mut room = None;
+    let mut found = database.get(id, &options).await;
+    if let Err(LayerError::Refused(Refusal::LargeDocument)) = found {
+        room = first_room(&Pages::new(true)).await?;
+        options.small_only = false;
+        found = database.get(id, &options).await;
+    }
+    let document = match found {
+        Ok(mut document) => {
+            if let Some(revisions) = &mut document.revisions {
+                revisions.truncate(REVISIONS_MAX);
+            }
+            // Twice: as it was read, and as text.
+            shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
+            Some(document)
+        }
+        Err(LayerError::Refused(Refusal::DocumentNotFound(_))) => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Found { document, room })
+}
+
+/// An answer with room for it: what is large waits for that, and few such wait at once.
+pub(crate) async fn held(state: &State, mut reply: Reply) -> Result<Reply> {
+    let bytes = match &reply.body {
+        ReplyBody::Full(Some(body)) => body.len(),
+        _ => 0,
+    };
+    if bytes > SMALL_BYTES {
+        let busy = |_| {
+            let reason = "Too many large answers at once";
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+        };
+        let _turn = state.large_answers.try_acquire().map_err(busy)?;
+        let mut room = first_room(&Pages::new(true)).await?;
+        shrink(&mut room, bytes);
+        reply.held = room;
+    }
+    Ok(reply)
+}
+
+/// What an answer of a show depends on, but for what it makes of the query and the time.
+fn tag(request: &Request, design: &RevId, document: Option<&Document>) -> String {
+    let user = request.context.user();
+    let half = |number: u8| {
+        let mut hasher = DefaultHasher::new();
+        let rev = document.map(|document| document.rev.to_string());
+        (number, design.to_string(), rev, request.header(header::ACCEPT), &user.name, &user.roles).hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("\"{:016x}{:016x}\"", half(0), half(1))
+}

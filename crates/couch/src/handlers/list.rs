@@ -1,0 +1,172 @@
+//! `/{db}/_design/{ddoc}/_list/{list}/{view}`: a function makes an answer of a view's rows.
+//!
+//! The view is asked as its own path would ask it, and the rows are taken from what it answers, as they come: what it
+//! refuses is refused in its words, and it waits where the list does, as the list waits for its client.
+
+use std::sync::Arc;
+
+use flatbed_http::{Reply, ReplyBody, Sender, spawn};
+use flatbed_javascript::{List, ListPart, Response};
+use flatbed_layer::design_id;
+use flatbed_layer::json::Object;
+use flatbed_service::{AnswerError, Read};
+use hyper::header::{self, HeaderMap};
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::handlers::answering::{invalid_path, object, told};
+use crate::handlers::bulk;
+use crate::handlers::rewrite::go_to;
+use crate::path::Target;
+use crate::query::encode;
+use crate::reply::Interrupted;
+use crate::request::Request;
+use crate::request_object::ToldBody;
+use crate::response;
+use crate::router::again;
+use crate::rows_text::{BrokenOff, RowsText};
+use crate::state::State;
+
+pub(crate) async fn list(
+    state: &Arc<State>,
+    mut request: Request,
+    name: &str,
+    design: &str,
+    rest: &[String],
+) -> Result<Reply> {
+    let is_head = request.method == Method::HEAD;
+    if !matches!(request.method, Method::GET | Method::HEAD | Method::POST) {
+        request.skip_body().await;
+        return Err(Failure::method("GET,POST,HEAD"));
+    }
+    let (list, of, view) = match rest {
+        [list, view] => (list, design, view),
+        [list, of, view] => (list, of.as_str(), view),
+        _ => return Err(invalid_path(&mut request, "list_error").await),
+    };
+    let body = if request.method == Method::POST {
+        let body = bulk::json_body(&mut request).await?;
+        bulk::object(&body.bytes)?;
+        Some(body)
+    } else {
+        request.skip_body().await;
+        None
+    };
+    let database = request.context.database(name, Read)?;
+    let functions = request.context.design_functions(&database, design).await?;
+    functions.find("lists", list).await?;
+    let posted = body.as_ref().map_or_else(|| told(None), |body| ToldBody::Json(&body.bytes));
+    let object = object(state, &request, &database, None, posted).await?;
+    let path = if view == "_all_docs" {
+        format!("/{}/_all_docs", encode(name))
+    } else {
+        format!("/{}/{}/_view/{}", encode(name), design_id(&encode(of)), encode(view))
+    };
+    let path = match request.uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    go_to(&mut request, &path)?;
+    match body {
+        Some(body) => request.replace_body(body),
+        None => request.method = Method::GET,
+    }
+    let target = Target::parse(request.uri.path())?;
+    let answer = again(state, request, target).await?;
+    if answer.status != StatusCode::OK {
+        return Ok(answer);
+    }
+    let mut rows = RowsText::new(answer.body);
+    let head = rows.head().await.map_err(broken_off)?;
+    let run = Run { list: functions.list(list, &head, &object), rows };
+    drop((head, object, functions));
+    run.begin(is_head).await
+}
+
+/// A list under way, and the rows that it is made of.
+struct Run {
+    list: List,
+    rows: RowsText,
+}
+
+impl Run {
+    /// Runs it until it sends something. What fails before that is an answer of its own.
+    async fn begin(mut self, is_head: bool) -> Result<Reply> {
+        let mut started = Response::default();
+        let mut has_begun = false;
+        let part = loop {
+            let part = match self.list.next().await {
+                Ok(part) => part,
+                Err(error) => {
+                    let failure = Failure::from(AnswerError::from(error));
+                    return if has_begun { late(&failure, &started) } else { Err(failure) };
+                }
+            };
+            if let Some(response) = &part.response {
+                started = Response::parse(response).map_err(AnswerError::from)?;
+            }
+            if part.is_end || !part.text.is_empty() {
+                break part;
+            }
+            self.feed(&part).await.map_err(broken_off)?;
+            has_begun = true;
+        };
+        let status = response::status(started.code, StatusCode::OK)?;
+        let mut headers = response::headers(&started.headers)?;
+        response::of_text(&mut headers, response::LIST_KIND);
+        let (reply, mut sender) = Reply::stream();
+        if !is_head {
+            spawn(async move {
+                if self.go_on(part, &mut sender).await.is_ok() {
+                    let _ = sender.finish().await;
+                }
+            });
+        }
+        Ok(Reply { status, headers, ..reply })
+    }
+
+    async fn go_on(mut self, mut part: ListPart, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
+        loop {
+            sender.write(part.text.as_bytes()).await?;
+            if part.is_end {
+                return Ok(());
+            }
+            sender.unless_gone(self.feed(&part)).await?.map_err(broken_off)?;
+            part =
+                sender.unless_gone(self.list.next()).await?.map_err(|error| Failure::from(AnswerError::from(error)))?;
+        }
+    }
+
+    async fn feed(&mut self, part: &ListPart) -> std::result::Result<(), BrokenOff> {
+        if part.wants_rows {
+            let page = self.rows.next_page().await?;
+            self.list.feed(page);
+        }
+        Ok(())
+    }
+}
+
+fn broken_off(_: BrokenOff) -> Failure {
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "the view's rows broke off")
+}
+
+/// What CouchDB answers where a list fails that has taken a row and sent nothing.
+fn late(failure: &Failure, started: &Response) -> Result<Reply> {
+    let mut headers: HeaderMap = response::headers(&started.headers)?;
+    response::of_text(&mut headers, response::LIST_KIND);
+    headers.remove(header::ETAG);
+    let mut text = b"\n".to_vec();
+    let mut object = Object::new(&mut text);
+    object.number("code", failure.status.as_u16().into());
+    object.string("error", &failure.error).string("reason", &failure.reason);
+    object.end();
+    text.push(b'\n');
+    let (reply, mut sender) = Reply::stream();
+    sender.buffer = text;
+    spawn(async move {
+        let _ = sender.finish().await;
+    });
+    let reply = Reply { status: failure.status, headers, ..reply };
+    debug_assert!(matches!(reply.body, ReplyBody::Stream(_)));
+    Ok(reply)
+}

@@ -1,0 +1,205 @@
+//! `/{db}/_design/{ddoc}/_rewrite/...`: a design document says where a request goes instead, with the rights of who makes
+//! it.
+//!
+//! A function is a stranger's, and whoever follows a link may have more rights than it: so it sets no headers that say who
+//! asks and from where, and out of its database it leads to nothing but reading.
+
+use bytes::Bytes;
+use flatbed_http::{Reply, ReplyBody};
+use flatbed_javascript::{Response, members};
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{DESIGN, Reader};
+use flatbed_service::{AnswerError, DesignFunctions, Read, Rewrites};
+use hyper::header::{self, HeaderName};
+use hyper::http::uri::PathAndQuery;
+use hyper::{Method, StatusCode, Uri};
+
+use crate::error::{Failure, Result};
+use crate::handlers::answering::{body_of, held, invalid_path, told};
+use crate::query::{Query, encode};
+use crate::request::Request;
+use crate::request_object::{Told, request_object};
+use crate::response;
+use crate::rewriting::{insecure, joined, rewritten};
+use crate::state::State;
+
+/// How often a request is rewritten, as in CouchDB.
+const REWRITES_MAX: usize = 100;
+
+/// What becomes of a request.
+pub(crate) enum Rewritten {
+    /// It is answered.
+    Answer(Reply),
+    /// It goes there.
+    Request(Box<Request>),
+}
+
+pub(crate) async fn rewrite(
+    state: &State,
+    mut request: Request,
+    name: &str,
+    design: &str,
+    rest: &[String],
+) -> Result<Rewritten> {
+    request.rewrites += 1;
+    if request.rewrites > REWRITES_MAX {
+        request.skip_body().await;
+        return Err(Failure::bad_request("Exceeded rewrite recursion limit"));
+    }
+    let database = request.context.database(name, Read)?;
+    let functions = request.context.design_functions(&database, design).await?;
+    let place = [name.to_owned(), DESIGN.to_owned(), design.to_owned()];
+    match functions.rewrites().await? {
+        Rewrites::None => Err(invalid_path(&mut request, "rewrite_error").await),
+        Rewrites::Rules(rules) => {
+            let method = if request.method == Method::HEAD { Method::GET } else { request.method.clone() };
+            let path = rewritten(&rules, method.as_str(), rest, request.query.pairs())?;
+            go(request, &place, &path, false)
+        }
+        Rewrites::Function => function(state, request, &functions, &database, &place).await,
+    }
+}
+
+async fn function(
+    state: &State,
+    mut request: Request,
+    functions: &DesignFunctions,
+    database: &Reader,
+    place: &[String; 3],
+) -> Result<Rewritten> {
+    let body = body_of(&mut request).await?;
+    let object = request_object(&request, &Told { body: told(body.as_ref()), ..Told::default() });
+    let object = request.context.request_object(object, database).await?;
+    let answer = functions.rewrite(&object).await?;
+    drop(object);
+    let Some(answer) = answer else {
+        return Err(Failure::new(StatusCode::NOT_FOUND, "rewrite_error", "Invalid path."));
+    };
+    let Rewrite { code, method, path, query, headers, body: made } = Rewrite::parse(&answer)?;
+    if let Some(code) = code {
+        let body = made.map(Bytes::from).or(body.map(|body| body.bytes)).filter(|body| !body.is_empty());
+        let (status, mut headers) = (response::status(Some(code), StatusCode::OK)?, response::headers(&headers)?);
+        response::sandbox(&mut headers);
+        let reply = Reply { status, headers, body: ReplyBody::Full(body), held: None };
+        let reply = held(state, response::bodiless(reply)).await?;
+        return Ok(Rewritten::Answer(reply));
+    }
+    let path = path.ok_or_else(|| wrong("Rewrite result must produce a new path."))?;
+    let query =
+        query.unwrap_or_else(|| request.query.pairs().map(|(name, value)| (name.into(), value.into())).collect());
+    let pairs: Vec<String> = query.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect();
+    let path = if pairs.is_empty() { path } else { format!("{path}?{}", pairs.join("&")) };
+    let is_other = method.as_ref().is_some_and(|method| *method != request.method);
+    if let Some(method) = method {
+        request.method = method;
+    }
+    for (name, value) in response::headers(&headers)?.iter() {
+        if !says_who(name) {
+            request.headers.insert(name, value.clone());
+        }
+    }
+    match (made, body) {
+        (Some(text), _) => {
+            let body = request.made(Bytes::from(text)).await?;
+            request.replace_body(body);
+        }
+        (None, Some(body)) => request.replace_body(body),
+        (None, None) => {}
+    }
+    go(request, place, &path, is_other)
+}
+
+fn says_who(name: &HeaderName) -> bool {
+    const NAMES: [HeaderName; 6] = [
+        header::AUTHORIZATION,
+        header::PROXY_AUTHORIZATION,
+        header::COOKIE,
+        header::HOST,
+        header::ORIGIN,
+        header::REFERER,
+    ];
+    NAMES.contains(name) || name.as_str().starts_with("x-forwarded-") || name.as_str().starts_with("x-auth-couchdb-")
+}
+
+/// Sends a request on to a path from its design document; `is_other`: with another method.
+fn go(mut request: Request, place: &[String; 3], path: &str, is_other: bool) -> Result<Rewritten> {
+    let path = joined(place, path);
+    let database = format!("/{}", encode(&place[0]));
+    let is_within = path.strip_prefix(&database).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
+    if !is_within && (is_other || !matches!(request.method, Method::GET | Method::HEAD)) {
+        return Err(insecure());
+    }
+    if request.requested_path.is_none() {
+        request.requested_path = Some(request.uri.path().to_owned());
+    }
+    go_to(&mut request, &path)?;
+    Ok(Rewritten::Request(Box::new(request)))
+}
+
+/// Gives a request another path, with its query.
+pub(crate) fn go_to(request: &mut Request, path: &str) -> Result<()> {
+    let path: PathAndQuery = path.parse().map_err(|_| wrong("bad path"))?;
+    let mut parts = std::mem::take(&mut request.uri).into_parts();
+    parts.path_and_query = Some(path);
+    request.uri = Uri::from_parts(parts).map_err(|_| wrong("bad path"))?;
+    request.query = Query::parse(request.uri.query())?;
+    Ok(())
+}
+
+fn wrong(reason: &str) -> Failure {
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "rewrite_error", reason)
+}
+
+/// What a function wants to become of a request.
+#[derive(Debug, Default, PartialEq)]
+struct Rewrite {
+    code: Option<u16>,
+    method: Option<Method>,
+    path: Option<String>,
+    query: Option<Vec<(String, String)>>,
+    headers: Vec<(String, String)>,
+    body: Option<String>,
+}
+
+impl Rewrite {
+    /// Unknown members are passed over, as in CouchDB.
+    fn parse(text: &str) -> Result<Rewrite> {
+        let mut rewrite = Rewrite::default();
+        for (name, value) in members(text).ok_or_else(|| wrong("bad rewrite"))? {
+            let text = || string(value).ok_or_else(|| wrong(&format!("bad {name}")));
+            match name.as_str() {
+                "code" => {
+                    let response = Response::parse(&format!("{{\"code\":{value}}}")).map_err(AnswerError::from)?;
+                    let code = response.code.filter(|code| (200..600).contains(code));
+                    rewrite.code = Some(code.ok_or_else(|| wrong("bad code"))?);
+                }
+                "method" => {
+                    let method = text()?;
+                    rewrite.method = Some(Method::from_bytes(method.as_bytes()).map_err(|_| wrong("bad method"))?);
+                }
+                "path" => rewrite.path = Some(text()?),
+                "body" => rewrite.body = Some(text()?),
+                "query" => rewrite.query = Some(strings("query", value)?),
+                "headers" => rewrite.headers = strings("headers", value)?,
+                _ => {}
+            }
+        }
+        Ok(rewrite)
+    }
+}
+
+fn strings(name: &str, value: &str) -> Result<Vec<(String, String)>> {
+    let all = members(value).ok_or_else(|| wrong(&format!("bad {name}")))?;
+    let pair = |(name, value): (String, &str)| {
+        let text = string(value).ok_or_else(|| wrong(&format!("object key/value must be strings {name}")))?;
+        Ok((name, text))
+    };
+    all.into_iter().map(pair).collect()
+}
+
+fn string(text: &str) -> Option<String> {
+    match json::parse(text.as_bytes(), &Limits::default()) {
+        Ok(Value::String(text)) => Some(text.into_owned()),
+        _ => None,
+    }
+}

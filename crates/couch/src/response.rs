@@ -1,0 +1,176 @@
+//! What a function answers, as an answer of HTTP. It is a stranger's: what would break the connection's framing, or is the
+//! connection's own, is not taken over.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use flatbed_http::{Reply, ReplyBody};
+use flatbed_javascript::{Response, ResponseBody};
+use hyper::StatusCode;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::error::{Failure, Result};
+
+/// Names and values of headers together: clients read no more.
+const HEADERS_BYTES_MAX: usize = 32 * 1024;
+
+/// As in CouchDB, browsers run nothing of it.
+const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
+
+const TEXT: &str = "text/html; charset=utf-8";
+const BINARY: &str = "application/binary";
+const JSON: &str = "application/json";
+
+/// What is between a server and a connection, and what says how long a body is: never a function's.
+fn is_of_connection(name: &HeaderName) -> bool {
+    const NAMES: [HeaderName; 7] = [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::PROXY_AUTHENTICATE,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ];
+    NAMES.contains(name) || matches!(name.as_str(), "keep-alive" | "proxy-connection")
+}
+
+/// A status from 200 to 599, or the one that there is without.
+///
+/// # Errors
+/// 500 for any other.
+pub(crate) fn status(code: Option<u16>, without: StatusCode) -> Result<StatusCode> {
+    let Some(code) = code else { return Ok(without) };
+    let status = StatusCode::from_u16(code).ok().filter(|_| (200..600).contains(&code));
+    status.ok_or_else(|| Failure::invalid_response("Invalid data from external server: code"))
+}
+
+/// A function's headers.
+///
+/// # Errors
+/// 500 for what is no header, and for too many.
+pub(crate) fn headers(given: &[(String, String)]) -> Result<HeaderMap> {
+    let invalid = |name: &str| Failure::invalid_response(format!("Invalid header from external server: {name:?}"));
+    let bytes: usize = given.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > HEADERS_BYTES_MAX {
+        return Err(Failure::invalid_response(format!("Headers of more than {HEADERS_BYTES_MAX} bytes")));
+    }
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid(name))?;
+        // No line ends in it, and no other control character.
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| invalid(name))?;
+        if !is_of_connection(&parsed) {
+            headers.insert(parsed, value);
+        }
+    }
+    Ok(headers)
+}
+
+/// Headers of what is no JSON: its kind, if the function says none, and that browsers are to run nothing of it.
+pub(crate) fn of_text(headers: &mut HeaderMap, kind: &'static str) {
+    headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
+    sandbox(headers);
+}
+
+/// Browsers are to run nothing of it.
+pub(crate) fn sandbox(headers: &mut HeaderMap) {
+    let own = headers.insert(header::CONTENT_SECURITY_POLICY, SANDBOX);
+    if let Some(own) = own {
+        // It can only forbid more.
+        headers.append(header::CONTENT_SECURITY_POLICY, own);
+    }
+}
+
+/// A whole answer; `without`: the status if the function gives none.
+///
+/// # Errors
+/// 500 for what HTTP does not allow.
+pub(crate) fn whole(response: Response, without: StatusCode) -> Result<Reply> {
+    let Response { code, headers: given, body } = response;
+    let (status, mut headers) = (status(code, without)?, headers(&given)?);
+    let (body, kind) = match body {
+        ResponseBody::None => (Vec::new(), JSON),
+        ResponseBody::Text(text) => (text.into_bytes(), TEXT),
+        ResponseBody::Base64(text) => {
+            let invalid = |_| Failure::invalid_response("Invalid data from external server: base64");
+            (BASE64.decode(text.trim()).map_err(invalid)?, BINARY)
+        }
+        ResponseBody::Json(text) => {
+            let mut reply = Reply::json(status, text.into_bytes());
+            reply.headers.extend(headers);
+            return Ok(bodiless(reply));
+        }
+    };
+    of_text(&mut headers, kind);
+    Ok(bodiless(Reply { status, headers, body: ReplyBody::Full(Some(body.into())), held: None }))
+}
+
+/// Some answers have no body.
+pub(crate) fn bodiless(mut reply: Reply) -> Reply {
+    if matches!(reply.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED) {
+        reply.body = ReplyBody::Full(None);
+    }
+    reply
+}
+
+/// The kind of what a list makes, where it does not say.
+pub(crate) const LIST_KIND: &str = JSON;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(name: &str, value: &str) -> Vec<(String, String)> {
+        vec![(name.to_owned(), value.to_owned())]
+    }
+
+    #[test]
+    fn what_http_does_not_allow_is_refused() {
+        for (name, value) in [
+            ("X-A", "a\r\nSet-Cookie: b"),
+            ("X-A", "a\nb"),
+            ("X-A", "a\0b"),
+            ("X-A: b\r\nX-C", "d"),
+            ("X A", "b"),
+            ("", "b"),
+            ("é", "b"),
+        ] {
+            let failure = headers(&header(name, value)).unwrap_err();
+            assert_eq!((failure.status.as_u16(), &*failure.error), (500, "external_response_error"), "{name} {value}");
+        }
+        assert!(headers(&header("x", &"y".repeat(HEADERS_BYTES_MAX))).is_err());
+        for code in [0, 100, 101, 199, 600, 999, 1000, 65_535] {
+            assert!(status(Some(code), StatusCode::OK).is_err(), "{code}");
+        }
+        for code in [200, 299, 418, 599] {
+            assert_eq!(status(Some(code), StatusCode::OK).unwrap().as_u16(), code);
+        }
+    }
+
+    #[test]
+    fn what_is_the_connections_is_left_out() {
+        for name in [
+            "Connection",
+            "content-length",
+            "Transfer-Encoding",
+            "Upgrade",
+            "TE",
+            "Trailer",
+            "Keep-Alive",
+            "Proxy-Authenticate",
+            "Proxy-Connection",
+        ] {
+            assert!(headers(&header(name, "1")).unwrap().is_empty(), "{name}");
+        }
+        assert_eq!(headers(&header("X-A", "é\tb")).unwrap()["x-a"].as_bytes(), "é\tb".as_bytes());
+    }
+
+    #[test]
+    fn browsers_run_nothing_of_it() {
+        let mut response = Response { body: ResponseBody::Text("x".into()), ..Response::default() };
+        response.headers = header("Content-Security-Policy", "default-src *");
+        let reply = whole(response, StatusCode::OK).unwrap();
+        let policies: Vec<_> = reply.headers.get_all(header::CONTENT_SECURITY_POLICY).iter().collect();
+        assert_eq!(policies, ["sandbox", "default-src *"]);
+    }
+}

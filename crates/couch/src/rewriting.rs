@@ -1,0 +1,277 @@
+//! Rules of `rewrites`: which one a path follows, and where it leads, as in CouchDB.
+
+use std::borrow::Cow;
+
+use flatbed_layer::json::{self, Limits, Value};
+use hyper::StatusCode;
+
+use crate::error::{Failure, Result};
+use crate::query::encode;
+
+/// Parameters of views whose values are JSON.
+const JSON_PARAMETERS: [&str; 6] = ["key", "startkey", "start_key", "endkey", "end_key", "keys"];
+
+/// How many steps up a rule may go: from its design document to its database.
+const UP_MAX: usize = 2;
+
+/// What stands for what is left of a path, and for any method.
+const ALL: &str = "*";
+
+/// Something by name: of a path, of a query, of a rule.
+type Binding = (String, Value<'static>);
+
+/// A part of a rule's path.
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    /// As it stands.
+    Text(String),
+    /// `:name`, or `*`.
+    Bind(String),
+}
+
+struct Rule<'r> {
+    method: &'r str,
+    from: Vec<Part>,
+    to: Vec<Part>,
+    query: &'r [(Cow<'static, str>, Value<'static>)],
+    formats: Option<&'r Value<'static>>,
+}
+
+/// Where a request goes instead: a path, relative to its design document, with its query. `parts`: the path behind
+/// `_rewrite`, decoded.
+///
+/// # Errors
+/// 404 where no rule is for it; 400 for a parameter that should be JSON; 500 for rules that are none.
+pub(crate) fn rewritten<'q>(
+    rules: &[Value<'static>],
+    method: &str,
+    parts: &[String],
+    query: impl Iterator<Item = (&'q str, &'q str)>,
+) -> Result<String> {
+    let given: Vec<Binding> =
+        query.map(|(name, text)| Ok((name.to_owned(), decoded(name, text)?))).collect::<Result<_>>()?;
+    // All are looked at, as in CouchDB: one that is wrong is found whichever is followed.
+    let rules: Vec<Rule<'_>> = rules.iter().filter_map(Rule::of).collect::<Result<_>>()?;
+    for rule in rules {
+        if rule.method != ALL && rule.method != method {
+            continue;
+        }
+        let Some((mut bound, rest)) = follow(&rule.from, parts) else { continue };
+        bound.extend(given.iter().cloned());
+        let own: Vec<Binding> =
+            rule.query.iter().map(|(name, value)| (name.to_string(), rule.filled(value, &bound))).collect();
+        bound.retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
+        bound.extend(own);
+        return Ok(target(&rule.to, &bound, rest));
+    }
+    Err(Failure::not_found("missing"))
+}
+
+impl<'r> Rule<'r> {
+    /// `None` for what is no object.
+    fn of(rule: &'r Value<'static>) -> Option<Result<Rule<'r>>> {
+        let Value::Object(_) = rule else { return None };
+        let text = |name: &str| rule.get(name).and_then(Value::as_str);
+        let query = match rule.get("query") {
+            Some(Value::Object(query)) => query.as_slice(),
+            _ => &[],
+        };
+        let Some(to) = text("to") else {
+            let failure = Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "error", "invalid_rewrite_target");
+            return Some(Err(failure));
+        };
+        let to = path(to);
+        if to.iter().filter(|part| **part == Part::Text("..".to_owned())).count() > UP_MAX {
+            return Some(Err(insecure()));
+        }
+        let from = text("from").map_or_else(|| vec![Part::Bind(ALL.to_owned())], path);
+        Some(Ok(Rule { method: text("method").unwrap_or(ALL), from, to, query, formats: rule.get("formats") }))
+    }
+
+    /// A value of the rule's query, with what is bound in the place of names.
+    fn filled(&self, value: &Value<'static>, bound: &[Binding]) -> Value<'static> {
+        let variable =
+            |text: &str| if text == ALL { Some(ALL.to_owned()) } else { text.strip_prefix(':').map(str::to_owned) };
+        match value {
+            Value::String(text) => variable(text).map_or_else(|| value.clone(), |name| self.bound(&name, value, bound)),
+            Value::Array(items) => {
+                let item = |item: &Value<'static>| match item.as_str().and_then(|text| text.strip_prefix(':')) {
+                    Some(name) => self.bound(name, item, bound),
+                    None => item.clone(),
+                };
+                Value::Array(items.iter().map(item).collect())
+            }
+            _ => value.clone(),
+        }
+    }
+
+    fn bound(&self, name: &str, without: &Value<'static>, bound: &[Binding]) -> Value<'static> {
+        let value = find(bound, name).unwrap_or(without).clone();
+        let format = self.formats.and_then(|formats| formats.get(name)).and_then(Value::as_str);
+        match (format, value.as_str()) {
+            (Some("int"), Some(text)) if text.parse::<i64>().is_ok() => Value::Number(text.to_owned().into()),
+            (Some("bool"), Some(text)) if text.eq_ignore_ascii_case("true") => Value::Bool(true),
+            (Some("bool"), Some(text)) if text.eq_ignore_ascii_case("false") => Value::Bool(false),
+            _ => value,
+        }
+    }
+}
+
+/// A rule that would leave its database.
+pub(crate) fn insecure() -> Failure {
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "insecure_rewrite_rule", "too many ../.. segments")
+}
+
+fn decoded(name: &str, text: &str) -> Result<Value<'static>> {
+    if !JSON_PARAMETERS.contains(&name) {
+        return Ok(Value::String(text.to_owned().into()));
+    }
+    json::parse(text.as_bytes(), &Limits::default()).map(Value::into_owned).map_err(|_| Failure::invalid_json())
+}
+
+fn path(text: &str) -> Vec<Part> {
+    let part = |part: &str| match part.strip_prefix(':') {
+        Some(name) => Part::Bind(name.to_owned()),
+        None if part == ALL => Part::Bind(ALL.to_owned()),
+        None => Part::Text(part.to_owned()),
+    };
+    text.split('/').filter(|part| !part.is_empty()).map(part).collect()
+}
+
+/// What a path binds in a rule that it follows, the last one first, and what is left for the rule's last `*`.
+fn follow<'p>(from: &[Part], parts: &'p [String]) -> Option<(Vec<Binding>, &'p [String])> {
+    let mut bound = Vec::new();
+    let mut rest = parts;
+    for (at, part) in from.iter().enumerate() {
+        if *part == Part::Bind(ALL.to_owned()) && at + 1 == from.len() {
+            return Some((bound, rest));
+        }
+        let (first, others) = rest.split_first()?;
+        match part {
+            Part::Text(text) if text != first => return None,
+            Part::Text(_) => {}
+            Part::Bind(name) => bound.insert(0, (name.clone(), Value::String(first.clone().into()))),
+        }
+        rest = others;
+    }
+    rest.is_empty().then_some((bound, rest))
+}
+
+fn find<'b>(bound: &'b [Binding], name: &str) -> Option<&'b Value<'static>> {
+    bound.iter().find(|(found, _)| found == name).map(|(_, value)| value)
+}
+
+fn target(to: &[Part], bound: &[Binding], rest: &[String]) -> String {
+    let mut parts = Vec::new();
+    for part in to {
+        match part {
+            Part::Text(text) => parts.push(encode(text)),
+            Part::Bind(name) if name == ALL => {
+                parts.extend(rest.iter().map(|part| encode(part)));
+                break;
+            }
+            Part::Bind(name) => parts.push(encode(&find(bound, name).map_or_else(|| "undefined".to_owned(), plain))),
+        }
+    }
+    let shown = bound.iter().filter(|(name, _)| name != ALL);
+    let value =
+        |name: &str, value: &Value<'_>| if JSON_PARAMETERS.contains(&name) { text(value) } else { plain(value) };
+    let query: Vec<String> = shown.map(|(name, of)| format!("{}={}", encode(name), encode(&value(name, of)))).collect();
+    let path = parts.join("/");
+    if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
+}
+
+fn text(value: &Value<'_>) -> String {
+    let mut out = Vec::new();
+    json::write(value, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// A string as it is, anything else as JSON.
+fn plain(value: &Value<'_>) -> String {
+    value.as_str().map_or_else(|| text(value), str::to_owned)
+}
+
+/// A path without `.` and `..`, from a place on; both with their queries. What is left of steps beyond the root is dropped.
+pub(crate) fn joined(place: &[String], path: &str) -> String {
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    let mut parts: Vec<Cow<'_, str>> = place.iter().map(|part| Cow::Owned(encode(part))).collect();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part.into()),
+        }
+    }
+    let path = format!("/{}", parts.join("/"));
+    query.map_or_else(|| path.clone(), |query| format!("{path}?{query}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn go(rules: &str, method: &str, path: &str, query: &[(&str, &str)]) -> Result<String> {
+        let Value::Array(rules) = json::parse(rules.as_bytes(), &Limits::default()).unwrap().into_owned() else {
+            panic!()
+        };
+        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        rewritten(&rules, method, &parts, query.iter().copied())
+    }
+
+    const RULES: &str = r#"[5,{"from":"/doc/:id","to":"../../:id"},{"from":"/all","to":"_view/n"},
+        {"from":"/k/:k","to":"_view/n","query":{"key":":k"}},{"from":"/star/*","to":"_show/q/*"},
+        {"from":"/q","to":"_show/q","query":{"a":"b"}},{"from":"/put","to":"../../made","method":"PUT"},
+        {"from":"/range/:a/:b","to":"_view/n","query":{"startkey":[":a",":n"],"endkey":[":b",{}],"limit":":b"},"formats":{"a":"int","n":"bool"}},
+        {"from":"/*/x","to":"_show/:none/*"},{"from":"","to":"_view/n","query":{"limit":"1"}}]"#;
+
+    #[test]
+    fn rules_are_followed() {
+        for (method, path, query, expected) in [
+            ("GET", "doc/a", &[][..], "../../a?id=a"),
+            ("GET", "doc/a b%", &[], "../../a%20b%25?id=a%20b%25"),
+            ("GET", "all", &[], "_view/n"),
+            ("GET", "k/x", &[], "_view/n?k=x&key=%22x%22"),
+            ("GET", "star/a/b", &[], "_show/q/a/b"),
+            ("GET", "star", &[], "_show/q"),
+            ("GET", "q", &[("c", "d"), ("a", "x")], "_show/q?c=d&a=b"),
+            ("PUT", "put", &[], "../../made"),
+            ("GET", "", &[], "_view/n?limit=1"),
+            (
+                "GET",
+                "range/1/z",
+                &[("n", "TRUE"), ("key", "[1]")],
+                "_view/n?b=z&a=1&n=TRUE&key=%5B1%5D&startkey=%5B1%2Ctrue%5D&endkey=%5B%22z%22%2C%7B%7D%5D&limit=z",
+            ),
+            ("GET", "y/x", &[], "_show/undefined"),
+        ] {
+            assert_eq!(go(RULES, method, path, query).unwrap(), expected, "{path}");
+        }
+        assert_eq!(go(RULES, "GET", "put", &[]).unwrap_err().status.as_u16(), 404);
+        assert_eq!(go(RULES, "GET", "doc", &[]).unwrap_err().reason, "missing");
+        assert_eq!(go(RULES, "GET", "all", &[("key", "x")]).unwrap_err().status.as_u16(), 400);
+        assert_eq!(go("[]", "GET", "all", &[]).unwrap_err().status.as_u16(), 404);
+    }
+
+    #[test]
+    fn rules_stay_in_their_database() {
+        let rules = r#"[{"from":"a","to":"../../../other/doc"}]"#;
+        assert_eq!(go(rules, "GET", "b", &[]).unwrap_err().error, "insecure_rewrite_rule");
+        assert_eq!(go(r#"[{"from":"a"}]"#, "GET", "a", &[]).unwrap_err().reason, "invalid_rewrite_target");
+    }
+
+    #[test]
+    fn paths_are_joined() {
+        let place = ["d/b".to_owned(), "_design".to_owned(), "x".to_owned()];
+        for (path, expected) in [
+            ("_view/n?limit=1", "/d%2Fb/_design/x/_view/n?limit=1"),
+            ("../../a", "/d%2Fb/a"),
+            ("/abs//./b/", "/d%2Fb/_design/x/abs/b"),
+            ("../../../../../_all_dbs", "/_all_dbs"),
+            ("..%2F", "/d%2Fb/_design/x/..%2F"),
+            ("", "/d%2Fb/_design/x"),
+        ] {
+            assert_eq!(joined(&place, path), expected);
+        }
+    }
+}

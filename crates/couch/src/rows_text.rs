@@ -1,0 +1,196 @@
+//! The rows of a view, taken out of the text that answers for it as it comes: `{"total_rows":2,"offset":0,"rows":[...]}`.
+
+use std::pin::Pin;
+
+use flatbed_http::ReplyBody;
+use hyper::body::{Body, Buf};
+
+/// A page that is given on is about this long, or has one row.
+const PAGE_BYTES: usize = 64 * 1024;
+
+/// The head of an answer is no longer.
+const HEAD_BYTES_MAX: usize = 1024 * 1024;
+
+/// The text broke off, or is no answer of a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BrokenOff;
+
+/// Rows on their way.
+pub(crate) struct RowsText {
+    body: ReplyBody,
+    text: Taken,
+}
+
+/// What has come and was not given on.
+#[derive(Default)]
+struct Taken {
+    bytes: Vec<u8>,
+    /// Where the rows begin that were not given on, and up to where the bytes were looked at.
+    begin: usize,
+    at: usize,
+    /// Where the last complete row ends.
+    end: usize,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    is_over: bool,
+}
+
+impl RowsText {
+    pub(crate) fn new(body: ReplyBody) -> RowsText {
+        RowsText { body, text: Taken::default() }
+    }
+
+    /// What stands before the rows, as a JSON object.
+    pub(crate) async fn head(&mut self) -> Result<String, BrokenOff> {
+        loop {
+            if let Some(head) = self.text.head() {
+                return Ok(head);
+            }
+            if self.text.bytes.len() > HEAD_BYTES_MAX || !self.more().await? {
+                return Err(BrokenOff);
+            }
+        }
+    }
+
+    /// More rows, as a JSON array; `None`: there are no more. After [`RowsText::head`].
+    pub(crate) async fn next_page(&mut self) -> Result<Option<String>, BrokenOff> {
+        loop {
+            self.text.look();
+            if let Some(page) = self.text.page() {
+                return String::from_utf8(page).map(Some).map_err(|_| BrokenOff);
+            }
+            if self.text.is_over {
+                return Ok(None);
+            }
+            if !self.more().await? {
+                return Err(BrokenOff);
+            }
+        }
+    }
+
+    /// Waits for more text; false at its end.
+    async fn more(&mut self) -> Result<bool, BrokenOff> {
+        let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
+        let Some(frame) = frame else { return Ok(false) };
+        if let Ok(mut data) = frame.map_err(|_| BrokenOff)?.into_data() {
+            while data.has_remaining() {
+                let chunk = data.chunk();
+                self.text.bytes.extend_from_slice(chunk);
+                let count = chunk.len();
+                data.advance(count);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Taken {
+    fn head(&mut self) -> Option<String> {
+        const ROWS: &[u8] = b"\"rows\":[";
+        let at = self.bytes.windows(ROWS.len()).position(|found| found == ROWS)?;
+        let head = String::from_utf8_lossy(self.bytes.get(..at)?);
+        let head = format!("{}}}", head.trim_end_matches(','));
+        self.begin = at + ROWS.len();
+        (self.at, self.end) = (self.begin, self.begin);
+        Some(head)
+    }
+
+    /// Looks for the ends of rows in what has come, until there are enough.
+    fn look(&mut self) {
+        while !self.is_over && self.end - self.begin < PAGE_BYTES {
+            let Some(byte) = self.bytes.get(self.at) else { return };
+            self.at += 1;
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'{' | b'[' => self.depth += 1,
+                b']' if self.depth == 0 => self.is_over = true,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        self.end = self.at;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The rows that are complete.
+    fn page(&mut self) -> Option<Vec<u8>> {
+        let rows = self.bytes.get(self.begin..self.end)?.trim_ascii_start();
+        let rows = rows.strip_prefix(b",").unwrap_or(rows).trim_ascii();
+        if rows.is_empty() {
+            return None;
+        }
+        let page = [b"[", rows, b"]"].concat();
+        // What is left is less than a row, or than a piece of the text.
+        self.bytes.drain(..self.end);
+        self.at -= self.end;
+        (self.begin, self.end) = (0, 0);
+        Some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: [&str; 4] =
+        [r#"{"id":"a\"]}","key":[1,{"x":"\\"}]}"#, r#"{"key":null,"value":{}}"#, "{}", "{\"k\":\"é\"}"];
+
+    /// Whatever the pieces are in which it comes.
+    #[test]
+    fn rows_are_found_in_pieces() {
+        let text = format!("{{\"total_rows\":4,\"offset\":0,\"rows\":[\r\n{}\r\n]}}\n", ROWS.join(",\r\n"));
+        for size in [1, 2, 3, 7, 1_000] {
+            let (mut taken, mut head, mut found) = (Taken::default(), None, String::new());
+            for piece in text.as_bytes().chunks(size) {
+                taken.bytes.extend_from_slice(piece);
+                if head.is_none() {
+                    head = taken.head();
+                }
+                if head.is_some() {
+                    taken.look();
+                    while let Some(page) = taken.page() {
+                        let page = String::from_utf8(page).unwrap();
+                        assert!(serde_json::from_str::<serde_json::Value>(&page).is_ok(), "{page}");
+                        found.push_str(page.trim_start_matches('[').trim_end_matches(']'));
+                        found.push(';');
+                        taken.look();
+                    }
+                }
+            }
+            assert_eq!(head.as_deref(), Some(r#"{"total_rows":4,"offset":0}"#));
+            assert!(taken.is_over, "{size}");
+            assert_eq!(found.replace(";", ",\r\n").trim_end_matches(",\r\n"), ROWS.join(",\r\n"), "{size}");
+        }
+    }
+
+    #[test]
+    fn heads_without_members() {
+        let mut taken = Taken { bytes: b"{\"rows\":[\r\n\r\n]}\n".to_vec(), ..Taken::default() };
+        assert_eq!(taken.head().as_deref(), Some("{}"));
+        taken.look();
+        assert!(taken.is_over && taken.page().is_none());
+    }
+
+    #[test]
+    fn pages_are_bounded() {
+        let row = format!("{{\"v\":\"{}\"}}", "x".repeat(1_000));
+        let text = format!("{{\"rows\":[{}]}}", vec![row.as_str(); 1_000].join(","));
+        let mut taken = Taken { bytes: text.into_bytes(), ..Taken::default() };
+        taken.head().unwrap();
+        let mut pages = 0;
+        loop {
+            taken.look();
+            let Some(page) = taken.page() else { break };
+            assert!(page.len() < PAGE_BYTES + 2_000);
+            pages += 1;
+        }
+        assert!(taken.is_over && pages > 10, "{pages}");
+    }
+}

@@ -1,0 +1,185 @@
+//! Functions of design documents that answer requests: what they may not do, whatever they say. What CouchDB answers is
+//! replayed by `tests/answers.test.mjs`.
+
+use super::store;
+use crate::support::{Answer, Running, ServerOptions, soon};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+
+const NULL: Value = Value::Null;
+
+async fn serve(design: Value) -> Option<Running> {
+    let server = store()?.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    server.ok("PUT", "/db/_design/d", design).await;
+    Some(server)
+}
+
+fn error(answer: &Answer) -> (u16, String) {
+    (answer.status, answer.text("error"))
+}
+
+#[tokio::test]
+async fn hostile_responses() {
+    let design = json!({
+        "shows": {
+            "split": "function (doc, req) { return {headers: {'X-A': 'b\\r\\nSet-Cookie: c=d'}, body: 'x'}; }",
+            "name": "function (doc, req) { return {headers: {'X-A: b\\r\\nX-C': 'd'}, body: 'x'}; }",
+            "code": "function (doc, req) { return {code: Number(req.query.code), body: 'x'}; }",
+            "frame": "function (doc, req) { return {headers: {'Content-Length': '1', 'transfer-encoding': 'chunked', \
+                      'Connection': 'close', 'Upgrade': 'x', 'ETag': 'mine', 'X-A': 'b'}, body: 'xyz'}; }",
+            "empty": "function (doc, req) { return {code: 204, body: 'x'}; }",
+            "unknown": "function (doc, req) { return {codes: 200}; }",
+            "base64": "function (doc, req) { return {base64: '%'}; }",
+            "large": "function (doc, req) { return 'x'.repeat(Number(req.query.n)); }",
+            "endless": "function (doc, req) { for (;;); }",
+        },
+        "lists": {
+            "split": "function (head, req) { start({headers: {'X-A': 'b\\r\\nSet-Cookie: c=d'}}); send('x'); }",
+            "code": "function (head, req) { start({code: 101}); send('x'); }",
+        },
+    });
+    let Some(server) = serve(design).await else { return };
+    let mut client = server.connect().await;
+    let mut show = async |path: &str| client.call("GET", &format!("/db/_design/d/{path}"), &[], b"").await;
+    for path in [
+        "_show/split",
+        "_show/name",
+        "_show/code?code=101",
+        "_show/code?code=99",
+        "_show/code?code=600",
+        "_show/code?code=200.5",
+        "_show/unknown",
+        "_show/base64",
+        "_list/split/_all_docs",
+        "_list/code/_all_docs",
+    ] {
+        let answer = show(path).await;
+        assert_eq!(error(&answer), (500, "external_response_error".to_owned()), "{path}");
+        assert_eq!(answer.header("set-cookie"), None);
+    }
+    // All on one connection, whose framing is its own.
+    let framed = show("_show/frame").await;
+    assert_eq!((framed.status, framed.body.as_str(), framed.header("x-a")), (200, "xyz", Some("b")));
+    assert_eq!((framed.header("content-length"), framed.header("upgrade")), (Some("3"), None));
+    assert_eq!(framed.header("content-security-policy"), Some("sandbox"));
+    assert_ne!(framed.header("etag"), Some("mine"));
+    assert_eq!((show("_show/empty").await.status, show("_show/code?code=418").await.status), (204, 418));
+    let large = show("_show/large?n=3000000").await;
+    assert_eq!((large.status, large.body.len()), (200, 3_000_000));
+    assert_eq!(error(&show("_show/large?n=17000000").await), (500, "os_process_error".to_owned()));
+    assert_eq!(error(&show("_show/endless").await), (500, "timeout".to_owned()));
+}
+
+#[tokio::test]
+async fn lists() {
+    let design = json!({"lists": {
+        "ids": "function (head, req) { start({headers: {'Content-Type': 'text/plain'}}); var row; send(head.total_rows + ':'); \
+                while ((row = getRow())) send(row.id + ','); return 'end'; }",
+        "docs": "function (head, req) { var row, sum = 0; while ((row = getRow())) sum += row.doc.n || 0; return sum; }",
+        "breaks": "function (head, req) { var row, n = 0; while ((row = getRow())) { send(row.id); if (++n > 1000) throw 'x'; } }",
+        "first": "function (head, req) { return getRow().id; }",
+        "body": "function (head, req) { return toJSON([req.body, req.method, req.path, req.query]); }",
+    }});
+    let Some(server) = serve(design).await else { return };
+    let docs: Vec<Value> =
+        (0..3_000).map(|n| json!({"_id": format!("doc{n:05}"), "n": n, "pad": "x".repeat(100)})).collect();
+    server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
+    let list = async |path: &str| server.call("GET", &format!("/db/_design/d/_list/{path}"), "").await;
+    let ids = list("ids/_all_docs").await;
+    assert_eq!((ids.status, ids.header("content-type")), (200, Some("text/plain")));
+    let expected: String = (0..3_000).map(|n| format!("doc{n:05},")).collect();
+    assert_eq!(ids.body, format!("3001:_design/d,{expected}end"));
+    assert_eq!(list("docs/_all_docs?include_docs=true").await.body, (2_999 * 1_500).to_string());
+    assert_eq!(list("ids/_all_docs?startkey=%22doc02998%22").await.body, "3001:doc02998,doc02999,end");
+    assert_eq!(list("first/_all_docs").await.body, "_design/d");
+    assert_eq!(list("ids/_all_docs?limit=x").await.status, 400);
+    let keys = json!({"keys": ["doc00001", "none"]});
+    let posted = server.call("POST", "/db/_design/d/_list/body/_all_docs?key=1", &keys.to_string()).await;
+    assert_eq!(posted.status, 400, "the view refuses it: {posted:?}");
+    let posted = server.call("POST", "/db/_design/d/_list/body/_all_docs?x=1", &keys.to_string()).await;
+    assert_eq!(posted.json(), json!([keys, "POST", ["db", "_design", "d", "_list", "body", "_all_docs"], {"x": "1"}]));
+    assert_eq!(server.call("PUT", "/db/_design/d/_list/ids/_all_docs", "{}").await.status, 405);
+    // What broke off never looks complete.
+    let mut client = server.connect().await;
+    client.send("GET", "/db/_design/d/_list/breaks/_all_docs", &[], b"").await;
+    assert_eq!(client.head().await.status, 200);
+    let mut rest = Vec::new();
+    let _ = soon(client.stream.read_to_end(&mut rest)).await;
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
+}
+
+#[tokio::test]
+async fn updates_are_judged() {
+    let design = json!({
+        "updates": {
+            "write": "function (doc, req) { doc = doc || {_id: req.id}; doc.v = req.body; return [doc, 'ok']; }",
+            "stale": "function (doc, req) { doc._rev = '1-00000000000000000000000000000000'; return [doc, 'ok']; }",
+            "split": "function (doc, req) { return [{_id: 'never'}, {headers: {'X-A': 'b\\r\\nc: d'}}]; }",
+            "file": "function (doc, req) { return [{_id: 'file', _attachments: {a: {data: 'aGk='}}}, 'ok']; }",
+            "local": "function (doc, req) { return [{_id: '_local/l', v: 1}, 'ok']; }",
+        },
+        "validate_doc_update": "function (doc) { if (doc.v === 'bad') throw({forbidden: 'no'}); }",
+    });
+    let Some(server) = serve(design).await else { return };
+    let update =
+        async |path: &str, body: &str| server.call("POST", &format!("/db/_design/d/_update/{path}"), body).await;
+    let made = update("write/a%2Fb/c", "1").await;
+    assert_eq!((made.status, made.header("x-couch-id")), (201, Some("a%2Fb%2Fc")));
+    let there = server.ok("GET", "/db/a%2Fb%2Fc", NULL).await;
+    assert_eq!((there["v"].as_str(), there["_rev"].as_str()), (Some("1"), made.header("x-couch-update-newrev")));
+    assert_eq!(error(&update("write/a/b/c", "bad").await), (403, "forbidden".to_owned()));
+    assert_eq!(error(&update("stale/a/b/c", "").await), (409, "conflict".to_owned()));
+    assert_eq!(update("split", "").await.status, 500);
+    assert_eq!(server.json("GET", "/db/never", NULL).await.0, 404, "an answer that cannot be sent writes nothing");
+    assert_eq!((update("file", "").await.status, update("local", "").await.status), (201, 201));
+    assert_eq!(server.call("GET", "/db/file/a", "").await.body, "hi");
+    assert_eq!(server.ok("GET", "/db/_local/l", NULL).await["v"], 1);
+    assert_eq!(server.call("HEAD", "/db/_design/d/_update/write/h", "").await.status, 405);
+    assert_eq!(server.json("GET", "/db/h", NULL).await.0, 404);
+}
+
+#[tokio::test]
+async fn rewrites_are_bounded() {
+    let design = json!({"rewrites": "function (req) { return {path: '_rewrite/again', query: req.query}; }"});
+    let Some(server) = serve(design).await else { return };
+    server.ok("PUT", "/other", NULL).await;
+    let function = "function (req) { var to = req.query; return {path: to.path, method: to.method || req.method, query: {}, \
+                    headers: {Referer: 'http://localhost/', Authorization: 'Basic eA==', 'X-A': 'b'}, body: req.query.body || req.body}; }";
+    server.ok("PUT", "/db/_design/f", json!({ "rewrites": function })).await;
+    let show = json!({
+        "rewrites": [{"from": "show/*", "to": "_show/req/*"}, {"from": "up", "to": "../.."}],
+        "shows": {"req": "function (doc, req) { return {json: {requested: req.requested_path, path: req.path, x: req.headers['X-A'], \
+                          auth: req.headers.Authorization, body: req.body, id: req.id}}; }"},
+    });
+    server.ok("PUT", "/db/_design/s", show).await;
+    let looped = server.json("GET", "/db/_design/d/_rewrite/x", NULL).await;
+    assert_eq!((looped.0, looped.1["reason"].as_str()), (400, Some("Exceeded rewrite recursion limit")));
+    let go = async |method: &str, query: &str, body: Value| {
+        server.json(method, &format!("/db/_design/f/_rewrite/x?{query}"), body).await
+    };
+    // Its own database, with any method, and the body as it came or another one.
+    assert_eq!(go("POST", "path=../../made&method=PUT", json!({"v": 1})).await.0, 201);
+    assert_eq!(go("GET", "path=../../new&method=PUT&body=%7B%22v%22:2%7D", NULL).await.0, 201);
+    assert_eq!(server.ok("GET", "/db/made", NULL).await["v"], 1);
+    assert_eq!(server.ok("GET", "/db/new", NULL).await["v"], 2);
+    // Others, to read alone.
+    assert_eq!(go("GET", "path=../../../other", NULL).await.1["db_name"], "other");
+    for (method, query) in [("GET", "method=DELETE&path=../../../other"), ("PUT", "path=../../../third")] {
+        assert_eq!(go(method, query, NULL).await.1["error"], "insecure_rewrite_rule", "{method} {query}");
+    }
+    for query in ["", "path=a%0D%0Ab", "path=%20", "path=x&method=a%20b"] {
+        assert_eq!(go("GET", query, NULL).await.1["error"], "rewrite_error", "{query}");
+    }
+    let shown = go("POST", "path=../s/_rewrite/show/id", json!([1])).await.1;
+    assert_eq!(shown["requested"], json!(["db", "_design", "f", "_rewrite", "x"]));
+    assert_eq!(shown["path"], json!(["db", "_design", "s", "_show", "req", "id"]));
+    assert_eq!(
+        (&shown["x"], &shown["auth"], &shown["body"], &shown["id"]),
+        (&json!("b"), &NULL, &json!("[1]"), &json!("id"))
+    );
+    assert_eq!(server.json("GET", "/db/_design/s/_rewrite/up", NULL).await.1["db_name"], "db");
+    // Forms are posted from pages of this server alone, whatever a function says of that.
+    let form = go("POST", "path=../../made", NULL).await;
+    assert_eq!(form.1["reason"], "Referer header required.");
+}

@@ -1,0 +1,153 @@
+//! What a function answers a request with: its response object, taken apart.
+//!
+//! Its text may be long, and what it has under `json` is passed on as it is, so it is cut and not parsed as a whole.
+
+use flatbed_flatten::json::{self, Limits, Value};
+
+use crate::rows::value_end;
+
+/// A response, as a function gave it. Whether HTTP allows it is for whoever sends it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Response {
+    /// `code`, if there is one; a number that is no status comes as it is, one that does not fit as 0.
+    pub code: Option<u16>,
+    /// `headers`, in the order given.
+    pub headers: Vec<(String, String)>,
+    /// What is to be sent.
+    pub body: ResponseBody,
+}
+
+/// The body of a [`Response`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ResponseBody {
+    /// The function gave none.
+    #[default]
+    None,
+    /// `body`
+    Text(String),
+    /// `json`, as JSON text.
+    Json(String),
+    /// `base64`, not decoded.
+    Base64(String),
+}
+
+/// A response that has a member which no response has, or one with a value that it cannot have: which one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Invalid data from external server: {0}")]
+pub struct InvalidResponse(pub String);
+
+impl Response {
+    /// Takes the text of a response apart.
+    ///
+    /// # Errors
+    /// [`InvalidResponse`].
+    pub fn parse(text: &str) -> Result<Response, InvalidResponse> {
+        let invalid = |what: &str| InvalidResponse(what.to_owned());
+        let mut response = Response::default();
+        for (name, value) in members(text).ok_or_else(|| invalid("no object"))? {
+            match name.as_str() {
+                "code" => response.code = Some(code(value).ok_or_else(|| invalid("code"))?),
+                "headers" => response.headers = headers(value).ok_or_else(|| invalid("headers"))?,
+                "json" => response.body = ResponseBody::Json(value.to_owned()),
+                "body" | "base64" if matches!(response.body, ResponseBody::Json(_)) => {}
+                "body" => response.body = ResponseBody::Text(string(value).ok_or_else(|| invalid("body"))?),
+                "base64" => response.body = ResponseBody::Base64(string(value).ok_or_else(|| invalid("base64"))?),
+                "stop" => {}
+                other => return Err(invalid(other)),
+            }
+        }
+        Ok(response)
+    }
+}
+
+/// An object's members as JSON texts; `None` for what is no object, as `JSON.stringify` writes one.
+pub fn members(text: &str) -> Option<Vec<(String, &str)>> {
+    let bytes = text.as_bytes();
+    let mut found = Vec::new();
+    if bytes.first() != Some(&b'{') {
+        return None;
+    }
+    if text == "{}" {
+        return Some(found);
+    }
+    let mut at = 1;
+    loop {
+        let name = value_end(bytes, at)?;
+        if bytes.get(name) != Some(&b':') {
+            return None;
+        }
+        let end = value_end(bytes, name + 1)?;
+        found.push((string(text.get(at..name)?)?, text.get(name + 1..end)?));
+        match bytes.get(end)? {
+            b',' => at = end + 1,
+            b'}' if end + 1 == bytes.len() => return Some(found),
+            _ => return None,
+        }
+    }
+}
+
+fn string(text: &str) -> Option<String> {
+    match json::parse(text.as_bytes(), &Limits::default()) {
+        Ok(Value::String(text)) => Some(text.into_owned()),
+        _ => None,
+    }
+}
+
+fn code(text: &str) -> Option<u16> {
+    let number: f64 = text.parse().ok()?;
+    // JavaScript has one kind of numbers; whoever sends it refuses what is no status.
+    Some(if number.fract() == 0.0 && (0.0..=65_535.0).contains(&number) { number as u16 } else { 0 })
+}
+
+/// Values that are numbers or `true` are their texts.
+fn headers(text: &str) -> Option<Vec<(String, String)>> {
+    let value = |text: &str| match text.as_bytes().first()? {
+        b'"' => string(text),
+        b'{' | b'[' => None,
+        _ => Some(text.to_owned()),
+    };
+    members(text)?.into_iter().map(|(name, text)| Some((name, value(text)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_are_taken_apart() {
+        let parse = |text: &str| Response::parse(text).unwrap();
+        assert_eq!(parse("{}"), Response::default());
+        assert_eq!(
+            parse(r#"{"code":418,"headers":{"X-\"":"é\n","N":1},"body":"t\"ea"}"#),
+            Response {
+                code: Some(418),
+                headers: vec![("X-\"".into(), "é\n".into()), ("N".into(), "1".into())],
+                body: ResponseBody::Text("t\"ea".into()),
+            }
+        );
+        for text in [r#"{"json":{"a":["}"]},"body":"x","stop":true}"#, r#"{"body":"x","json":{"a":["}"]}}"#] {
+            assert_eq!(parse(text).body, ResponseBody::Json(r#"{"a":["}"]}"#.into()), "{text}");
+        }
+        assert_eq!(parse(r#"{"base64":"aGk="}"#).body, ResponseBody::Base64("aGk=".into()));
+        for text in [r#"{"code":99999}"#, r#"{"code":-1}"#, r#"{"code":200.5}"#, r#"{"code":1e400}"#] {
+            assert_eq!(parse(text).code, Some(0), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        for (text, what) in [
+            ("null", "no object"),
+            ("[]", "no object"),
+            (r#"{"a":1}"#, "a"),
+            (r#"{"code":"x"}"#, "code"),
+            (r#"{"headers":null}"#, "headers"),
+            (r#"{"headers":{"a":{}}}"#, "headers"),
+            (r#"{"body":5}"#, "body"),
+            (r#"{"base64":null}"#, "base64"),
+            (r#"{"body":"x"}}"#, "no object"),
+        ] {
+            assert_eq!(Response::parse(text), Err(InvalidResponse(what.to_owned())), "{text}");
+        }
+    }
+}

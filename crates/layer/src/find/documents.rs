@@ -1,0 +1,178 @@
+//! The documents of a page: read together, asked by their rows, and shown where they are selected.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use flatbed_flatten::DecodeError;
+use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_mango::{RowSelector, RowsError, Selector};
+use foundationdb::FdbResult;
+use foundationdb::future::FdbValues;
+use futures_util::future::BoxFuture;
+
+use crate::document::attachments::Attachment;
+use crate::document::body::Rows;
+use crate::document::edit::Document;
+use crate::document::latest::{LatestRead, begin_latest_of, whole_body};
+use crate::error::{Error, Refusal, Result};
+use crate::find::query::Stop;
+use crate::index::json::key::special;
+use crate::index::maintainers::Within;
+use crate::read::get::{Known, read_ahead, shown};
+use crate::store::records::Info;
+
+/// Others have their turn after so long.
+const TURN: Duration = Duration::from_millis(2);
+
+/// Members that neither a body nor an id or revision says.
+const BESIDE: [&str; 3] = ["_attachments", "_conflicts", "_deleted_conflicts"];
+
+/// A selector at work on the documents of one transaction.
+pub(crate) struct Matcher<'a> {
+    within: &'a Within<'a>,
+    selector: &'a Selector,
+    rows: RowSelector<'a>,
+    /// It asks about what is shown beside the body.
+    asks_beside: bool,
+    conflicts: bool,
+    stop: Option<&'a Stop>,
+    turn: Instant,
+}
+
+impl<'a> Matcher<'a> {
+    pub(crate) fn new(within: &'a Within<'a>, selector: &'a Selector, conflicts: bool, stop: Option<&'a Stop>) -> Self {
+        let rows = selector.for_rows(&within.instance.fields.view());
+        let asks_beside = BESIDE.iter().any(|member| selector.asks_about(member));
+        Matcher { within, selector, rows, asks_beside, conflicts, stop, turn: Instant::now() }
+    }
+
+    /// Whether names may be missing that other processes gave ids.
+    pub(crate) fn lacks_ids(&self) -> bool {
+        self.rows.lacks_ids()
+    }
+
+    /// Whether a document is selected.
+    pub(crate) async fn selects(&mut self, id: &str, found: &(Info, Rows)) -> Result<bool> {
+        if self.turn.elapsed() > TURN {
+            tokio::task::yield_now().await;
+            self.turn = Instant::now();
+        }
+        let (info, rows) = found;
+        if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
+            let Within { inner, trx, instance } = *self.within;
+            let document = Box::pin(shown(found, trx, inner, instance, id, self.conflicts)).await?;
+            return self.selects_value(&whole(&document)?);
+        }
+        let selects = |selector: &RowSelector<'_>| {
+            let names = self.within.instance.fields.view();
+            let stop = || self.stop.is_some_and(|stop| stop());
+            selector.matches(rows.iter(), &names, || special(id, &info.winner), &stop)
+        };
+        let done = match selects(&self.rows) {
+            Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
+                let Within { inner, instance, .. } = *self.within;
+                Box::pin(instance.reload_names(inner)).await?;
+                self.rows = self.selector.for_rows(&instance.fields.view());
+                selects(&self.rows)
+            }
+            done => done,
+        };
+        done.map_err(|error| match error {
+            RowsError::Exhausted(_) => Refusal::SelectorExhausted.into(),
+            RowsError::Decode(error) => Error::Corrupt(format!("the body of {id:?}: {error}")),
+        })
+    }
+
+    /// The same of a document that is at hand.
+    pub(crate) fn selects_value(&self, document: &Value<'_>) -> Result<bool> {
+        let stop = || self.stop.is_some_and(|stop| stop());
+        self.selector.matches_unless(document, &stop).map_err(|_| Refusal::SelectorExhausted.into())
+    }
+}
+
+/// A document as selectors see it, with its special members.
+fn whole(document: &Document) -> Result<Value<'static>> {
+    let text = [b"{", document.body.as_slice(), b"}"].concat();
+    let body = parse(&text, &Limits::default()).map_err(|error| Error::Corrupt(error.to_string()))?;
+    let Value::Object(mut members) = special(&document.id, &document.rev) else { return Ok(Value::Null) };
+    if let Value::Object(body) = body.into_owned() {
+        members.extend(body);
+    }
+    if !document.attachments.is_empty() {
+        let all = document.attachments.iter().map(|one| (one.name.clone().into(), stub(one))).collect();
+        members.push(("_attachments".into(), Value::Object(all)));
+    }
+    if let Some(conflicts) = document.conflicts.as_ref().filter(|conflicts| !conflicts.is_empty()) {
+        let revs = conflicts.iter().map(|rev| Value::String(rev.to_string().into())).collect();
+        members.push(("_conflicts".into(), Value::Array(revs)));
+    }
+    Ok(Value::Object(members))
+}
+
+fn stub(attachment: &Attachment) -> Value<'static> {
+    let number = |number: u64| Value::Number(number.to_string().into());
+    Value::Object(vec![
+        ("content_type".into(), Value::String(attachment.content_type.clone().into())),
+        ("revpos".into(), number(attachment.revpos)),
+        ("length".into(), number(attachment.length)),
+        ("stub".into(), Value::Bool(true)),
+    ])
+}
+
+/// Reads documents in order, some ahead, those left out that are known.
+pub(crate) struct Documents<'a> {
+    within: &'a Within<'a>,
+    ids: &'a [&'a str],
+    known: Vec<Known>,
+    /// The next that is asked for.
+    ahead: usize,
+    reads: VecDeque<(usize, LatestRead<BoxFuture<'static, FdbResult<FdbValues>>>)>,
+    bytes: usize,
+}
+
+impl<'a> Documents<'a> {
+    pub(crate) fn new(within: &'a Within<'a>, ids: &'a [&'a str], mut known: Vec<Known>) -> Self {
+        known.resize_with(ids.len(), Known::default);
+        Documents { within, ids, known, ahead: 0, reads: VecDeque::new(), bytes: 0 }
+    }
+
+    /// What those that were asked for take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The document at a place, which must be behind all that were asked for.
+    pub(crate) async fn get(&mut self, at: usize) -> Result<Option<(Info, Rows)>> {
+        let Within { trx, instance, .. } = *self.within;
+        let found = match self.known.get_mut(at).map(std::mem::take).unwrap_or_default() {
+            Known::Absent => None,
+            Known::Found(info, rows) => Some(Box::pin(whole_body(trx, instance, info, rows)).await?),
+            Known::Unread => {
+                if self.ahead <= at {
+                    self.reads.clear();
+                    self.ahead = at;
+                }
+                let (width, target_bytes) = read_ahead(self.bytes, at);
+                while self.reads.len() < width
+                    && let Some(id) = self.ids.get(self.ahead)
+                {
+                    if matches!(self.known.get(self.ahead), Some(Known::Unread)) {
+                        let read = begin_latest_of(trx, instance, id, target_bytes).boxed();
+                        self.reads.push_back((self.ahead, read));
+                    }
+                    self.ahead += 1;
+                }
+                // Some before it may have been passed over.
+                while self.reads.front().is_some_and(|(of, _)| *of < at) {
+                    self.reads.pop_front();
+                }
+                match self.reads.pop_front() {
+                    Some((_, read)) => Box::pin(read.finish(trx, instance)).await?,
+                    None => None,
+                }
+            }
+        };
+        self.bytes += found.as_ref().map_or(0, |(info, _)| usize::try_from(info.stored_bytes).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+}

@@ -1,0 +1,12 @@
+//! Queries of Mango: which json indexes there are to choose from, and how a plan is carried out, page by page.
+
+mod catalog;
+mod count;
+mod documents;
+mod page;
+mod query;
+mod ranges;
+mod tests;
+
+pub use catalog::JsonIndexes;
+pub use query::{Find, FindOptions, FoundDocument, FoundRow};

@@ -1,0 +1,271 @@
+//! A page of a query, in one transaction.
+
+use std::time::{Duration, Instant};
+
+use flatbed_flatten::json::Value;
+use flatbed_mango::Source;
+use flatbed_revtree::DocumentId;
+use tokio::sync::oneshot;
+
+use crate::error::{Error, Refusal, Result};
+use crate::find::documents::{Documents, Matcher};
+use crate::find::query::{FoundDocument, Query};
+use crate::find::ranges::{self, behind, of_source};
+use crate::index::json::key::catch_up;
+use crate::index::json::place::Among;
+use crate::index::maintainers::Within;
+use crate::instance::{Instance, InstanceId};
+use crate::layer::Inner;
+use crate::read::all_docs::{PAGE_ROWS_MAX, Pace, read_ranges};
+use crate::read::get::{READ_BYTES_MAX, shown};
+use crate::store::keys::IndexPart;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// Rows of a page whose documents are read one by one.
+const DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 500 };
+
+/// The same of the first page, where it is not known how many of them are selected.
+const FIRST_DOCUMENTS: usize = if cfg!(test) { 3 } else { 64 };
+
+/// Rows of a page without documents.
+const ROWS_MAX: usize = if cfg!(test) { 11 } else { PAGE_ROWS_MAX };
+
+/// A page ends after so long: a transaction has 5 s.
+const TIME_MAX: Duration = Duration::from_millis(1_500);
+
+/// A page whose rows are fewer is read when it is asked for.
+const AHEAD_ROWS_MIN: usize = if cfg!(test) { 3 } else { 64 };
+
+/// Where a page begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Behind this key; `None`: at the beginning.
+    behind: Option<Vec<u8>>,
+    /// Rows that are passed over without a look at their documents.
+    skip: u64,
+    /// Rows of the page, at most.
+    rows_max: usize,
+    pace: Pace,
+}
+
+impl Place {
+    pub(crate) fn first(query: &Query, skip: u64, limit: u64) -> Place {
+        let wanted = usize::try_from(skip.saturating_add(limit)).unwrap_or(usize::MAX);
+        let is_keys = matches!(query.source, Source::Keys(_));
+        // Of rows without a residual each is answered: no more are read than that.
+        let rows_max = match (is_keys, query.residual.is_none()) {
+            (true, true) => wanted,
+            (true, false) => wanted.saturating_mul(2).max(FIRST_DOCUMENTS),
+            (false, _) => Pace::FIRST.rows_max,
+        };
+        let skip = if is_keys && query.residual.is_none() { skip } else { 0 };
+        Place { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::FIRST }
+    }
+
+    /// Whether a page that was read from there has what one from here would have.
+    pub(crate) fn is_at(&self, other: &Place) -> bool {
+        (&self.behind, self.skip) == (&other.behind, other.skip)
+    }
+
+    /// Whether it is worth the while to read it before it is asked for.
+    pub(crate) fn may_be_ahead(&self) -> bool {
+        self.rows_max >= AHEAD_ROWS_MIN
+    }
+
+    fn next(&self, behind: Vec<u8>, examined: u64, pace: Pace) -> Place {
+        let rows_max = self.rows_max.saturating_mul(2);
+        Place { behind: Some(behind), skip: self.skip.saturating_sub(examined), rows_max, pace }
+    }
+}
+
+/// A document that is selected.
+pub(crate) struct Found {
+    /// How many rows were examined with it.
+    pub ordinal: u64,
+    pub id: String,
+    /// The row's key, as a bookmark has it.
+    pub key: Value<'static>,
+    /// `None`: it is only counted, or passed over.
+    pub document: Option<FoundDocument>,
+}
+
+/// What was read.
+pub(crate) struct PageRead {
+    pub instance: InstanceId,
+    /// How many rows.
+    pub examined: u64,
+    pub found: Vec<Found>,
+    pub next: Option<Place>,
+}
+
+/// A page's transaction. `None`: the index is still being built.
+pub(crate) struct Page<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub query: &'a Query,
+    pub place: &'a Place,
+    pub is_first: bool,
+    /// Who is told where the next page begins, as soon as that is known.
+    pub listed: Option<oneshot::Sender<Place>>,
+}
+
+impl Operation for Page<'_> {
+    type Output = Option<PageRead>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PageRead>> {
+        let began = Instant::now();
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let (query, place) = (self.query, self.place);
+        if self.is_first && !query.indexes.are_those_of(&instance.record) {
+            return Err(Refusal::IndexGone.into());
+        }
+        if let Some(number) = query.number {
+            match instance.record.indexes.iter().find(|index| index.number == number) {
+                None => return Err(Refusal::IndexGone.into()),
+                Some(index) if !index.readable => return Ok(None),
+                Some(_) => {}
+            }
+        }
+        let within = Within { inner: self.inner, trx, instance: &instance };
+        let mut matcher = None;
+        if let Some(residual) = &query.residual {
+            let new = || Matcher::new(&within, residual, query.conflicts, query.stop.as_ref());
+            let mut made = new();
+            if made.lacks_ids() && !query.covering {
+                catch_up(&within, trx.get(&instance.keys.next_field_id(), true).await?.as_deref()).await?;
+                made = new();
+            }
+            matcher = Some(made);
+        }
+        let after = query.after.as_ref();
+        let mut ranges = of_source(&within, &query.index, query.number, (&query.source, after, query.reverse)).await?;
+        if let Some(key) = &place.behind {
+            ranges = behind(ranges, key, query.reverse);
+        }
+        let is_keys = query.number.is_some();
+        let needs_documents = !(query.covering || query.counts_rows);
+        let most = match (is_keys, needs_documents) {
+            (true, true) => DOCUMENTS_MAX,
+            (true, false) => ROWS_MAX,
+            (false, _) => place.pace.rows_max,
+        };
+        let read = ranges::read(trx, &ranges, place.rows_max.min(most), query.reverse).await?;
+        let mut page = PageRead { instance: instance.id(), examined: 0, found: Vec::new(), next: None };
+        if let (Some(listed), true, Some((last, _))) = (self.listed.take(), read.more, read.rows.last()) {
+            // Who reads may have gone.
+            let _ = listed.send(place.next(last.clone(), read.rows.len() as u64, place.pace.behind()));
+        }
+        let rows = rows_of(&instance, &read.rows, is_keys)?;
+        let ids: Vec<&str> = rows.iter().map(|(id, _)| id.as_str()).collect();
+        let (known, share) = match is_keys {
+            true => (Vec::new(), None),
+            false => read_ranges(trx, &instance, &ids, place.pace, query.reverse).await?,
+        };
+        let mut documents = Documents::new(&within, &ids, known);
+        let mut bytes = 0;
+        for (at, (id, entry)) in rows.iter().enumerate() {
+            page.examined += 1;
+            let one = One { query, within: &within, passes: (at as u64) < place.skip };
+            if let Some((key, document)) = one.look(id, entry, at, &mut documents, matcher.as_mut()).await? {
+                if let Some(FoundDocument::Whole(document)) = &document {
+                    bytes += document.body.len();
+                }
+                page.found.push(Found { ordinal: page.examined, id: id.clone(), key, document });
+            }
+            if at + 1 < rows.len() && (bytes > READ_BYTES_MAX || began.elapsed() > TIME_MAX) {
+                break;
+            }
+        }
+        let examined = page.examined as usize;
+        if (examined < rows.len() || read.more)
+            && let Some((last, _)) = examined.checked_sub(1).and_then(|last| read.rows.get(last))
+        {
+            let pace = match is_keys {
+                true => place.pace,
+                false => place.pace.next(examined, documents.bytes(), share),
+            };
+            page.next = Some(place.next(last.clone(), page.examined, pace));
+        }
+        Ok(Some(page))
+    }
+}
+
+/// A row: its document's id, and the entry's value if it is one of a json index.
+type Row<'r> = (String, Option<&'r [u8]>);
+
+fn rows_of<'r>(instance: &Instance, read: &'r [(Vec<u8>, Vec<u8>)], is_keys: bool) -> Result<Vec<Row<'r>>> {
+    let keys = &instance.keys;
+    let row = |(key, value): &'r (Vec<u8>, Vec<u8>)| match is_keys {
+        false => Ok((keys.all_docs_id(key)?, None)),
+        true => match keys.split_index(key)? {
+            (_, IndexPart::Entry(_, id)) => Ok((id, Some(value.as_slice()))),
+            _ => Err(Error::Corrupt("what lies among an index's entries is none".to_owned())),
+        },
+    };
+    read.iter().map(row).collect()
+}
+
+/// A row that is looked at.
+struct One<'a> {
+    query: &'a Query,
+    within: &'a Within<'a>,
+    /// It is passed over whatever it holds.
+    passes: bool,
+}
+
+impl One<'_> {
+    /// The row's key and document, if that is selected.
+    async fn look(
+        &self,
+        id: &str,
+        entry: &Option<&[u8]>,
+        at: usize,
+        documents: &mut Documents<'_>,
+        matcher: Option<&mut Matcher<'_>>,
+    ) -> Result<Option<(Value<'static>, Option<FoundDocument>)>> {
+        let One { query, within, passes } = *self;
+        if query.counts_rows {
+            return Ok(Some((Value::Null, None)));
+        }
+        let key = async || match (entry, query.number) {
+            (Some(value), Some(number)) => {
+                let among = Among { within, number, index: &query.index, snapshot: true, written: None };
+                among.key(id, value).await
+            }
+            _ => Ok(Vec::new()),
+        };
+        let shown_key = |key: Vec<Value<'static>>| match query.number {
+            Some(_) => Value::Array(key),
+            None => Value::String(id.to_owned().into()),
+        };
+        if query.covering {
+            let key = key().await?;
+            let document = query.index.document_of(id, &key);
+            let is_selected = matcher.map_or(Ok(true), |matcher| matcher.selects_value(&document))?;
+            let document = Some(FoundDocument::Covered(document)).filter(|_| !query.counts);
+            return Ok(is_selected.then(|| (shown_key(key), document)));
+        }
+        if passes && query.number.is_some() {
+            return Ok(Some((shown_key(key().await?), None)));
+        }
+        // Of an index of fields no entry is of one.
+        if query.number.is_none() && DocumentId::of(id).is_design() {
+            return Ok(None);
+        }
+        let Some(found) = documents.get(at).await? else { return Ok(None) };
+        let is_selected = match matcher {
+            Some(matcher) => matcher.selects(id, &found).await?,
+            None => true,
+        };
+        if found.0.deleted || !is_selected {
+            return Ok(None);
+        }
+        if query.counts {
+            return Ok(Some((Value::Null, None)));
+        }
+        let key = shown_key(key().await?);
+        let Within { inner, trx, instance } = *within;
+        let document = shown(&found, trx, inner, instance, id, query.conflicts).await?;
+        Ok(Some((key, Some(FoundDocument::Whole(Box::new(document))))))
+    }
+}

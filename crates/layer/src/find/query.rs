@@ -1,0 +1,323 @@
+//! A query under way.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_flatten::json::Value;
+use flatbed_mango::{Bookmark, ExecutionStats, Index, Plan, Selector, Source};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+
+use crate::document::edit::Document;
+use crate::error::{Error, Refusal, Result};
+use crate::find::catalog::JsonIndexes;
+use crate::find::page::{Found, Page, PageRead, Place};
+use crate::handle::Reader;
+use crate::instance::InstanceId;
+use crate::store::waits;
+
+/// Says that nobody waits any more.
+pub(crate) type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Pages of one query that are read while another one is taken.
+const AHEAD_MAX: usize = 3;
+
+/// Pages that all queries of the process have read ahead and not taken yet. One that finds no room reads its pages when they are
+/// asked for.
+static PAGES_AHEAD: Semaphore = Semaphore::const_new(16);
+
+/// How often it is looked whether an index is built: at first, and at most.
+const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+
+/// What of a plan's documents is wanted, and how.
+#[derive(Clone, Default)]
+pub struct FindOptions {
+    /// How many that are selected are passed over.
+    pub skip: u64,
+    /// How many are answered at most.
+    pub limit: u64,
+    /// Documents have their conflicts.
+    pub conflicts: bool,
+    /// What is examined is counted up to the document behind the last one, as CouchDB does; else no further than that one.
+    pub exact_stats: bool,
+    /// Asked now and then; `true`: nobody waits any more.
+    pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+/// What a query answers of a document.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FoundDocument {
+    /// All of it.
+    Whole(Box<Document>),
+    /// Its id and the index's fields, where the plan is covering: see [`Plan::document_of`].
+    Covered(Value<'static>),
+}
+
+/// A document that a query has found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundRow {
+    /// Its id.
+    pub id: String,
+    /// The document.
+    pub document: FoundDocument,
+}
+
+/// A plan with all that belongs to it.
+pub(crate) struct Query {
+    pub index: Index,
+    /// Of a json index.
+    pub number: Option<u64>,
+    pub source: Source,
+    pub reverse: bool,
+    pub covering: bool,
+    pub residual: Option<Selector>,
+    pub after: Option<Bookmark>,
+    pub conflicts: bool,
+    /// No document is shown.
+    pub counts: bool,
+    /// No document is read, either.
+    pub counts_rows: bool,
+    pub stop: Option<Stop>,
+    /// The indexes that it was planned with.
+    pub indexes: JsonIndexes,
+}
+
+/// A query under way. Each page is a transaction of its own: consistent in itself, and the query may take longer than
+/// FoundationDB's 5 s. An index that is still being built is waited for.
+pub struct Find {
+    database: Reader,
+    query: Arc<Query>,
+    skip: u64,
+    limit: u64,
+    exact_stats: bool,
+    /// Where the next page begins; `None`: there is none.
+    next: Option<Place>,
+    instance: Option<InstanceId>,
+    stats: ExecutionStats,
+    last: Option<Bookmark>,
+    ahead: VecDeque<Ahead>,
+}
+
+/// A page that is being read by a task, which ends with who wants it.
+struct Ahead {
+    place: Place,
+    task: JoinHandle<Result<Option<PageRead>>>,
+    /// Where the page behind it begins, if this one is not cut off; `None` once it was asked.
+    listed: Option<oneshot::Receiver<Place>>,
+    _room: SemaphorePermit<'static>,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Reader {
+    /// Carries out a plan that was made with these indexes of the database. Nothing is read yet.
+    pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
+        let FindOptions { skip, limit, conflicts, exact_stats, stop } = options;
+        let query = Query {
+            index: plan.index.clone(),
+            number: indexes.number(plan.index),
+            source: plan.source.clone(),
+            reverse: plan.reverse,
+            covering: plan.covering,
+            residual: plan.residual.clone(),
+            after: plan.after.clone(),
+            conflicts,
+            counts: false,
+            counts_rows: false,
+            stop,
+            indexes: indexes.clone(),
+        };
+        let next = Some(Place::first(&query, skip, limit)).filter(|_| query.source != Source::Nothing);
+        Find {
+            database: self.clone(),
+            query: Arc::new(query),
+            skip,
+            limit,
+            exact_stats,
+            next,
+            instance: None,
+            stats: ExecutionStats::default(),
+            last: None,
+            ahead: VecDeque::new(),
+        }
+    }
+}
+
+impl Find {
+    /// Documents are counted, and not shown; with `rows` not even read.
+    pub(crate) fn count_only(&mut self, rows: bool) {
+        if let Some(query) = Arc::get_mut(&mut self.query) {
+            (query.counts, query.counts_rows) = (true, rows);
+        }
+    }
+
+    /// What was examined and answered until now; the time is the caller's to fill in.
+    pub fn stats(&self) -> ExecutionStats {
+        self.stats
+    }
+
+    /// The row that was answered, or passed over by `skip`, last.
+    pub fn last(&self) -> Option<&Bookmark> {
+        self.last.as_ref()
+    }
+
+    /// The next documents, at least one; `None` at the end. Of a count they are none.
+    ///
+    /// # Errors
+    /// [`Refusal::IndexGone`]: the database has other indexes than those that it was planned with; before the first page it is to
+    /// be planned anew. [`Refusal::SelectorExhausted`]. [`Error::DatabaseNotFound`] also if the database has become another one
+    /// since the first page.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
+        while let Some(place) = self.next.clone() {
+            let is_first = self.instance.is_none();
+            let page = match self.ahead.pop_front() {
+                Some(ahead) if ahead.place.is_at(&place) => self.taken(ahead).await?,
+                _ => {
+                    self.ahead.clear();
+                    self.page(place, is_first).await?
+                }
+            };
+            if *self.instance.get_or_insert(page.instance) != page.instance {
+                return Err(Error::DatabaseNotFound);
+            }
+            self.next = page.next.clone();
+            let rows = self.take(page);
+            if self.query.counts {
+                if self.next.is_none() {
+                    return Ok(None);
+                }
+                self.read_ahead();
+                continue;
+            }
+            self.read_ahead();
+            if !rows.is_empty() {
+                return Ok(Some(rows));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A page, once its index is built.
+    async fn page(&self, place: Place, is_first: bool) -> Result<PageRead> {
+        let [mut pause, most] = LOOKS;
+        loop {
+            if let Some(page) = self.read(place.clone(), is_first, None).await? {
+                return Ok(page);
+            }
+            if self.query.stop.as_ref().is_some_and(|stop| stop()) {
+                return Err(Refusal::SelectorExhausted.into());
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(most);
+        }
+    }
+
+    /// Counts a page's rows, and takes those that are answered.
+    fn take(&mut self, page: PageRead) -> Vec<FoundRow> {
+        let PageRead { examined, found, .. } = page;
+        let mut rows = Vec::new();
+        let mut until = examined;
+        for Found { ordinal, id, key, document } in found {
+            if self.limit == 0 {
+                (until, self.next) = (ordinal, None);
+                break;
+            }
+            if !self.query.counts {
+                self.last = Some(Bookmark { id: id.clone(), key });
+            }
+            if self.skip > 0 {
+                self.skip -= 1;
+                continue;
+            }
+            self.limit -= 1;
+            self.stats.results_returned += 1;
+            rows.extend(document.map(|document| FoundRow { id, document }));
+            if self.limit == 0 && !self.exact_stats {
+                (until, self.next) = (ordinal, None);
+                break;
+            }
+        }
+        self.stats.keys_examined += until;
+        if !self.query.covering && !self.query.counts_rows {
+            self.stats.docs_examined += until;
+        }
+        rows
+    }
+
+    /// A page that is read ahead, once it is there; what is behind it is begun as soon as it is known where.
+    async fn taken(&mut self, mut ahead: Ahead) -> Result<PageRead> {
+        let own = ahead.listed.take();
+        let mut own = std::pin::pin!(async move {
+            match own {
+                Some(listed) => listed.await.ok(),
+                None => std::future::pending().await,
+            }
+        });
+        let mut is_own_listed = false;
+        loop {
+            let last = self.ahead.back_mut().and_then(|ahead| ahead.listed.as_mut());
+            let behind = async {
+                match last {
+                    Some(listed) => listed.await.ok(),
+                    None => std::future::pending().await,
+                }
+            };
+            let place = tokio::select! {
+                page = &mut ahead.task => {
+                    return page.map_err(|_| Error::ShuttingDown)??.ok_or(Refusal::IndexGone.into());
+                }
+                place = &mut own, if !is_own_listed => {
+                    is_own_listed = true;
+                    place.filter(|_| self.ahead.is_empty())
+                }
+                place = behind => {
+                    if let Some(last) = self.ahead.back_mut() {
+                        last.listed = None;
+                    }
+                    place
+                }
+            };
+            if let Some(place) = place {
+                self.begin_ahead(place);
+            }
+        }
+    }
+
+    fn read_ahead(&mut self) {
+        if let (true, Some(next)) = (self.ahead.is_empty(), self.next.clone()) {
+            self.begin_ahead(next);
+        }
+    }
+
+    /// Begins to read a page, if there is room for it.
+    fn begin_ahead(&mut self, place: Place) {
+        // What is counted is read when it is asked for.
+        if self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {
+            return;
+        }
+        let Ok(room) = PAGES_AHEAD.try_acquire() else { return };
+        let (sender, listed) = oneshot::channel();
+        let task = tokio::spawn(self.read(place.clone(), false, Some(sender)).in_current_span());
+        self.ahead.push_back(Ahead { place, task, listed: Some(listed), _room: room });
+    }
+
+    /// Reads a page; `None`: its index is still being built.
+    fn read(
+        &self,
+        place: Place,
+        is_first: bool,
+        listed: Option<oneshot::Sender<Place>>,
+    ) -> impl Future<Output = Result<Option<PageRead>>> + Send + use<> {
+        let (database, query) = (self.database.clone(), self.query.clone());
+        async move {
+            let Reader { inner, name, .. } = &database;
+            database.read(&mut Page { inner, name, query: &query, place: &place, is_first, listed }).await
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What a plan reads, as ranges of keys.
+
+use std::ops::Bound;
+
+use flatbed_collate::{Boundary, cut_to_level};
+use flatbed_flatten::json::Value;
+use flatbed_mango::{Bookmark, IdRange, KeyEdge, Source};
+
+use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
+use crate::error::Result;
+use crate::index::json::definition::collation;
+use crate::index::json::key::DocumentKey;
+use crate::index::json::place::Among;
+use crate::index::maintainers::Within;
+use crate::store::keys::{KeyRange, Keys};
+use crate::store::transaction::{Transaction, page_of};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+
+/// Ranges that are read at once.
+const RANGES_AT_ONCE: usize = 16;
+
+/// The ranges of an index of documents' fields.
+pub(crate) async fn of_keys(among: Among<'_>, ranges: &[flatbed_mango::KeyRange]) -> Result<Vec<KeyRange>> {
+    let mut all = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let (begin, end) = (edge(among, &range.start).await?, edge(among, &range.end).await?);
+        if begin < end {
+            all.push(KeyRange { begin, end });
+        }
+    }
+    Ok(all)
+}
+
+/// The place of an edge: before or behind all keys that begin with its values.
+async fn edge(among: Among<'_>, edge: &KeyEdge) -> Result<Vec<u8>> {
+    let collation = collation()?;
+    let items = collation.items_key(&edge.values);
+    let place = if items.is_cut() {
+        let values = Value::Array(edge.values.clone());
+        // No key is equal: all that begin so are behind or before the edge.
+        let compare = |other: &Value<'_>| {
+            let equal = if edge.behind { std::cmp::Ordering::Greater } else { std::cmp::Ordering::Less };
+            collation.compare(&values, &cut_to_level(other, edge.values.len())).then(equal)
+        };
+        Some(Box::pin(among.search(&items, compare)).await?)
+    } else {
+        None
+    };
+    Ok(among.at(&Boundary::of_items(&items, place.as_ref(), edge.behind)))
+}
+
+/// The key of the entry that a bookmark names, or of its place; and whether the entry itself is behind that place.
+async fn entry_of(among: Among<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
+    let keys = &among.within.instance.keys;
+    let values = match &bookmark.key {
+        Value::Array(values) => values.clone(),
+        other => vec![other.clone()],
+    };
+    let key = DocumentKey::new(values)?;
+    if !key.sort_key.is_cut() {
+        return Ok(keys.index_entry(among.number, key.sort_key.bytes(), cut_id(&bookmark.id)));
+    }
+    let collation = collation()?;
+    let place = Box::pin(among.search(&key.sort_key, |other| collation.compare(&key.values, other))).await?;
+    Ok(match &place {
+        flatbed_collate::Place::Label(label) => {
+            keys.index_entry(among.number, &[key.sort_key.bytes(), label].concat(), cut_id(&bookmark.id))
+        }
+        gap => among.at(&Boundary::of(&key.sort_key, Some(gap), false)),
+    })
+}
+
+/// Whether a text is no longer than an id may be.
+fn is_id(text: &str) -> bool {
+    text.len() <= DOCUMENT_ID_BYTES_MAX
+}
+
+/// The greatest text that may be an id and is no greater than this one, which may be of any length, if it is longer than an id.
+fn cut_id(text: &str) -> &str {
+    let end = (0..=DOCUMENT_ID_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or_default()).unwrap_or_default()
+}
+
+/// The ranges of all ids.
+pub(crate) fn of_ids(keys: &Keys, ranges: &[IdRange]) -> Vec<KeyRange> {
+    let all = keys.all_docs();
+    let after = |id: &str| [keys.all_docs_entry(id).as_slice(), &[0]].concat();
+    let range = |range: &IdRange| {
+        let begin = match &range.start {
+            Bound::Unbounded => all.begin.clone(),
+            Bound::Included(id) if is_id(id) => keys.all_docs_entry(id),
+            Bound::Included(id) | Bound::Excluded(id) => after(cut_id(id)),
+        };
+        let end = match &range.end {
+            Bound::Unbounded => all.end.clone(),
+            Bound::Excluded(id) if is_id(id) => keys.all_docs_entry(id),
+            Bound::Included(id) | Bound::Excluded(id) => after(cut_id(id)),
+        };
+        KeyRange { begin, end }
+    };
+    ranges.iter().map(range).filter(|range| range.begin < range.end).collect()
+}
+
+/// All that a query reads, in the order of the keys, behind its bookmark.
+pub(crate) async fn of_source(
+    within: &Within<'_>,
+    index: &flatbed_mango::Index,
+    number: Option<u64>,
+    (source, after, reverse): (&Source, Option<&Bookmark>, bool),
+) -> Result<Vec<KeyRange>> {
+    let keys = &within.instance.keys;
+    let (mut ranges, after) = match (source, number) {
+        (Source::Keys(ranges), Some(number)) => {
+            let among = Among { within, number, index, snapshot: true, written: None };
+            let after = match after {
+                Some(after) => Some(entry_of(among, after).await?),
+                None => None,
+            };
+            (of_keys(among, ranges).await?, after)
+        }
+        (Source::Ids(ranges), _) => (of_ids(keys, ranges), after.map(|after| keys.all_docs_entry(cut_id(&after.id)))),
+        _ => (Vec::new(), None),
+    };
+    if let Some(after) = after {
+        ranges = behind(ranges, &after, reverse);
+    }
+    Ok(ranges)
+}
+
+/// What is left of ranges behind a key, in the order in which they are read.
+pub(crate) fn behind(ranges: Vec<KeyRange>, key: &[u8], reverse: bool) -> Vec<KeyRange> {
+    let next = [key, &[0]].concat();
+    let clipped = ranges.into_iter().map(|mut range| {
+        if reverse {
+            range.end = range.end.min(key.to_vec());
+        } else {
+            range.begin = range.begin.max(next.clone());
+        }
+        range
+    });
+    clipped.filter(|range| range.begin < range.end).collect()
+}
+
+/// Keys and values that were read.
+pub(crate) struct Read {
+    pub rows: Vec<(Vec<u8>, Vec<u8>)>,
+    /// There may be more behind the last of them.
+    pub more: bool,
+}
+
+/// Reads the first rows of ranges, at most so many and at least one if there is one.
+pub(crate) async fn read(trx: &Transaction, ranges: &[KeyRange], rows_max: usize, reverse: bool) -> Result<Read> {
+    let mut left: Box<dyn Iterator<Item = &KeyRange> + Send> = match reverse {
+        true => Box::new(ranges.iter().rev()),
+        false => Box::new(ranges.iter()),
+    };
+    let (mut read, mut under_way) = (Read { rows: Vec::new(), more: false }, FuturesOrdered::new());
+    loop {
+        while under_way.len() < RANGES_AT_ONCE
+            && let Some(range) = left.next()
+        {
+            under_way.push_back(trx.get_range(&page_of(range, rows_max, reverse), 1, true));
+        }
+        let Some(page) = under_way.next().await else { return Ok(read) };
+        let page = page?;
+        for row in &page {
+            if read.rows.len() == rows_max {
+                read.more = true;
+                return Ok(read);
+            }
+            read.rows.push((row.key().to_vec(), row.value().to_vec()));
+        }
+        if page.more() || read.rows.len() == rows_max {
+            read.more = true;
+            return Ok(read);
+        }
+    }
+}

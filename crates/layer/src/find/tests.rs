@@ -1,0 +1,359 @@
+//! Queries against what all documents say, asked one by one.
+#![cfg(test)]
+
+use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_mango::{Bookmark, Find as Request, Index, compare};
+
+use crate::background::{Background, BackgroundOptions};
+use crate::document::edit::{Edit, EditParts, GetOptions};
+use crate::error::{Error, Refusal, Result};
+use crate::fenced::layer;
+use crate::find::query::{FindOptions, FoundDocument};
+use crate::handle::Database;
+use crate::layer::Layer;
+use crate::{AllDocsQuery, RevId};
+
+fn json(text: &str) -> Value<'static> {
+    parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
+}
+
+fn text(value: &Value<'_>) -> String {
+    let mut out = Vec::new();
+    crate::json::write(value, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+pub(crate) async fn put(db: &Database, id: &str, parent: Option<RevId>, body: &str) -> Result<RevId> {
+    let EditParts { deleted, body, .. } = EditParts::from_json(json(body)).unwrap();
+    let edit = Edit { id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body };
+    Ok(db.update(&edit).await?.rev)
+}
+
+async fn put_all(db: &Database, documents: &[(String, String)]) {
+    for some in documents.chunks(100) {
+        let edits: Vec<_> = some
+            .iter()
+            .map(|(id, body)| {
+                let body = EditParts::from_json(json(body)).unwrap().body;
+                Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+            })
+            .collect();
+        for outcome in db.bulk_update(&edits).await.unwrap() {
+            outcome.unwrap();
+        }
+    }
+}
+
+/// A design document with an index for each of these maps.
+fn design(maps: &[&str]) -> String {
+    let view =
+        |(at, map): (usize, &&str)| format!(r#""i{at}":{{"map":{map},"reduce":"_count","options":{{"def":{{}}}}}}"#);
+    let views: Vec<_> = maps.iter().enumerate().map(view).collect();
+    format!(r#"{{"language":"query","views":{{{}}}}}"#, views.join(","))
+}
+
+async fn built(db: &Database) {
+    for _ in 0..2_000 {
+        let indexes = db.json_indexes().await.unwrap();
+        if indexes.all().len() == indexes.readable().len() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the indexes are not built");
+}
+
+async fn with_background() -> (Layer, Background, Database, Option<tempfile::TempDir>) {
+    let (layer, authority, directory) = layer().await;
+    let look_every = std::time::Duration::from_millis(20);
+    let options = BackgroundOptions { look_every, ..BackgroundOptions::default() };
+    let background = Background::new(&layer, authority.for_job("test"), options).unwrap();
+    background.start();
+    let db = layer.database("db", authority.for_job("test"));
+    (layer, background, db, directory)
+}
+
+async fn assert_clean(db: &Database) {
+    let report = crate::check::check_database(db, |_| {}).await.unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+/// All documents, with their special members.
+async fn everything(db: &Database) -> Vec<(String, Value<'static>)> {
+    let mut walk = db.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
+    let mut all = Vec::new();
+    while let Some(rows) = walk.next_page().await.unwrap() {
+        for document in rows.into_iter().filter_map(|row| row.doc).filter(|doc| !doc.id.starts_with("_design/")) {
+            let body = String::from_utf8(document.body).unwrap();
+            let comma = if body.is_empty() { "" } else { "," };
+            let special =
+                format!(r#""_id":{},"_rev":"{}""#, text(&Value::String(document.id.clone().into())), document.rev);
+            all.push((document.id, json(&format!("{{{special}{comma}{body}}}"))));
+        }
+    }
+    all
+}
+
+/// What a query answers, page by page of so many with bookmarks: ids in order, and what it examined on the last page.
+async fn ask(db: &Database, request: &str, limit: u64) -> Vec<(String, Value<'static>)> {
+    let mut asked = json(request);
+    let (mut answers, mut bookmark): (Vec<_>, Option<String>) = (Vec::new(), None);
+    loop {
+        let Value::Object(members) = &mut asked else { panic!() };
+        members.retain(|(name, _)| name != "limit" && name != "bookmark");
+        members.push(("limit".into(), Value::Number(limit.to_string().into())));
+        members.extend(bookmark.clone().map(|bookmark| ("bookmark".into(), Value::String(bookmark.into()))));
+        let find = Request::parse(&asked, None, &|| false).unwrap();
+        let indexes = db.json_indexes().await.unwrap();
+        let plan = indexes.plan("db", &find).unwrap();
+        let options =
+            FindOptions { limit, skip: find.skip, exact_stats: answers.len() % 2 == 0, ..FindOptions::default() };
+        let mut query = db.find(&indexes, &plan, options);
+        let mut page = Vec::new();
+        while let Some(rows) = query.next_page().await.unwrap() {
+            assert!(!rows.is_empty());
+            for row in rows {
+                let document = match row.document {
+                    FoundDocument::Covered(document) => {
+                        assert!(plan.covering);
+                        document
+                    }
+                    FoundDocument::Whole(document) => {
+                        assert!(!plan.covering && document.id == row.id);
+                        json(&format!("{{{}}}", String::from_utf8(document.body).unwrap()))
+                    }
+                };
+                page.push((row.id, document));
+            }
+        }
+        assert!(page.len() as u64 <= limit);
+        assert_eq!(query.stats().results_returned, page.len() as u64);
+        assert!(query.stats().keys_examined >= page.len() as u64);
+        bookmark = Some(Bookmark::of_answer(query.last(), bookmark.as_deref()));
+        let is_last = (page.len() as u64) < limit;
+        answers.extend(page);
+        if is_last {
+            return answers;
+        }
+    }
+}
+
+/// The ids that a query must answer, by every document.
+async fn expected(db: &Database, request: &str) -> Vec<String> {
+    let find = Request::parse(&json(request), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let key = |document: &Value<'_>| match plan.index.is_all_docs() {
+        true => Some(Value::Array(Vec::new())),
+        false => plan.index.key(document, &|| false).unwrap().map(Value::Array),
+    };
+    let selected = everything(db).await.into_iter().filter(|(_, document)| find.selector.matches(document));
+    let mut rows: Vec<_> = selected.filter_map(|(id, document)| Some((key(&document)?, id))).collect();
+    rows.sort_by(|a, b| compare(&a.0, &b.0).then_with(|| a.1.cmp(&b.1)));
+    if plan.reverse {
+        rows.reverse();
+    }
+    rows.into_iter().map(|(_, id)| id).collect()
+}
+
+async fn assert_answers(db: &Database, requests: &[&str], used: &str) {
+    for request in requests {
+        let find = Request::parse(&json(request), None, &|| false).unwrap();
+        let indexes = db.json_indexes().await.unwrap();
+        let plan = indexes.plan("db", &find).unwrap();
+        assert_eq!(plan.index.name(), used, "{request}");
+        let wanted = expected(db, request).await;
+        for limit in [1_000, 4] {
+            let ids: Vec<_> = ask(db, request, limit).await.into_iter().map(|(id, _)| id).collect();
+            assert_eq!(ids, wanted, "{request} by {limit}");
+        }
+        let (count, _) = db.count(&indexes, &plan, &FindOptions::default()).await.unwrap();
+        assert_eq!(count, wanted.len() as u64, "{request}");
+        // Skipped without a bookmark.
+        let options = FindOptions { skip: 3, limit: 4, ..FindOptions::default() };
+        let mut query = db.find(&indexes, &plan, options);
+        let mut ids = Vec::new();
+        while let Some(rows) = query.next_page().await.unwrap() {
+            ids.extend(rows.into_iter().map(|row| row.id));
+        }
+        assert_eq!(ids, wanted.iter().skip(3).take(4).cloned().collect::<Vec<_>>(), "{request}");
+    }
+}
+
+const VALUES: [&str; 16] = [
+    "null",
+    "false",
+    "true",
+    "-1",
+    "0",
+    "1",
+    "2.5",
+    "1e3",
+    r#""a""#,
+    r#""B""#,
+    r#""b""#,
+    r#""\u0000z""#,
+    "[]",
+    "[1,2]",
+    r#"{"x":1}"#,
+    r#"{"x":{"y":[3]}}"#,
+];
+
+fn documents(count: usize) -> Vec<(String, String)> {
+    let body = |n: usize| {
+        let mut members = vec![format!(r#""n":{n}"#)];
+        if !n.is_multiple_of(7) {
+            members.push(format!(r#""a":{}"#, VALUES[n * 5 % 16]));
+        }
+        if !n.is_multiple_of(5) {
+            members.push(format!(r#""b":{{"c":{}}}"#, VALUES[n * 3 % 11]));
+        }
+        format!("{{{}}}", members.join(","))
+    };
+    (0..count).map(|n| (format!("d{:03}", n * 37 % 1_000), body(n))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_are_answered_as_all_documents_say() {
+    let (_layer, background, db, _directory) = with_background().await;
+    put_all(&db, &documents(60)).await;
+    let maps = [
+        r#"{"fields":{"a":"asc"}}"#,
+        r#"{"fields":{"b.c":"asc","a":"asc"}}"#,
+        r#"{"fields":{"n":"asc"},"partial_filter_selector":{"a":{"$type":"number"}}}"#,
+    ];
+    let rev = put(&db, "_design/i", None, &design(&maps)).await.unwrap();
+    // Some before the index is built, some behind.
+    put_all(&db, &documents(90).split_off(60)).await;
+    built(&db).await;
+    put_all(&db, &documents(120).split_off(90)).await;
+    assert_clean(&db).await;
+    let of_a = [
+        r#"{"selector":{"a":{"$gt":null}}}"#,
+        r#"{"selector":{"a":{"$gte":1,"$lt":"b"}}}"#,
+        r#"{"selector":{"a":{"$gte":1,"$lt":"b"}},"sort":[{"a":"desc"}]}"#,
+        r#"{"selector":{"a":{"$in":["a",1,true,[1,2]]}}}"#,
+        r#"{"selector":{"a":{"$in":["a",1,true,[1,2]]}},"sort":[{"a":"desc"}]}"#,
+        r#"{"selector":{"a":{"$eq":{"x":1}}}}"#,
+        r#"{"selector":{"a":"a","n":{"$gt":20}}}"#,
+        r#"{"selector":{"a":{"$gt":0},"n":{"$mod":[2,1]}}}"#,
+        r#"{"selector":{"$or":[{"a":"a"},{"a":{"$gt":true,"$lt":2}}]}}"#,
+        r#"{"selector":{"a":{"$exists":true}},"fields":["_id","a"]}"#,
+        r#"{"selector":{"a":{"$gt":0,"$ne":1}},"fields":["a"],"sort":[{"a":"desc"}]}"#,
+    ];
+    assert_answers(&db, &of_a, "i0").await;
+    let of_both = [
+        r#"{"selector":{"b.c":"a","a":{"$gt":null}}}"#,
+        r#"{"selector":{"b.c":{"$gt":0},"a":{"$exists":true}},"sort":["b.c","a"]}"#,
+        r#"{"selector":{"b.c":{"$in":["a",0,null]},"a":{"$in":[1,"b"]}},"use_index":["i","i1"]}"#,
+    ];
+    assert_answers(&db, &of_both, "i1").await;
+    let partial = [r#"{"selector":{"n":{"$gt":10},"a":{"$type":"number"}},"use_index":["i","i2"]}"#];
+    assert_answers(&db, &partial, "i2").await;
+    let of_ids = [
+        r#"{"selector":{"n":{"$lt":50}}}"#,
+        r#"{"selector":{"_id":{"$gte":"d1","$lt":"d5"}}}"#,
+        r#"{"selector":{"_id":{"$gte":"d1","$lt":"d5"}},"sort":[{"_id":"desc"}]}"#,
+        r#"{"selector":{"_id":{"$in":["d000","d037","d999"]}}}"#,
+        r#"{"selector":{"b":{"c":1}}}"#,
+        r#"{"selector":{"_rev":{"$gt":"1-8"}}}"#,
+        r#"{"selector":{"none":{"$exists":false}}}"#,
+    ];
+    assert_answers(&db, &of_ids, "_all_docs").await;
+    let nothing = r#"{"selector":{"a":{"$gt":3,"$lt":1}}}"#;
+    assert_eq!(ask(&db, nothing, 10).await, []);
+    // An index that is gone, and one that is another by now.
+    let find = Request::parse(&json(of_a[0]), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let begun = FindOptions { limit: u64::MAX, ..FindOptions::default() };
+    let mut under_way = db.find(&indexes, &plan, begun.clone());
+    under_way.next_page().await.unwrap().unwrap();
+    put(&db, "_design/i", Some(rev), &design(&maps[1..])).await.unwrap();
+    let mut late = db.find(&indexes, &plan, begun);
+    assert!(matches!(late.next_page().await, Err(Error::Refused(Refusal::IndexGone))));
+    let ended = loop {
+        match under_way.next_page().await {
+            Ok(Some(_)) => {}
+            ended => break ended,
+        }
+    };
+    assert!(matches!(ended, Err(Error::Refused(Refusal::IndexGone)) | Ok(None)), "{:?}", ended.map(drop));
+    background.stop().await;
+    assert_clean(&db).await;
+}
+
+/// Keys that begin alike for more than what a key holds, written in an order that is not theirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_do_not_fit_are_found_in_order() {
+    let (_layer, background, db, _directory) = with_background().await;
+    let long =
+        |n: usize| format!("{}{:03}{}", "x".repeat(4_100), n, "y".repeat(if n.is_multiple_of(5) { 7_000 } else { 0 }));
+    let body = |n: usize| format!(r#"{{"a":"{}","n":{n}}}"#, long(n));
+    let all: Vec<_> = (0..20).map(|n| (format!("l{:02}", n * 7 % 20), body(n * 23 % 17))).collect();
+    put_all(&db, &all[..8]).await;
+    put(&db, "_design/i", None, &design(&[r#"{"fields":{"a":"asc"}}"#, r#"{"fields":{"a":"asc","n":"asc"}}"#]))
+        .await
+        .unwrap();
+    put_all(&db, &all[8..15]).await;
+    built(&db).await;
+    put_all(&db, &all[15..]).await;
+    assert_clean(&db).await;
+    let (from, to) = (long(5), long(12));
+    let requests = [
+        r#"{"selector":{"a":{"$gt":null}}}"#.to_owned(),
+        r#"{"selector":{"a":{"$gt":null}},"sort":[{"a":"desc"}]}"#.to_owned(),
+        format!(r#"{{"selector":{{"a":{{"$gte":"{from}","$lt":"{to}"}}}}}}"#),
+        format!(r#"{{"selector":{{"a":{{"$gt":"{from}","$lte":"{to}"}}}}}}"#),
+        format!(r#"{{"selector":{{"a":"{from}"}}}}"#),
+        format!(r#"{{"selector":{{"a":{{"$gt":"{}"}}}}}}"#, long(9).replace("009", "0090")),
+        format!(r#"{{"selector":{{"a":{{"$gte":"{from}"}}}},"fields":["a"]}}"#),
+    ];
+    let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+    assert_answers(&db, &requests, "i0").await;
+    let both = format!(r#"{{"selector":{{"a":"{from}","n":{{"$gt":3}}}}}}"#);
+    assert_answers(&db, &[&both], "i1").await;
+    // Changed to others, to short ones, and away.
+    for (at, (id, _)) in all.iter().enumerate() {
+        let rev = db.get(id, &GetOptions::default()).await.unwrap().rev;
+        match at % 4 {
+            0 => drop(put(&db, id, Some(rev), &body(at)).await.unwrap()),
+            1 => drop(put(&db, id, Some(rev), r#"{"a":"short","n":1}"#).await.unwrap()),
+            2 => drop(put(&db, id, Some(rev), r#"{"_deleted":true}"#).await.unwrap()),
+            _ => drop(db.purge(id, &[rev]).await.unwrap()),
+        }
+    }
+    assert_clean(&db).await;
+    assert_answers(&db, &requests, "i0").await;
+    background.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_that_is_being_built_is_waited_for_unless_it_need_not_be() {
+    let (layer, authority, _directory) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    put_all(&db, &documents(40)).await;
+    put(&db, "_design/i", None, &design(&[r#"{"fields":{"a":"asc"}}"#])).await.unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    assert_eq!((indexes.all().len(), indexes.readable().len(), indexes.has_room()), (2, 1, true));
+    assert!(db.json_indexes_known().is_some());
+    let lazy = r#"{"selector":{"a":{"$gt":1}},"update":false}"#;
+    let find = |request: &str| Request::parse(&json(request), None, &|| false).unwrap();
+    assert!(indexes.plan("db", &find(lazy)).unwrap().index.is_all_docs());
+    let sorted = r#"{"selector":{"a":{"$gt":1}},"update":false,"sort":["a"]}"#;
+    assert!(!indexes.plan("db", &find(sorted)).unwrap().index.is_all_docs());
+    let asked = ask(&db, r#"{"selector":{"a":{"$gt":1}}}"#, 100);
+    let mut asked = std::pin::pin!(asked);
+    let wait = std::time::Duration::from_millis(300);
+    assert!(tokio::time::timeout(wait, &mut asked).await.is_err(), "nobody builds it");
+    let background = Background::new(&layer, authority.for_job("test"), BackgroundOptions::default()).unwrap();
+    background.start();
+    let answered: Vec<_> = asked.await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(answered, expected(&db, r#"{"selector":{"a":{"$gt":1}}}"#).await);
+    background.stop().await;
+    let lists = |index: &Index| index.ddoc().map(str::to_owned);
+    assert_eq!(
+        db.json_indexes().await.unwrap().all().iter().map(lists).collect::<Vec<_>>(),
+        [None, Some("_design/i".into())]
+    );
+}

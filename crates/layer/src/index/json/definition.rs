@@ -1,0 +1,159 @@
+//! What a json index is: read from design documents, kept in the database's record, compiled once a process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use flatbed_collate::Collation;
+use flatbed_flatten::json::{self, Limits, Value, parse};
+use flatbed_mango::Index;
+
+use crate::error::{Error, Result};
+use crate::store::proto;
+
+/// The longest definition, in bytes; a longer one is passed over.
+pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
+
+/// Definitions that are kept compiled; beyond them all are compiled anew.
+const COMPILED_MAX: usize = 1_000;
+
+/// Members of a definition.
+const NAME: &str = "name";
+const MAP: &str = "map";
+const PARTITIONED: &str = "partitioned";
+const COLLATION: &str = "collation";
+
+/// By the design document's id and the definition.
+type Compiled = HashMap<(String, Vec<u8>), Arc<Index>>;
+
+/// CouchDB's order of keys.
+///
+/// # Errors
+/// There is no data for it: never, as it is compiled in.
+pub(crate) fn collation() -> Result<&'static Collation> {
+    static COLLATION: OnceLock<Option<Collation>> = OnceLock::new();
+    let collation = COLLATION.get_or_init(|| Collation::unicode().ok()).as_ref();
+    collation.ok_or_else(|| Error::Corrupt("there is no collation data".to_owned()))
+}
+
+/// What the order of json indexes rests on, by name: an index of another one is another index.
+pub(crate) fn signature() -> &'static str {
+    static SIGNATURE: OnceLock<String> = OnceLock::new();
+    SIGNATURE.get_or_init(|| collation().map(Collation::signature).unwrap_or_default())
+}
+
+/// The definitions in a design document: of each index its name, its map as it is written, whether each partition has one of
+/// its own where the document says so, and the collation's signature, as JSON.
+pub(crate) fn defined_by(body: &Value<'_>) -> Vec<Vec<u8>> {
+    // The id says nothing but where they come from, and whether the database is partitioned is known where they are compiled.
+    let indexes = Index::of_design_document(flatbed_revtree::DESIGN, body, false);
+    let Some(Value::Object(views)) = body.get("views") else { return Vec::new() };
+    let partitioned = body.get("options").and_then(|options| options.get("partitioned"));
+    let definition = |index: &Index| {
+        let (_, view) = views.iter().find(|(name, _)| name == index.name())?;
+        let mut members =
+            vec![(NAME.into(), Value::String(index.name().into())), (MAP.into(), view.get("map")?.clone())];
+        if let Some(partitioned @ Value::Bool(_)) = partitioned {
+            members.push((PARTITIONED.into(), partitioned.clone()));
+        }
+        members.push((COLLATION.into(), Value::String(signature().into())));
+        let mut text = Vec::new();
+        json::write(&Value::Object(members), &mut text);
+        Some(text).filter(|text| text.len() <= DEFINITION_BYTES_MAX)
+    };
+    // A document's attachments are no part of what maintainers see; such an index would lack documents.
+    indexes.iter().filter(|index| !index.asks_about("_attachments")).filter_map(definition).collect()
+}
+
+/// The signature in a definition.
+pub(crate) fn signature_in(definition: &[u8]) -> Option<String> {
+    let definition = parse(definition, &Limits::default()).ok()?;
+    definition.get(COLLATION).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// The index that an entry of a database's record defines.
+///
+/// # Errors
+/// It is none of this program's.
+pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
+    static COMPILED: OnceLock<RwLock<Compiled>> = OnceLock::new();
+    let all = COMPILED.get_or_init(RwLock::default);
+    let key = (index.source.clone(), index.definition.clone());
+    if let Some(found) = all.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return Ok(found.clone());
+    }
+    let made = Arc::new(compile(index)?);
+    let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
+    if all.len() >= COMPILED_MAX {
+        all.clear();
+    }
+    all.insert(key, made.clone());
+    Ok(made)
+}
+
+fn compile(index: &proto::Index) -> Result<Index> {
+    let foreign = || Error::Corrupt(format!("index {} has a definition that is none", index.number));
+    let definition = parse(&index.definition, &Limits::default()).map_err(|_| foreign())?;
+    if definition.get(COLLATION).and_then(Value::as_str) != Some(signature()) {
+        return Err(Error::Corrupt(format!("index {} is sorted by another collation", index.number)));
+    }
+    let name = definition.get(NAME).and_then(Value::as_str).ok_or_else(foreign)?;
+    let map = definition.get(MAP).ok_or_else(foreign)?;
+    let object = |members: Vec<(&'static str, Value<'static>)>| {
+        Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
+    };
+    let view = object(vec![(MAP, map.clone().into_owned()), ("options", object(Vec::new()))]);
+    let views = Value::Object(vec![(name.to_owned().into(), view)]);
+    let options = definition.get(PARTITIONED).map(|partitioned| (PARTITIONED, partitioned.clone().into_owned()));
+    let document = object(vec![
+        ("language", Value::String("query".into())),
+        ("views", views),
+        ("options", object(options.into_iter().collect())),
+    ]);
+    Index::of_design_document(&index.source, &document, false).into_iter().next().ok_or_else(foreign)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(text: &str) -> Value<'_> {
+        parse(text.as_bytes(), &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn a_definition_is_what_it_is_compiled_to() {
+        let body = document(
+            r#"{"language":"query","views":{
+                "one":{"map":{"fields":{"a":"asc","b.c":"asc"},"partial_filter_selector":{"x":{"$gt":1}}},"reduce":"_count","options":{"def":{}}},
+                "none":{"map":"function"},
+                "two":{"map":{"fields":{"_id":"desc"}},"reduce":"_count","options":{"def":{}}},
+                "files":{"map":{"fields":{"_attachments.a":"asc"}},"reduce":"_count","options":{"def":{}}}
+            }}"#,
+        );
+        let defined = defined_by(&body);
+        assert_eq!(defined.len(), 2);
+        let shown = |index: &Index| {
+            let mut text = Vec::new();
+            json::write(&index.to_json(), &mut text);
+            String::from_utf8(text).unwrap()
+        };
+        let expected = Index::of_design_document("_design/d", &body, false);
+        for (definition, name) in defined.into_iter().zip(["one", "two"]) {
+            assert_eq!(signature_in(&definition).as_deref(), Some(signature()));
+            let entry = proto::Index { source: "_design/d".to_owned(), definition, ..Default::default() };
+            let compiled = compiled(&entry).unwrap();
+            let expected = expected.iter().find(|index| index.name() == name).unwrap();
+            assert_eq!(shown(&compiled), shown(expected));
+            assert_eq!(compiled.partial().is_some(), name == "one");
+        }
+        assert!(defined_by(&document(r#"{"language":"javascript","views":{}}"#)).is_empty());
+    }
+
+    #[test]
+    fn another_collation_or_none_is_refused() {
+        for definition in [r#"{"name":"x","map":{"fields":{"a":"asc"}},"collation":"icu 1"}"#, "{}", "x"] {
+            let entry = proto::Index { definition: definition.as_bytes().to_vec(), ..Default::default() };
+            assert!(compiled(&entry).is_err(), "{definition}");
+        }
+    }
+}

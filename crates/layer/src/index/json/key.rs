@@ -1,0 +1,113 @@
+//! The keys that documents have in json indexes, made of the rows of their bodies.
+
+use flatbed_collate::SortKey;
+use flatbed_flatten::DecodeError;
+use flatbed_flatten::json::Value;
+use flatbed_flatten::path::FIRST_FIELD_ID;
+use flatbed_mango::{Exhausted, Index, RowsError};
+use flatbed_revtree::{DocumentId, RevId};
+use prost::Message;
+
+use crate::document::body::{Prepared, Rows};
+use crate::error::{Error, Result};
+use crate::index::json::definition::collation;
+use crate::index::json::entry;
+use crate::index::maintainers::Within;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::proto;
+
+/// A document's key in an index.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DocumentKey {
+    /// The array of the values of the index's fields.
+    pub values: Value<'static>,
+    pub sort_key: SortKey,
+}
+
+impl DocumentKey {
+    pub(crate) fn new(values: Vec<Value<'static>>) -> Result<DocumentKey> {
+        let values = Value::Array(values);
+        let sort_key = collation()?.sort_key(&values);
+        Ok(DocumentKey { values, sort_key })
+    }
+
+    /// The value of its entry.
+    pub(crate) fn entry_value(&self) -> Vec<u8> {
+        entry::encode(&self.values)
+    }
+}
+
+/// A body, as it is read or as it is to be written.
+#[derive(Clone, Copy)]
+pub(crate) enum Body<'a> {
+    Read(&'a Rows),
+    Prepared(&'a Prepared),
+}
+
+/// The members of a document that are no part of its body.
+pub(crate) fn special(id: &str, rev: &RevId) -> Value<'static> {
+    let text = |text: String| Value::String(text.into());
+    Value::Object(vec![("_id".into(), text(id.to_owned())), ("_rev".into(), text(rev.to_string()))])
+}
+
+/// The key of a document that is not deleted, by its body's rows; `None`: it is not in the index.
+pub(crate) async fn key_of(
+    inner: &Inner,
+    instance: &Instance,
+    index: &Index,
+    (id, rev): (&str, &RevId),
+    body: Body<'_>,
+) -> Result<Option<DocumentKey>> {
+    if DocumentId::of(id).is_design() {
+        return Ok(None);
+    }
+    let values = match with_cache(instance, index, (id, rev), body) {
+        Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
+            Box::pin(instance.reload_names(inner)).await?;
+            with_cache(instance, index, (id, rev), body)
+        }
+        done => done,
+    };
+    match values {
+        Ok(Some(values)) => DocumentKey::new(values).map(Some),
+        // It is not in the index, as its filter says nothing of it; and so it is whenever it is asked.
+        Ok(None) | Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => Ok(None),
+        Err(RowsError::Decode(error)) => {
+            Err(Error::Corrupt(format!("the body of {id:?} in {}: {error}", instance.name)))
+        }
+    }
+}
+
+fn with_cache(
+    instance: &Instance,
+    index: &Index,
+    (id, rev): (&str, &RevId),
+    body: Body<'_>,
+) -> std::result::Result<Option<Vec<Value<'static>>>, RowsError> {
+    let names = instance.fields.view();
+    let (index, special) = (index.for_rows(&names), || special(id, rev));
+    match body {
+        Body::Read(rows) => index.key(rows.iter(), &names, special, &|| false),
+        Body::Prepared(body) => {
+            let rows = body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+            index.key(rows, &names, special, &|| false)
+        }
+    }
+}
+
+/// Whether something that is read of bodies has a name without an id, as far as this process knows the names: then
+/// bodies that other processes wrote may have it all the same.
+pub(crate) fn lacks_names(instance: &Instance, index: &Index) -> bool {
+    index.for_rows(&instance.fields.view()).lacks_ids()
+}
+
+/// Loads names that this process lacks, by how many there are.
+pub(crate) async fn catch_up(within: &Within<'_>, next_field_id: Option<&[u8]>) -> Result<()> {
+    let Within { inner, instance, .. } = *within;
+    let next = next_field_id.map(|bytes| proto::FieldId::decode(bytes).map(|next| next.id)).transpose()?;
+    if next.is_some_and(|next| next > FIRST_FIELD_ID + instance.fields.len() as u64) {
+        Box::pin(instance.reload_names(inner)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Keeps a json index in the transactions that change documents.
+//!
+//! What a document has in an index follows from its body: the old entry from the body before, which the write reads as it
+//! is, the new one from that after. So nothing is read for an index, and nothing but its entries is written. A key that does not
+//! fit has a label, which does not follow: it stands in what the document has in the index, and is found by a search.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flatbed_collate::Place;
+use flatbed_flatten::json::Value;
+use flatbed_mango::Index;
+use foundationdb::future::FdbSlice;
+
+use crate::document::body::Rows;
+use crate::error::{Error, Result};
+use crate::index::json::definition::{collation, compiled};
+use crate::index::json::entry;
+use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
+use crate::index::json::place::{Among, Written};
+use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
+use crate::store::proto;
+use crate::store::records::Info;
+use crate::store::transaction::Quiet;
+
+/// What clearing an old entry may take of a transaction beside what is reserved.
+const CLEARED_BYTES: u64 = 500;
+
+type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
+
+pub(crate) struct Maintainer {
+    number: u64,
+    /// What is wrong with an index that cannot be kept refuses the write.
+    index: Result<Arc<Index>>,
+    /// How many names there are: asked for where this process may lack some.
+    next_field_id: Option<NextId>,
+    asked: bool,
+    excess: u64,
+    written: Written,
+    is_worn_out: bool,
+}
+
+impl Maintainer {
+    pub(crate) fn new(index: &proto::Index) -> Maintainer {
+        let (number, index) = (index.number, compiled(index));
+        Maintainer {
+            number,
+            index,
+            next_field_id: None,
+            asked: false,
+            excess: 0,
+            written: Written::new(),
+            is_worn_out: false,
+        }
+    }
+
+    async fn change(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
+        let index = self.index.clone()?;
+        self.names(within).await?;
+        let is_same = change.brought.is_none() && change.old.is_some_and(|old| old.winner == change.new.winner);
+        let new = match change.new.deleted {
+            true => None,
+            false => new_key(within, &index, change).await?,
+        };
+        if is_same {
+            // As its builder hands it over.
+            return match new {
+                Some(new) => self.enter(within, &index, change.id, &new).await,
+                None => Ok(()),
+            };
+        }
+        let old = old_key(within, &index, change.id, change.old, change.old_rows).await?;
+        self.replace(within, &index, change.id, old, new).await
+    }
+
+    /// What other processes named, where that may matter.
+    async fn names(&mut self, within: &Within<'_>) -> Result<()> {
+        match self.next_field_id.take() {
+            Some(read) => catch_up(within, read.await?.as_deref()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn replace(
+        &mut self,
+        within: &Within<'_>,
+        index: &Index,
+        id: &str,
+        old: Option<DocumentKey>,
+        new: Option<DocumentKey>,
+    ) -> Result<()> {
+        let Within { trx, instance, .. } = *within;
+        if let (Some(old), Some(new)) = (&old, &new)
+            && old.values == new.values
+        {
+            self.note(id, new, &new.entry_value());
+            return Ok(());
+        }
+        match old {
+            Some(old) if old.sort_key.is_cut() => {
+                let place = instance.keys.index_of_document(self.number, id);
+                if let Some(label) = trx.get(&place, true).await? {
+                    let element = old.sort_key.with_label(Some(&label)).unwrap_or_default();
+                    // With a conflict: who has seen it gives its label to others.
+                    trx.clear(&self.cleared(within, &element, id));
+                    Quiet(trx).clear(&place)?;
+                }
+            }
+            Some(old) => {
+                let stays = new.as_ref().is_some_and(|new| new.sort_key == old.sort_key);
+                if !stays {
+                    Quiet(trx).clear(&self.cleared(within, old.sort_key.bytes(), id))?;
+                }
+            }
+            None => {}
+        }
+        match new {
+            Some(new) => self.enter(within, index, id, &new).await,
+            None => Ok(()),
+        }
+    }
+
+    fn cleared(&mut self, within: &Within<'_>, element: &[u8], id: &str) -> Vec<u8> {
+        let key = within.instance.keys.index_entry(self.number, element, id);
+        self.excess += (2 * key.len() as u64).saturating_sub(CLEARED_BYTES);
+        key
+    }
+
+    async fn enter(&mut self, within: &Within<'_>, index: &Index, id: &str, key: &DocumentKey) -> Result<()> {
+        let Within { trx, instance, .. } = *within;
+        let keys = &instance.keys;
+        let value = key.entry_value();
+        if !key.sort_key.is_cut() {
+            return Quiet(trx).set(&keys.index_entry(self.number, key.sort_key.bytes(), id), &value);
+        }
+        let place_key = keys.index_of_document(self.number, id);
+        let label = match trx.get(&place_key, true).await? {
+            Some(label) => Some(label.to_vec()),
+            None => self.place(within, index, key).await?.label(),
+        };
+        let Some(label) = label else {
+            // So many keys came each between the last two: it is built anew, with labels that have room.
+            self.is_worn_out = true;
+            return Ok(());
+        };
+        self.note(id, key, &value);
+        let element = key.sort_key.with_label(Some(&label)).unwrap_or_default();
+        trx.set(&keys.index_entry(self.number, &element, id), &value);
+        Quiet(trx).set(&place_key, &label)
+    }
+
+    fn note(&mut self, id: &str, key: &DocumentKey, value: &[u8]) {
+        if let (Value::Array(values), true) = (&key.values, entry::is_in_document(value)) {
+            self.written.insert(id.to_owned(), values.clone());
+        }
+    }
+
+    async fn place(&self, within: &Within<'_>, index: &Index, key: &DocumentKey) -> Result<Place> {
+        let collation = collation()?;
+        let among = Among { within, number: self.number, index, snapshot: false, written: Some(&self.written) };
+        Box::pin(among.search(&key.sort_key, |other: &Value<'_>| collation.compare(&key.values, other))).await
+    }
+}
+
+/// The key that the winner has after the change.
+async fn new_key(within: &Within<'_>, index: &Index, change: &Change<'_>) -> Result<Option<DocumentKey>> {
+    let (inner, instance, of) = (within.inner, within.instance, (change.id, &change.new.winner));
+    match change.new_rows(within).await? {
+        NewRows::Brought(body) => key_of(inner, instance, index, of, Body::Prepared(body)).await,
+        NewRows::Known(rows) => key_of(inner, instance, index, of, Body::Read(rows)).await,
+        NewRows::Read(rows) => key_of(inner, instance, index, of, Body::Read(&rows)).await,
+    }
+}
+
+/// The key that the winner had before.
+async fn old_key(
+    within: &Within<'_>,
+    index: &Index,
+    id: &str,
+    old: Option<&Info>,
+    rows: Option<&Rows>,
+) -> Result<Option<DocumentKey>> {
+    match (old.filter(|old| !old.deleted), rows) {
+        (None, _) => Ok(None),
+        (Some(old), Some(rows)) => {
+            key_of(within.inner, within.instance, index, (id, &old.winner), Body::Read(rows)).await
+        }
+        (Some(_), None) => Err(Error::Corrupt(format!("the body of {id:?} was not read"))),
+    }
+}
+
+impl IndexMaintainer for Maintainer {
+    fn begin(&mut self, within: &Within<'_>, _: &str) {
+        if !std::mem::replace(&mut self.asked, true)
+            && let Ok(index) = &self.index
+            && lacks_names(within.instance, index)
+        {
+            self.next_field_id = Some(Box::pin(within.trx.get(&within.instance.keys.next_field_id(), true)));
+        }
+    }
+
+    fn wants_old_body(&self) -> bool {
+        true
+    }
+
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        Ok(Some(Box::pin(self.change(within, change))))
+    }
+
+    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+        Ok(Some(Box::pin(async move {
+            let index = self.index.clone()?;
+            self.names(within).await?;
+            let old = old_key(within, &index, purged.id, Some(purged.old), purged.old_rows).await?;
+            self.replace(within, &index, purged.id, old, None).await
+        })))
+    }
+
+    fn excess(&mut self) -> u64 {
+        std::mem::take(&mut self.excess)
+    }
+
+    fn is_worn_out(&self) -> Option<u64> {
+        self.is_worn_out.then_some(self.number)
+    }
+}

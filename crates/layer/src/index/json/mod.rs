@@ -1,0 +1,9 @@
+//! Json indexes of Mango: documents by the values of some of their fields, kept in the transactions that change the documents.
+
+pub(crate) mod check;
+pub(crate) mod definition;
+pub(crate) mod entry;
+pub(crate) mod key;
+pub(crate) mod kind;
+pub(crate) mod maintainer;
+pub(crate) mod place;

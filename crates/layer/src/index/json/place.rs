@@ -1,0 +1,103 @@
+//! Where keys lie among an index's entries: those that are too long to stand there whole are searched for.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use flatbed_collate::{Boundary, Place, Search, SortKey, split};
+use flatbed_flatten::json::Value;
+
+use crate::document::latest::begin_latest;
+use crate::error::{Error, Result};
+use crate::index::json::entry::{self, EntryValue};
+use crate::index::json::key::{Body, key_of};
+use crate::index::maintainers::Within;
+use crate::store::keys::{IndexPart, KeyRange};
+use crate::store::transaction::page_of;
+
+/// An index within a transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct Among<'a> {
+    pub within: &'a Within<'a>,
+    pub number: u64,
+    pub index: &'a flatbed_mango::Index,
+    /// Whether what is read makes no conflict.
+    pub snapshot: bool,
+    /// What the transaction itself has written.
+    pub written: Option<&'a Written>,
+}
+
+/// Keys that only their documents have, of documents that the transaction has written: their infos cannot be read in it.
+pub(crate) type Written = HashMap<String, Vec<Value<'static>>>;
+
+impl Among<'_> {
+    /// Looks for the place of a key that was cut: `compare` says how it lies to another key.
+    pub(crate) async fn search(&self, key: &SortKey, compare: impl Fn(&Value<'_>) -> Ordering) -> Result<Place> {
+        let keys = &self.within.instance.keys;
+        let beginning = keys.index_beginning(self.number, key.bytes());
+        let at = |label: &[u8], behind| keys.index_place(self.number, &[key.bytes(), label].concat(), behind);
+        let mut search = Search::new();
+        loop {
+            let ask = search.ask();
+            let begin = ask.after.map_or_else(|| beginning.begin.clone(), |label| at(label, true));
+            let end = ask.before.map_or_else(|| beginning.end.clone(), |label| at(label, false));
+            let pivot = at(&ask.pivot, false).clamp(begin.clone(), end.clone());
+            let upper = KeyRange { begin: pivot.clone(), end };
+            let lower = KeyRange { begin, end: pivot };
+            let row = match self.first(&upper, false).await? {
+                None => self.first(&lower, true).await?,
+                found => found,
+            };
+            let seen = row.as_ref().map(|(label, key)| (label.as_slice(), compare(key)));
+            if let Some(place) = search.saw(seen) {
+                return Ok(place);
+            }
+        }
+    }
+
+    /// The first entry of a range, or the last one: its label and its key.
+    async fn first(&self, range: &KeyRange, reverse: bool) -> Result<Option<(Vec<u8>, Value<'static>)>> {
+        let Within { trx, instance, .. } = *self.within;
+        if range.begin >= range.end {
+            return Ok(None);
+        }
+        let page = trx.get_range(&page_of(range, 1, reverse), 1, self.snapshot).await?;
+        let Some(row) = page.first() else { return Ok(None) };
+        let (_, IndexPart::Entry(element, id)) = instance.keys.split_index(row.key())? else {
+            return Err(Error::Corrupt("what lies among an index's entries is none".to_owned()));
+        };
+        let key = self.key(&id, row.value()).await?;
+        Ok(Some((split(&element).1.to_vec(), Value::Array(key))))
+    }
+
+    /// The key of an entry.
+    pub(crate) async fn key(&self, id: &str, value: &[u8]) -> Result<Vec<Value<'static>>> {
+        let Within { trx, instance, inner } = *self.within;
+        if let EntryValue::Key(key) = entry::decode(value)? {
+            return Ok(key);
+        }
+        if let Some(key) = self.written.and_then(|written| written.get(id)) {
+            return Ok(key.clone());
+        }
+        // Who changes the key changes the entry.
+        let found = Box::pin(begin_latest(trx, instance, id).finish(trx, instance)).await?;
+        let key = match &found {
+            Some((info, rows)) if !info.deleted => {
+                key_of(inner, instance, self.index, (id, &info.winner), Body::Read(rows)).await?
+            }
+            _ => None,
+        };
+        match key.map(|key| key.values) {
+            Some(Value::Array(key)) => Ok(key),
+            _ => Err(Error::Corrupt(format!("{id:?} has an entry in index {} and no key", self.number))),
+        }
+    }
+
+    /// The key that stands before or behind the entries at a boundary.
+    pub(crate) fn at(&self, boundary: &Boundary) -> Vec<u8> {
+        let keys = &self.within.instance.keys;
+        match boundary {
+            Boundary::Before(bytes) => keys.index_place(self.number, bytes, false),
+            Boundary::Behind(bytes) => keys.index_place(self.number, bytes, true),
+        }
+    }
+}
