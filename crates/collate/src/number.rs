@@ -206,6 +206,13 @@ impl Number {
         Number { value: self.value.add(&other.value), is_float: self.is_float || other.is_float }
     }
 
+    /// Without one that was added before. `None` for a float: whether there is another one it does not say.
+    pub(crate) fn minus(&self, other: &Number) -> Option<Number> {
+        let Exact { is_negative, magnitude, exponent } = &other.value;
+        let opposite = Exact::new(!is_negative, magnitude.clone(), *exponent);
+        (!other.is_float).then(|| Number { value: self.value.add(&opposite), is_float: self.is_float })
+    }
+
     /// Of a float the nearest one, as the processor squares it.
     pub(crate) fn squared(&self) -> Number {
         if self.is_float {

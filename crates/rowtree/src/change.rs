@@ -2,20 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 
+use crate::adjust::Adjusted;
 use crate::shape::Shape;
 use crate::tree::{Entry, EntryOf, Key, KeyRange, Keyed, PartsOf, Tree, parts, read_all};
 
 /// A row that comes, goes or has another value.
 #[derive(Debug, Clone)]
-pub struct RowChange<R> {
+pub struct RowChange<R, D> {
     /// Not empty.
     pub key: Key,
     /// The bytes of the value that it had; `None`: it was not there.
     pub old_bytes: Option<usize>,
     /// What it is; `None`: it is gone.
     pub new: Option<R>,
+    /// What that means for summaries; `None`: it is not known.
+    pub delta: Option<D>,
 }
 
 /// What is to be written of a tree's nodes after a change of its rows.
@@ -38,15 +41,39 @@ type Entries<T> = BTreeMap<Key, EntryOf<T>>;
 /// once for each level's summaries, from below. What it reads is what lies in the nodes that change: of a level as many as
 /// rows change, and one more for each that no longer begins a node.
 ///
+/// Rows that begin no node, neither before nor after, and whose [delta](RowChange::delta) is known cost one node of each level, where
+/// these can be [adjusted](Tree::adjusted): without another row, and all at once.
+///
 /// # Errors
 /// The tree's.
 pub async fn change<T: Tree>(
     tree: &T,
     shape: &Shape,
     height: u8,
-    rows: Vec<RowChange<T::Row>>,
+    rows: Vec<RowChange<T::Row, T::Delta>>,
 ) -> Result<NodeChanges<T::Summary>, T::Error> {
-    let mut old = Touched::<T>::descend(tree, shape, height, &rows).await?;
+    let begins = |row: &RowChange<T::Row, T::Delta>| {
+        let (old_level, new_level) = levels(tree, shape, row);
+        row.delta.is_none() || old_level > 0 || new_level > 0
+    };
+    let (others, plain): (Vec<_>, Vec<_>) = rows.iter().partition(|row| begins(row));
+    let descend = async {
+        match others.as_slice() {
+            [] if !plain.is_empty() => Ok(Touched::none(height)),
+            others => Touched::<T>::descend(tree, shape, height, others).await,
+        }
+    };
+    let adjust = async { if height == 0 { Ok(None) } else { Adjusted::read(tree, height, &plain).await } };
+    let (mut old, mut adjusted) = match (plain.is_empty(), try_join(descend, adjust).await?) {
+        (false, (_, None)) => {
+            let all: Vec<_> = rows.iter().collect();
+            (Touched::<T>::descend(tree, shape, height, &all).await?, Adjusted::default())
+        }
+        (_, (old, adjusted)) => (old, adjusted.unwrap_or_default()),
+    };
+    if old.ranges.is_empty() && height > 0 {
+        return Ok(adjusted.alone(height));
+    }
     let mut changes: BTreeMap<Key, Option<EntryOf<T>>> =
         rows.into_iter().map(|row| (row.key, row.new.map(Entry::Row))).collect();
     let mut done = NodeChanges { nodes: Vec::new(), height: 0, root: None };
@@ -72,6 +99,8 @@ pub async fn change<T: Tree>(
             done.root = summaries.first().cloned();
         }
         changes.extend(begins.into_iter().zip(summaries).map(|(key, summary)| (key, Some(Entry::Node(summary)))));
+        let outside = adjusted.take(level).into_iter().filter(|(key, _)| holding(&runs, key, false).is_none());
+        changes.extend(outside.map(|(key, summary)| (key, Some(Entry::Node(summary)))));
         done.nodes.extend(changes.iter().map(|(key, change)| {
             let summary = change
                 .as_ref()
@@ -122,6 +151,13 @@ pub(crate) fn level_of<T: Tree>(tree: &T, shape: &Shape, key: &[u8], entry: &Ent
     }
 }
 
+/// The highest levels at which a row began a node, and begins one.
+fn levels<T: Tree>(tree: &T, shape: &Shape, row: &RowChange<T::Row, T::Delta>) -> (u8, u8) {
+    let old_level = row.old_bytes.map_or(0, |bytes| shape.level(&row.key, bytes));
+    let new_level = row.new.as_ref().map_or(0, |new| shape.level(&row.key, tree.value_bytes(new)));
+    (old_level, new_level)
+}
+
 /// The part of a tree that a change is about, as it was before.
 struct Touched<T: Tree> {
     /// Of each level from rows to the one below the root: what lies in the nodes of the next level that change.
@@ -132,7 +168,17 @@ struct Touched<T: Tree> {
 }
 
 impl<T: Tree> Touched<T> {
-    async fn descend(tree: &T, shape: &Shape, height: u8, rows: &[RowChange<T::Row>]) -> Result<Touched<T>, T::Error> {
+    /// Nothing of it.
+    fn none(height: u8) -> Touched<T> {
+        Touched { entries: Vec::new(), ranges: Vec::new(), height }
+    }
+
+    async fn descend(
+        tree: &T,
+        shape: &Shape,
+        height: u8,
+        rows: &[&RowChange<T::Row, T::Delta>],
+    ) -> Result<Touched<T>, T::Error> {
         let (mut entries, mut ranges) = (Vec::new(), vec![vec![KeyRange::all()]]);
         for level in (0..height).rev() {
             let above = ranges.last().map(Vec::as_slice).unwrap_or_default();
@@ -141,9 +187,7 @@ impl<T: Tree> Touched<T> {
             if level > 0 {
                 let mut touched = BTreeSet::new();
                 for row in rows {
-                    let old_level = row.old_bytes.map_or(0, |bytes| shape.level(&row.key, bytes));
-                    let new_level =
-                        row.new.as_ref().map_or(0, |row_now| shape.level(&row.key, tree.value_bytes(row_now)));
+                    let (old_level, new_level) = levels(tree, shape, row);
                     touched.insert(node_at(above, &found, &row.key, false));
                     if (new_level + 1..=old_level).contains(&level) {
                         // What it began is the end of the node before it from now on.

@@ -7,10 +7,13 @@ use crate::shape::Shape;
 use crate::tree::{Entry, EntryOf, Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, after, parts, read, read_all};
 
 /// Entries that are read at first at each end of a range, of each level: of 16 one ends the part of a level that is needed.
-const END_ENTRIES: usize = 24;
+const END_ENTRIES: usize = 40;
+
+/// The same of rows: those of one or two nodes, where they are small.
+const END_ROWS: usize = 100;
 
 /// Entries that are read at once where that was not enough.
-const MORE_ENTRIES: usize = 64;
+const MORE_ENTRIES: usize = 200;
 
 /// A row or a node that is part of a range, all of it.
 pub(crate) struct Piece<R, S> {
@@ -110,7 +113,8 @@ impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
     {
         let mut end = End { level, reverse, read: Vec::new(), more: !is_open, last: None };
         if !is_open {
-            end.take(read(tree, level, range, END_ENTRIES, reverse).await?);
+            let entries = if level == 0 { END_ROWS } else { END_ENTRIES };
+            end.take(read(tree, level, range, entries, reverse).await?);
         }
         Ok(end)
     }

@@ -21,6 +21,7 @@
 //!
 //! Nothing here waits for more than a [`Tree`], which storage implements, and nothing is written: callers get what they have to write.
 
+mod adjust;
 mod build;
 mod change;
 mod cover;

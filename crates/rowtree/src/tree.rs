@@ -68,6 +68,8 @@ pub trait Tree: Sync {
     type Row: Clone + Send + Sync;
     /// What is kept of rows together.
     type Summary: Summary;
+    /// What a change of a row means for summaries, where that is known without the rows that stay.
+    type Delta: Send + Sync;
     /// What can go wrong.
     type Error: Send;
 
@@ -90,6 +92,11 @@ pub trait Tree: Sync {
         limit: usize,
         reverse: bool,
     ) -> impl Future<Output = Result<Page<Self::Summary>, Self::Error>> + Send;
+
+    /// What a summary is after some changes of its rows; `None`: only the rows tell. It must be the one that would be made of them.
+    fn adjusted(&self, _summary: &Self::Summary, _deltas: &[&Self::Delta]) -> Option<Self::Summary> {
+        None
+    }
 
     /// Makes one summary of each of these: all at once, as a function may be asked.
     fn summaries(

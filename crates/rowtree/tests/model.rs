@@ -33,8 +33,13 @@ impl Summary for Sum {
 /// A row: its value, and how large it says to be.
 type Row = (u64, usize);
 
+/// A change of rows and of their sum.
+type Delta = (i64, i64);
+
 #[derive(Default)]
 struct Memory {
+    /// Sums have no text: they are known without other rows.
+    is_counted: bool,
     rows: BTreeMap<Key, Row>,
     nodes: BTreeMap<(u8, Key), Sum>,
     height: u8,
@@ -98,7 +103,7 @@ impl Memory {
         }
     }
 
-    fn apply(&mut self, rows: Vec<RowChange<Row>>, done: NodeChanges<Sum>) {
+    fn apply(&mut self, rows: Vec<RowChange<Row, Delta>>, done: NodeChanges<Sum>) {
         for row in rows {
             match row.new {
                 Some(new) => self.rows.insert(row.key, new),
@@ -112,6 +117,13 @@ impl Memory {
             };
         }
         self.height = done.height;
+    }
+
+    fn kept(&self, mut sum: Sum) -> Sum {
+        if self.is_counted {
+            sum.text.clear();
+        }
+        sum
     }
 
     /// All nodes as they have to be, made from the rows by the words of `Shape` alone.
@@ -132,7 +144,7 @@ impl Memory {
                 all.insert(begin.clone(), sum);
             }
             let is_root = all.keys().all(Vec::is_empty);
-            nodes.extend(all.into_iter().map(|(key, sum)| ((level, key), sum)));
+            nodes.extend(all.into_iter().map(|(key, sum)| ((level, key), self.kept(sum))));
             if is_root {
                 return (nodes, level);
             }
@@ -160,6 +172,7 @@ fn join<'a>(sums: impl IntoIterator<Item = &'a Sum>) -> Sum {
 impl Tree for Memory {
     type Row = Row;
     type Summary = Sum;
+    type Delta = Delta;
     type Error = Infallible;
 
     fn value_bytes(&self, row: &Row) -> usize {
@@ -192,8 +205,21 @@ impl Tree for Memory {
                 join(&sums)
             }
         };
-        Ok(of.into_iter().map(one).collect())
+        Ok(of.into_iter().map(one).map(|sum| self.kept(sum)).collect())
     }
+
+    fn adjusted(&self, summary: &Sum, deltas: &[&Delta]) -> Option<Sum> {
+        adjusted(summary, deltas).filter(|_| self.is_counted)
+    }
+}
+
+fn adjusted(summary: &Sum, deltas: &[&Delta]) -> Option<Sum> {
+    let mut sum = summary.clone();
+    for (rows, value) in deltas {
+        sum.rows = sum.rows.checked_add_signed(*rows).unwrap();
+        sum.sum = sum.sum.checked_add_signed(*value).unwrap();
+    }
+    Some(sum)
 }
 
 fn shape() -> Shape {
@@ -216,17 +242,25 @@ fn batch() -> impl Strategy<Value = Vec<(Key, Option<Row>)>> {
     ]
 }
 
-fn changes(memory: &Memory, batch: Vec<(Key, Option<Row>)>) -> Vec<RowChange<Row>> {
+fn changes(memory: &Memory, batch: Vec<(Key, Option<Row>)>) -> Vec<RowChange<Row, Delta>> {
     let batch: BTreeMap<Key, Option<Row>> = batch.into_iter().collect();
     let change = |(key, new): (Key, Option<Row>)| {
-        let old_bytes = memory.rows.get(&key).map(|row| row.1);
-        RowChange { key, old_bytes, new }
+        let old = memory.rows.get(&key);
+        let of = |row: Option<&Row>| (i64::from(row.is_some()), row.map_or(0, |row| row.0 as i64));
+        let (before, after) = (of(old), of(new.as_ref()));
+        let delta = (key[1] % 7 > 0).then_some((after.0 - before.0, after.1 - before.1));
+        RowChange { old_bytes: old.map(|row| row.1), key, new, delta }
     };
     batch.into_iter().map(change).filter(|change| change.old_bytes.is_some() || change.new.is_some()).collect()
 }
 
 fn made(batches: Vec<Vec<(Key, Option<Row>)>>, page_max: Option<usize>) -> Memory {
-    let mut memory = Memory { page_max, ..Memory::default() };
+    made_of(batches.clone(), page_max, true);
+    made_of(batches, page_max, false)
+}
+
+fn made_of(batches: Vec<Vec<(Key, Option<Row>)>>, page_max: Option<usize>, is_counted: bool) -> Memory {
+    let mut memory = Memory { page_max, is_counted, ..Memory::default() };
     for batch in batches {
         let rows = changes(&memory, batch);
         let (done, _) = memory.run(change(&memory, &shape(), memory.height, rows.clone()));
@@ -383,7 +417,7 @@ fn costs_are_those_of_the_depth() {
         (read_most, waits_most, read_all) = (read_most.max(read), waits_most.max(waits), read_all + read);
     }
     println!("a range: {waits_most} waits at most, {read_most} entries, {} in the mean", read_all / 200);
-    assert!(waits_most <= 8 && read_most <= 600, "{waits_most} {read_most}");
+    assert!(waits_most <= 5 && read_most <= 900, "{waits_most} {read_most}");
 
     memory.read.store(0, Ordering::Relaxed);
     let (found, waits) = memory.run(nth(&counts, memory.height, 180_000));
@@ -400,14 +434,18 @@ fn costs_are_those_of_the_depth() {
     println!("1,000 groups: {waits} waits, {read} entries");
     assert!(waits <= 16 && read <= 60_000, "{waits} {read}");
 
-    for (rows, reads_most) in [(1, 10), (500, 1_600)] {
+    // Of what is known without other rows, one node of each level.
+    for (rows, delta, reads_most) in [(1, None, 10), (500, None, 1_600), (500, Some((0, 0)), 2_600)] {
         memory.reads.store(0, Ordering::Relaxed);
-        let rows: Vec<RowChange<Row>> =
-            (0..rows).map(|n| RowChange { key: key(n * 399 + 7), old_bytes: Some(8), new: Some((0, 8)) }).collect();
+        let rows: Vec<RowChange<Row, Delta>> = (0..rows)
+            .map(|n| RowChange { key: key(n * 399 + 7), old_bytes: Some(8), new: Some((0, 8)), delta })
+            .collect();
+        let read_before = memory.read.load(Ordering::Relaxed);
         let changed = rows.len();
         let (done, waits) = memory.run(change(&counts, &shape, memory.height, rows));
         let reads = memory.reads.load(Ordering::Relaxed);
-        println!("{changed} rows changed: {waits} waits, {reads} reads, {} nodes", done.nodes.len());
+        let read = memory.read.load(Ordering::Relaxed) - read_before;
+        println!("{changed} rows changed: {waits} waits, {reads} reads, {read} entries, {} nodes", done.nodes.len());
         assert!(waits == 5 && reads <= reads_most, "{waits} {reads}");
     }
 }
@@ -418,6 +456,7 @@ struct Counts<'a>(&'a Memory);
 impl Tree for Counts<'_> {
     type Row = Row;
     type Summary = Sum;
+    type Delta = Delta;
     type Error = Infallible;
 
     fn value_bytes(&self, row: &Row) -> usize {
@@ -438,5 +477,9 @@ impl Tree for Counts<'_> {
             Parts::Summaries(sums) => Sum { rows: sums.iter().map(|sum| sum.rows).sum(), ..sum_of([]) },
         };
         Ok(of.into_iter().map(one).collect())
+    }
+
+    fn adjusted(&self, summary: &Sum, deltas: &[&Delta]) -> Option<Sum> {
+        adjusted(summary, deltas)
     }
 }

@@ -97,6 +97,17 @@ impl State {
         }
     }
 
+    /// The state without some of its rows and with others, by their values; `None` where only the rows that stay tell. It is the
+    /// one that these rows have, however it came to be.
+    pub fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<State> {
+        Some(State(match &self.0 {
+            Kind::Count(count) => Kind::Count(count.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?),
+            Kind::Sum(sum) => Kind::Sum(sum.replaced(gone, come)?),
+            Kind::Stats(stats) => Kind::Stats(stats.replaced(gone, come)?),
+            _ => return None,
+        }))
+    }
+
     /// The value that CouchDB answers for these rows, of which there must be some; `None` where `_first` or `_last` did not
     /// keep it, as it is too large, and it has to be read from the first or last row.
     ///

@@ -85,6 +85,27 @@ impl Stats {
         }
     }
 
+    /// Without some values and with others, where all are numbers and none that goes is the least or the greatest.
+    pub(super) fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<Stats> {
+        let Stats::Of(Shape::Number(five)) = self else { return None };
+        let mut five = five.clone();
+        for value in gone {
+            let Value::Number(text) = value else { return None };
+            let number = Number::of_text(text);
+            if number.value <= five.min.value || number.value >= five.max.value {
+                return None;
+            }
+            five.sum = five.sum.minus(&number)?;
+            five.count = five.count.minus(&Number::of_text("1"))?;
+            five.sumsqr = five.sumsqr.minus(&number.squared())?;
+        }
+        for value in come {
+            let Value::Number(text) = value else { return None };
+            five.add(&Five::of(&Number::of_text(text)));
+        }
+        Some(Stats::Of(Shape::Number(five)))
+    }
+
     fn bounded(shape: Result<Shape, Failure>) -> Stats {
         match shape {
             Ok(shape) if shape.bytes() > STATE_BYTES_MAX => Stats::Failed(Failure::too_large()),

@@ -97,6 +97,21 @@ impl Sum {
         }
     }
 
+    /// Without some values and with others, where all are numbers.
+    pub(super) fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<Sum> {
+        let Sum::Of(slot @ Slot::Many(_)) = self else { return None };
+        let mut number = slot.number()?;
+        for value in gone {
+            let Value::Number(text) = value else { return None };
+            number = number.minus(&Number::of_text(text))?;
+        }
+        for value in come {
+            let Value::Number(text) = value else { return None };
+            number = number.plus(&Number::of_text(text));
+        }
+        Some(Sum::Of(Slot::Many(Parts::of_number(number))))
+    }
+
     fn bounded(sum: Result<Slot, Failure>) -> Sum {
         match sum {
             Ok(slot) if slot.bytes() > STATE_BYTES_MAX => Sum::Failed(Failure::TooLarge),

@@ -99,6 +99,14 @@ fn summands() -> impl Strategy<Value = Value<'static>> {
     })
 }
 
+fn numbers() -> impl Strategy<Value = Value<'static>> {
+    prop_oneof![
+        6 => (-9..9_i32).prop_map(|n| value(&n.to_string())),
+        1 => any::<i64>().prop_map(|n| value(&n.to_string())),
+        1 => (-9..9_i32).prop_map(|n| value(&format!("{n}.5"))),
+    ]
+}
+
 fn rows_of(
     values: impl Strategy<Value = Value<'static>>,
 ) -> impl Strategy<Value = Vec<(Value<'static>, Value<'static>)>> {
@@ -141,6 +149,31 @@ proptest! {
         for reducer in ALL {
             prop_assert_eq!(of_rows(reducer, &rows), grouped(reducer, &rows, &lengths), "{:?}", reducer);
         }
+    }
+
+    #[test]
+    fn a_state_with_other_rows_is_the_one_of_these(
+        stay in prop::collection::vec(numbers(), 1..8), gone in prop::collection::vec(numbers(), 0..4),
+        come in prop::collection::vec(numbers(), 0..4)
+    ) {
+        let key = Value::Null;
+        let rows = |parts: [&[Value<'static>]; 2]| -> Vec<_> {
+            parts.into_iter().flatten().map(|value| (key.clone(), value.clone())).collect()
+        };
+        for reducer in [Reducer::Count, Reducer::Sum, Reducer::Stats] {
+            let (before, after) = (of_rows(reducer, &rows([&stay, &gone])), of_rows(reducer, &rows([&stay, &come])));
+            let (gone, come): (Vec<_>, Vec<_>) = (gone.iter().collect(), come.iter().collect());
+            let replaced = before.replaced(&gone, &come);
+            let is_float = |value: &&Value<'_>| text(value).contains('.');
+            if reducer == Reducer::Count || reducer == Reducer::Sum && !gone.iter().any(is_float) {
+                prop_assert!(replaced.is_some());
+            }
+            if let Some(replaced) = replaced {
+                prop_assert_eq!(replaced, after, "{:?}", reducer);
+            }
+        }
+        let strings = of_rows(Reducer::Sum, &[(Value::Null, value("[1]"))]);
+        prop_assert!(strings.replaced(&[], &[&value("1")]).is_none());
     }
 
     #[test]

@@ -9,12 +9,12 @@ use crate::error::Result;
 use crate::store::keys::{Keys, ViewKeys};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
-use crate::view::documents::{DocumentDiff, NewRow, diff, read_had};
+use crate::view::documents::{DocumentDiff, NewRow, RowDiff, diff, read_had};
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::labels::Labels;
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
-use crate::view::stored::{StoredTree, TreeRow, each_tree};
+use crate::view::stored::{Needs, RowDelta, StoredTree, TreeRow, each_tree};
 use crate::view::summary::Summary;
 use crate::view::written::WrittenReduces;
 
@@ -218,7 +218,8 @@ async fn change_tree(
     diffs: &[DocumentDiff<'_>],
     alone: &Alone,
 ) -> Result<Option<Changed>> {
-    let rows: Vec<RowChange<TreeRow>> = diffs
+    let needs = Needs::of(tree.group.reduces(tree.tree));
+    let rows: Vec<RowChange<TreeRow, RowDelta>> = diffs
         .iter()
         .flat_map(|diff| &diff.rows)
         .filter(|row| row.tree == tree.tree)
@@ -233,7 +234,7 @@ async fn change_tree(
                 None => in_memory(new.row),
             });
             let old_bytes = row.old.as_ref().map(|old| old.bytes as usize);
-            RowChange { key: row.key.clone(), old_bytes, new }
+            RowChange { key: row.key.clone(), old_bytes, new, delta: delta_of(needs, row) }
         })
         .collect();
     if rows.is_empty() {
@@ -249,6 +250,20 @@ async fn change_tree(
         .collect();
     let (rows, bytes) = root.map_or((0, 0), |root| (root.rows, root.bytes));
     Ok(Some(Changed { nodes, height, rows, bytes }))
+}
+
+/// What a row's change means for summaries, where other rows are not needed for that.
+fn delta_of(needs: Needs, row: &RowDiff<'_>) -> Option<RowDelta> {
+    let mut delta = RowDelta::default();
+    if let Some(old) = &row.old {
+        delta.gone = Some(needs.value(&old.value)?);
+        delta.bytes -= i64::try_from(old.bytes).ok()?;
+    }
+    if let Some(NewRow { row: new, .. }) = row.new {
+        delta.come = Some(needs.value(new.value.as_bytes())?);
+        delta.bytes += i64::try_from(new.bytes()).ok()?;
+    }
+    Some(delta)
 }
 
 /// Writes rows and what documents have.

@@ -1,6 +1,7 @@
 //! A tree of a group as it lies in storage.
 
-use flatbed_collate::reduce::State;
+use flatbed_collate::reduce::{Reducer, State};
+use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Key, KeyRange, Page, Parts, Tree};
 use futures_util::future::try_join_all;
 
@@ -34,9 +35,20 @@ pub(crate) struct TreeRow {
     pub alone: Option<Summary>,
 }
 
+/// What a change of a row means for summaries that count it, or add up its value.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RowDelta {
+    /// The values that go and come; null where only their number counts.
+    pub gone: Option<Value<'static>>,
+    pub come: Option<Value<'static>>,
+    /// Of keys and values.
+    pub bytes: i64,
+}
+
 impl Tree for StoredTree<'_> {
     type Row = TreeRow;
     type Summary = Summary;
+    type Delta = RowDelta;
     type Error = Error;
 
     fn value_bytes(&self, row: &TreeRow) -> usize {
@@ -80,6 +92,20 @@ impl Tree for StoredTree<'_> {
         Ok(Page { entries, more })
     }
 
+    fn adjusted(&self, summary: &Summary, deltas: &[&RowDelta]) -> Option<Summary> {
+        let gone: Vec<&Value<'_>> = deltas.iter().filter_map(|delta| delta.gone.as_ref()).collect();
+        let come: Vec<&Value<'_>> = deltas.iter().filter_map(|delta| delta.come.as_ref()).collect();
+        let state = |reduced: &Reduced| match reduced {
+            Reduced::BuiltIn(state) => state.replaced(&gone, &come).map(Reduced::BuiltIn),
+            Reduced::Written(_) => None,
+        };
+        Some(Summary {
+            rows: summary.rows.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?,
+            bytes: summary.bytes.checked_add_signed(deltas.iter().map(|delta| delta.bytes).sum())?,
+            states: summary.states.iter().map(state).collect::<Option<_>>()?,
+        })
+    }
+
     async fn summaries(&self, of: Vec<Parts<TreeRow, Summary>>) -> Result<Vec<Summary>> {
         let mut done = of.iter().map(|parts| self.built_in(parts)).collect::<Result<Vec<_>>>()?;
         let written: Vec<(usize, usize)> = (self.group.reduces(self.tree).iter().enumerate())
@@ -97,6 +123,37 @@ impl Tree for StoredTree<'_> {
             }
         }
         Ok(done)
+    }
+}
+
+/// What of rows the reduces of a tree need where one changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// How many there are.
+    Number,
+    /// Their values, where these are numbers.
+    Numbers,
+    /// All rows of a node.
+    Rows,
+}
+
+impl Needs {
+    pub(crate) fn of(reduces: &[Reduction]) -> Needs {
+        let needs = reduces.iter().map(|reduce| match reduce {
+            Reduction::BuiltIn(Reducer::Count) => Needs::Number,
+            Reduction::BuiltIn(Reducer::Sum | Reducer::Stats) => Needs::Numbers,
+            _ => Needs::Rows,
+        });
+        needs.max_by_key(|needs| *needs as u8).unwrap_or(Needs::Number)
+    }
+
+    /// A value as it is kept for a change; `None`: it is no number, or not known.
+    pub(crate) fn value(self, text: &[u8]) -> Option<Value<'static>> {
+        match self {
+            Needs::Number => Some(Value::Null),
+            Needs::Numbers => value_of(text).filter(|value| matches!(value, Value::Number(_))).map(Value::into_owned),
+            Needs::Rows => None,
+        }
     }
 }
 

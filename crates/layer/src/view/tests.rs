@@ -47,10 +47,13 @@ pub(super) fn group() -> ViewGroup {
     let trees = vec![
         ViewTree {
             raw_collation: false,
-            reduces: vec![built_in(Reducer::Sum), Reduction::Written(0), built_in(Reducer::Stats)],
+            reduces: vec![built_in(Reducer::Sum), Reduction::Written(0), built_in(Reducer::ApproxCountDistinct)],
         },
         ViewTree { raw_collation: false, reduces: Vec::new() },
-        ViewTree { raw_collation: true, reduces: vec![built_in(Reducer::Count)] },
+        ViewTree {
+            raw_collation: true,
+            reduces: vec![built_in(Reducer::Count), built_in(Reducer::Sum), built_in(Reducer::Stats)],
+        },
     ];
     ViewGroup::new(NUMBER, trees).unwrap()
 }
@@ -273,6 +276,27 @@ pub(super) fn numbered(numbers: impl Iterator<Item = u32>) -> Model {
 
 pub(super) async fn counted(db: &Database, group: &ViewGroup, documents: &Model) -> (Vec<Applied>, Waits) {
     waits::count(follow(db, group, documents)).await
+}
+
+/// What is known without other rows costs a node of each level.
+#[tokio::test]
+async fn numbers_cost_few_keys() {
+    let (db, _directory) = database().await;
+    let trees = vec![ViewTree { raw_collation: false, reduces: vec![Reduction::BuiltIn(Reducer::Sum)] }];
+    let group = ViewGroup::new(NUMBER, trees).unwrap();
+    build(&db, &group, &numbered(0..20_000)).await;
+    for step in [1, 97] {
+        let changed = (0..200).map(|n| n * step + 1_000);
+        let documents = changed.map(|n| {
+            let row = (format!("[{},{n}]", n % 10), (n + step).to_string());
+            (format!("doc-{n:07}"), vec![vec![row]])
+        });
+        let (applied, waits) = counted(&db, &group, &documents.collect()).await;
+        assert_eq!(applied.iter().map(|applied| applied.rows_changed).sum::<u64>(), 200);
+        println!("{} keys, {} reads, depth {}", waits.keys_read, waits.range_reads, waits.path.depth());
+        assert!(waits.keys_read < 200 * 20, "{waits:?}");
+    }
+    assert_eq!(violations(&db, &group).await, Vec::<String>::new());
 }
 
 #[tokio::test]
