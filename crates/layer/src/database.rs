@@ -11,6 +11,7 @@ use crate::document::upload::{Unstaged, Upload, Uploaded};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
+use crate::group::attend::{wake, wake_purged};
 use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::{ChangeRecord, Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
@@ -278,7 +279,9 @@ impl Database {
     /// [`Refusal::Conflict`] when the parent is not the current leaf, [`Refusal::InvalidDocument`],
     /// [`Refusal::DocumentTooLarge`].
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
-        crate::write::batch::write_document(self, edit).await
+        let updated = crate::write::batch::write_document(self, edit).await?;
+        wake(self, [&*edit.id]);
+        Ok(updated)
     }
 
     /// Writes documents, each with its own outcome, in order. Edits of one document are made one after the other; those
@@ -287,7 +290,9 @@ impl Database {
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
-        crate::write::batch::write_documents(self, edits).await
+        let outcomes = crate::write::batch::write_documents(self, edits).await?;
+        wake(self, edits.iter().map(|edit| &*edit.id));
+        Ok(outcomes)
     }
 
     /// Writes distinct documents, all of them in one transaction or none; their revisions, in order.
@@ -296,7 +301,9 @@ impl Database {
     /// [`Error::NoneWritten`] names each document whose edit is refused, [`Refusal::TooMuchAtOnce`]. After
     /// [`Error::Storage`] it is unknown whether all are written.
     pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
-        crate::write::batch::write_all(self, edits).await
+        let updated = crate::write::batch::write_all(self, edits).await?;
+        wake(self, edits.iter().map(|edit| &*edit.id));
+        Ok(updated)
     }
 
     /// Sets how many revisions of each branch are kept: 1 to [`REVS_LIMIT_MAX`]. Branches are shortened as they are
@@ -354,7 +361,9 @@ impl Database {
     /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
     /// that were leaves. A large document goes in steps: see the module.
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        crate::write::purge::purge(&self.inner, &self.name, id, revs).await
+        let purged = crate::write::purge::purge(&self.inner, &self.name, id, revs).await?;
+        wake_purged(self, id);
+        Ok(purged)
     }
 
     /// Sets how many purges are remembered, at least one.

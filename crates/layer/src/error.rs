@@ -2,6 +2,9 @@
 
 use foundationdb::FdbError;
 
+use crate::view_definition::DefinitionError;
+use crate::view_functions::FunctionFailure;
+
 /// Why a document was not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotFound {
@@ -19,6 +22,9 @@ pub enum Error {
     /// What the client asked for is refused; the storage is well.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A view cannot be read.
+    #[error(transparent)]
+    View(#[from] ViewFailure),
     /// Of edits that are made all or not at all some are refused: their documents, and why. None is made.
     #[error("none of the documents was written: {} of them refused", .0.len())]
     NoneWritten(Vec<(String, Refusal)>),
@@ -81,6 +87,30 @@ pub enum Error {
     /// The system has no randomness to give.
     #[error("no randomness from the system")]
     NoRandomness,
+}
+
+/// Why a view cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViewFailure {
+    /// The design document has no view of that name.
+    #[error("missing_named_view")]
+    Missing,
+    /// What the design document says of its views cannot be.
+    #[error(transparent)]
+    Definition(#[from] DefinitionError),
+    /// A function of its group failed, so that none of its views can be built.
+    #[error(transparent)]
+    Function(#[from] FunctionFailure),
+    /// The database has as many groups of views as it may have.
+    #[error("the database has too many design documents with views")]
+    TooManyGroups,
+    /// So many queries wait for groups to be built already.
+    #[error("too many queries are waiting for views")]
+    TooManyWaiting,
+    /// The design document was changed or deleted since the query began, or its group is being built anew.
+    #[error("the view was changed while it was read")]
+    Changed,
 }
 
 /// What a client did that cannot be, or what its edit or its question met: nothing is wrong with the storage, and

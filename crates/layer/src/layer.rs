@@ -36,6 +36,7 @@ use crate::store::root_upgrade::move_updates;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
+use crate::view_updates::ViewUpdates;
 
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
 /// (design/data-model.md).
@@ -173,6 +174,8 @@ pub(crate) struct Inner {
     pub heavy_writes: Semaphore,
     /// What judges writes.
     pub judge: Option<Arc<dyn Judge>>,
+    /// Groups of views that are built, followed or waited for.
+    pub views: ViewUpdates,
     /// For databases that are created.
     pub namespaces: Namespaces,
     uuid: String,
@@ -227,6 +230,7 @@ impl Layer {
             updates: UpdatesHub::default(),
             heavy_writes: Semaphore::new(1),
             judge,
+            views: ViewUpdates::new(random_id()?),
             namespaces: Namespaces::default(),
             uuid,
             writer,
@@ -298,6 +302,16 @@ impl Layer {
                 "flatbed_tail_lag_seconds",
                 "For how long the oldest change has been waiting that a follower has not taken from shared memory.",
                 lag.as_secs_f64(),
+            ),
+            (
+                "flatbed_views_lag_seconds",
+                "For how long the group of views that is furthest behind has been so, of those that this process follows.",
+                self.inner.views.lag().as_secs_f64(),
+            ),
+            (
+                "flatbed_view_queries_waiting",
+                "Queries that wait until their view is up to date.",
+                self.inner.views.waiting() as f64,
             ),
             ("flatbed_databases_cached", "Databases that are held in memory.", self.databases_cached() as f64),
         ];

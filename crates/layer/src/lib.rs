@@ -24,6 +24,7 @@ mod fenced;
 mod find;
 mod forget;
 mod format_one;
+mod group;
 mod handle;
 mod index;
 mod index_builds;
@@ -42,6 +43,7 @@ mod unknown_results;
 mod view;
 mod view_definition;
 mod view_functions;
+mod view_updates;
 mod write;
 
 pub use actor::{Actor, Authority, ServerActor, User};
@@ -55,7 +57,7 @@ pub use document::edit::{
 pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};
 pub use document::verdict::{Grant, Verdict};
-pub use error::{DesignFault, Error, Invalid, NotFound, NotJudged, Refusal, Result};
+pub use error::{DesignFault, Error, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
@@ -67,6 +69,8 @@ pub use feed::updates::{
 pub use find::{Find, FindOptions, FoundDocument, FoundRow, JsonIndexes};
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
+pub use group::info::ViewGroupInfo;
+pub use group::source::ViewUpdate;
 pub use handle::{Database, Reader};
 pub use index_builds::IndexBuild;
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
@@ -89,6 +93,7 @@ pub use view_definition::{
 pub use view_functions::{
     EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
 };
+pub use view_updates::ViewTask;
 pub use write::compact::SUPERSEDED_PERCENT_MAX;
 
 #[cfg(test)]
@@ -101,18 +106,22 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 28] = [
+    let table: [(&str, &[&str]); 30] = [
         ("actor", &[]),
         ("compactions", &[]),
-        ("error", &[]),
-        ("metrics", &[]),
-        ("store", &["error", "metrics"]),
         ("view_functions", &[]),
         ("view_definition", &["view_functions"]),
+        ("error", &["view_functions", "view_definition"]),
+        ("metrics", &[]),
+        ("store", &["error", "metrics"]),
+        ("view_updates", &["error", "store", "view_functions", "view_definition"]),
         ("index_builds", &["store"]),
         ("instance", &["error", "store"]),
         ("lanes", &["instance"]),
-        ("layer", &["actor", "compactions", "error", "index_builds", "metrics", "store", "instance", "lanes"]),
+        (
+            "layer",
+            &["actor", "compactions", "error", "index_builds", "metrics", "store", "view_updates", "instance", "lanes"],
+        ),
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["error", "store", "instance", "layer", "handle"]),
@@ -138,13 +147,34 @@ fn folders_know_only_those_below_them() {
                 "judge",
             ],
         ),
+        (
+            "group",
+            &[
+                "error",
+                "store",
+                "view_functions",
+                "view_definition",
+                "view_updates",
+                "instance",
+                "layer",
+                "handle",
+                "document",
+                "index",
+                "read",
+                "feed",
+                "view",
+            ],
+        ),
         ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
-        ("database", &["error", "store", "instance", "layer", "handle", "document", "read", "judge", "feed", "write"]),
+        (
+            "database",
+            &["error", "store", "instance", "layer", "handle", "document", "read", "judge", "feed", "write", "group"],
+        ),
         ("lease", &["error", "store", "layer", "handle"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),
         (
             "background",
-            &["actor", "builder", "error", "store", "layer", "document", "feed", "lease", "sweeper", "write"],
+            &["actor", "builder", "error", "store", "layer", "document", "feed", "group", "lease", "sweeper", "write"],
         ),
         ("check", &["error", "store", "instance", "layer", "handle", "document", "index", "read", "lease"]),
         ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed"]),

@@ -53,6 +53,12 @@ flatbed_metrics::metrics! {
         indexes_built: Counter = "Indexes built to their end.",
         index_documents_entered: Counter = "Documents that builders have entered into indexes.",
         index_build_failures: Counter = "Times that a builder of an index failed; it is tried again.",
+        view_documents_mapped: Counter = "Documents that were mapped for groups of views.",
+        view_documents_failed: Counter = "Times that a map failed on a document, which has no rows of it.",
+        view_documents_refused: Counter = "Documents that came to be in no view of a group since their rows are too many or too large.",
+        view_groups_built: Counter = "Groups of views built for the first time, to their end.",
+        view_update_failures: Counter = "Times that a group of views could not be followed.",
+        view_updates_running: Gauge = "Groups of views that this process follows.",
         index_builds_running: Gauge = "Indexes that this process is building.",
         compactions_running: Gauge = "Compactions under way in this process.",
     }

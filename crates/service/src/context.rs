@@ -12,7 +12,7 @@ use crate::admins::{Admins, SignInError};
 use crate::answering::{AnswerError, Answering, DesignFunctions};
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
-use crate::functions::completed;
+use crate::functions::{Functions, completed};
 use crate::rights::{Denied, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::ServerAdministration;
@@ -30,6 +30,7 @@ impl Service {
     /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
     /// feeds, and functions that answer requests.
     pub fn new(layer: Layer, functions: Runner, admins: Admins) -> Service {
+        layer.run_views_by(Arc::new(Functions(functions.clone())));
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
         Service { layer, admins: Arc::new(admins), feeds, answering: Answering::new(functions, designs) }

@@ -10,6 +10,7 @@ use crate::builder;
 use crate::document::staging;
 use crate::error::Result;
 use crate::feed::updates;
+use crate::group::attend::{Attended, attend};
 use crate::layer::{Layer, NameRange};
 use crate::store::due::{self, Kind};
 use crate::store::keys::DueKey;
@@ -70,6 +71,12 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
             updates::sweep(inner, KEPT_FOR).await?;
             Outcome::Done
         }
+        Some(Kind::Views) => match attend(&layer.reader(name), turn).await? {
+            Attended::Through => Outcome::Done,
+            Attended::Until(at_ms) => Outcome::Due(due::key_of(Kind::Views, name, at_ms)),
+            Attended::Unfinished => Outcome::Unfinished,
+            Attended::Elsewhere => Outcome::Elsewhere,
+        },
         Some(Kind::Survey) => {
             survey(layer).await?;
             Outcome::Done
@@ -91,7 +98,9 @@ fn of_part(is_through: Option<bool>) -> Outcome {
 pub(super) fn rest(kind: u64) -> Backoff {
     match Kind::of(kind) {
         // Somebody waits for it.
-        Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
+        Some(Kind::Indexes | Kind::Views) => {
+            Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) }
+        }
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },
     }
 }

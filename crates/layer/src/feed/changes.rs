@@ -48,6 +48,9 @@ pub struct Changes {
     limit: u64,
     following: Option<Following>,
     instance: Option<Arc<Instance>>,
+    /// Whether it is asked as of when it has come to the end.
+    asks_version: bool,
+    ended_as_of: Option<i64>,
 }
 
 impl Changes {
@@ -59,7 +62,18 @@ impl Changes {
     /// A feed of rows from a source, whatever the scope says.
     pub(super) fn from_source(database: Reader, query: ChangesQuery, source: AnySource) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
-        Changes { database, query, source, cursor: None, limit, following: None, instance: None }
+        let (following, instance, ended_as_of) = Default::default();
+        Changes { database, query, source, cursor: None, limit, following, instance, asks_version: false, ended_as_of }
+    }
+
+    /// The same, which says in [`Changes::ended_as_of`] how fresh it is.
+    pub(crate) fn asking_version(self) -> Changes {
+        Changes { asks_version: true, ..self }
+    }
+
+    /// A read version as of which the feed has given all that there was, if what it gave last is the end.
+    pub(crate) fn ended_as_of(&self) -> Option<i64> {
+        self.ended_as_of
     }
 
     /// What is there after the cursor, one bounded page of it, of one read version.
@@ -73,9 +87,10 @@ impl Changes {
         let Changes { database, query, source, cursor, limit, .. } = self;
         let (since, descending) = (query.since, query.descending);
         let page = Page { inner: &database.inner, since, descending, extras, cursor: *cursor, limit: *limit };
-        let mut read = Read { name: &database.name, source, page };
+        let mut read = Read { name: &database.name, source, page, asks_version: self.asks_version };
         // Boxed: a follower that waits would keep room for the read's state, which is large.
-        let (instance, mut page) = Box::pin(database.read(&mut read)).await?;
+        let (instance, mut page, version) = Box::pin(database.read(&mut read)).await?;
+        self.ended_as_of = version.filter(|_| page.at_end);
         if extras != query.extras {
             page.rows.iter_mut().for_each(|row| query.extras.leave_in(row));
         }
@@ -131,6 +146,24 @@ impl Changes {
                 Step::Rows(rows, _) => return Followed::Rows(rows),
                 Step::ReadOn => return Followed::ReadOn,
                 Step::Filtered => {}
+                Step::Nothing | Step::NotRead => self.changed(&mut closing).await,
+            }
+        }
+    }
+
+    /// As [`Changes::follow`]; `None`: there are no rows, but the feed stands further on.
+    pub(crate) async fn follow_place(&mut self) -> Option<Followed> {
+        let mut closing = self.database.inner.closing.subscribe();
+        loop {
+            if *closing.borrow_and_update() {
+                return Some(Followed::Shutdown);
+            }
+            let before = self.cursor;
+            match self.take() {
+                Step::Rows(rows, _) => return Some(Followed::Rows(rows)),
+                Step::ReadOn => return Some(Followed::ReadOn),
+                Step::Filtered => return None,
+                Step::Nothing | Step::NotRead if self.cursor != before => return None,
                 Step::Nothing | Step::NotRead => self.changed(&mut closing).await,
             }
         }
@@ -194,6 +227,7 @@ impl Changes {
     }
 
     fn take_part(&mut self, part: Part) -> Step {
+        self.ended_as_of = None;
         let mut rows = Vec::with_capacity(part.rows.len());
         let was_empty = part.rows.is_empty();
         let needs = self.source.needs();
@@ -218,6 +252,7 @@ impl Changes {
             }
         }
         self.cursor = part.last_seq.or(self.cursor);
+        self.ended_as_of = part.version;
         match (rows.is_empty(), was_empty) {
             (false, _) => Step::Rows(rows, part.is_all),
             (true, false) => Step::Filtered,
@@ -268,15 +303,17 @@ struct Read<'a> {
     name: &'a str,
     source: &'a mut AnySource,
     page: Page<'a>,
+    asks_version: bool,
 }
 
 impl Operation for Read<'_> {
-    type Output = (Arc<Instance>, ChangesPage);
+    type Output = (Arc<Instance>, ChangesPage, Option<i64>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.page.inner.resolve(trx, self.name).await?;
         let page = self.source.read(trx, &instance, &self.page).await?;
-        Ok((instance, page))
+        let version = if self.asks_version { Some(trx.get_read_version().await?) } else { None };
+        Ok((instance, page, version))
     }
 }
 

@@ -485,6 +485,9 @@ impl Reader {
             }
             let moved = is_first || tail.drained() < page.drained;
             tail.push(page.rows, page.drained);
+            if page.at_end {
+                tail.complete_as_of(page.version);
+            }
             tail.trim(weight_max, Instant::now());
             moved
         };

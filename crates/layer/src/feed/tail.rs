@@ -82,6 +82,8 @@ pub(crate) struct Part {
     pub last_seq: Option<Seq>,
     /// There is no more.
     pub is_all: bool,
+    /// A read version as of which there was no more, where it is known.
+    pub version: Option<i64>,
 }
 
 /// See the module.
@@ -96,17 +98,25 @@ pub(crate) struct Tail {
     places: HashMap<String, u64>,
     passed: u64,
     weight: usize,
+    /// A read version as of which by-seq had been read to its end.
+    version: Option<i64>,
 }
 
 impl Tail {
     /// An empty one: nothing behind `at` has been read.
     pub(crate) fn new(at: Seq) -> Tail {
-        Tail { begin: at, drained: at, rows: VecDeque::new(), places: HashMap::new(), passed: 0, weight: 0 }
+        let (rows, places) = Default::default();
+        Tail { begin: at, drained: at, rows, places, passed: 0, weight: 0, version: None }
     }
 
     /// Up to where by-seq has been read.
     pub(crate) fn drained(&self) -> Seq {
         self.drained
+    }
+
+    /// By-seq has been read to its end as of a read version.
+    pub(crate) fn complete_as_of(&mut self, version: i64) {
+        self.version = Some(version);
     }
 
     /// Adds rows, in the order of commits, and says up to where by-seq is read with them.
@@ -174,7 +184,7 @@ impl Tail {
         };
         let last = rows.last().map(|row| row.row.seq);
         let last_seq = if more { last } else { Some(self.drained.max(cursor)) };
-        Some(Part { rows, last_seq, is_all: !more })
+        Some(Part { rows, last_seq, is_all: !more, version: self.version.filter(|_| !more) })
     }
 
     /// For how long the first change behind a commit version has been here; zero where there is none.

@@ -6,12 +6,14 @@ use prost::Message;
 
 use crate::error::Result;
 use crate::index::build::unbuilt;
+use crate::index::groups::{self, is_group, name_group};
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
 use crate::store::due::{self, Kind};
 use crate::store::features::{name_collations, name_features, name_verdicts};
 use crate::store::proto;
 use crate::store::transaction::Quiet;
+use crate::view_definition::{GroupDefinition, Signature};
 
 /// Indexes of one database. Each takes its part of every write.
 const INDEXES_MAX: usize = 64;
@@ -22,10 +24,17 @@ const DEFINITIONS_BYTES_MAX: usize = 60_000;
 /// What the design documents of one transaction define.
 #[derive(Default)]
 pub(crate) struct Definitions {
-    /// Each with its document's id.
-    changed: Vec<(String, Vec<Defined>)>,
+    changed: Vec<Changed>,
     /// A revision has a verdict.
     has_verdicts: bool,
+}
+
+/// What a design document defines from now on.
+struct Changed {
+    id: String,
+    indexes: Vec<Defined>,
+    /// Its group of views.
+    group: Option<Signature>,
 }
 
 /// A kind's name, and a definition in its words.
@@ -35,25 +44,27 @@ impl Definitions {
     /// A document has changed, by an edit here or on a replica: what its winner says holds.
     pub(crate) async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
         self.has_verdicts |= change.judged.is_some_and(|(_, verdict)| !verdict.is_empty());
-        if KINDS.is_empty() || !DocumentId::of(change.id).is_design() {
+        if !DocumentId::of(change.id).is_design() {
             return Ok(());
         }
-        let mut defined = Vec::new();
+        let mut changed = Changed { id: change.id.to_owned(), indexes: Vec::new(), group: None };
         if !change.new.deleted {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // What no parser takes was refused when it came.
             if let Ok(body) = parse(&text, &Limits::default()) {
-                defined = defined_by(&body);
+                changed.indexes = defined_by(&body);
+                // What is wrong with it is said to who asks for its views.
+                changed.group = GroupDefinition::of_design(&body).ok().flatten().map(|group| group.signature);
             }
         }
-        self.changed.push((change.id.to_owned(), defined));
+        self.changed.push(changed);
         Ok(())
     }
 
     /// A document has gone without a trace.
     pub(crate) fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
-        if !KINDS.is_empty() && DocumentId::of(purged.id).is_design() {
-            self.changed.push((purged.id.to_owned(), Vec::new()));
+        if DocumentId::of(purged.id).is_design() {
+            self.changed.push(Changed { id: purged.id.to_owned(), indexes: Vec::new(), group: None });
         }
     }
 
@@ -62,6 +73,7 @@ impl Definitions {
     /// `worn_out`: indexes that are to be built anew, by their numbers.
     pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool, worn_out: &[u64]) -> Result<()> {
         let Within { trx, instance, .. } = *within;
+        groups::mark_followed(within)?;
         let mut record = None;
         if !self.changed.is_empty() || self.has_verdicts || !worn_out.is_empty() {
             let mut new = self.redefined(&instance.record);
@@ -84,14 +96,16 @@ impl Definitions {
         if unbuilt(record.clone()).next().is_some() {
             due::mark(trx, &instance.root, Kind::Indexes, &instance.name, 0)?;
         }
+        groups::mark_changed(within, &instance.record, &record)?;
         write_record(within, record);
         Ok(())
     }
 
     fn redefined(&self, record: &proto::DatabaseRecord) -> proto::DatabaseRecord {
         let mut record = record.clone();
-        for (source, defined) in &self.changed {
-            redefine(&mut record, source, defined);
+        for Changed { id, indexes, group } in &self.changed {
+            redefine(&mut record, id, indexes);
+            name_group(&mut record, id, group.as_ref());
         }
         record
     }
@@ -134,8 +148,9 @@ fn renumber(record: &mut proto::DatabaseRecord, numbers: &[u64]) {
 
 /// Whether one more index can be defined, of so many bytes.
 pub(crate) fn has_room(indexes: &[proto::Index], definition_bytes: usize) -> bool {
-    let bytes: usize = indexes.iter().map(|index| index.definition.len()).sum();
-    indexes.len() < INDEXES_MAX && bytes + definition_bytes <= DEFINITIONS_BYTES_MAX
+    let kept = || indexes.iter().filter(|index| !is_group(index));
+    let bytes: usize = kept().map(|index| index.definition.len()).sum();
+    kept().count() < INDEXES_MAX && bytes + definition_bytes <= DEFINITIONS_BYTES_MAX
 }
 
 /// Replaces what `source` defined: what it still defines keeps its number and its state.
@@ -153,7 +168,7 @@ fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined
             kind: new.0.to_owned(),
             source: source.to_owned(),
             definition: new.1.clone(),
-            readable: false,
+            ..proto::Index::default()
         });
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod build;
 pub(crate) mod by_seq;
 pub(crate) mod counters;
 pub(crate) mod definitions;
+pub(crate) mod groups;
 pub(crate) mod json;
 pub(crate) mod kinds;
 pub(crate) mod maintainers;

@@ -81,8 +81,22 @@ where
         id: &str,
         conflicts: bool,
     ) -> Result<Option<Document>> {
+        let found = self.document_with_info(trx, inner, instance, id, conflicts).await?;
+        Ok(found.map(|(_, document)| document))
+    }
+
+    /// The same, with its record.
+    pub(crate) async fn document_with_info(
+        self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        id: &str,
+        conflicts: bool,
+    ) -> Result<Option<(Info, Document)>> {
         let Some(found) = self.finish(trx, instance).await? else { return Ok(None) };
-        shown(&found, trx, inner, instance, id, conflicts).await.map(Some)
+        let document = shown(&found, trx, inner, instance, id, conflicts).await?;
+        Ok(Some((found.0, document)))
     }
 
     /// The same of a document of at most [`SMALL_BYTES_MAX`] in one page; `None` for any other.

@@ -42,13 +42,15 @@ pub(crate) enum Kind {
     Survey = 6,
     /// Enter into a database's indexes what was there before they were defined.
     Indexes = 7,
+    /// See whether the groups of views of a database have followed its documents, and drop those that nobody names any more.
+    Views = 8,
 }
 
 impl Kind {
     /// `None`: a later program knows it.
     pub(crate) fn of(number: u64) -> Option<Kind> {
         use Kind::*;
-        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes];
+        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views];
         all.into_iter().find(|kind| *kind as u64 == number)
     }
 }

@@ -15,6 +15,8 @@ const KNOWN: &[&str] = &[
     SHARDS,
     VERDICTS,
     "index:json",
+    // Groups of views: who writes without knowing them wakes nobody who follows, and renews none of their places.
+    "index:view",
     #[cfg(test)]
     "index:member",
 ];

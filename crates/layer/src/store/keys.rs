@@ -295,6 +295,11 @@ impl Keys {
         }
     }
 
+    /// The first key behind the record of a stamp.
+    pub(crate) fn behind_purge(&self, stamp: &[u8]) -> Vec<u8> {
+        [&self.one(PURGES)[..], &[TUPLE_VERSIONSTAMP], stamp, &[0]].concat()
+    }
+
     pub(crate) fn purges(&self) -> KeyRange {
         KeyRange { begin: self.one(PURGES), end: self.one(PURGES + 1) }
     }

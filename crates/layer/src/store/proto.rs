@@ -114,6 +114,14 @@ pub struct Index {
     /// what was there before it has been entered; until then it is only written
     #[prost(bool, tag = "5")]
     pub readable: bool,
+    /// Of the kind "view", a group of views, of which definition is the signature and source is empty:
+    ///
+    /// the ids of the design documents that define it, sorted
+    #[prost(string, repeated, tag = "6")]
+    pub named_by: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Unix time since when there is none; 0: there is one
+    #[prost(uint64, tag = "7")]
+    pub unnamed_since_ms: u64,
 }
 /// {NS}/INDEXES/{index}/0: how far its builder has come. No write of a document reads it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -391,6 +399,15 @@ pub struct ViewProgress {
     /// documents met whose rows were too many or too large
     #[prost(uint64, tag = "9")]
     pub refused: u64,
+    /// 16 bytes: the process that works at it; none: nobody
+    #[prost(bytes = "vec", tag = "20")]
+    pub holder: ::prost::alloc::vec::Vec<u8>,
+    /// in phase 0: documents up to this id are in the rows
+    #[prost(string, tag = "21")]
+    pub built_until: ::prost::alloc::string::String,
+    /// so many
+    #[prost(uint64, tag = "22")]
+    pub documents: u64,
 }
 /// In a ViewProgress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

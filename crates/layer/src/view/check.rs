@@ -323,7 +323,8 @@ pub(crate) async fn all_rows(trx: &Transaction, keys: &ViewKeys, tree: usize) ->
         let id = |key: &[u8]| RowKey::decode(key.get(keys.row_prefix(tree)..).unwrap_or_default()).map(|row| row.id);
         let texts = page.iter().map(|row| Ok(begin_texts(trx, keys, &id(row.key())?, decode(row.value())?)));
         let texts = texts.collect::<Result<Vec<_>>>()?;
-        for (row, (key, value)) in page.iter().zip(try_join_all(texts).await?) {
+        let texts = try_join_all(texts).await?;
+        for (row, (key, value)) in page.iter().zip(texts) {
             let id = id(row.key())?;
             let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
             rows.push((text(key), id, text(value)));

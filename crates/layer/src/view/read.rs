@@ -30,7 +30,7 @@ pub(crate) trait ViewSource: Send + Sync {
 /// What became of it.
 pub(crate) enum Opening {
     /// It may be read, in this transaction.
-    Open(OpenView),
+    Open(Box<OpenView>),
     /// It is to be tried again, in another transaction, when this resolves.
     Wait(BoxFuture<'static, Result<()>>),
 }

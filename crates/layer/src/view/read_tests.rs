@@ -37,7 +37,7 @@ impl ViewSource for AsItIs {
             let found = trx.get(&instance.keys.view(self.group.number()).progress(), true).await?;
             let progress = proto::ViewProgress::decode(&*found.unwrap())?;
             let (group, tree) = (self.group.clone(), self.tree);
-            Ok(Opening::Open(OpenView { instance, group, tree, progress, written: Some(Arc::new(Lengths)) }))
+            Ok(Opening::Open(Box::new(OpenView { instance, group, tree, progress, written: Some(Arc::new(Lengths)) })))
         })
     }
 }

@@ -1,0 +1,131 @@
+//! When groups are followed: after writes of this process, and when work in the background is due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_revtree::DocumentId;
+use tokio::time::Instant;
+
+use crate::error::Result;
+use crate::group::steps::Look;
+use crate::group::updater::{ensure, ids_of};
+use crate::handle::{Database, Reader};
+use crate::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::due;
+use crate::store::once::now_ms;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// Between two looks whether groups have followed.
+const LOOKS: Duration = Duration::from_millis(100);
+
+/// Documents have been written by this process: who follows does so at once.
+pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a str>) {
+    let Reader { inner, name } = database.reader();
+    if inner.views.functions().is_none() {
+        return;
+    }
+    if ids.into_iter().any(|id| DocumentId::of(id).is_design()) {
+        // What is cached is from before.
+        let reader = database.reader().clone();
+        tokio::spawn(async move { wake_all(&reader).await.map(drop) });
+        return;
+    }
+    if let Some(instance) = inner.cached(name) {
+        ids_of(&instance).into_iter().for_each(|id| ensure(database.reader(), id));
+    }
+}
+
+/// Something was purged by this process, which leaves nothing in by-seq.
+pub(crate) fn wake_purged(database: &Database, id: &str) {
+    wake(database, [id]);
+    let inner = &database.inner;
+    if let Some(instance) = inner.cached(&database.name) {
+        let known = ids_of(&instance).into_iter().filter_map(|id| inner.views.known(id));
+        known.for_each(|group| group.wake.notify_one());
+    }
+}
+
+/// Lets all groups of a database be followed, by its record as it is now.
+async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
+    let Reader { inner, name } = reader;
+    let instance = reader.read(&mut Resolve { inner, name }).await?;
+    ids_of(&instance).into_iter().for_each(|id| ensure(reader, id));
+    Ok(instance)
+}
+
+/// What came of looking after a database's groups.
+pub(crate) enum Attended {
+    /// All have followed, or cannot be.
+    Through,
+    /// The same; and a group that nobody names is to be looked at then, in milliseconds of Unix time.
+    Until(u64),
+    /// Its time is over before.
+    Unfinished,
+    /// This process follows none.
+    Elsewhere,
+}
+
+/// Sees that the groups of a database are followed, for some time at most, and drops those that nobody has named for a day.
+pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> {
+    let Reader { inner, name } = reader;
+    if inner.views.functions().is_none() {
+        return Ok(Attended::Elsewhere);
+    }
+    let until = Instant::now() + turn;
+    let until_ms = now_ms().saturating_sub(UNNAMED_KEPT_FOR_MS);
+    drop_unnamed(inner, name, until_ms).await?;
+    let instance = wake_all(reader).await?;
+    for id in ids_of(&instance) {
+        let state = inner.views.group(id);
+        loop {
+            let Some(standing) = reader.read(&mut Look { inner, name, id }).await? else { break };
+            if standing.is_through() || standing.group.named_by.is_empty() || state.failure().is_some() {
+                break;
+            }
+            if inner.is_closing() || Instant::now() >= until {
+                return Ok(Attended::Unfinished);
+            }
+            ensure(reader, id);
+            tokio::time::sleep(LOOKS).await;
+        }
+    }
+    let unnamed = groups_of(&instance.record).map(|group| group.unnamed_since_ms).filter(|since| *since > 0).min();
+    Ok(match unnamed {
+        Some(since) => Attended::Until(due::rounded_ms(since + UNNAMED_KEPT_FOR_MS)),
+        None => Attended::Through,
+    })
+}
+
+/// Drops the groups that nobody has named since some time.
+async fn drop_unnamed(inner: &Inner, name: &str, until_ms: u64) -> Result<()> {
+    let gone = transaction::write(&inner.db, &inner.metrics, &mut DropUnnamed { inner, name, until_ms }).await?;
+    if let (Some(instance), false) = (inner.cached(name), gone.is_empty()) {
+        gone.into_iter().for_each(|number| inner.views.forget((instance.record.namespace, number)));
+    }
+    Ok(())
+}
+
+impl Database {
+    /// Drops the groups of views that no design document names, at once.
+    ///
+    /// # Errors
+    /// [`Error::DatabaseNotFound`](crate::Error::DatabaseNotFound), and those of the storage.
+    pub async fn view_cleanup(&self) -> Result<()> {
+        drop_unnamed(&self.inner, &self.name, u64::MAX).await
+    }
+}
+
+struct Resolve<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for Resolve<'_> {
+    type Output = Arc<Instance>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        self.inner.resolve(trx, self.name).await
+    }
+}

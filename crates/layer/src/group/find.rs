@@ -1,0 +1,159 @@
+//! Finding a group by its design document.
+
+use std::sync::Arc;
+
+use flatbed_flatten::json::{Limits, parse};
+
+use crate::document::edit::{Document, GetOptions};
+use crate::error::{Error, Refusal, Result, ViewFailure};
+use crate::handle::Reader;
+use crate::index::definitions::write_record;
+use crate::index::groups::{group_named_by, mark_changed, name_group};
+use crate::index::maintainers::Within;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::proto;
+use crate::store::records::Info;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::view_definition::{DefinitionError, GroupDefinition, Signature};
+use crate::view_updates::LoadedGroup;
+
+/// How often a design document is read again that was changed meanwhile.
+const READS_MAX: usize = 5;
+
+/// A group, as a design document defines it now.
+pub(super) struct Found {
+    pub instance: Arc<Instance>,
+    pub number: u64,
+    pub loaded: Arc<LoadedGroup>,
+}
+
+/// The group that a design document defines; `None`: it defines none.
+///
+/// # Errors
+/// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`], [`ViewFailure::Changed`].
+pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<Found>> {
+    let Reader { inner, name } = reader;
+    for _ in 0..READS_MAX {
+        let (instance, number) = reader.read(&mut Named { inner, name, design }).await?;
+        if let Some((number, signature)) = number
+            && let Some(loaded) = inner.views.loaded(instance.record.namespace, &signature)
+        {
+            return Ok(Some(Found { instance, number, loaded }));
+        }
+        let document = reader.get(design, &GetOptions { local_seq: true, ..GetOptions::default() }).await?;
+        let Some(definition) = definition_of(&document).map_err(ViewFailure::Definition)? else { return Ok(None) };
+        if let Some((number, signature)) = number
+            && signature == definition.signature
+        {
+            let loaded = inner.views.load(instance.record.namespace, &database_of(&instance), definition);
+            return Ok(Some(Found { instance, number, loaded }));
+        }
+        // Changed meanwhile; or written by a program that knew of no groups.
+        let mut enter = Enter { inner, name, document: &document, signature: &definition.signature };
+        match transaction::write(&inner.db, &inner.metrics, &mut enter).await? {
+            Entered::Named | Entered::Changed => {}
+            Entered::NoRoom => return Err(ViewFailure::TooManyGroups.into()),
+        }
+    }
+    Err(ViewFailure::Changed.into())
+}
+
+/// The group of a number that the record names, with its functions; `None`: its design documents say otherwise by now.
+pub(super) async fn load(
+    reader: &Reader,
+    instance: &Instance,
+    group: &proto::Index,
+) -> Result<Option<Arc<LoadedGroup>>> {
+    let namespace = instance.record.namespace;
+    let Ok(signature) = Signature::try_from(group.definition.as_slice()) else {
+        return Err(Error::Corrupt(format!("the signature of group {} is not 16 bytes", group.number)));
+    };
+    if let Some(loaded) = reader.inner.views.loaded(namespace, &signature) {
+        return Ok(Some(loaded));
+    }
+    for design in &group.named_by {
+        let document = match reader.get(design, &GetOptions::default()).await {
+            Err(Error::Refused(Refusal::DocumentNotFound(_))) => continue,
+            document => document?,
+        };
+        if let Ok(Some(definition)) = definition_of(&document)
+            && definition.signature == signature
+        {
+            return Ok(Some(reader.inner.views.load(namespace, &database_of(instance), definition)));
+        }
+    }
+    Ok(None)
+}
+
+/// What tells a database from all others, those that had its name before included.
+fn database_of(instance: &Instance) -> String {
+    format!("{}/{}", instance.name, instance.incarnation())
+}
+
+fn definition_of(document: &Document) -> std::result::Result<Option<GroupDefinition>, DefinitionError> {
+    let text = [b"{", document.body.as_slice(), b"}"].concat();
+    // What no parser takes was refused when it came.
+    parse(&text, &Limits::default()).map_or(Ok(None), |body| GroupDefinition::of_design(&body))
+}
+
+/// The group that the record says a design document names.
+struct Named<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    design: &'a str,
+}
+
+impl Operation for Named<'_> {
+    type Output = (Arc<Instance>, Option<(u64, Signature)>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let group = group_named_by(&instance.record, self.design);
+        let group = group.and_then(|group| Some((group.number, group.definition.as_slice().try_into().ok()?)));
+        Ok((instance, group))
+    }
+}
+
+/// Names the group of a design document as it was read.
+struct Enter<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    document: &'a Document,
+    signature: &'a Signature,
+}
+
+enum Entered {
+    /// The record names it now.
+    Named,
+    /// The document is another one by now.
+    Changed,
+    /// There are too many groups.
+    NoRoom,
+}
+
+impl Operation for Enter<'_> {
+    type Output = Entered;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Entered> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let id = &self.document.id;
+        let Some(info) = trx.get(&instance.keys.document(id).info(), false).await? else { return Ok(Entered::Changed) };
+        let info = Info::decode(&info)?;
+        let stands = self.document.local_seq.as_ref().map(|seq| (seq.incarnation(), *seq.stamp()));
+        if info.deleted || stands != Some((instance.incarnation(), info.stamp)) {
+            return Ok(Entered::Changed);
+        }
+        let mut record = instance.record.clone();
+        name_group(&mut record, id, Some(self.signature));
+        if group_named_by(&record, id).is_none() {
+            return Ok(Entered::NoRoom);
+        }
+        if record != instance.record {
+            let within = Within { inner: self.inner, trx, instance: &instance };
+            mark_changed(&within, &instance.record, &record)?;
+            write_record(&within, record);
+        }
+        Ok(Entered::Named)
+    }
+}

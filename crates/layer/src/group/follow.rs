@@ -1,0 +1,200 @@
+//! Following: runs of changes are mapped and entered, and the group's place moves with them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use crate::document::edit::Document;
+use crate::error::Result;
+use crate::feed::changes::{Changes, Followed};
+use crate::feed::query::{ChangesQuery, Documents, Extras, Since};
+use crate::feed::tail::TailDocument;
+use crate::group::job::Job;
+use crate::group::mapper::{ToMap, map};
+use crate::group::purges;
+use crate::group::steps::{Enter, Entered, LetGo, Step, place_of};
+use crate::store::proto::ViewProgress;
+use crate::store::seq::Seq;
+
+/// Without changes for so long the group is let go.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// Documents of a run, and bytes of their bodies (one may pass it).
+const RUN_DOCUMENTS_MAX: usize = 500;
+const RUN_BYTES_MAX: usize = 400_000;
+
+/// Rows carry what maps see.
+const EXTRAS: Extras = Extras { leaves: false, documents: Documents::WithConflicts };
+
+/// How following ended.
+pub(super) enum Outcome {
+    /// There have been no changes for a while.
+    Idle,
+    /// The group is gone, or another process works at it, or this one stops.
+    Elsewhere,
+    /// It must be begun anew.
+    Anew,
+}
+
+/// Changes that are mapped together.
+#[derive(Default)]
+struct Run {
+    documents: Vec<(Seq, ToMap)>,
+    bytes: usize,
+    /// Nothing is to be waited for: there is more.
+    is_cut: bool,
+}
+
+impl Run {
+    fn add(&mut self, seq: Seq, id: String, document: Option<Document>) {
+        self.bytes += document.as_ref().map_or(0, |document| document.body.len());
+        let document = document.filter(|document| !document.deleted).map(|mut document| {
+            document.local_seq = Some(seq);
+            document
+        });
+        self.documents.push((seq, ToMap { id, document }));
+    }
+
+    fn is_full(&self) -> bool {
+        self.documents.len() >= RUN_DOCUMENTS_MAX || self.bytes >= RUN_BYTES_MAX
+    }
+
+    /// Of several changes of a document the last one.
+    fn newest(self) -> (Vec<Seq>, Vec<ToMap>) {
+        let last: HashMap<String, usize> =
+            self.documents.iter().enumerate().map(|(at, (_, document))| (document.id.clone(), at)).collect();
+        let is_last = |(at, (_, document)): &(usize, (Seq, ToMap))| last.get(&document.id) == Some(at);
+        self.documents.into_iter().enumerate().filter(is_last).map(|(_, document)| document).unzip()
+    }
+}
+
+/// Follows, from where the group stands.
+pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome> {
+    let mut place = place_of(&progress)?;
+    loop {
+        let query = ChangesQuery { since: Since::After(place), extras: EXTRAS, ..ChangesQuery::default() };
+        let mut feed = Feed { changes: Changes::new(job.reader.clone(), query).asking_version(), is_at_end: false };
+        let purged = loop {
+            let Some(run) = feed.next(job).await? else {
+                if job.is_closing() {
+                    return Ok(Outcome::Elsewhere);
+                }
+                let _ = Step::run(job, LetGo { stamp: place.stamp().to_vec() }).await?;
+                return Ok(Outcome::Idle);
+            };
+            let last_seq = feed.changes.last_seq().unwrap_or(place);
+            let ended_as_of = feed.changes.ended_as_of();
+            if !run.documents.is_empty() {
+                job.state.is_behind();
+            }
+            let (seqs, documents) = run.newest();
+            let mapped = map(job, documents).await?;
+            let (mut documents, mut seqs) = (mapped.as_slice(), seqs.as_slice());
+            let purged = loop {
+                let stamp = place.stamp().to_vec();
+                let enter = Enter { stamp: &stamp, documents, seqs, last_seq, ended_as_of };
+                match Step::run(job, enter).await? {
+                    None => return Ok(Outcome::Elsewhere),
+                    Some(Entered::Full) => return Ok(Outcome::Anew),
+                    Some(Entered::Purged(progress)) => break Some(progress),
+                    Some(Entered::Documents { count, place: stands, drained, is_through }) => {
+                        place = stands;
+                        job.state.get_on(count as u64);
+                        documents = documents.get(count..).unwrap_or_default();
+                        seqs = seqs.get(count..).unwrap_or_default();
+                        if documents.is_empty() {
+                            if is_through {
+                                job.state.is_through();
+                            }
+                            job.state.moved_to(drained);
+                            break None;
+                        }
+                    }
+                }
+            };
+            if let Some(progress) = purged {
+                break progress;
+            }
+        };
+        job.state.is_behind();
+        // What was read before may have what is purged: it is read again.
+        match purges::enter(job, purged).await? {
+            purges::Outcome::Entered => {}
+            purges::Outcome::Elsewhere => return Ok(Outcome::Elsewhere),
+            purges::Outcome::Anew => return Ok(Outcome::Anew),
+        }
+    }
+}
+
+/// The changes behind a group's place.
+struct Feed {
+    changes: Changes,
+    /// By-seq has been read to its end, so that what followers share is behind it.
+    is_at_end: bool,
+}
+
+impl Feed {
+    /// What comes next, once there is something or the group is asked for; `None`: nothing for a while, or the process stops.
+    async fn next(&mut self, job: &Job) -> Result<Option<Run>> {
+        let mut run = Run::default();
+        if self.is_at_end && !self.share(job, &mut run).await? {
+            return Ok(None);
+        }
+        if !self.is_at_end || run.is_cut {
+            self.page(job, &mut run).await?;
+        }
+        Ok(Some(run))
+    }
+
+    /// Takes what followers share, as much as there is and a run holds. False: nothing for a while.
+    async fn share(&mut self, job: &Job, run: &mut Run) -> Result<bool> {
+        let followed = tokio::select! {
+            followed = self.changes.follow_place() => followed,
+            () = job.state.wake.notified() => return Ok(true),
+            () = tokio::time::sleep(LINGER) => return Ok(false),
+        };
+        let mut followed = followed;
+        loop {
+            match followed {
+                // It stands further on.
+                None => return Ok(true),
+                Some(Followed::Shutdown) => return Ok(false),
+                Some(Followed::ReadOn) => {
+                    run.is_cut = true;
+                    return Ok(true);
+                }
+                Some(Followed::Rows(rows)) => {
+                    for row in rows {
+                        let document = match &row.document {
+                            TailDocument::Read { document, .. } => Some(Document::clone(document)),
+                            TailDocument::NotRead => None,
+                        };
+                        run.add(row.row.seq, row.row.id.clone(), document);
+                    }
+                }
+            }
+            if run.is_full() {
+                return Ok(true);
+            }
+            match self.changes.follow_place().now_or_never() {
+                Some(next) => followed = next,
+                None => return Ok(true),
+            }
+        }
+    }
+
+    /// Reads a page of by-seq.
+    async fn page(&mut self, job: &Job, run: &mut Run) -> Result<()> {
+        let page = self.changes.next_page().await?;
+        for row in page.rows {
+            run.add(row.seq, row.id, row.doc);
+        }
+        if !page.at_end {
+            let left = self.changes.pending().await?;
+            job.state.show(|| job.task(false, left.saturating_add(run.documents.len() as u64)));
+        }
+        self.is_at_end = page.at_end;
+        Ok(())
+    }
+}

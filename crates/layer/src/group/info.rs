@@ -1,0 +1,121 @@
+//! What is shown of a group.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result, ViewFailure};
+use crate::feed::changes::Changes;
+use crate::feed::query::{ChangesQuery, Since};
+use crate::group::find::find;
+use crate::group::job::hex;
+use crate::group::steps::{Look, place_of};
+use crate::handle::Reader;
+use crate::layer::Layer;
+use crate::store::seq::Seq;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::view::build::FOLLOWED;
+use crate::view_functions::ViewFunctions;
+use crate::view_updates::ViewTask;
+
+/// A group of views, as it stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ViewGroupInfo {
+    /// What it is named by, in hexadecimal digits: equal for equal definitions.
+    pub signature: String,
+    /// The language of its functions.
+    pub language: String,
+    /// Rows of all its trees.
+    pub rows: u64,
+    /// Changes that are not in it yet, exact up to 500.
+    pub pending: u64,
+    /// Up to where it has the changes; `None`: it has not begun.
+    pub update_seq: Option<Seq>,
+    /// How many purges it has.
+    pub purge_seq: u64,
+    /// Queries of this process that wait for it.
+    pub waiting_clients: u64,
+    /// Whether a process is building it, or entering changes.
+    pub updater_running: bool,
+    /// Whether it is built, so that it can be read.
+    pub is_built: bool,
+    /// Bytes of keys and values of its rows, as JSON.
+    pub external_bytes: u64,
+    /// What it takes in storage, as the storage estimates.
+    pub file_bytes: u64,
+    /// Documents that are in none of its views since their rows are too many or too large.
+    pub documents_refused: u64,
+}
+
+impl Reader {
+    /// How the group of a design document (by its id, `_design/...`) stands. One without views has no rows.
+    ///
+    /// # Errors
+    /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound), [`Error::View`].
+    pub async fn view_info(&self, design: &str) -> Result<ViewGroupInfo> {
+        let Some(found) = find(self, design).await? else {
+            return Ok(ViewGroupInfo { language: "javascript".to_owned(), is_built: true, ..ViewGroupInfo::default() });
+        };
+        let id = (found.instance.record.namespace, found.number);
+        let Reader { inner, name } = self;
+        let standing = self.read(&mut Look { inner, name, id }).await?.ok_or(ViewFailure::Changed)?;
+        let definition = &found.loaded.definition;
+        let state = inner.views.known(id);
+        let mut info = ViewGroupInfo {
+            signature: hex(&definition.signature),
+            language: definition.language.clone(),
+            waiting_clients: state.map_or(0, |state| state.waiting.load(Ordering::Relaxed)),
+            updater_running: !standing.is_through(),
+            file_bytes: self.read(&mut Size { reader: self, id }).await?,
+            ..ViewGroupInfo::default()
+        };
+        let place = match &standing.progress {
+            Some(progress) => {
+                info.purge_seq = progress.purges;
+                info.documents_refused = progress.refused;
+                info.is_built = progress.phase == FOLLOWED;
+                info.rows = progress.trees.iter().map(|tree| tree.rows).sum();
+                info.external_bytes = progress.trees.iter().map(|tree| tree.bytes).sum();
+                place_of(progress)?
+            }
+            None => Seq::zero(standing.instance.incarnation()),
+        };
+        info.update_seq = info.is_built.then_some(place);
+        let since = if info.is_built { place } else { Seq::zero(standing.instance.incarnation()) };
+        let query = ChangesQuery { since: Since::After(since), ..ChangesQuery::default() };
+        let mut changes = Changes::new(self.clone(), query);
+        changes.stand_at(since);
+        info.pending = changes.pending().await?;
+        Ok(info)
+    }
+}
+
+impl Layer {
+    /// Gives the layer what runs the functions of views, once: before that no group is built by this process.
+    pub fn run_views_by(&self, functions: Arc<dyn ViewFunctions>) {
+        self.inner.views.run_by(functions);
+    }
+
+    /// Groups of views that this process builds or that catch up with many changes.
+    pub fn view_tasks(&self) -> Vec<ViewTask> {
+        self.inner.views.tasks()
+    }
+}
+
+/// What a group takes in storage.
+struct Size<'a> {
+    reader: &'a Reader,
+    id: (u64, u64),
+}
+
+impl Operation for Size<'_> {
+    type Output = u64;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+        let instance = self.reader.inner.resolve(trx, &self.reader.name).await?;
+        if instance.record.namespace != self.id.0 {
+            return Err(Error::View(ViewFailure::Changed));
+        }
+        let all = instance.keys.index(self.id.1);
+        Ok(trx.get_estimated_range_size_bytes(&all.begin, &all.end).await?.max(0) as u64)
+    }
+}

@@ -1,0 +1,136 @@
+//! What is needed to work at a group.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::error::{Error, Result, ViewFailure};
+use crate::handle::Reader;
+use crate::view::group::ViewGroup;
+use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
+use crate::view_definition::GroupDefinition;
+use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
+use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask};
+
+/// A group that this process works at.
+pub(super) struct Job {
+    pub reader: Reader,
+    pub id: GroupId,
+    /// A design document that names it.
+    pub design: String,
+    pub loaded: Arc<LoadedGroup>,
+    pub functions: Arc<dyn GroupFunctions>,
+    pub written: Written,
+    pub storage: ViewGroup,
+    pub state: Arc<GroupState>,
+}
+
+impl Job {
+    /// # Errors
+    /// [`FunctionFailure::NotRun`].
+    pub(super) fn new(
+        reader: Reader,
+        id: GroupId,
+        design: String,
+        loaded: Arc<LoadedGroup>,
+        state: Arc<GroupState>,
+    ) -> Result<Job> {
+        let functions = loaded.functions.clone().ok_or(ViewFailure::Function(FunctionFailure::NotRun))?;
+        let (written, storage) = (Written(Arc::clone(&functions)), ViewGroup::of(id.1, &loaded.definition)?);
+        Ok(Job { reader, id, design, loaded, functions, written, storage, state })
+    }
+
+    pub(super) fn definition(&self) -> &GroupDefinition {
+        &self.loaded.definition
+    }
+
+    /// The group's place in the record.
+    pub(super) fn number(&self) -> u64 {
+        self.id.1
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.reader.inner.is_closing()
+    }
+
+    /// What is shown of it.
+    pub(super) fn task(&self, is_build: bool, total: u64) -> ViewTask {
+        let now = crate::store::once::now_ms();
+        ViewTask {
+            database: self.reader.name.to_string(),
+            design_document: self.design.clone(),
+            signature: hex(&self.definition().signature),
+            is_build,
+            changes_done: 0,
+            total_changes: total,
+            waiting: 0,
+            started_at_ms: now,
+            updated_at_ms: now,
+        }
+    }
+}
+
+/// As hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The written reduces of a group, as storage asks them.
+pub(super) struct Written(pub Arc<dyn GroupFunctions>);
+
+impl WrittenReduces for Written {
+    fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {
+        Box::pin(async move {
+            // CouchDB gives the last row first.
+            let rows: Vec<Vec<(&str, &str, &str)>> = asks
+                .iter()
+                .map(|ask| match &ask.input {
+                    Input::Rows(rows) => rows.iter().rev().map(|row| (&*row.key, &*row.id, &*row.value)).collect(),
+                    Input::Reductions(_) => Vec::new(),
+                })
+                .collect();
+            let values: Vec<Vec<&str>> = asks
+                .iter()
+                .map(|ask| match &ask.input {
+                    Input::Rows(_) => Vec::new(),
+                    Input::Reductions(values) => values.iter().map(String::as_str).collect(),
+                })
+                .collect();
+            let reductions: Vec<Reduction<'_>> = asks
+                .iter()
+                .zip(rows.iter().zip(&values))
+                .map(|(ask, (rows, values))| Reduction {
+                    functions: &ask.functions,
+                    input: match &ask.input {
+                        Input::Rows(_) => ReduceInput::Rows(rows),
+                        Input::Reductions(_) => ReduceInput::Reductions(values),
+                    },
+                })
+                .collect();
+            let reduced = self.0.reduce(&reductions).await.map_err(|failure| Error::View(failure.into()))?;
+            let of_one = |results: Vec<std::result::Result<String, FunctionFailure>>| {
+                results.into_iter().map(|result| result.map_err(reduce_failure)).collect()
+            };
+            Ok(reduced.into_iter().map(of_one).collect())
+        })
+    }
+}
+
+fn reduce_failure(failure: FunctionFailure) -> ReduceFailure {
+    let reason = failure.to_string();
+    let error = match failure {
+        FunctionFailure::Thrown { name, reason } => return ReduceFailure { error: name, reason },
+        FunctionFailure::Compilation(_) => "compilation_error",
+        FunctionFailure::TimedOut(_) => "timeout",
+        FunctionFailure::OutOfResources(_) | FunctionFailure::Busy(_) | FunctionFailure::NotRun => {
+            "internal_server_error"
+        }
+    };
+    ReduceFailure { error: error.to_owned(), reason }
+}
+
+impl From<FunctionFailure> for Error {
+    fn from(failure: FunctionFailure) -> Self {
+        Error::View(failure.into())
+    }
+}

@@ -1,0 +1,110 @@
+//! Documents are mapped: what a batch of them has in a group, outside of any transaction.
+
+use flatbed_revtree::DocumentId;
+
+use crate::document::edit::Document;
+use crate::document::text;
+use crate::error::{Error, Result};
+use crate::group::job::Job;
+use crate::view::prepare::{Emitted, PreparedDocument, prepare};
+use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
+
+/// A document to be mapped.
+#[derive(Debug)]
+pub(super) struct ToMap {
+    pub id: String,
+    /// `None`: it has no rows, being deleted or gone.
+    pub document: Option<Document>,
+}
+
+/// Whether a document of this id may have rows in a group.
+fn is_mapped(job: &Job, id: &str) -> bool {
+    job.definition().options.include_design || !DocumentId::of(id).is_design()
+}
+
+/// Maps documents; each comes out, in order. One on which a function throws has no rows in that view, and one that breaks a
+/// bound of its functions has none in any: that is logged, and counted.
+///
+/// # Errors
+/// [`Error::View`]: the group's functions cannot be run, or ended the whole query.
+pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<PreparedDocument>> {
+    let metrics = &job.reader.inner.metrics;
+    let (mut texts, mut places) = (Vec::with_capacity(documents.len()), Vec::with_capacity(documents.len()));
+    let mut emitted: Vec<Emitted> = Vec::with_capacity(documents.len());
+    let trees = job.definition().trees.len();
+    for (at, ToMap { id, document }) in documents.into_iter().enumerate() {
+        if let Some(mut document) = document.filter(|document| !document.deleted && is_mapped(job, &id)) {
+            if !job.definition().options.local_seq {
+                document.local_seq = None;
+            }
+            let mut out = Vec::new();
+            text::document(&document, &mut out);
+            texts.push(out);
+            places.push(at);
+        }
+        emitted.push(Emitted { id, trees: vec![EmittedRows::default(); trees] });
+    }
+    metrics.view_documents_mapped.add(texts.len() as u64);
+    let mut done = 0;
+    while !texts.is_empty() {
+        let asked = texts.len();
+        // What a function ends the batch at is passed over, and the rest asked for again.
+        let rest = std::mem::take(&mut texts);
+        let again = rest.clone();
+        let Mapped { documents, stopped, logs } = job.functions.map(rest).await?;
+        for line in logs {
+            tracing::info!(database = &*job.reader.name, design_document = job.design, "a map logs: {line}");
+        }
+        let answered = documents.len().min(asked);
+        for (document, at) in documents.into_iter().zip(places.iter().skip(done)) {
+            let Some(Emitted { id, trees }) = emitted.get_mut(*at) else { continue };
+            for (tree, rows) in document.into_iter().enumerate().take(trees.len()) {
+                match rows {
+                    Ok(rows) => {
+                        if let Some(place) = trees.get_mut(tree) {
+                            *place = rows;
+                        }
+                    }
+                    Err(failure) => fail(job, id, tree, &failure),
+                }
+            }
+        }
+        done += answered;
+        match stopped {
+            None if answered == asked => break,
+            // Those behind are mapped nevertheless.
+            Some(failure @ (FunctionFailure::TimedOut(_) | FunctionFailure::OutOfResources(_))) => {
+                if let Some(Emitted { id, .. }) = places.get(done).and_then(|at| emitted.get(*at)) {
+                    fail(job, id, 0, &failure);
+                }
+                done += 1;
+                texts = again.into_iter().skip(answered + 1).collect();
+            }
+            Some(failure) => return Err(failure.into()),
+            None => return Err(Error::Corrupt("documents were mapped without an answer".to_owned())),
+        }
+    }
+    Ok(emitted.into_iter().map(|emitted| prepared(job, emitted)).collect())
+}
+
+fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
+    job.reader.inner.metrics.view_documents_failed.add(1);
+    let view = job.definition().trees.get(tree).map(|tree| tree.view.as_str()).unwrap_or_default();
+    let database = &*job.reader.name;
+    tracing::info!(database, design_document = job.design, view, document = id, %failure, "a map failed on a document");
+}
+
+fn prepared(job: &Job, emitted: Emitted) -> PreparedDocument {
+    let prepared = prepare(&job.storage, emitted);
+    if prepared.is_refused() {
+        job.reader.inner.metrics.view_documents_refused.add(1);
+        let (database, document) = (&*job.reader.name, prepared.id());
+        tracing::warn!(
+            database,
+            design_document = job.design,
+            document,
+            "a document has too many rows, and is in no view"
+        );
+    }
+    prepared
+}

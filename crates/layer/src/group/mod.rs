@@ -1,0 +1,25 @@
+//! Groups of views as they are kept up to date: found by their design documents, built, followed, waited for.
+//!
+//! Of each group that a database's record names ([`crate::index::groups`]) one process at a time follows by-seq, in a task of
+//! its own ([`updater`]). Which one it is stands in the group's progress; what makes it safe is that every transaction
+//! reads the progress with conflict, or the fence of the first build, so that of two that work at once one fails. A process
+//! begins where somebody writes into the database or asks for a view, and with work in the background that is due
+//! ([`attend`]); it lets go after a while without changes.
+//!
+//! The first build ([`build`]) maps all documents by ranges of ids, some at once, and makes the nodes above the rows at the
+//! end. From then on ([`follow`]) each transaction enters a run of changes and moves the group's place. Where documents
+//! are mapped that change meanwhile nothing is lost: whatever is written behind the place comes again, and what is purged
+//! stands in the log of purges ([`purges`]).
+
+pub(crate) mod attend;
+mod build;
+mod find;
+mod follow;
+pub(crate) mod info;
+mod job;
+mod mapper;
+mod purges;
+pub(crate) mod source;
+mod steps;
+mod tests;
+mod updater;

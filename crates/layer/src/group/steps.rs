@@ -1,0 +1,463 @@
+//! The transactions that build and follow a group. Each reads what it rests on with conflict, so that of two who work at once
+//! one fails; what an earlier attempt did that was committed without being told is seen by the place.
+
+use std::sync::Arc;
+
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::group::job::Job;
+use crate::index::groups::is_group;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::keys::{Counter, KeyRange};
+use crate::store::proto::{self, ViewProgress};
+use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::view::apply::{At, apply, write_rows};
+use crate::view::build::{FOLLOWED, NODES, ROWS, build_nodes};
+use crate::view::prepare::PreparedDocument;
+
+/// Ranges of the first build that are read at once.
+const RANGES_MAX: usize = 5_000;
+
+/// A group as it stands, and the database beside it.
+pub(super) struct Standing {
+    pub instance: Arc<Instance>,
+    /// The group in the record.
+    pub group: proto::Index,
+    /// `None`: nothing was done for it, or of an earlier incarnation of the database.
+    pub progress: Option<ViewProgress>,
+    /// The newest sequence.
+    pub last_seq: Seq,
+    /// Purges that there were.
+    pub purges: i64,
+}
+
+impl Standing {
+    /// Whether all that the database has is in it.
+    pub(super) fn is_through(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| is_through(progress, &self.last_seq, self.purges))
+    }
+}
+
+/// Whether a group that stands so has all that is there.
+pub(super) fn is_through(progress: &ViewProgress, last_seq: &Seq, purges: i64) -> bool {
+    progress.phase == FOLLOWED && progress.stamp == last_seq.stamp() && purges_of(progress) == purges
+}
+
+fn purges_of(progress: &ViewProgress) -> i64 {
+    i64::try_from(progress.purges).unwrap_or(i64::MAX)
+}
+
+/// What is read of a group and its database, asked for at once. `is_read`: the progress is read with conflict.
+pub(super) fn begin_standing(
+    trx: &Transaction,
+    instance: &Instance,
+    number: u64,
+    is_written: bool,
+) -> impl Future<Output = Result<(Option<ViewProgress>, Seq, i64)>> + Send + use<> {
+    let incarnation = instance.incarnation();
+    let progress = trx.get(&instance.keys.index_progress(number), !is_written);
+    let last_seq = instance.buckets.begin_last_seq(trx, incarnation);
+    let purges = instance.buckets.begin_count(trx, Counter::Purges);
+    async move {
+        let progress = progress.await?.map(|bytes| ViewProgress::decode(&*bytes)).transpose()?;
+        let progress = progress.filter(|progress| progress.incarnation == incarnation);
+        Ok((progress, last_seq.await?, purges.await?))
+    }
+}
+
+/// The instance of a group's database, if it still has the group.
+fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> Option<&proto::Index> {
+    let is_it = |index: &&proto::Index| is_group(index) && index.number == number;
+    instance.record.indexes.iter().filter(|_| instance.record.namespace == namespace).find(is_it)
+}
+
+/// Reads how a group stands; `None`: it is gone.
+pub(super) struct Look<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub id: (u64, u64),
+}
+
+impl Operation for Look<'_> {
+    type Output = Option<Standing>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let Some(group) = group_of(&instance, self.id).cloned() else { return Ok(None) };
+        let (progress, last_seq, purges) = begin_standing(trx, &instance, self.id.1, false).await?;
+        Ok(Some(Standing { instance, group, progress, last_seq, purges }))
+    }
+}
+
+/// A transaction of a job.
+pub(super) struct Step<'a, W> {
+    pub job: &'a Job,
+    pub work: W,
+}
+
+/// What a transaction of a job does.
+pub(super) trait Work: Send {
+    type Output: Send;
+
+    fn attempt(&mut self, within: &WithinGroup<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
+}
+
+/// The transaction of a job.
+pub(super) struct WithinGroup<'a> {
+    pub job: &'a Job,
+    pub trx: &'a Transaction,
+    pub instance: &'a Instance,
+}
+
+impl<W: Work> Operation for Step<'_, W> {
+    /// `None`: the group is gone, or another process works at it.
+    type Output = Option<W::Output>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.job.reader.inner.resolve_for_write(trx, &self.job.reader.name).await?;
+        match group_of(&instance, self.job.id) {
+            Some(group) if !group.named_by.is_empty() => {}
+            _ => return Ok(None),
+        }
+        self.work.attempt(&WithinGroup { job: self.job, trx, instance: &instance }).await
+    }
+}
+
+impl WithinGroup<'_> {
+    fn at(&self) -> At<'_> {
+        At { trx: self.trx, keys: &self.instance.keys }
+    }
+
+    fn write(&self, progress: &ViewProgress) {
+        self.trx.set(&self.instance.keys.index_progress(self.job.number()), &progress.encode_to_vec());
+    }
+
+    fn owner(&self) -> [u8; 16] {
+        self.job.reader.inner.views.owner
+    }
+
+    /// Who builds writes here that it does, and each of its transactions reads it.
+    fn fence(&self) -> Vec<u8> {
+        self.instance.keys.view(self.job.number()).range("")
+    }
+
+    /// The ranges that are built, without the fence.
+    fn ranges(&self) -> KeyRange {
+        let KeyRange { end, .. } = self.instance.keys.view(self.job.number()).ranges();
+        KeyRange { begin: [&self.fence()[..], &[0]].concat(), end }
+    }
+
+    /// Whether this process builds.
+    async fn builds(&self) -> Result<bool> {
+        let fence = self.trx.get(&self.fence(), false).await?;
+        Ok(fence.is_some_and(|owner| owner[..] == self.owner()))
+    }
+}
+
+/// Takes a group to work at: what nobody has begun begins. Where the log of purges was cut off, or a group has no room for a
+/// row, it is begun anew: `anew`.
+pub(super) struct Take {
+    pub anew: bool,
+}
+
+impl Work for Take {
+    type Output = ViewProgress;
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<ViewProgress>> {
+        let WithinGroup { job, trx, instance } = *within;
+        let standing = begin_standing(trx, instance, job.number(), true);
+        let purged = instance.keys.purges();
+        let last_purge = trx.get_range(&page_of(&purged, 1, true), 1, true);
+        let (progress, last_seq, purges) = standing.await?;
+        let mut progress = match progress.filter(|_| !self.anew) {
+            Some(progress) => progress,
+            None => {
+                let all = instance.keys.index(job.number());
+                trx.clear_range(&all.begin, &all.end);
+                let last_purge = last_purge.await?;
+                let stamp = last_purge.first().map(|row| instance.keys.purge_stamp(row.key())).transpose()?;
+                ViewProgress {
+                    incarnation: instance.incarnation(),
+                    stamp: last_seq.stamp().to_vec(),
+                    purges: u64::try_from(purges).unwrap_or_default(),
+                    purge_stamp: stamp.unwrap_or_default().to_vec(),
+                    ..job.storage.begin()?
+                }
+            }
+        };
+        progress.holder = within.owner().to_vec();
+        if progress.phase == ROWS {
+            trx.set(&within.fence(), &within.owner());
+        }
+        within.write(&progress);
+        Ok(Some(progress))
+    }
+}
+
+/// Lets a group go, if it still stands as it stood.
+pub(super) struct LetGo {
+    pub stamp: Vec<u8>,
+}
+
+impl Work for LetGo {
+    type Output = ();
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<()>> {
+        let (progress, ..) = begin_standing(within.trx, within.instance, within.job.number(), true).await?;
+        let is_ours = |progress: &ViewProgress| progress.holder == within.owner() && progress.stamp == self.stamp;
+        if let Some(mut progress) = progress.filter(is_ours) {
+            progress.holder.clear();
+            within.write(&progress);
+        }
+        Ok(Some(()))
+    }
+}
+
+/// The ranges of a first build that are built, each by its last id, with the last id before it; behind an id.
+pub(super) struct Ranges<'a> {
+    pub job: &'a Job,
+}
+
+impl Operation for Ranges<'_> {
+    type Output = Vec<(String, String)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let Job { reader, .. } = self.job;
+        let instance = reader.inner.resolve(trx, &reader.name).await?;
+        let within = WithinGroup { job: self.job, trx, instance: &instance };
+        let (keys, range) = (instance.keys.view(self.job.number()), within.ranges());
+        let page = trx.get_range(&page_of(&range, RANGES_MAX, false), 1, true).await?;
+        let of = |key: &[u8], value: &[u8]| {
+            let crate::store::keys::ViewPart::Range(until) = keys.split(key)? else {
+                return Err(Error::Corrupt("a range of a group is none".to_owned()));
+            };
+            Ok((until, String::from_utf8_lossy(value).into_owned()))
+        };
+        page.iter().map(|row| of(row.key(), row.value())).collect()
+    }
+}
+
+/// Writes rows of a first build, those of the first documents; with the last the range of them is marked.
+pub(super) struct WriteRows<'a> {
+    pub documents: &'a [PreparedDocument],
+    /// The last id before the range, and its own last.
+    pub range: (&'a str, &'a str),
+}
+
+/// What was written.
+pub(super) enum Wrote {
+    /// Of so many documents.
+    Documents(usize),
+    /// A row has no room: the group must be begun anew.
+    Full,
+}
+
+impl Work for WriteRows<'_> {
+    type Output = Wrote;
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
+        if !within.builds().await? {
+            return Ok(None);
+        }
+        let mut written = 0;
+        if !self.documents.is_empty() {
+            let job = within.job;
+            let applied = write_rows(&within.at(), &job.storage, Some(&job.written), self.documents).await?;
+            if applied.is_full {
+                return Ok(Some(Wrote::Full));
+            }
+            written = applied.documents;
+        }
+        if written == self.documents.len() {
+            let (from, until) = self.range;
+            within.trx.set(&within.instance.keys.view(within.job.number()).range(until), from.as_bytes());
+        }
+        Ok(Some(Wrote::Documents(written)))
+    }
+}
+
+/// A first build has come so far without a gap: the marks up to there go. At the end of it the nodes are next.
+pub(super) struct Merge<'a> {
+    pub until: &'a str,
+    pub documents: u64,
+    pub is_end: bool,
+}
+
+impl Work for Merge<'_> {
+    type Output = ViewProgress;
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<ViewProgress>> {
+        let WithinGroup { job, trx, instance } = *within;
+        let builds = within.builds();
+        let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
+        let Some(mut progress) = progress.filter(|progress| progress.phase == ROWS) else { return Ok(None) };
+        if !builds.await? {
+            return Ok(None);
+        }
+        // An own earlier attempt was committed.
+        if progress.built_until.as_str() < self.until {
+            progress.built_until = self.until.to_owned();
+            progress.documents += self.documents;
+        }
+        let mut marks = within.ranges();
+        if self.is_end {
+            marks.begin = within.fence();
+            progress.phase = NODES;
+        } else {
+            let until = instance.keys.view(job.number()).range(self.until);
+            marks.end = [&until[..], &[0]].concat();
+        }
+        if marks.begin < marks.end {
+            trx.clear_range(&marks.begin, &marks.end);
+        }
+        within.write(&progress);
+        Ok(Some(progress))
+    }
+}
+
+/// Makes some nodes; whether all are there.
+pub(super) struct Nodes;
+
+impl Work for Nodes {
+    type Output = bool;
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<bool>> {
+        let job = within.job;
+        let (progress, ..) = begin_standing(within.trx, within.instance, job.number(), true).await?;
+        let Some(mut progress) = progress.filter(|progress| progress.holder == within.owner()) else { return Ok(None) };
+        if progress.phase != NODES {
+            return Ok(Some(progress.phase == FOLLOWED));
+        }
+        let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress).await?;
+        within.write(&progress);
+        Ok(Some(is_built))
+    }
+}
+
+/// Enters a run of changes.
+pub(super) struct Enter<'a> {
+    /// Where the group stands.
+    pub stamp: &'a [u8],
+    /// Each with where its change stands, in that order.
+    pub documents: &'a [PreparedDocument],
+    pub seqs: &'a [Seq],
+    /// Where it stands with all of them.
+    pub last_seq: Seq,
+    /// A read version as of which there was no more.
+    pub ended_as_of: Option<i64>,
+}
+
+/// What came of it.
+pub(super) enum Entered {
+    /// So many of the first documents are in, and it stands here.
+    Documents { count: usize, place: Seq, drained: i64, is_through: bool },
+    /// Something was purged since.
+    Purged(ViewProgress),
+    /// A row has no room: the group must be begun anew.
+    Full,
+}
+
+impl Work for Enter<'_> {
+    type Output = Entered;
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Entered>> {
+        let WithinGroup { job, trx, instance } = *within;
+        let version = trx.get_read_version();
+        let (progress, newest, purges) = begin_standing(trx, instance, job.number(), true).await?;
+        let stands = |progress: &ViewProgress| progress.phase == FOLLOWED && progress.stamp == self.stamp;
+        let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
+        if purges_of(&progress) != purges {
+            return Ok(Some(Entered::Purged(progress)));
+        }
+        let mut count = 0;
+        if !self.documents.is_empty() {
+            let entered = apply(&within.at(), &job.storage, Some(&job.written), &mut progress, self.documents).await?;
+            if entered.is_full {
+                return Ok(Some(Entered::Full));
+            }
+            count = entered.documents;
+        }
+        let is_all = count == self.documents.len();
+        let place = if is_all { Some(&self.last_seq) } else { self.seqs.get(count.saturating_sub(1)) };
+        if let Some(place) = place {
+            progress.stamp = place.stamp().to_vec();
+        }
+        let is_through = is_through(&progress, &newest, purges);
+        if is_all {
+            let as_of = if is_through { Some(version.await?) } else { self.ended_as_of };
+            let drained = as_of.unwrap_or_default().max(drained(&progress));
+            progress.drained_version = u64::try_from(drained).unwrap_or_default();
+        }
+        progress.holder = within.owner().to_vec();
+        within.write(&progress);
+        let (place, drained) = (place_of(&progress)?, drained(&progress));
+        Ok(Some(Entered::Documents { count, place, drained, is_through }))
+    }
+}
+
+/// A read version as of which all was in a group.
+pub(super) fn drained(progress: &ViewProgress) -> i64 {
+    i64::try_from(progress.drained_version).unwrap_or_default()
+}
+
+/// Enters documents that were purged, as they are now, and says which purges are in.
+pub(super) struct EnterPurged<'a> {
+    /// How the group stood as they were read.
+    pub stood: &'a ViewProgress,
+    pub documents: &'a [PreparedDocument],
+    /// How many purges are in with all of them, and the stamp of the last.
+    pub purges: i64,
+    pub purge_stamp: &'a [u8],
+}
+
+impl Work for EnterPurged<'_> {
+    /// So many of the first documents are in; `None`: a row has no room.
+    type Output = (Option<usize>, ViewProgress);
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
+        let WithinGroup { job, trx, instance } = *within;
+        let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
+        let stands = |progress: &ViewProgress| {
+            let place =
+                |progress: &ViewProgress| (progress.stamp.clone(), progress.purges, progress.purge_stamp.clone());
+            progress.phase == FOLLOWED && place(progress) == place(self.stood)
+        };
+        let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
+        let mut count = 0;
+        if !self.documents.is_empty() {
+            let entered = apply(&within.at(), &job.storage, Some(&job.written), &mut progress, self.documents).await?;
+            if entered.is_full {
+                return Ok(Some((None, progress)));
+            }
+            count = entered.documents;
+        }
+        if count == self.documents.len() {
+            progress.purge_stamp = self.purge_stamp.to_vec();
+            progress.purges = u64::try_from(self.purges).unwrap_or_default();
+        }
+        progress.holder = within.owner().to_vec();
+        within.write(&progress);
+        Ok(Some((Some(count), progress)))
+    }
+}
+
+/// The place of a group.
+pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
+    let stamp: [u8; STAMP_BYTES] = progress
+        .stamp
+        .as_slice()
+        .try_into()
+        .map_err(|_| Error::Corrupt("a group's place is not 12 bytes".to_owned()))?;
+    Ok(Seq::new(progress.incarnation, stamp))
+}
+
+impl<'a, W: Work> Step<'a, W> {
+    /// Runs it; `None`: the group is gone, or another process works at it.
+    pub(super) async fn run(job: &'a Job, work: W) -> Result<Option<W::Output>> {
+        let inner = &job.reader.inner;
+        crate::store::transaction::write(&inner.db, &inner.metrics, &mut Step { job, work }).await
+    }
+}

@@ -1,0 +1,367 @@
+//! Groups as they are built and followed, compared with what is recomputed from the documents.
+#![cfg(test)]
+
+mod functions;
+mod torture;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_flatten::json::{Limits, parse};
+
+use crate::error::{Error, Result, ViewFailure};
+use crate::fenced::{database, layer};
+use crate::group::steps::{Look, Standing};
+use crate::handle::{Database, Reader};
+use crate::index::groups::groups_of;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::view::check::{all_rows, check};
+use crate::view::group::ViewGroup;
+use crate::view::read::{Opening, View};
+use crate::{AllDocsQuery, Edit, ViewUpdate};
+use functions::{Texts, emitted_by};
+
+/// Key, id and value of a row.
+type Row = (String, String, String);
+
+/// A page of all rows of a view.
+struct ReadAll<'a> {
+    view: &'a View,
+    waits: Option<futures_util::future::BoxFuture<'static, Result<()>>>,
+}
+
+impl Operation for ReadAll<'_> {
+    type Output = Vec<Row>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<Row>> {
+        match self.view.source.open(trx, true).await? {
+            Opening::Wait(wait) => {
+                self.waits = Some(wait);
+                Ok(Vec::new())
+            }
+            Opening::Open(open) if open.progress.phase == 2 => {
+                all_rows(trx, &open.instance.keys.view(open.group.number()), open.tree).await
+            }
+            Opening::Open(_) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// All rows of a view, as fresh as asked.
+pub(super) async fn rows(reader: &Reader, design: &str, view: &str, update: ViewUpdate) -> Result<Vec<Row>> {
+    loop {
+        let view = reader.view(design, view, update).await?;
+        loop {
+            let mut read = ReadAll { view: &view, waits: None };
+            match reader.read(&mut read).await {
+                // The design document was swapped between.
+                Err(Error::View(ViewFailure::Changed)) => break,
+                Err(error) => return Err(error),
+                Ok(rows) => match read.waits {
+                    None => return Ok(rows),
+                    Some(wait) => match wait.await {
+                        Err(Error::View(ViewFailure::Changed)) => break,
+                        waited => waited?,
+                    },
+                },
+            }
+        }
+    }
+}
+
+/// Writes a document, whatever its last revision is; a body of nothing deletes it.
+pub(super) async fn put(db: &Database, id: &str, body: Option<&str>) {
+    loop {
+        let parent = db.get(id, &Default::default()).await.ok().map(|document| document.rev);
+        if body.is_none() && parent.is_none() {
+            return;
+        }
+        let value = parse(body.unwrap_or("{}").as_bytes(), &Limits::default()).unwrap();
+        let edit = Edit {
+            id: id.to_owned().into(),
+            parent,
+            history: None,
+            deleted: body.is_none(),
+            attachments: Vec::new(),
+            body: value,
+        };
+        match db.update(&edit).await {
+            Ok(_) => return,
+            Err(Error::Refused(crate::Refusal::Conflict)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Defines views by their maps.
+pub(super) async fn define(db: &Database, design: &str, maps: &[(&str, &str)]) {
+    let views: Vec<String> = maps
+        .iter()
+        .map(|(name, map)| match map.split_once('|') {
+            Some((map, reduce)) => format!(r#""{name}":{{"map":"{map}","reduce":"{reduce}"}}"#),
+            None => format!(r#""{name}":{{"map":"{map}"}}"#),
+        })
+        .collect();
+    put(db, design, Some(&format!(r#"{{"views":{{{}}}}}"#, views.join(",")))).await;
+}
+
+/// What a map emits for all documents as they are.
+pub(super) async fn recomputed(reader: &Reader, map: &str) -> Vec<Row> {
+    let mut walk = reader.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
+    let mut all = Vec::new();
+    while let Some(page) = walk.next_page().await.unwrap() {
+        for row in page.into_iter().filter(|row| !row.id.starts_with("_design/")) {
+            let mut text = Vec::new();
+            crate::text::document(&row.doc.unwrap(), &mut text);
+            let rows = emitted_by(map, &text).unwrap_or_default();
+            all.extend(rows.into_iter().map(|(key, value)| (key, row.id.clone(), value)));
+        }
+    }
+    sorted(all)
+}
+
+/// In an order of their texts: the right one is for others to test.
+pub(super) fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort();
+    rows
+}
+
+/// Compares a view with a recomputation; the database is at rest.
+pub(super) async fn compare(reader: &Reader, design: &str, view: &str, map: &str) {
+    let found = sorted(rows(reader, design, view, ViewUpdate::True).await.unwrap());
+    assert_eq!(found, recomputed(reader, map).await, "{design} {view}");
+}
+
+/// What is wrong with the keys of a database's groups.
+pub(super) async fn violations(reader: &Reader) -> Vec<String> {
+    let mut all = Vec::new();
+    let Reader { inner, name } = reader;
+    reader.exists().await.unwrap();
+    let instance = inner.cached(name).expect("an instance");
+    for group in groups_of(&instance.record) {
+        let id = (instance.record.namespace, group.number);
+        let Some(loaded) = super::find::load(reader, &instance, group).await.unwrap() else { continue };
+        let storage = ViewGroup::of(group.number, &loaded.definition).unwrap();
+        let mut begin = Vec::new();
+        loop {
+            let checked = loop {
+                let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+                match check(&trx, &instance.keys, &storage, begin.clone()).await {
+                    // A fault.
+                    Err(Error::Storage(_)) => {}
+                    checked => break checked.unwrap(),
+                }
+            };
+            all.extend(checked.violations);
+            match checked.next {
+                Some(next) => begin = next,
+                None => break,
+            }
+        }
+        assert!(reader.read(&mut Look { inner, name, id }).await.unwrap().is_some());
+    }
+    all
+}
+
+/// The only group of a database.
+async fn standing(reader: &Reader) -> Standing {
+    reader.exists().await.unwrap();
+    let Reader { inner, name } = reader;
+    let instance = inner.cached(name).expect("an instance");
+    let number = groups_of(&instance.record).next().expect("a group").number;
+    reader.read(&mut Look { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()
+}
+
+/// A database whose views are mapped.
+async fn mapped() -> (Database, Option<tempfile::TempDir>) {
+    let (db, directory) = database().await;
+    db.inner.views.run_by(Arc::new(Texts::default()));
+    (db, directory)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_is_built_and_has_every_write_before_it_is_asked() {
+    let (db, _directory) = mapped().await;
+    for n in 0..60 {
+        put(&db, &format!("d{n:02}"), Some(&format!(r#"{{"n":{}}}"#, n % 7))).await;
+    }
+    put(&db, "gone", Some("{}")).await;
+    put(&db, "gone", None).await;
+    define(&db, "_design/v", &[("n", "n|_sum"), ("id", "_id"), ("none", "none")]).await;
+    compare(&db, "_design/v", "n", "n").await;
+    compare(&db, "_design/v", "id", "_id").await;
+    assert_eq!(rows(&db, "_design/v", "none", ViewUpdate::True).await.unwrap(), []);
+    for round in 0..40 {
+        put(&db, &format!("d{:02}", round % 20), Some(&format!(r#"{{"n":{round}}}"#))).await;
+        put(&db, &format!("d{:02}", 20 + round), None).await;
+        compare(&db, "_design/v", "n", "n").await;
+    }
+    // Nothing to do: it is read at once, by whoever asks.
+    let before = db.inner.metrics.view_documents_mapped.get();
+    compare(&db, "_design/v", "id", "_id").await;
+    assert_eq!(db.inner.metrics.view_documents_mapped.get(), before);
+    assert_eq!(violations(&db).await, Vec::<String>::new());
+    let info = db.view_info("_design/v").await.unwrap();
+    assert!(info.is_built && info.pending == 0 && info.rows > 0 && info.signature.len() == 32, "{info:?}");
+    assert!(
+        db.view("_design/v", "other", ViewUpdate::True)
+            .await
+            .is_err_and(|error| { matches!(error, Error::View(ViewFailure::Missing)) })
+    );
+    let missing = db.view("_design/w", "n", ViewUpdate::True).await.map(drop);
+    assert!(matches!(missing, Err(Error::Refused(crate::Refusal::DocumentNotFound(_)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_design_documents_share_a_group_and_what_nobody_names_goes_with_a_cleanup() {
+    let (db, _directory) = mapped().await;
+    put(&db, "a", Some(r#"{"n":1}"#)).await;
+    define(&db, "_design/a", &[("n", "n")]).await;
+    compare(&db, "_design/a", "n", "n").await;
+    define(&db, "_design/b", &[("n", "n")]).await;
+    let before = db.inner.metrics.view_documents_mapped.get();
+    compare(&db, "_design/b", "n", "n").await;
+    assert_eq!(db.inner.metrics.view_documents_mapped.get(), before, "it is the same group");
+    put(&db, "_design/a", None).await;
+    define(&db, "_design/b", &[("n", "_id")]).await;
+    compare(&db, "_design/b", "n", "_id").await;
+    let numbers = async || {
+        db.exists().await.unwrap();
+        let instance = db.inner.cached("db").unwrap();
+        groups_of(&instance.record).map(|group| (group.number, group.named_by.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers().await, [(1, 0), (2, 1)]);
+    // Back again: it is still there, and follows what came meanwhile.
+    put(&db, "b", Some(r#"{"n":2}"#)).await;
+    define(&db, "_design/b", &[("n", "n")]).await;
+    compare(&db, "_design/b", "n", "n").await;
+    assert_eq!(numbers().await, [(1, 1), (2, 0)]);
+    db.view_cleanup().await.unwrap();
+    assert_eq!(numbers().await, [(1, 1)]);
+    let instance = db.inner.cached("db").unwrap();
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let all = instance.keys.index(2);
+    let left = trx.get_range(&crate::store::transaction::page_of(&all, 1, false), 1, true).await.unwrap();
+    assert!(left.is_empty());
+    compare(&db, "_design/b", "n", "n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_that_fail_lose_their_rows_or_say_why_there_are_none() {
+    let (db, _directory) = mapped().await;
+    for id in ["a", "b", "c"] {
+        put(&db, id, Some(r#"{"n":1}"#)).await;
+    }
+    put(&db, "t", Some(r#"{"n":1,"throws":true}"#)).await;
+    put(&db, "h", Some(r#"{"n":1,"heavy":true}"#)).await;
+    define(&db, "_design/v", &[("n", "n"), ("t", "throws:n"), ("h", "heavy:n")]).await;
+    let ids = async |view: &str| -> Vec<String> {
+        let rows = rows(&db, "_design/v", view, ViewUpdate::True).await.unwrap();
+        sorted(rows).into_iter().map(|(_, id, _)| id).collect()
+    };
+    // Where a bound is broken no view has the document.
+    assert_eq!(ids("n").await, ["a", "b", "c", "t"]);
+    assert_eq!(ids("t").await, ["a", "b", "c"]);
+    assert_eq!(ids("h").await, ["a", "b", "c", "t"]);
+    assert_eq!(db.inner.metrics.view_documents_failed.get(), 2);
+    define(&db, "_design/broken", &[("n", "broken")]).await;
+    for _ in 0..2 {
+        let failed = rows(&db, "_design/broken", "n", ViewUpdate::True).await.unwrap_err();
+        assert!(
+            matches!(failed, Error::View(ViewFailure::Function(crate::FunctionFailure::Compilation(_)))),
+            "{failed}"
+        );
+    }
+    define(&db, "_design/fatal", &[("n", "fatal:n")]).await;
+    assert_eq!(rows(&db, "_design/fatal", "n", ViewUpdate::True).await.unwrap().len(), 5);
+    put(&db, "f", Some(r#"{"n":1,"fatal":true}"#)).await;
+    let failed = rows(&db, "_design/fatal", "n", ViewUpdate::True).await.unwrap_err();
+    assert!(matches!(failed, Error::View(ViewFailure::Function(crate::FunctionFailure::Thrown { .. }))), "{failed}");
+    // What is there is read, and once the document is mended it goes on.
+    assert_eq!(rows(&db, "_design/fatal", "n", ViewUpdate::False).await.unwrap().len(), 5);
+    put(&db, "f", None).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(rows(&db, "_design/fatal", "n", ViewUpdate::True).await.unwrap().len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn purges_are_followed_and_where_their_log_was_cut_off_it_is_built_anew() {
+    let (layer, authority, _directory) = layer().await;
+    layer.run_views_by(Arc::new(Texts::default()));
+    let db = layer.database("db", authority.for_job("test"));
+    define(&db, "_design/v", &[("n", "n|_count")]).await;
+    for n in 0..30 {
+        put(&db, &format!("d{n:02}"), Some(r#"{"n":1}"#)).await;
+    }
+    compare(&db, "_design/v", "n", "n").await;
+    let purge = async |n: usize| {
+        let id = format!("d{n:02}");
+        let rev = db.get(&id, &Default::default()).await.unwrap().rev;
+        assert_eq!(db.purge(&id, &[rev]).await.unwrap().len(), 1);
+    };
+    for n in 0..12 {
+        purge(n).await;
+    }
+    compare(&db, "_design/v", "n", "n").await;
+    let secret = standing(&db).await.progress.unwrap().trees[0].secret_0;
+    purge(12).await;
+    compare(&db, "_design/v", "n", "n").await;
+    assert_eq!(standing(&db).await.progress.unwrap().trees[0].secret_0, secret, "it followed");
+    // Nobody follows while more is purged than is remembered.
+    db.set_purged_infos_limit(2).await.unwrap();
+    layer.shutdown();
+    let (other, others) = crate::Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
+    let theirs = other.database("db", others.for_job("test"));
+    for n in 13..20 {
+        let id = format!("d{n:02}");
+        let rev = theirs.get(&id, &Default::default()).await.unwrap().rev;
+        theirs.purge(&id, &[rev]).await.unwrap();
+    }
+    put(&theirs, "new", Some(r#"{"n":7}"#)).await;
+    other.run_views_by(Arc::new(Texts::default()));
+    compare(&theirs, "_design/v", "n", "n").await;
+    assert_ne!(standing(&theirs).await.progress.unwrap().trees[0].secret_0, secret, "it was built anew");
+    assert_eq!(violations(&theirs).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
+    let (layer, authority, _directory) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    for n in 0..200 {
+        put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{}}}"#, n % 11))).await;
+    }
+    // Mapping stands still after some batches, so that the builder stays where it is.
+    let slow = Arc::new(Texts::stopping_after(80));
+    layer.run_views_by(slow.clone());
+    define(&db, "_design/v", &[("n", "n|_stats")]).await;
+    let asked = tokio::spawn({
+        let reader = db.reader().clone();
+        async move { rows(&reader, "_design/v", "n", ViewUpdate::True).await }
+    });
+    let until = tokio::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        assert!(tokio::time::Instant::now() < until, "it does not begin");
+        let progress =
+            if db.reader().view_info("_design/v").await.is_ok() { standing(&db).await.progress } else { None };
+        if progress.is_some_and(|progress| progress.documents > 0) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(layer.view_tasks().len(), 1);
+    assert!(layer.view_tasks()[0].is_build && layer.view_tasks()[0].waiting == 1, "{:?}", layer.view_tasks());
+    // Another process.
+    let (other, others) = crate::Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
+    let mapping = Arc::new(Texts::default());
+    other.run_views_by(mapping.clone());
+    let theirs = other.database("db", others.for_job("test"));
+    compare(&theirs, "_design/v", "n", "n").await;
+    assert!(mapping.mapped() < 190, "it went on: {}", mapping.mapped());
+    let answered = sorted(asked.await.unwrap().unwrap());
+    assert_eq!(answered, recomputed(&theirs, "n").await, "who waits at the first one is answered, too");
+    slow.go_on();
+    put(&db, "new", Some(r#"{"n":7}"#)).await;
+    compare(&db, "_design/v", "n", "n").await;
+    assert_eq!(violations(&theirs).await, Vec::<String>::new());
+}

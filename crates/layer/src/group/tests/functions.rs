@@ -1,0 +1,130 @@
+//! Functions of tests: a map's source is a member's name; what stands before a colon says how it fails.
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flatbed_flatten::json::{Limits, Value, parse, write};
+use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
+
+use crate::view_functions::{
+    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
+};
+
+/// Runs them, and may stand still after some documents.
+#[derive(Default)]
+pub(super) struct Texts(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    mapped: AtomicU64,
+    stops_after: AtomicU64,
+    go_on: Notify,
+}
+
+impl Texts {
+    pub(super) fn stopping_after(documents: u64) -> Texts {
+        let texts = Texts::default();
+        texts.0.stops_after.store(documents, Ordering::Relaxed);
+        texts
+    }
+
+    pub(super) fn mapped(&self) -> u64 {
+        self.0.mapped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn go_on(&self) {
+        self.0.stops_after.store(0, Ordering::Relaxed);
+        self.0.go_on.notify_waiters();
+    }
+}
+
+impl ViewFunctions for Texts {
+    fn load(&self, _database: &str, source: &GroupSource) -> Arc<dyn GroupFunctions> {
+        Arc::new(Loaded { state: Arc::clone(&self.0), maps: source.maps.iter().map(|(_, map)| map.clone()).collect() })
+    }
+}
+
+struct Loaded {
+    state: Arc<State>,
+    maps: Vec<String>,
+}
+
+/// What a map emits for a document: its member's value, with the document's revision; twice where it is 3.
+pub(super) fn emitted_by(map: &str, document: &[u8]) -> Result<Vec<(String, String)>, FunctionFailure> {
+    let document = parse(document, &Limits::default()).unwrap();
+    let (fails, member) = map.split_once(':').unwrap_or(("", map));
+    if !fails.is_empty() && document.get(fails).is_some() {
+        let text = fails.to_owned();
+        return Err(match fails {
+            "heavy" => FunctionFailure::OutOfResources(text),
+            _ => FunctionFailure::Thrown { name: text, reason: "so it says".to_owned() },
+        });
+    }
+    let text = |value: &Value<'_>| {
+        let mut out = Vec::new();
+        write(value, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    let Some(key) = document.get(member).map(text) else { return Ok(Vec::new()) };
+    let value = text(document.get("n").unwrap_or(&Value::Null));
+    let count = if key == "3" { 2 } else { 1 };
+    Ok(vec![(key, value); count])
+}
+
+impl GroupFunctions for Loaded {
+    fn check(&self) -> BoxFuture<'_, Result<(), FunctionFailure>> {
+        let is_broken = self.maps.iter().any(|map| map == "broken");
+        Box::pin(async move {
+            if is_broken { Err(FunctionFailure::Compilation("it is broken".to_owned())) } else { Ok(()) }
+        })
+    }
+
+    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>> {
+        Box::pin(async move {
+            let mut mapped = Mapped::default();
+            for document in documents {
+                loop {
+                    let stops_after = self.state.stops_after.load(Ordering::Relaxed);
+                    if stops_after == 0 || self.state.mapped.load(Ordering::Relaxed) < stops_after {
+                        break;
+                    }
+                    self.state.go_on.notified().await;
+                }
+                self.state.mapped.fetch_add(1, Ordering::Relaxed);
+                let views: Vec<_> = self.maps.iter().map(|map| emitted_by(map, &document)).collect();
+                let ends = |rows: &Result<_, FunctionFailure>| match rows {
+                    Err(failure @ FunctionFailure::OutOfResources(_)) => Some(failure.clone()),
+                    Err(failure @ FunctionFailure::Thrown { name, .. }) if name == "fatal" => Some(failure.clone()),
+                    _ => None,
+                };
+                if let Some(failure) = views.iter().find_map(ends) {
+                    mapped.stopped = Some(failure);
+                    break;
+                }
+                let emitted = |rows: Vec<(String, String)>| {
+                    let mut emitted = EmittedRows::default();
+                    rows.iter().for_each(|(key, value)| emitted.push(key, value));
+                    emitted
+                };
+                mapped.documents.push(views.into_iter().map(|rows| rows.map(emitted)).collect());
+            }
+            tokio::task::yield_now().await;
+            Ok(mapped)
+        })
+    }
+
+    /// How many rows there are.
+    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
+        let reduced = reductions.iter().map(|reduction| {
+            let count: usize = match reduction.input {
+                ReduceInput::Rows(rows) => rows.len(),
+                ReduceInput::Reductions(values) => values.iter().map(|value| value.parse::<usize>().unwrap()).sum(),
+            };
+            reduction.functions.iter().map(|_| Ok(count.to_string())).collect()
+        });
+        let reduced = reduced.collect();
+        Box::pin(async move { Ok(reduced) })
+    }
+}

@@ -1,0 +1,229 @@
+//! The task of a group: it builds it and follows, as long as there is something to be done.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result, ViewFailure};
+use crate::group::job::Job;
+use crate::group::steps::{Look, Standing, Step, Take, drained};
+use crate::group::{build, find, follow};
+use crate::handle::Reader;
+use crate::index::groups::groups_of;
+use crate::store::proto::ViewProgress;
+use crate::view::build::{FOLLOWED, NODES, ROWS};
+use crate::view_functions::FunctionFailure;
+use crate::view_updates::{GroupId, GroupState};
+
+/// What another process is at is taken over when it has not come further for so long.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks at what another process is at: where a query waits for it, and where none does.
+const LOOKS_WAITED_FOR: Duration = Duration::from_millis(20);
+const LOOKS: Duration = Duration::from_millis(500);
+
+/// After failures that may pass, each time twice as long.
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Lets a group be followed by this process, if no other one does.
+pub(super) fn ensure(reader: &Reader, id: GroupId) {
+    let state = reader.inner.views.group(id);
+    if reader.inner.views.functions().is_none() {
+        state.fail(ViewFailure::Function(FunctionFailure::NotRun));
+        return;
+    }
+    // One that failed a moment ago would fail again.
+    if state.failure().is_some() {
+        return;
+    }
+    state.asked.fetch_add(1, Ordering::AcqRel);
+    if !state.is_running.swap(true, Ordering::AcqRel) {
+        tokio::spawn(run(reader.clone(), id, state));
+    }
+}
+
+/// Follows for as long as there is something to be done, or it was asked for meanwhile.
+async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
+    let _held = reader.inner.metrics.view_updates_running.hold();
+    let mut pause = PAUSE_FIRST;
+    loop {
+        let seen = state.asked.load(Ordering::Acquire);
+        let began = Instant::now();
+        let is_again = match Box::pin(update(&reader, id, &state)).await {
+            Ok(()) => {
+                state.is_through();
+                false
+            }
+            Err(error) => {
+                if began.elapsed() > PAUSE_MAX {
+                    pause = PAUSE_FIRST;
+                }
+                fails(&reader, id, &state, error)
+            }
+        };
+        if is_again {
+            let mut closing = reader.inner.closing.subscribe();
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = closing.wait_for(|closing| *closing) => {}
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+            if !reader.inner.is_closing() {
+                continue;
+            }
+        }
+        state.is_running.store(false, Ordering::Release);
+        let is_asked = state.asked.load(Ordering::Acquire) != seen && state.failure().is_none();
+        if reader.inner.is_closing() || !is_asked || state.is_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+    }
+}
+
+/// What becomes of a failure: whether it is tried again.
+fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool {
+    match error {
+        Error::DatabaseNotFound | Error::ShuttingDown => {
+            state.is_through();
+            reader.inner.views.forget(id);
+            return false;
+        }
+        _ => {}
+    }
+    reader.inner.metrics.view_update_failures.add(1);
+    let (database, group) = (&*reader.name, id.1);
+    match error {
+        Error::View(ViewFailure::Function(failure @ FunctionFailure::Busy(_))) => {
+            tracing::debug!(database, group, %failure, "the functions of a group of views wait for their turn");
+            true
+        }
+        Error::View(failure) => {
+            tracing::info!(database, group, %failure, "a group of views cannot be built");
+            state.is_through();
+            state.fail(failure);
+            false
+        }
+        error => {
+            tracing::warn!(database, group, %error, "a group of views could not be followed, and is tried again");
+            true
+        }
+    }
+}
+
+/// Builds and follows until there is nothing to be done, or others do it.
+async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result<()> {
+    let mut job: Option<Arc<Job>> = None;
+    loop {
+        if reader.inner.is_closing() {
+            return Err(Error::ShuttingDown);
+        }
+        let Some(standing) = others_let(reader, id, state).await? else { return Ok(()) };
+        let Some(design) = standing.group.named_by.first() else { return Ok(()) };
+        let at = match &job {
+            Some(job) => Arc::clone(job),
+            None => {
+                let Some(loaded) = find::load(reader, &standing.instance, &standing.group).await? else {
+                    // Its design documents are being changed: the record will say so.
+                    tokio::time::sleep(LOOKS_WAITED_FOR).await;
+                    continue;
+                };
+                let made = Job::new(reader.clone(), id, design.clone(), loaded, Arc::clone(state))?;
+                made.functions.check().await?;
+                Arc::clone(job.insert(Arc::new(made)))
+            }
+        };
+        let progress = match standing.progress {
+            Some(progress) if progress.phase == FOLLOWED => progress,
+            _ => match Step::run(&at, Take { anew: false }).await? {
+                Some(progress) => progress,
+                None => continue,
+            },
+        };
+        if Box::pin(work(&at, progress)).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Does what is to be done of a group that stands so. False: it is looked at again.
+async fn work(job: &Arc<Job>, mut progress: ViewProgress) -> Result<bool> {
+    let is_anew = match progress.phase {
+        ROWS => {
+            job.state.is_behind();
+            let began = Instant::now();
+            let outcome = build::build_rows(job, &progress).await?;
+            tracing::debug!(database = &*job.reader.name, group = job.number(), took = ?began.elapsed(), "rows are built");
+            matches!(outcome, build::Outcome::Anew)
+        }
+        NODES => {
+            job.state.is_behind();
+            job.state.show(|| job.task(true, progress.documents));
+            let outcome = build::build_nodes(job).await?;
+            if matches!(outcome, build::Outcome::Built) {
+                job.reader.inner.metrics.view_groups_built.add(1);
+                job.state.is_through();
+            }
+            matches!(outcome, build::Outcome::Anew)
+        }
+        FOLLOWED => {
+            progress.building = None;
+            match follow::follow(job, progress).await? {
+                follow::Outcome::Idle => return Ok(true),
+                follow::Outcome::Elsewhere => false,
+                follow::Outcome::Anew => true,
+            }
+        }
+        other => return Err(Error::Corrupt(format!("a group is in phase {other}"))),
+    };
+    if is_anew {
+        let (database, group) = (&*job.reader.name, job.number());
+        tracing::info!(database, group, "a group of views is built anew");
+        let _ = Step::run(job, Take { anew: true }).await?;
+    }
+    Ok(false)
+}
+
+/// Waits as long as another process works at a group. `None`: there is nothing to be done here, or the group is gone.
+async fn others_let(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
+    let Reader { inner, name } = reader;
+    let mut seen: Option<(ViewProgress, Instant)> = None;
+    loop {
+        let Some(standing) = reader.read(&mut Look { inner, name, id }).await? else {
+            inner.views.forget(id);
+            return Ok(None);
+        };
+        if groups_of(&standing.instance.record).all(|group| group.number != id.1 || group.named_by.is_empty()) {
+            return Ok(None);
+        }
+        let others = |progress: &&ViewProgress| !progress.holder.is_empty() && progress.holder != inner.views.owner;
+        let Some(progress) = standing.progress.as_ref().filter(others) else { return Ok(Some(standing)) };
+        state.moved_to(drained(progress));
+        if standing.is_through() {
+            state.is_through();
+            if state.waiting.load(Ordering::Relaxed) == 0 {
+                return Ok(None);
+            }
+        }
+        match &seen {
+            Some((before, since)) if before == progress => {
+                if since.elapsed() >= SILENCE_MAX && !standing.is_through() {
+                    return Ok(Some(standing));
+                }
+            }
+            _ => seen = Some((progress.clone(), Instant::now())),
+        }
+        if inner.is_closing() {
+            return Err(Error::ShuttingDown);
+        }
+        let is_waited_for = state.waiting.load(Ordering::Relaxed) > 0;
+        tokio::time::sleep(if is_waited_for { LOOKS_WAITED_FOR } else { LOOKS }).await;
+    }
+}
+
+/// The groups of a database that design documents name.
+pub(super) fn ids_of(instance: &crate::instance::Instance) -> Vec<GroupId> {
+    let namespace = instance.record.namespace;
+    let named = groups_of(&instance.record).filter(|group| !group.named_by.is_empty());
+    named.map(|group| (namespace, group.number)).collect()
+}
