@@ -240,6 +240,7 @@ impl From<Refusal> for Failure {
             Refusal::InvalidDocument { what, .. } => {
                 let error = match what {
                     Invalid::Id => "illegal_docid",
+                    Invalid::Partition => "illegal_partition",
                     Invalid::Member => "doc_validation",
                     Invalid::Document => "bad_request",
                 };

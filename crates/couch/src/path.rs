@@ -67,6 +67,11 @@ pub(crate) enum InDatabase {
     Queries(Listed),
     /// Mango.
     Mango(Mango),
+    /// A partition, or what `of` says of it alone.
+    Partition {
+        partition: Option<String>,
+        of: Option<Box<InDatabase>>,
+    },
     /// What CouchDB has and this version has not: how that is called, and its label.
     Later(&'static str, Route),
     Document {
@@ -300,7 +305,14 @@ impl InDatabase {
             ["_view_cleanup", ..] => InDatabase::Later("_view_cleanup", Route::DatabaseOther),
             ["_shards", ..] => InDatabase::Later("_shards", Route::DatabaseOther),
             ["_sync_shards", ..] => InDatabase::Later("_sync_shards", Route::DatabaseOther),
-            ["_partition", ..] => InDatabase::Later("_partition", Route::DatabaseOther),
+            ["_partition"] => InDatabase::Partition { partition: None, of: None },
+            ["_partition", partition] => InDatabase::Partition { partition: Some(partition.to_owned()), of: None },
+            // Partitions have none, and paths end.
+            ["_partition", partition, ref rest @ ..] if rest.first() != Some(&"_partition") => InDatabase::Partition {
+                partition: Some(partition.to_owned()),
+                of: Some(Box::new(InDatabase::of(rest))),
+            },
+            ["_partition", _, ..] => InDatabase::Document { id: "_partition".to_owned(), kind: IdKind::Reserved },
             [DESIGN, id] => InDatabase::Document { id: design_id(id), kind: IdKind::Design },
             [DESIGN, design, kind @ ("_show" | "_list" | "_update" | "_rewrite"), ref rest @ ..] => {
                 let rest = rest.iter().map(|&segment| segment.to_owned()).collect();
@@ -331,6 +343,8 @@ impl InDatabase {
             InDatabase::Queries(Listed::Design) => Route::DesignDocs,
             InDatabase::Mango(what) => what.route(),
             InDatabase::Later(_, route) => *route,
+            InDatabase::Partition { of: None, .. } => Route::DatabaseOther,
+            InDatabase::Partition { of: Some(of), .. } => of.route(),
             InDatabase::Document { kind, .. } => kind.route(Route::Document, Route::DesignDocument),
             InDatabase::Attachment { kind, .. } => kind.route(Route::Attachment, Route::DesignAttachment),
             InDatabase::Local { .. } | InDatabase::LocalAttachment => Route::LocalDocument,

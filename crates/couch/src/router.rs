@@ -12,7 +12,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
     all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, document, list, local, maintenance,
-    mango, replicate, revisions, rewrite, scheduler, server,
+    mango, partition, replicate, revisions, rewrite, scheduler, server,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -154,6 +154,9 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
         InDatabase::LocalAttachment => {
             request.skip_body().await;
             return Err(Failure::bad_request("_local documents do not accept attachments."));
+        }
+        InDatabase::Partition { partition: of, of: what } => {
+            return Box::pin(partition::partition(state, request, name, of, what.map(|what| *what))).await;
         }
         InDatabase::Answering { design, kind, rest } => {
             return match kind {

@@ -8,7 +8,7 @@ mod document;
 mod updates;
 mod work;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use flatbed_flatten::FieldNames;
 use futures_util::future::BoxFuture;
@@ -20,12 +20,14 @@ use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::index::kinds::{DefinedIndex, indexes_of};
 use crate::index::maintainers::Within;
+use crate::index::partitions::{COUNTED, PartitionSums};
 use crate::index::{all_docs, by_seq};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer, NameRange};
 use crate::read::get::last_seq;
 use crate::store::keys::{BucketKeys, Counter, KeyRange, Subspace};
 use crate::store::proto;
+use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -96,7 +98,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     for gap in instance.keys.between_subspaces() {
         walk.strays(gap).await?;
     }
-    let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs } = found;
+    let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs, partitions, counted } = found;
     report.staged_uploads = staged.len() as u64;
     let mut end = End { inner, name, instance: &instance };
     let (last_seqs, counters) = run(inner, &mut end).await?;
@@ -109,6 +111,13 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
         let Some(counted) = sums.counter(counter).filter(|_| is_kept(counter, &instance.record)) else { continue };
         if value != counted {
             report.violation(format!("counter {counter:?} is {value}, a recount gives {counted}"));
+        }
+    }
+    let all: BTreeSet<&String> = partitions.keys().chain(counted.keys()).collect();
+    for partition in all {
+        let [recount, counted] = [&partitions, &counted].map(|sums| sums.get(partition).copied().unwrap_or_default());
+        if recount != counted {
+            report.violation(format!("partition {partition:?} counts {counted:?}, a recount gives {recount:?}"));
         }
     }
     if uses != sums.attachment_uses + waiting {
@@ -188,6 +197,9 @@ struct Found {
     waiting: u64,
     blobs: HashSet<Vec<u8>>,
     staged: Vec<Vec<u8>>,
+    /// Of partitions: what their documents add up to, and what their counters say.
+    partitions: BTreeMap<String, PartitionSums>,
+    counted: BTreeMap<String, PartitionSums>,
 }
 
 /// A check of one database.
@@ -217,7 +229,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 check_fields(inner, instance, self.report).await?;
                 self.plain(subspace).await?
             }
-            Subspace::Documents => self.documents(&mut found.sums).await?,
+            Subspace::Documents => self.documents(found).await?,
             Subspace::BySeq => self.by_seq(instance.buckets.own(), found).await?,
             Subspace::AllDocs => {
                 (found.all_docs, _) = check_index(inner, instance, IndexKind::AllDocs, self.report).await?;
@@ -248,6 +260,11 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
             }
             Subspace::Indexes => self.indexes().await?,
             Subspace::Buckets => self.buckets(found).await?,
+            Subspace::Partitions if !instance.record.partitioned || instance.record.shards > 0 => {
+                self.strays(keys.subspace(subspace)).await?;
+                0
+            }
+            Subspace::Partitions => self.partitions(instance.buckets.own(), found).await?,
         })
     }
 
@@ -271,12 +288,44 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
             keys += self.plain_range(Subspace::Buckets, KeyRange { begin: all.begin, end: by_seq.begin }).await?;
             keys += self.by_seq(bucket, found).await?;
             begin = by_seq.end;
+            if instance.record.partitioned {
+                let partitions = bucket.partitions();
+                self.strays(KeyRange { begin, end: partitions.begin }).await?;
+                keys += self.partitions(bucket, found).await?;
+                begin = partitions.end;
+            }
         }
         self.strays(KeyRange { begin, end }).await?;
         Ok(keys)
     }
 
-    async fn documents(&mut self, sums: &mut Sums) -> Result<u64> {
+    /// Counters of partitions, in one bucket.
+    async fn partitions(&mut self, bucket: &BucketKeys, found: &mut Found) -> Result<u64> {
+        let read = |key: &[u8], value: &[u8]| {
+            let place = |counter| COUNTED.into_iter().position(|counted| counted == counter);
+            let parsed = bucket.partition_parse(key).ok();
+            let parsed = parsed.and_then(|(partition, counter)| Some((partition, place(counter)?)));
+            Ok(match (parsed, decode_counter(Some(value))) {
+                (Some((partition, place)), Ok(value)) => Ok((partition, place, value)),
+                _ => Err(hex(key)),
+            })
+        };
+        let rows = read_keys(self.inner, self.instance, bucket.partitions(), read).await?;
+        let count = rows.len() as u64;
+        for row in rows {
+            match row {
+                Ok((partition, place, value)) => {
+                    if let Some(sum) = found.counted.entry(partition).or_default().get_mut(place) {
+                        *sum += value;
+                    }
+                }
+                Err(stray) => self.report.violation(format!("key {stray} belongs to nothing")),
+            }
+        }
+        Ok(count)
+    }
+
+    async fn documents(&mut self, all: &mut Found) -> Result<u64> {
         let mut keys = 0;
         let mut rest = Some(self.instance.keys.subspace(Subspace::Documents));
         while let Some(range) = rest {
@@ -286,7 +335,11 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 keys += part.keys;
                 self.report.documents += 1;
                 part.violations.into_iter().for_each(|violation| self.report.violation(violation));
-                sums.add(part.sums);
+                if let Some((partition, sums)) = part.partition {
+                    let of_all = all.partitions.entry(partition).or_default();
+                    of_all.iter_mut().zip(sums).for_each(|(all, one)| *all += one);
+                }
+                all.sums.add(part.sums);
             }
             rest = next;
             (self.progress)(self.report.documents);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flatbed_revtree::RevId;
 
 use crate::document::attachments::{AttachmentReader, OpenAttachment};
-use crate::document::edit::{Document, Edit, GetOptions, Outcome, Updated};
+use crate::document::edit::{Document, Edit, GetOptions, Outcome, Updated, partition_ids};
 use crate::document::upload::{Unstaged, Upload, Uploaded};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::changes::Changes;
@@ -21,8 +21,9 @@ use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
 use crate::store::buckets::SHARDS_MAX;
-use crate::store::database_name::check_name;
+use crate::store::database_name::{DatabaseKind, check_name};
 use crate::store::due::{self, Kind};
+use crate::store::keys::Counter;
 use crate::store::once::now_ms;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -57,6 +58,21 @@ pub struct DatabaseInfo {
     pub run_bytes: u32,
     /// In how many places writers keep by-seq, `last_seq` and counters: 1 to [`SHARDS_MAX`].
     pub shards: u32,
+    /// See [`CreateOptions::partitioned`].
+    pub is_partitioned: bool,
+}
+
+/// A partition's figures.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PartitionInfo {
+    /// Documents that are not deleted.
+    pub doc_count: u64,
+    /// Documents whose winner is a tombstone.
+    pub doc_del_count: u64,
+    /// JSON text of the winners' bodies, in bytes.
+    pub external_size_bytes: u64,
+    /// FoundationDB's own estimate for its documents in bytes, but for attachments and bodies that lie apart.
+    pub active_size_bytes: u64,
 }
 
 impl Reader {
@@ -70,6 +86,17 @@ impl Reader {
             self.inner.due.note(Kind::Superseded, &self.name);
         }
         Ok(info)
+    }
+
+    /// A partition's counts and sizes, of which no document is read; `None`: the database has no partitions. One that has
+    /// no documents has none of anything.
+    pub async fn partition_info(&self, partition: &str) -> Result<Option<PartitionInfo>> {
+        self.read(&mut ReadPartition { inner: &self.inner, name: &self.name, partition }).await
+    }
+
+    /// Whether it has partitions: see [`CreateOptions::partitioned`].
+    pub async fn is_partitioned(&self) -> Result<bool> {
+        self.of_instance(|instance| instance.record.partitioned).await
     }
 
     /// Whether it exists.
@@ -242,6 +269,9 @@ impl Database {
             Some(_) => return Err(Refusal::InvalidSetting(format!("shards is 1 to {SHARDS_MAX}")).into()),
         };
         let created_at_ms = now_ms();
+        if options.partitioned && DatabaseKind::of(&self.name) != DatabaseKind::Ordinary {
+            return Err(Refusal::InvalidSetting("Cannot partition a system database".into()).into());
+        }
         let (leaves_only, once) = (options.leaves_only, self.inner.once()?);
         let mut create = Create {
             inner: &self.inner,
@@ -250,6 +280,7 @@ impl Database {
             field_ids_max,
             leaves_only,
             shards,
+            partitioned: options.partitioned,
             created_at_ms,
             once,
             namespace: None,
@@ -480,6 +511,42 @@ impl Operation for ReadInfo<'_> {
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,
             shards: instance.record.shards.max(1),
+            is_partitioned: instance.record.partitioned,
         })
+    }
+}
+
+struct ReadPartition<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    partition: &'a str,
+}
+
+impl Operation for ReadPartition<'_> {
+    type Output = Option<PartitionInfo>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        if !instance.record.partitioned {
+            return Ok(None);
+        }
+        let counters = instance.buckets.begin_partition(trx, self.partition);
+        let [begin, end] = partition_ids(self.partition).map(|id| instance.keys.document(&id).whole().begin);
+        let size = trx.get_estimated_range_size_bytes(&begin, &end);
+        let mut info = PartitionInfo::default();
+        for (counter, value) in counters.await? {
+            let sum = match counter {
+                Counter::Documents => &mut info.doc_count,
+                Counter::DeletedDocuments => &mut info.doc_del_count,
+                Counter::ExternalBytes => &mut info.external_size_bytes,
+                _ => continue,
+            };
+            // Of one bucket it may be below nought.
+            *sum = sum.wrapping_add_signed(value);
+        }
+        if info != PartitionInfo::default() {
+            info.active_size_bytes = size.await?.max(0) as u64;
+        }
+        Ok(Some(info))
     }
 }

@@ -244,6 +244,8 @@ impl Refusal {
 pub enum Invalid {
     /// Its id.
     Id,
+    /// The partition that its id begins with.
+    Partition,
     /// A special member: one whose name begins with an underscore.
     Member,
     /// The whole of it: it is no object, or it is there twice.

@@ -129,6 +129,8 @@ pub struct CreateOptions {
     /// [`SHARDS_MAX`](crate::SHARDS_MAX). For databases that many processes write to faster than one storage server takes: each page of a feed
     /// reads all places.
     pub shards: Option<u32>,
+    /// Whether ids of documents begin with a partition's name and a colon, `partition:id`, and partitions are counted.
+    pub partitioned: bool,
 }
 
 /// Which names [`Layer::all_databases`] lists.
@@ -471,6 +473,7 @@ pub(crate) struct Create<'a> {
     pub leaves_only: bool,
     /// 0: none.
     pub shards: u32,
+    pub partitioned: bool,
     pub created_at_ms: u64,
     pub once: Once,
     /// What the attempts are for.
@@ -553,6 +556,7 @@ impl Operation for Create<'_> {
             leaves_only: self.leaves_only,
             epoch,
             shards: self.shards,
+            partitioned: self.partitioned,
             ..proto::DatabaseRecord::default()
         };
         name_features(&mut record);

@@ -49,10 +49,11 @@ mod write;
 pub use actor::{Actor, Authority, ServerActor, User};
 pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
-pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
+pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{
-    DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id,
+    DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id, check_partition,
+    partition_of,
 };
 pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};

@@ -254,6 +254,7 @@ async fn a_database_is_created_and_deleted_once() {
         field_ids_max: 10,
         leaves_only: false,
         shards: 0,
+        partitioned: false,
         created_at_ms: 1,
         once: inner.once().unwrap(),
         namespace: None,

@@ -9,6 +9,7 @@ use hyper::Method;
 use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
+use crate::handlers::partition;
 use crate::json_out;
 use crate::path::Listed;
 use crate::query::{Query, number};
@@ -51,10 +52,13 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
             return Err(Failure::method("GET,HEAD,POST"));
         }
     };
-    let selection = Selection::new(&request.query, &members, documents)?;
+    let mut selection = Selection::new(&request.query, &members, documents)?;
     let keys = keys_of(&request.query, members)?;
     let database = request.context.database(name, Read)?;
-    database.exists().await?;
+    match partition::asked_for(&request.query, &database).await? {
+        Some(partition) => partition::only(&mut selection.walk, &partition),
+        None => database.exists().await?,
+    }
     let (reply, mut sender) = Reply::stream();
     let pages = Pages::new(selection.walk.include_docs);
     spawn(async move {

@@ -45,9 +45,11 @@ pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Res
 async fn create(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     let query = &request.query;
-    if query.flag("partitioned")? {
-        return Err(Failure::bad_request("Partitioned databases are not supported: use partitioned=false"));
-    }
+    let partitioned = match query.get("partitioned") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(Failure::bad_request("Invalid `partitioned` parameter")),
+    };
     for name in ["q", "n"] {
         if query.get(name).is_some_and(|text| text.parse::<u16>().is_err_or_zero()) {
             return Err(Failure::bad_request(format!("The `{name}` value should be a positive integer.")));
@@ -67,7 +69,7 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
         Some(_) => return Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
     };
     let (run_bytes, field_ids_max, shards) = (setting("run_bytes")?, setting("field_ids_max")?, setting("shards")?);
-    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards };
+    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards, partitioned };
     request.context.database(name, Own)?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
@@ -92,7 +94,12 @@ pub(crate) fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
         sizes.number("file", info.file_size_bytes).number("external", info.external_size_bytes);
         sizes.number("active", info.active_size_bytes);
         sizes.end();
-        object.object("props").number("run_bytes", info.run_bytes.into());
+        let mut props = object.object("props");
+        if info.is_partitioned {
+            props.bool("partitioned", true);
+        }
+        props.number("run_bytes", info.run_bytes.into());
+        props.end();
         object.number("doc_del_count", info.doc_del_count).number("doc_count", info.doc_count);
         object.number("disk_format_version", 8).bool("compact_running", info.is_compacting);
         object.object("cluster").number("q", info.shards.into()).number("n", 1).number("w", 1).number("r", 1);

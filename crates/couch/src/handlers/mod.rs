@@ -16,6 +16,7 @@ pub(crate) mod local;
 pub(crate) mod maintenance;
 pub(crate) mod mango;
 pub(crate) mod open_revs;
+pub(crate) mod partition;
 pub(crate) mod post_form;
 pub(crate) mod put_related;
 pub(crate) mod replicate;

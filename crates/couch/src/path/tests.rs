@@ -53,6 +53,7 @@ fn handler(target: &Target) -> String {
                 InDatabase::Attachment { id, name: file, .. } => format!("attachment {name} {id} {file}"),
                 InDatabase::Local { id } => format!("local {name} {id}"),
                 InDatabase::LocalAttachment => "no attachments".into(),
+                InDatabase::Partition { partition, of } => format!("partition {name} {partition:?} {of:?}"),
                 InDatabase::Answering { design, kind, rest } => {
                     format!("{kind:?} {name} {design} {}", rest.join(" "))
                 }

@@ -17,6 +17,7 @@ mod hostile_revisions;
 mod locked;
 mod mango;
 mod multipart;
+mod partitioned;
 mod replication;
 mod replication_peers;
 mod replication_tls;

@@ -3,16 +3,18 @@
 use std::collections::{HashMap, HashSet};
 
 use flatbed_flatten::DecodeError;
-use flatbed_revtree::{RevId, Tree};
+use flatbed_revtree::{DocumentId, RevId, Tree};
 use tokio::sync::Semaphore;
 
 use crate::check::hex;
 use crate::document::attachments::{Attachment, decode_list};
 use crate::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
+use crate::document::edit::partition_of;
 use crate::document::tree::{Leaf, Segments};
 use crate::error::{Error, Result};
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::Within;
+use crate::index::partitions::{self, PartitionSums};
 use crate::index::{all_docs, by_seq};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -67,11 +69,13 @@ pub(crate) struct Found {
     pub keys: u64,
     pub violations: Vec<String>,
     pub sums: Sums,
+    /// What it adds to its partition, in a partitioned database.
+    pub partition: Option<(String, PartitionSums)>,
 }
 
 impl Found {
     pub(crate) fn stray(key: &[u8]) -> Self {
-        Found { keys: 1, violations: vec![format!("key {} is no document's", hex(key))], sums: Sums::default() }
+        Found { keys: 1, violations: vec![format!("key {} is no document's", hex(key))], ..Found::default() }
     }
 }
 
@@ -123,6 +127,13 @@ impl DocumentCheck<'_> {
                 self.entries(&info, &parts, &mut wrong).await?;
                 *if info.deleted { &mut found.sums.deleted_documents } else { &mut found.sums.documents } += 1;
                 found.sums.external_bytes += info.external_bytes as i64;
+                if self.instance.record.partitioned {
+                    match partition_of(self.id) {
+                        Some(partition) => found.partition = Some((partition.to_owned(), partitions::sums_of(&info))),
+                        None if DocumentId::of(self.id).is_design() => {}
+                        None => wrong.push("its id names no partition".to_owned()),
+                    }
+                }
             }
         }
         found.violations = wrong.into_iter().map(|reason| format!("document {:?}: {reason}", self.id)).collect();

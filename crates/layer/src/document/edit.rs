@@ -116,6 +116,48 @@ pub fn check_document_id(id: &str) -> Result<(), Refusal> {
     Err(Refusal::invalid(Invalid::Id, reason))
 }
 
+/// The partition of a document in a partitioned database; design documents are of none.
+pub fn partition_of(id: &str) -> Option<&str> {
+    if DocumentId::of(id).is_design() { None } else { id.split_once(':').map(|(partition, _)| partition) }
+}
+
+/// Checks a partition's name.
+///
+/// # Errors
+/// [`Refusal::InvalidDocument`].
+pub fn check_partition(partition: &str) -> Result<(), Refusal> {
+    let reason = if partition.is_empty() {
+        "Partition must not be empty"
+    } else if partition.starts_with('_') {
+        "Partition must not start with an underscore"
+    } else if partition.contains(':') {
+        "Partition must not contain a colon"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::invalid(Invalid::Partition, reason.to_owned()))
+}
+
+/// Checks the id of a document in a partitioned database, beyond what [`check_document_id`] checks.
+///
+/// # Errors
+/// [`Refusal::InvalidDocument`].
+pub(crate) fn check_partitioned_id(id: &str) -> Result<(), Refusal> {
+    if DocumentId::of(id).is_design() {
+        return Ok(());
+    }
+    let Some((partition, rest)) = id.split_once(':') else {
+        return Err(Refusal::invalid(Invalid::Id, "Doc id must be of form partition:id".to_owned()));
+    };
+    check_partition(partition)?;
+    check_document_id(rest)
+}
+
+/// Where ids of a partition begin, and where they have ended.
+pub(crate) fn partition_ids(partition: &str) -> [String; 2] {
+    [format!("{partition}:"), format!("{partition};")]
+}
+
 /// What a write gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Updated {

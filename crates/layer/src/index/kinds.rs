@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use crate::document::edit::Edit;
 use crate::error::Result;
 use crate::index::maintainers::{IndexMaintainer, Within};
+use crate::index::partitions::COUNTED;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -113,12 +114,15 @@ pub(crate) fn indexes_of(instance: &Instance) -> impl Iterator<Item = DefinedInd
     })
 }
 
-/// What a database's indexes take at most in a transaction that writes the edit.
+/// What a database's indexes, and counters of partitions, take at most in a transaction that writes the edit.
 pub(crate) fn reserve(instance: &Instance, edit: &Edit<'_>) -> u64 {
+    // Each is written twice: added to, and cleared if that makes nought.
+    let of_counter = 2 * (edit.id.len() as u64 + 64);
+    let partition = if instance.record.partitioned { COUNTED.len() as u64 * of_counter } else { 0 };
     if instance.record.indexes.is_empty() {
-        return 0;
+        return partition;
     }
-    indexes_of(instance).map(|found| found.kind.reserve(&found.index, &edit.id, Some(edit))).sum()
+    partition + indexes_of(instance).map(|found| found.kind.reserve(&found.index, &edit.id, Some(edit))).sum::<u64>()
 }
 
 impl DefinedIndex {

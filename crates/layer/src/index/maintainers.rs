@@ -14,6 +14,7 @@ use crate::index::by_seq::BySeq;
 use crate::index::counters::Counters;
 use crate::index::definitions::Definitions;
 use crate::index::kinds::indexes_of;
+use crate::index::partitions::Partitions;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -187,6 +188,9 @@ impl Maintainers {
         all.push(Box::new(BySeq::default()));
         all.push(Box::new(AllDocs));
         all.push(Box::new(Counters::default()));
+        if instance.record.partitioned {
+            all.push(Box::new(Partitions::default()));
+        }
         all.extend(indexes_of(instance).map(|index| index.maintainer(preparations)));
         Maintainers { all, definitions: Definitions::default() }
     }

@@ -10,5 +10,6 @@ pub(crate) mod json;
 pub(crate) mod kinds;
 pub(crate) mod maintainers;
 pub(crate) mod member;
+pub(crate) mod partitions;
 pub(crate) mod prepare;
 mod tests;

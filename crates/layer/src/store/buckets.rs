@@ -146,6 +146,41 @@ impl Buckets {
         }
     }
 
+    /// Asks for what the counters of a partition say: one range of each bucket.
+    pub(crate) fn begin_partition(
+        &self,
+        trx: &Transaction,
+        partition: &str,
+    ) -> impl Future<Output = Result<Vec<(Counter, i64)>>> + Send + use<> {
+        let buckets = self.all.clone();
+        let read = |bucket: &BucketKeys| {
+            trx.get_range(&page_of(&bucket.partition(partition), Counter::ALL.len(), false), 1, true)
+        };
+        let reads: Vec<_> = buckets.iter().map(read).collect();
+        async move {
+            let mut found = Vec::new();
+            for (bucket, read) in buckets.iter().zip(reads) {
+                for row in &read.await? {
+                    found.push((bucket.partition_parse(row.key())?.1, decode_counter(Some(row.value()))?));
+                }
+            }
+            Ok(found)
+        }
+    }
+
+    /// Adds to a counter of a partition, likewise; one that is nought leaves no key.
+    pub(crate) fn add_of_partition(
+        &self,
+        trx: &Transaction,
+        partition: &str,
+        counter: Counter,
+        delta: i64,
+    ) -> Result<()> {
+        let key = self.own.of_partition(partition, counter);
+        Quiet(trx).atomic(&key, &delta.to_le_bytes(), MutationType::Add)?;
+        Quiet(trx).atomic(&key, &0_i64.to_le_bytes(), MutationType::CompareAndClear)
+    }
+
     /// Adds to a counter, blindly and quietly.
     pub(crate) fn add(&self, trx: &Transaction, counter: Counter, delta: i64) -> Result<()> {
         let bucket = if is_rare(counter) { self.all.first().unwrap_or(&self.own) } else { &self.own };

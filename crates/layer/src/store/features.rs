@@ -12,6 +12,7 @@ use crate::store::records::check_format;
 
 /// The features that this program knows. Each kind of index is one.
 const KNOWN: &[&str] = &[
+    PARTITIONED,
     SHARDS,
     VERDICTS,
     "index:json",
@@ -23,6 +24,9 @@ const KNOWN: &[&str] = &[
 
 /// By-seq, `last_seq` and counters lie in buckets.
 const SHARDS: &str = "shards";
+
+/// Ids begin with partitions, which are counted.
+const PARTITIONED: &str = "partitioned";
 
 /// Records of revisions have verdicts: a program that does not know them would write the records back without.
 const VERDICTS: &str = "verdicts";
@@ -76,10 +80,11 @@ pub(crate) fn name_collations(record: &mut proto::DatabaseRecord, features: Vec<
     record.features.extend(features);
 }
 
-/// Names the features of a record's shards and indexes, beside others that it has, and gives it the format that this needs:
+/// Names the features of a record's shards, partitions and indexes, beside others that it has, and gives it the format that this needs:
 /// the one from before features where there are none, so that an older program opens the database again.
 pub(crate) fn name_features(record: &mut proto::DatabaseRecord) {
-    record.features.retain(|feature| feature != SHARDS && !feature.starts_with(INDEX));
+    record.features.retain(|feature| feature != SHARDS && feature != PARTITIONED && !feature.starts_with(INDEX));
+    record.features.extend(record.partitioned.then(|| PARTITIONED.to_owned()));
     record.features.extend((record.shards > 0).then(|| SHARDS.to_owned()));
     record.features.extend(record.indexes.iter().map(|index| format!("{INDEX}{}", index.kind)));
     record.features.sort_unstable();

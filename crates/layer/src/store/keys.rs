@@ -57,6 +57,7 @@ const RELEASED: u64 = 12;
 const INDEXES: u64 = 13;
 const COMPACTED: u64 = 14;
 const SHARDED: u64 = 15;
+const PARTITIONS: u64 = 16;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;

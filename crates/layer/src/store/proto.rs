@@ -95,6 +95,9 @@ pub struct DatabaseRecord {
     /// buckets of by-seq, last_seq and counters; 0: none, they lie in {NS} itself
     #[prost(uint32, tag = "16")]
     pub shards: u32,
+    /// ids of documents begin with their partition's name and a colon
+    #[prost(bool, tag = "17")]
+    pub partitioned: bool,
 }
 /// In a DatabaseRecord.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

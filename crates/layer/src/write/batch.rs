@@ -13,7 +13,7 @@ use tokio::sync::SemaphorePermit;
 
 use crate::document::attachments::{self, ListRead};
 use crate::document::body::{self, Prepared, ROW_OVERHEAD_OF_RECORDS, Reading};
-use crate::document::edit::{Edit, Outcome, Updated, check_document_id};
+use crate::document::edit::{Edit, Outcome, Updated, check_document_id, check_partitioned_id};
 use crate::document::staging;
 use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
@@ -234,6 +234,12 @@ pub(crate) async fn prepare(inner: &Inner, instance: &Instance, edits: &[Edit<'_
     let mut room = 0;
     for &at in wanted {
         let edit = &edits[at];
+        if instance.record.partitioned
+            && let Err(refusal) = check_partitioned_id(&edit.id)
+        {
+            refused.push((at, refusal));
+            continue;
+        }
         let mut body = Prepared::new(instance, &edit.id, &edit.body);
         if body.external_bytes > bytes_max {
             refused.push((at, Refusal::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));

@@ -18,6 +18,7 @@ mod generated_proto;
 mod lease;
 mod many_leaves;
 mod once;
+mod partitions;
 mod pending;
 mod renew;
 mod replicas;

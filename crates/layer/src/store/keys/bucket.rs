@@ -5,8 +5,11 @@
 //! bucket's by-seq.
 
 use crate::error::Result;
-use crate::store::keys::tuple::{TUPLE_VERSIONSTAMP, bad_key, behind, put_int, stamped, take_int, under, with_int};
-use crate::store::keys::{BY_SEQ, Counter, KeyRange, Keys, LAST_SEQ, META, SHARDED, Subspace};
+use crate::store::keys::tuple::{
+    TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_int, take_text_at, under,
+    with_int,
+};
+use crate::store::keys::{BY_SEQ, Counter, KeyRange, Keys, LAST_SEQ, META, PARTITIONS, SHARDED, Subspace};
 use crate::store::seq::{STAMP_BYTES, Seq};
 
 /// Keys of one bucket.
@@ -22,13 +25,15 @@ impl Keys {
         BucketKeys { prefix }
     }
 
-    /// The number of the bucket that a key lies in, and what it is there: [`Subspace::Meta`] or [`Subspace::BySeq`].
+    /// The number of the bucket that a key lies in, and what it is there: [`Subspace::Meta`], [`Subspace::BySeq`] or
+    /// [`Subspace::Partitions`].
     pub(crate) fn split_bucket(&self, key: &[u8]) -> Result<(u64, Subspace)> {
         let (number, rest) = take_int(behind(key, &self.one(SHARDED)))?;
         let bucket = BucketKeys { prefix: self.two(SHARDED, number) };
         match take_int(rest)? {
             (META, rest) => take_meta(rest).map(|_| (number, Subspace::Meta)),
             (BY_SEQ, _) => bucket.by_seq_parse(key).map(|_| (number, Subspace::BySeq)),
+            (PARTITIONS, _) => bucket.partition_parse(key).map(|_| (number, Subspace::Partitions)),
             _ => Err(bad_key()),
         }
     }
@@ -68,6 +73,35 @@ impl BucketKeys {
     /// Which counter a key of them is; `None`: `last_seq`.
     pub(crate) fn meta_parse(&self, key: &[u8]) -> Result<Option<Counter>> {
         take_meta(behind(key, &with_int(&self.prefix, META)))
+    }
+
+    /// A counter of one partition.
+    pub(crate) fn of_partition(&self, partition: &str, counter: Counter) -> Vec<u8> {
+        let mut key = self.partition_prefix(partition);
+        put_int(&mut key, counter as u64);
+        key
+    }
+
+    /// All counters of one partition.
+    pub(crate) fn partition(&self, partition: &str) -> KeyRange {
+        under(&self.partition_prefix(partition))
+    }
+
+    /// Those of all partitions.
+    pub(crate) fn partitions(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, PARTITIONS), end: with_int(&self.prefix, PARTITIONS + 1) }
+    }
+
+    /// Which counter of which partition a key is.
+    pub(crate) fn partition_parse(&self, key: &[u8]) -> Result<(String, Counter)> {
+        let (partition, rest) = take_text_at(behind(key, &with_int(&self.prefix, PARTITIONS)))?;
+        Ok((partition, take_meta(rest)?.ok_or_else(bad_key)?))
+    }
+
+    fn partition_prefix(&self, partition: &str) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, PARTITIONS);
+        put_text(&mut key, TUPLE_STRING, partition.as_bytes());
+        key
     }
 
     /// All entries of an incarnation.

@@ -5,7 +5,7 @@ use crate::store::keys::bucket::take_meta;
 use crate::store::keys::tuple::{bad_key, behind, take_int};
 use crate::store::keys::{
     ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, COMPACTED, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys,
-    LEASES, LOCAL, META, NAMES, NEXT_ID, PURGES, RELEASED, SHARDED, STAGED,
+    LEASES, LOCAL, META, NAMES, NEXT_ID, PARTITIONS, PURGES, RELEASED, SHARDED, STAGED,
 };
 
 /// A subspace of {NS}.
@@ -27,12 +27,13 @@ pub(crate) enum Subspace {
     Indexes,
     Compacted,
     Buckets,
+    Partitions,
 }
 
 /// Each with its first element, and what its keys are called where they are counted. What a key belongs to, what the checker
 /// goes through and what it counts follow from this table; a key outside of it is a stray. A number is never given a
 /// second meaning.
-const SUBSPACES: [(Subspace, u64, &str); 16] = [
+const SUBSPACES: [(Subspace, u64, &str); 17] = [
     (Subspace::Meta, META, "counters"),
     (Subspace::Fields, FIELDS, "fields"),
     (Subspace::Documents, DOC, "documents"),
@@ -49,6 +50,7 @@ const SUBSPACES: [(Subspace, u64, &str); 16] = [
     (Subspace::Indexes, INDEXES, "indexes"),
     (Subspace::Compacted, COMPACTED, "compacted"),
     (Subspace::Buckets, SHARDED, "buckets"),
+    (Subspace::Partitions, PARTITIONS, "partitions"),
 ];
 
 impl Subspace {
@@ -115,6 +117,7 @@ impl Keys {
                 }
             }
             Subspace::Buckets => self.split_bucket(key).map(drop),
+            Subspace::Partitions => self.bucket(0, 0).partition_parse(key).map(drop),
         }
     }
 }
@@ -148,6 +151,8 @@ mod tests {
             (Subspace::Buckets, keys.bucket(64, 63).last_seq()),
             (Subspace::Buckets, keys.bucket(64, 0).counter(Counter::Documents)),
             (Subspace::Buckets, keys.bucket(64, 63).by_seq(&Seq::zero(1))),
+            (Subspace::Buckets, keys.bucket(64, 63).of_partition("p", Counter::Documents)),
+            (Subspace::Partitions, keys.bucket(0, 0).of_partition("p", Counter::ExternalBytes)),
             (Subspace::Fields, keys.next_field_id()),
             (Subspace::Fields, keys.field_id("n")),
             (Subspace::Fields, keys.field_name(9)),

@@ -1,0 +1,131 @@
+//! `/{db}/_partition/{partition}` and what is asked of a partition alone.
+
+use std::sync::Arc;
+
+use flatbed_http::Reply;
+use flatbed_layer::json::Object;
+use flatbed_layer::{AllDocsQuery, Reader, check_partition};
+use flatbed_service::Read;
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::handlers::mango;
+use crate::handlers::rewrite::go_to;
+use crate::path::{Endpoint, InDatabase, Mango, Target};
+use crate::query::{Query, encode};
+use crate::request::Request;
+use crate::router::again;
+use crate::state::State;
+
+/// `of`: what is asked of it; `None`: its figures.
+pub(crate) async fn partition(
+    state: &Arc<State>,
+    mut request: Request,
+    name: &str,
+    partition: Option<String>,
+    of: Option<InDatabase>,
+) -> Result<Reply> {
+    let refused = match (&partition, &of) {
+        (None, _) => Some(Failure::bad_request("invalid_partition_req")),
+        (Some(partition), None) if !matches!(request.method, Method::GET | Method::HEAD) => {
+            let is_named_wrongly = request.method == Method::POST && partition.starts_with('_');
+            let refusal = check_partition(partition).err().filter(|_| is_named_wrongly);
+            Some(refusal.map_or_else(|| Failure::method("GET"), Failure::from))
+        }
+        _ => None,
+    };
+    if let Some(failure) = refused {
+        request.skip_body().await;
+        return Err(failure);
+    }
+    let partition = partition.unwrap_or_default();
+    let Some(of) = of else { return info(&request, name, &partition).await };
+    if let Err(failure) = check(&request, name, &partition).await {
+        request.skip_body().await;
+        return Err(failure);
+    }
+    match of {
+        InDatabase::Mango(what @ (Mango::Find | Mango::Explain | Mango::Count)) => {
+            Box::pin(mango::mango(state, request, name, what, Some(partition))).await
+        }
+        InDatabase::Endpoint(Endpoint::AllDocs) => {
+            within(state, request, &partition, &format!("/{}/_all_docs", encode(name))).await
+        }
+        InDatabase::DesignFunction { .. } => {
+            let parts: Vec<&str> = request.uri.path().split('/').filter(|part| !part.is_empty()).skip(3).collect();
+            let path = parts.join("/");
+            within(state, request, &partition, &format!("/{}/{path}", encode(name))).await
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::not_found("missing"))
+        }
+    }
+}
+
+/// The partition that a query names, of a database that has partitions.
+///
+/// # Errors
+/// 400 for a database that has none, and for what is no partition; that the database is not there.
+pub(crate) async fn asked_for(query: &Query, database: &Reader) -> Result<Option<String>> {
+    let Some(partition) = query.get("partition") else { return Ok(None) };
+    if !database.is_partitioned().await? {
+        return Err(Failure::query("`partition` parameter is not supported on this db"));
+    }
+    check_partition(partition)?;
+    Ok(Some(partition.to_owned()))
+}
+
+/// Narrows a walk to a partition's ids.
+pub(crate) fn only(walk: &mut AllDocsQuery, partition: &str) {
+    let (first, last) = (format!("{partition}:"), format!("{partition}:\u{10ffff}\u{10ffff}"));
+    let (low, high) = if walk.descending { (&mut walk.end, &mut walk.start) } else { (&mut walk.start, &mut walk.end) };
+    if low.as_deref().is_none_or(|low| *low < *first) {
+        *low = Some(first);
+    }
+    // No id of the partition is as high as this.
+    if high.as_deref().is_none_or(|high| *high > *last) {
+        *high = Some(last);
+    }
+}
+
+/// What must hold before a partition is asked.
+async fn check(request: &Request, name: &str, partition: &str) -> Result<()> {
+    if !request.context.database(name, Read)?.is_partitioned().await? {
+        return Err(not_partitioned());
+    }
+    check_partition(partition)?;
+    match request.query.get("partition") {
+        Some(other) if other != partition => {
+            Err(Failure::bad_request("Conflicting value for `partition` in query string"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Asks at the path that is not the partition's, which is told it as a parameter, as in CouchDB.
+async fn within(state: &Arc<State>, mut request: Request, partition: &str, path: &str) -> Result<Reply> {
+    let query = request.uri.query().map_or_else(String::new, |query| format!("{query}&"));
+    let parameter = if request.query.get("partition").is_some() { String::new() } else { encode(partition) };
+    let path =
+        if parameter.is_empty() { format!("{path}?{query}") } else { format!("{path}?{query}partition={parameter}") };
+    go_to(&mut request, &path)?;
+    let target = Target::parse(request.uri.path())?;
+    again(state, request, target).await
+}
+
+async fn info(request: &Request, name: &str, partition: &str) -> Result<Reply> {
+    check_partition(partition)?;
+    let info = request.context.database(name, Read)?.partition_info(partition).await?.ok_or_else(not_partitioned)?;
+    let text = Object::text(|object| {
+        object.string("db_name", name);
+        object.object("sizes").number("active", info.active_size_bytes).number("external", info.external_size_bytes);
+        object.string("partition", partition).number("doc_count", info.doc_count);
+        object.number("doc_del_count", info.doc_del_count);
+    });
+    Ok(Reply::json(StatusCode::OK, text))
+}
+
+fn not_partitioned() -> Failure {
+    Failure::bad_request("database is not partitioned")
+}

@@ -1,0 +1,61 @@
+//! How many documents each partition of a partitioned database has, and how long they are.
+
+use std::collections::BTreeMap;
+
+use crate::document::edit::partition_of;
+use crate::error::Result;
+use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
+use crate::store::keys::Counter;
+use crate::store::records::Info;
+
+/// What is counted of a partition. What its bodies take is not: attachments' data belongs to documents of several.
+pub(crate) const COUNTED: [Counter; 3] = [Counter::Documents, Counter::DeletedDocuments, Counter::ExternalBytes];
+
+/// Sums of a partition, as [`COUNTED`] has them.
+pub(crate) type PartitionSums = [i64; COUNTED.len()];
+
+/// What a document adds to its partition.
+pub(crate) fn sums_of(info: &Info) -> PartitionSums {
+    let [live, deleted] = if info.deleted { [0, 1] } else { [1, 0] };
+    [live, deleted, info.external_bytes as i64]
+}
+
+/// Changed by atomic ADD once a transaction.
+#[derive(Default)]
+pub(crate) struct Partitions {
+    deltas: BTreeMap<String, PartitionSums>,
+}
+
+impl Partitions {
+    fn add(&mut self, id: &str, old: Option<&Info>, new: Option<&Info>) {
+        let Some(partition) = partition_of(id) else { return };
+        let (old, new) = (old.map_or([0; 3], sums_of), new.map_or([0; 3], sums_of));
+        let deltas = self.deltas.entry(partition.to_owned()).or_default();
+        for (delta, (old, new)) in deltas.iter_mut().zip(old.into_iter().zip(new)) {
+            *delta += new - old;
+        }
+    }
+}
+
+impl IndexMaintainer for Partitions {
+    fn document<'a>(&'a mut self, _: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        self.add(change.id, change.old, Some(change.new));
+        Ok(None)
+    }
+
+    fn purged<'a>(&'a mut self, _: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+        self.add(purged.id, Some(purged.old), None);
+        Ok(None)
+    }
+
+    fn finish(&mut self, within: &Within<'_>) -> Result<()> {
+        for (partition, deltas) in &self.deltas {
+            for (counter, delta) in COUNTED.into_iter().zip(*deltas) {
+                if delta != 0 {
+                    within.instance.buckets.add_of_partition(within.trx, partition, counter, delta)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

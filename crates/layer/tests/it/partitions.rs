@@ -1,0 +1,93 @@
+//! Partitioned databases: which ids they take, and what is counted of a partition.
+
+use std::collections::BTreeMap;
+
+use crate::support::{Store, assert_clean, change, delete, put, snapshot};
+use flatbed_layer::check::check_database;
+use flatbed_layer::{CreateOptions, Database, Error, Invalid, PartitionInfo, Refusal, RevId};
+
+async fn partitioned(shards: Option<u32>) -> (Store, crate::support::Layer, Database) {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let options = CreateOptions { shards, partitioned: true, ..CreateOptions::default() };
+    layer.create_database("db", &options).await.unwrap();
+    let db = layer.database("db");
+    (store, layer, db)
+}
+
+async fn info(db: &Database, partition: &str) -> PartitionInfo {
+    db.partition_info(partition).await.unwrap().expect("partitions")
+}
+
+#[tokio::test]
+async fn ids_name_their_partition() {
+    let (_store, layer, db) = partitioned(None).await;
+    for (id, what, reason) in [
+        ("nopartition", Invalid::Id, "Doc id must be of form partition:id"),
+        (":x", Invalid::Partition, "Partition must not be empty"),
+        ("_x:x", Invalid::Id, "Only reserved document ids may start with underscore."),
+        ("a:", Invalid::Id, "Document id must not be empty"),
+        ("a:_x", Invalid::Id, "Only reserved document ids may start with underscore."),
+    ] {
+        match put(&db, id, None, "{}").await {
+            Err(Error::Refused(refusal @ Refusal::InvalidDocument { what: found, .. })) => {
+                assert_eq!((found, refusal.to_string().as_str()), (what, reason), "{id}");
+            }
+            other => panic!("{id}: {other:?}"),
+        }
+    }
+    for id in ["a:b", "a:b:c", "_design/d", "é:é"] {
+        put(&db, id, None, "{}").await.unwrap_or_else(|error| panic!("{id}: {error}"));
+    }
+    assert!(db.is_partitioned().await.unwrap() && db.info().await.unwrap().is_partitioned);
+    assert_eq!(info(&db, "a").await.doc_count, 2);
+    // Those without are as they were.
+    layer.create_database("other", &CreateOptions::default()).await.unwrap();
+    let other = layer.database("other");
+    put(&other, "nopartition", None, "{}").await.unwrap();
+    assert_eq!(other.partition_info("a").await.unwrap(), None);
+    let system = CreateOptions { partitioned: true, ..CreateOptions::default() };
+    let refused = layer.create_database("_users", &system).await;
+    assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
+}
+
+/// Whatever is written, deleted and purged: the counters are what a recount gives, and a partition that is gone leaves
+/// nothing.
+#[tokio::test]
+async fn counters_are_what_a_recount_gives() {
+    for shards in [None, Some(3)] {
+        let (store, layer, db) = partitioned(shards).await;
+        let mut revs: BTreeMap<String, RevId> = BTreeMap::new();
+        for n in 0..60 {
+            let id = format!("p{}:{n}", n % 7);
+            let rev = put(&db, &id, None, &format!("{{\"n\":\"{}\"}}", "x".repeat(n))).await.unwrap();
+            revs.insert(id, rev);
+        }
+        put(&db, "_design/d", None, "{}").await.unwrap();
+        for n in (0..60).step_by(3) {
+            let id = format!("p{}:{n}", n % 7);
+            let parent = revs.remove(&id).unwrap();
+            let rev = match n % 2 {
+                0 => put(&db, &id, Some(&parent), "{\"changed\":true}").await.unwrap(),
+                _ => delete(&db, &id, &parent).await.unwrap(),
+            };
+            revs.insert(id, rev);
+        }
+        assert_clean(&layer, &db).await;
+        let zero = info(&db, "p0").await;
+        // 0, 7, ... 56, of which 0, 21 and 42 were changed or deleted.
+        assert_eq!((zero.doc_count, zero.doc_del_count), (8, 1));
+        assert!(zero.external_size_bytes > 0);
+        for (id, rev) in revs.iter().filter(|(id, _)| id.starts_with("p0:")) {
+            assert_eq!(db.purge(id, std::slice::from_ref(rev)).await.unwrap().len(), 1);
+        }
+        assert_eq!(info(&db, "p0").await, PartitionInfo::default());
+        assert_clean(&layer, &db).await;
+        // A counter that is wrong is found.
+        let (key, _) =
+            snapshot(&store).await.into_iter().rfind(|(key, _)| key.windows(2).any(|two| two == b"p1")).unwrap();
+        change(&store.fdb, |trx| trx.set(&key, &9_i64.to_le_bytes())).await;
+        let report = check_database(&db, |_| {}).await.unwrap();
+        assert!(report.violations.iter().any(|found| found.starts_with("partition \"p1\" counts ")), "{report:#?}");
+    }
+}
