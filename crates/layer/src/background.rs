@@ -217,7 +217,7 @@ impl Job for Worker {
                     break;
                 }
                 tokio::select! {
-                    Some(done) = turns.ended() => has_got_on |= done > 0,
+                    Some(done) = turns.ended() => has_got_on |= done > 0 || turns.came_late,
                     () = &mut woken => {
                         pause = LOOK_AGAIN.min(self.options.look_every);
                         break;

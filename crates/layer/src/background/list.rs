@@ -24,7 +24,7 @@ const ENTRIES_MAX: usize = 1_000;
 const WRITTEN_AT_ONCE: usize = 1_000;
 
 /// Something that is due.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub key: DueKey,
     pub due: proto::Due,

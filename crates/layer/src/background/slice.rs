@@ -1,6 +1,7 @@
 //! What is due in one slice, as a job under the slice's lease.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -47,21 +48,43 @@ pub(super) struct Slice {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Entry>,
-    /// What waits or is under way: what is due at several times is done once now.
-    known: HashSet<(u64, String)>,
+    /// What waits or is under way, by its kind and database: what is due at several times is done once now.
+    known: HashMap<(u64, String), Known>,
+    /// Nothing of it is done any more.
+    is_closed: bool,
+    /// Something came after that.
+    came_late: bool,
+}
+
+/// A piece of work that waits or is under way.
+struct Known {
+    entry: Entry,
+    /// Noted since: what was done may be from before, or not be done for the older entry at all.
+    newer: Option<Entry>,
 }
 
 impl Queue {
     fn add(&mut self, entries: Vec<Entry>) {
+        if self.is_closed {
+            self.came_late |= !entries.is_empty();
+            return;
+        }
         for entry in entries {
-            if self.known.insert((entry.key.kind, entry.key.name.clone())) {
-                self.waiting.push_back(entry);
+            let (kind, name) = (entry.key.kind, entry.key.name.clone());
+            match self.known.entry((kind, name)) {
+                MapEntry::Vacant(place) => {
+                    place.insert(Known { entry: entry.clone(), newer: None });
+                    self.waiting.push_back(entry);
+                }
+                MapEntry::Occupied(mut known) if known.get().entry != entry => known.get_mut().newer = Some(entry),
+                MapEntry::Occupied(_) => {}
             }
         }
     }
 
     fn remove(&mut self, entry: &Entry) {
-        self.known.remove(&(entry.key.kind, entry.key.name.clone()));
+        let known = self.known.remove(&(entry.key.kind, entry.key.name.clone()));
+        self.add(known.and_then(|known| known.newer).into_iter().collect());
     }
 }
 
@@ -102,6 +125,11 @@ impl Slice {
     fn is_over(&self) -> bool {
         let turns = if self.are_others_waiting.load(Ordering::Relaxed) { 1 } else { TURNS };
         self.layer.inner.is_closing() || self.begun.elapsed() >= self.options.turn * turns
+    }
+
+    /// Whether something was added when it was about to end, and is still due.
+    pub(super) fn came_late(&self) -> bool {
+        self.queue().came_late
     }
 
     /// Pieces of work that were done, or have come further.
@@ -150,7 +178,13 @@ impl Job for Slice {
                 _ = stop.wait_for(|stop| *stop) => return Ok(Next::Done),
             };
             match ended {
-                None => break,
+                None => {
+                    let mut queue = self.queue();
+                    queue.is_closed = is_over || queue.waiting.is_empty();
+                    if queue.is_closed {
+                        break;
+                    }
+                }
                 Some(Ok((id, worked))) => {
                     let entry = under_way.remove(&id);
                     self.done.fetch_add(u64::from(worked.got_on), Ordering::Relaxed);
@@ -331,6 +365,26 @@ mod tests {
         }
         assert!(is_compacting());
         drop(background);
+    }
+
+    #[test]
+    fn what_is_noted_anew_before_it_is_done_is_done_again() {
+        let entry = |token| Entry { key: key_of(Kind::Indexes, "db", 0), due: proto::Due { token, failures: 0 } };
+        let mut queue = Queue::default();
+        // It is seen by each look until it is done.
+        queue.add(vec![entry(1), entry(1)]);
+        let first = queue.waiting.pop_front().unwrap();
+        queue.add(vec![entry(1)]);
+        queue.add(vec![entry(2)]);
+        assert_eq!((queue.waiting.len(), queue.known.len()), (0, 1));
+        queue.remove(&first);
+        let second = queue.waiting.pop_front().unwrap();
+        assert_eq!(second, entry(2));
+        queue.remove(&second);
+        assert!(queue.waiting.is_empty() && queue.known.is_empty());
+        queue.is_closed = true;
+        queue.add(vec![entry(3)]);
+        assert!(queue.came_late && queue.waiting.is_empty());
     }
 
     #[tokio::test]

@@ -27,6 +27,8 @@ pub(super) struct Turns<'a> {
     under_way: FuturesUnordered<BoxFuture<'a, u8>>,
     /// Those that are under way.
     slices: HashMap<u8, Arc<Slice>>,
+    /// Something came when its slice was about to end: it is to be looked again.
+    pub(super) came_late: bool,
     /// As of the last look, something is due in slices that other processes work in.
     pub(super) is_left: bool,
 }
@@ -42,7 +44,7 @@ impl<'a> Turns<'a> {
     pub(super) fn new(worker: &'a Worker) -> Turns<'a> {
         let leases = Arc::new(RootLeases(worker.layer.inner.clone()));
         let (waiting, under_way, slices) = Default::default();
-        Turns { worker, leases, waiting, under_way, slices, is_left: false }
+        Turns { worker, leases, waiting, under_way, slices, came_late: false, is_left: false }
     }
 
     /// Looks at what is due. What is due in a slice that is under way is done there.
@@ -58,7 +60,7 @@ impl<'a> Turns<'a> {
             let new = || Arc::new(Claim::new(worker.owner, worker.options.silence_max));
             claims.entry(*slice).or_insert_with(new).note(leases.get(slice).cloned(), now);
         }
-        self.is_left = false;
+        (self.is_left, self.came_late) = (false, false);
         for (slice, entries) in found {
             let at = self.waiting.iter().position(|waiting| waiting.slice == slice);
             if let Some(slice) = self.slices.get(&slice) {
@@ -109,6 +111,8 @@ impl<'a> Turns<'a> {
     /// Waits until one has ended: pieces of work that were done in it, or have come further. `None`: none is under way.
     pub(super) async fn ended(&mut self) -> Option<u64> {
         let slice = self.under_way.next().await?;
-        Some(self.slices.remove(&slice).map_or(0, |slice| slice.done()))
+        let slice = self.slices.remove(&slice)?;
+        self.came_late |= slice.came_late();
+        Some(slice.done())
     }
 }
