@@ -28,8 +28,9 @@ const AHEAD_MAX: usize = 3;
 /// asked for.
 static PAGES_AHEAD: Semaphore = Semaphore::const_new(16);
 
-/// How often it is looked whether an index is built: at first, and at most.
-const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+/// How soon it is looked again whether an index is built: at first, and at last.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// What of a plan's documents is wanted, and how.
 #[derive(Clone, Default)]
@@ -42,6 +43,8 @@ pub struct FindOptions {
     pub conflicts: bool,
     /// What is examined is counted up to the document behind the last one, as CouchDB does; else no further than that one.
     pub exact_stats: bool,
+    /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
+    pub is_alone: bool,
     /// Asked now and then; `true`: nobody waits any more.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -92,6 +95,9 @@ pub struct Find {
     skip: u64,
     limit: u64,
     exact_stats: bool,
+    is_alone: bool,
+    /// Before it is looked again whether its index is built.
+    pause: Duration,
     /// Where the next page begins; `None`: there is none.
     next: Option<Place>,
     instance: Option<InstanceId>,
@@ -118,7 +124,7 @@ impl Drop for Ahead {
 impl Reader {
     /// Carries out a plan that was made with these indexes of the database. Nothing is read yet.
     pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
-        let FindOptions { skip, limit, conflicts, exact_stats, stop } = options;
+        let FindOptions { skip, limit, conflicts, exact_stats, is_alone, stop } = options;
         let query = Query {
             index: plan.index.clone(),
             number: indexes.number(plan.index),
@@ -140,6 +146,8 @@ impl Reader {
             skip,
             limit,
             exact_stats,
+            is_alone,
+            pause: PAUSE,
             next,
             instance: None,
             stats: ExecutionStats::default(),
@@ -174,28 +182,7 @@ impl Find {
     /// be planned anew. [`Refusal::SelectorExhausted`]. [`Error::DatabaseNotFound`] also if the database has become another one
     /// since the first page.
     pub async fn next_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
-        while let Some(place) = self.next.clone() {
-            let is_first = self.instance.is_none();
-            let page = match self.ahead.pop_front() {
-                Some(ahead) if ahead.place.is_at(&place) => self.taken(ahead).await?,
-                _ => {
-                    self.ahead.clear();
-                    self.page(place, is_first).await?
-                }
-            };
-            if *self.instance.get_or_insert(page.instance) != page.instance {
-                return Err(Error::DatabaseNotFound);
-            }
-            self.next = page.next.clone();
-            let rows = self.take(page);
-            if self.query.counts {
-                if self.next.is_none() {
-                    return Ok(None);
-                }
-                self.read_ahead();
-                continue;
-            }
-            self.read_ahead();
+        while let Some(rows) = self.read_page().await? {
             if !rows.is_empty() {
                 return Ok(Some(rows));
             }
@@ -203,19 +190,34 @@ impl Find {
         Ok(None)
     }
 
-    /// A page, once its index is built.
-    async fn page(&self, place: Place, is_first: bool) -> Result<PageRead> {
-        let [mut pause, most] = LOOKS;
-        loop {
-            if let Some(page) = self.read(place.clone(), is_first, None).await? {
-                return Ok(page);
+    /// As [`Find::next_page`], of one page, which may have none; or of none, while its index is being built.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
+        let Some(place) = self.next.clone() else { return Ok(None) };
+        let page = match self.ahead.pop_front() {
+            Some(ahead) if ahead.place.is_at(&place) => self.taken(ahead).await?,
+            _ => {
+                self.ahead.clear();
+                let Some(page) = self.read(place, self.instance.is_none(), None).await? else {
+                    if self.query.stop.as_ref().is_some_and(|stop| stop()) {
+                        return Err(Refusal::SelectorExhausted.into());
+                    }
+                    tokio::time::sleep(self.pause).await;
+                    self.pause = (self.pause * 2).min(PAUSE_MAX);
+                    return Ok(Some(Vec::new()));
+                };
+                page
             }
-            if self.query.stop.as_ref().is_some_and(|stop| stop()) {
-                return Err(Refusal::SelectorExhausted.into());
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(most);
+        };
+        if *self.instance.get_or_insert(page.instance) != page.instance {
+            return Err(Error::DatabaseNotFound);
         }
+        self.next = page.next.clone();
+        let rows = self.take(page);
+        self.read_ahead();
+        Ok(Some(rows))
     }
 
     /// Counts a page's rows, and takes those that are answered.
@@ -298,7 +300,7 @@ impl Find {
     /// Begins to read a page, if there is room for it.
     fn begin_ahead(&mut self, place: Place) {
         // What is counted is read when it is asked for.
-        if self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {
+        if self.is_alone || self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {
             return;
         }
         let Ok(room) = PAGES_AHEAD.try_acquire() else { return };
