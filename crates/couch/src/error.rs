@@ -285,6 +285,9 @@ impl From<Refusal> for Failure {
                 };
                 Failure::new(status, error, reason)
             }
+            Refusal::SelectorExhausted => Failure::bad_request(reason),
+            // Its indexes come and go faster than it can be planned, or it was to go on with one that is gone.
+            Refusal::IndexGone => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             // Asked for by this program alone, which answers it by reading the document another way.
             other => {
                 tracing::error!(error = %other, "internal error");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use flatbed_http::{Counts, Usage};
-use flatbed_mango::ExecutionStats;
+use flatbed_mango::{ExecutionStats, Index};
 use flatbed_metrics::{Counter, Family, Gauge, Held, Kind, Labelled, Value};
 
 use crate::state::State;
@@ -45,6 +45,12 @@ flatbed_metrics::metrics! {
         query_keys_examined: Labelled<QueryIndex, Counter> = "Rows of indexes that queries read.",
         query_documents_examined: Labelled<QueryIndex, Counter> = "Documents that queries read.",
         query_documents_returned: Labelled<QueryIndex, Counter> = "Documents that queries answered, or counted.",
+    }
+}
+
+impl QueryIndex {
+    pub(crate) fn of(index: &Index) -> QueryIndex {
+        if index.is_all_docs() { QueryIndex::AllDocs } else { QueryIndex::Json }
     }
 }
 

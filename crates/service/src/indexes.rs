@@ -1,70 +1,17 @@
-//! Indexes of Mango, which are members of design documents: which there are, and how they come and go.
+//! Indexes of Mango, which are members of design documents: how they come and go.
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{
-    AllDocsQuery, AttachmentEdit, DESIGN_IDS, Document, Edit, Error, GetOptions, NotFound, Reader, Refusal,
-    check_document_id,
-};
-use flatbed_mango::{Catalog, Index, IndexRequest, without_index};
+use flatbed_layer::{AttachmentEdit, Edit, Error, GetOptions, NotFound, Refusal, check_document_id};
+use flatbed_mango::{Index, IndexRequest, Refused, without_index};
 
 use crate::database::Writer;
 use crate::queries::{QueryError, Result, text_of};
 
+/// The longest definition of an index, as its design document has it.
+const DEFINITION_BYTES_MAX: usize = 15_000;
+
 /// How often a design document is read and written anew while others write it.
 const ATTEMPTS_MAX: usize = 10;
-
-/// All indexes of a database, that of all ids included.
-#[derive(Debug, Clone)]
-pub struct Indexes {
-    database: String,
-    partitioned: bool,
-    list: Vec<Index>,
-}
-
-impl Indexes {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// Those of the layer.
-    pub async fn of(database: &Reader) -> Result<Indexes> {
-        let (first, behind) = DESIGN_IDS;
-        let query = AllDocsQuery {
-            start: Some(first.to_owned()),
-            end: Some(behind.to_owned()),
-            exclusive_end: true,
-            include_docs: true,
-            ..AllDocsQuery::default()
-        };
-        let mut walk = database.all_docs(query);
-        let mut list = vec![Index::all_docs()];
-        // Without a design document the walk has no page that says that there is no database.
-        database.exists().await?;
-        while let Some(page) = walk.next_page().await? {
-            for document in page.iter().filter_map(|row| row.doc.as_ref()) {
-                list.extend(indexes_of(document));
-            }
-        }
-        Ok(Indexes { database: database.name().to_owned(), partitioned: false, list })
-    }
-
-    /// What a plan depends on.
-    pub fn catalog(&self) -> Catalog<'_> {
-        Catalog { database: &self.database, partitioned: self.partitioned, indexes: &self.list }
-    }
-
-    /// All of them, in no order.
-    pub fn list(&self) -> &[Index] {
-        &self.list
-    }
-}
-
-fn indexes_of(document: &Document) -> Vec<Index> {
-    let text = text_of(document);
-    match json::parse(&text, &Limits::default()) {
-        Ok(value) => Index::of_design_document(&document.id, &value, false),
-        Err(_) => Vec::new(),
-    }
-}
 
 impl Writer {
     /// Puts an index into its design document; whether that was changed.
@@ -73,13 +20,25 @@ impl Writer {
     /// [`QueryError`]
     pub async fn create_index(&self, request: &IndexRequest) -> Result<bool> {
         check_document_id(request.ddoc()).map_err(Error::from)?;
-        self.exists().await?;
-        let partitioned = false;
+        let indexes = self.json_indexes().await?;
         let created = self.change(request.ddoc(), |existing| {
-            Ok(match request.put_into(existing, partitioned)? {
-                Some(body) => Change::Write(body),
-                None => Change::Nothing,
-            })
+            let Some(body) = request.put_into(existing, indexes.is_partitioned())? else { return Ok(Change::Nothing) };
+            let made = Index::of_design_document(request.ddoc(), &body, indexes.is_partitioned());
+            let made = made.iter().find(|index| index.name() == request.name());
+            if let Some(index) = made.filter(|index| !indexes.all().contains(index)) {
+                if !indexes.has_room() {
+                    return Err(refused("The database has as many indexes as it can have"));
+                }
+                if index.asks_about("_attachments") {
+                    return Err(refused("An index cannot be on _attachments"));
+                }
+            }
+            let mut text = Vec::new();
+            json::write(body.get("views").and_then(|views| views.get(request.name())).unwrap_or(&body), &mut text);
+            if text.len() > DEFINITION_BYTES_MAX {
+                return Err(refused("The index's definition is too long"));
+            }
+            Ok(Change::Write(body))
         });
         created.await
     }
@@ -110,7 +69,7 @@ impl Writer {
     async fn change(
         &self,
         id: &str,
-        change: impl Fn(Option<&Value<'_>>) -> std::result::Result<Change, flatbed_mango::Refused>,
+        change: impl Fn(Option<&Value<'_>>) -> std::result::Result<Change, Refused>,
     ) -> Result<bool> {
         let mut attempts = 0;
         loop {
@@ -138,6 +97,11 @@ impl Writer {
             }
         }
     }
+}
+
+/// As CouchDB refuses what cannot be indexed.
+fn refused(reason: &str) -> Refused {
+    Refused { status: 400, error: "invalid_index", reason: reason.to_owned() }
 }
 
 /// What becomes of a document.

@@ -1,18 +1,23 @@
 //! Queries of Mango: requests read within bounds, and plans carried out page by page.
 
-mod scan;
-
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use flatbed_layer::json::{self, Value};
-use flatbed_layer::{Document, Reader};
-use flatbed_mango::{Bookmark, ExecutionStats, Find, Index, Refused, Sort, Source, plan, project};
+use flatbed_layer::{Document, Error, FindOptions, FoundDocument, FoundRow, JsonIndexes, Reader, Refusal};
+use flatbed_mango::{Bookmark, ExecutionStats, Find, Index, Plan, Refused, Source, project};
 
 use crate::context::Context;
-use crate::indexes::Indexes;
 use crate::json_out;
 use crate::selecting::{SelectorError, Selectors};
-use scan::Scan;
+
+/// A selector that weighs more, as each with a regular expression does, is matched apart from the threads of the runtime, with few
+/// others at once.
+const HEAVY: usize = 16;
+
+/// How often a query is planned anew because the database has other indexes by now.
+const PLANS_MAX: usize = 10;
 
 /// Why a query, or a change of an index, was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -25,18 +30,22 @@ pub enum QueryError {
     Selector(#[from] SelectorError),
     /// What the layer says.
     #[error(transparent)]
-    Layer(#[from] flatbed_layer::Error),
+    Layer(#[from] Error),
 }
 
 pub(crate) type Result<T> = std::result::Result<T, QueryError>;
 
-/// A query under way.
-pub struct Query {
-    find: Find,
-    index: Index,
-    scan: Option<Scan>,
-    selectors: Selectors,
-    began: Instant,
+/// What was counted.
+#[derive(Debug)]
+pub struct Counted {
+    /// What was asked.
+    pub find: Find,
+    /// The index that was used.
+    pub index: Index,
+    /// How many documents are selected.
+    pub count: u64,
+    /// What that cost.
+    pub stats: ExecutionStats,
 }
 
 impl Context {
@@ -57,19 +66,174 @@ impl Context {
     /// # Errors
     /// [`QueryError`]
     pub async fn query(&self, database: &Reader, find: Find) -> Result<Query> {
-        let indexes = Indexes::of(database).await?;
-        let plan = plan(&find, &indexes.catalog())?;
-        let index = plan.index.clone();
-        let selectors = self.selectors().clone();
-        let scan = match plan.source {
-            Source::Nothing => None,
-            Source::Keys(_) if find.sort != Sort::default() => {
-                let reason = "Sorting by an index: not in this version of Flatbed.".to_owned();
-                return Err(Refused { status: 501, error: "not_implemented", reason }.into());
+        let plan = Planned::new(database, &find, None).await?;
+        let (began, selectors) = (Instant::now(), self.selectors().clone());
+        Ok(Query { database: database.clone(), find, plan, plans: 1, is_begun: false, selectors, began })
+    }
+
+    /// Counts the documents that a selector selects.
+    ///
+    /// # Errors
+    /// [`QueryError`]
+    pub async fn count(&self, database: &Reader, find: Find) -> Result<Counted> {
+        let began = Instant::now();
+        let mut known = None;
+        for _ in 0..PLANS_MAX {
+            let (indexes, choice) = planned(database, &find, known.take()).await?;
+            let (stopped, stop) = stopping();
+            let _stopped = stopped;
+            let is_heavy = choice.is_heavy();
+            let options = FindOptions { stop: Some(stop), is_alone: is_heavy, ..FindOptions::default() };
+            let index = choice.index.clone();
+            let reader = database.clone();
+            let count = async move { reader.count(&indexes, &choice.plan(), &options).await };
+            let counted = if is_heavy { self.selectors().long(count).await? } else { count.await };
+            match counted {
+                Err(Error::Refused(Refusal::IndexGone)) => known = Some(database.json_indexes().await?),
+                counted => {
+                    let (count, stats) = counted?;
+                    let stats = ExecutionStats { time_ms: since(began), ..stats };
+                    return Ok(Counted { find, index, count, stats });
+                }
             }
-            _ => Some(Scan::new(database, &find, plan, selectors.clone())),
+        }
+        Err(Error::from(Refusal::IndexGone).into())
+    }
+}
+
+/// Sets a mark when it is dropped, which tells what goes on for it that nobody waits any more.
+struct Stopped(Arc<AtomicBool>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
+
+fn stopping() -> (Stopped, Stop) {
+    let mark = Arc::new(AtomicBool::new(false));
+    (Stopped(mark.clone()), Arc::new(move || mark.load(Ordering::Relaxed)))
+}
+
+/// Plans with the indexes that are known, without a read, or with those that were read just now.
+async fn planned(database: &Reader, find: &Find, read: Option<Arc<JsonIndexes>>) -> Result<(Arc<JsonIndexes>, Choice)> {
+    let known = if read.is_none() { database.json_indexes_known() } else { None };
+    if let Some(known) = known {
+        let choice = known.plan(database.name(), find).map(Choice::of);
+        // What nothing is read for is to fail where there is no database; and others may have defined what was missing.
+        if let Ok(choice) = choice
+            && choice.source != Source::Nothing
+        {
+            return Ok((known, choice));
+        }
+    }
+    let indexes = match read {
+        Some(read) => read,
+        None => database.json_indexes().await?,
+    };
+    let choice = indexes.plan(database.name(), find).map(Choice::of)?;
+    Ok((indexes, choice))
+}
+
+/// A plan that borrows nothing.
+struct Choice {
+    index: Index,
+    source: Source,
+    reverse: bool,
+    covering: bool,
+    residual: Option<flatbed_mango::Selector>,
+    after: Option<Bookmark>,
+}
+
+impl Choice {
+    fn of(plan: Plan<'_>) -> Choice {
+        let Plan { index, source, reverse, covering, residual, after } = plan;
+        Choice { index: index.clone(), source, reverse, covering, residual, after }
+    }
+
+    fn plan(&self) -> Plan<'_> {
+        Plan {
+            index: &self.index,
+            source: self.source.clone(),
+            reverse: self.reverse,
+            covering: self.covering,
+            residual: self.residual.clone(),
+            after: self.after.clone(),
+        }
+    }
+
+    fn is_heavy(&self) -> bool {
+        self.residual.as_ref().is_some_and(|residual| residual.weight() > HEAVY)
+    }
+}
+
+/// A query under way.
+pub struct Query {
+    database: Reader,
+    find: Find,
+    plan: Planned,
+    /// How often it was planned.
+    plans: usize,
+    /// Something was read for it.
+    is_begun: bool,
+    selectors: Selectors,
+    began: Instant,
+}
+
+/// A query's plan, and how far that is carried out.
+struct Planned {
+    index: Index,
+    is_nothing: bool,
+    is_heavy: bool,
+    /// Taken while a page is read elsewhere, and not given back if that broke off.
+    rows: Option<flatbed_layer::Find>,
+    /// What was selected last, and what it has cost, as of the last page.
+    last: Option<Bookmark>,
+    stats: ExecutionStats,
+    _stopped: Stopped,
+}
+
+impl Planned {
+    async fn new(database: &Reader, find: &Find, indexes: Option<Arc<JsonIndexes>>) -> Result<Planned> {
+        let (indexes, choice) = planned(database, find, indexes).await?;
+        let (stopped, stop) = stopping();
+        let is_heavy = choice.is_heavy();
+        let options = FindOptions {
+            skip: find.skip,
+            limit: find.limit,
+            conflicts: find.conflicts,
+            exact_stats: find.execution_stats,
+            is_alone: is_heavy,
+            stop: Some(stop),
         };
-        Ok(Query { find, index, scan, selectors, began: Instant::now() })
+        Ok(Planned {
+            index: choice.index.clone(),
+            is_nothing: choice.source == Source::Nothing,
+            is_heavy,
+            rows: Some(database.find(&indexes, &choice.plan(), options)),
+            last: None,
+            stats: ExecutionStats::default(),
+            _stopped: stopped,
+        })
+    }
+
+    async fn read(&mut self, selectors: &Selectors) -> Result<Option<Vec<FoundRow>>> {
+        let Some(mut rows) = self.rows.take() else { return Ok(None) };
+        let (rows, page) = if self.is_heavy {
+            let page = async move {
+                let page = rows.read_page().await;
+                (rows, page)
+            };
+            selectors.long(page).await?
+        } else {
+            let page = rows.read_page().await;
+            (rows, page)
+        };
+        (self.last, self.stats) = (rows.last().cloned(), rows.stats());
+        self.rows = Some(rows);
+        Ok(page?)
     }
 }
 
@@ -81,42 +245,82 @@ impl Query {
 
     /// The index that it uses.
     pub fn index(&self) -> &Index {
-        &self.index
+        &self.plan.index
     }
 
     /// Whether its selector selects no document by itself: then its answer has documents and nothing else.
     pub fn is_nothing(&self) -> bool {
-        self.scan.is_none()
+        self.plan.is_nothing
     }
 
-    /// The next documents as JSON text, whole or with the fields that were asked for; perhaps none. `None` at the end.
+    /// The next rows, planned anew where the database has other indexes before there was any.
+    async fn read(&mut self) -> Result<Option<Vec<FoundRow>>> {
+        loop {
+            match self.plan.read(&self.selectors).await {
+                Err(QueryError::Layer(Error::Refused(Refusal::IndexGone)))
+                    if !self.is_begun && self.plans < PLANS_MAX =>
+                {
+                    let indexes = self.database.json_indexes().await?;
+                    self.plan = Planned::new(&self.database, &self.find, Some(indexes)).await?;
+                    self.plans += 1;
+                }
+                read => {
+                    self.is_begun |= self.plan.stats.keys_examined > 0;
+                    return read;
+                }
+            }
+        }
+    }
+
+    /// The next documents as JSON text, whole or with the fields that were asked for; perhaps none, while it looks on or waits
+    /// for its index. `None` at the end.
     ///
     /// # Errors
     /// [`QueryError`]
     pub async fn next_page(&mut self) -> Result<Option<Vec<Vec<u8>>>> {
-        let Some(scan) = &mut self.scan else { return Ok(None) };
-        let Some(documents) = scan.next_page().await? else { return Ok(None) };
+        let Some(page) = self.read().await? else { return Ok(None) };
         let Some(fields) = self.find.fields.clone() else {
-            return Ok(Some(documents.iter().map(text_of).collect()));
+            return Ok(Some(page.iter().map(|row| text_of_found(&row.document)).collect()));
         };
-        let project = move |value: &Value<'_>, _: &dyn Fn() -> bool| {
+        let projected = move |value: &Value<'_>| {
             let mut text = Vec::new();
             json::write(&project(value, &fields), &mut text);
-            Ok(text)
+            text
         };
-        let texts = documents.iter().map(text_of).collect();
-        Ok(Some(self.selectors.each(1, texts, project).await?))
+        if page.iter().all(|row| matches!(row.document, FoundDocument::Covered(_))) {
+            let value = |row: &FoundRow| match &row.document {
+                FoundDocument::Covered(value) => Some(projected(value)),
+                FoundDocument::Whole(_) => None,
+            };
+            return Ok(Some(page.iter().filter_map(value).collect()));
+        }
+        let texts = page.iter().map(|row| text_of_found(&row.document)).collect();
+        Ok(Some(self.selectors.each(1, texts, move |value, _| Ok(projected(value))).await?))
     }
 
     /// The bookmark behind what was read.
     pub fn bookmark(&self) -> String {
-        Bookmark::of_answer(self.scan.as_ref().and_then(Scan::last), self.find.bookmark.as_deref())
+        Bookmark::of_answer(self.plan.last.as_ref(), self.find.bookmark.as_deref())
     }
 
     /// What it has cost so far.
     pub fn stats(&self) -> ExecutionStats {
-        let stats = self.scan.as_ref().map_or_else(ExecutionStats::default, Scan::stats);
-        ExecutionStats { time_ms: self.began.elapsed().as_secs_f64() * 1_000.0, ..stats }
+        ExecutionStats { time_ms: since(self.began), ..self.plan.stats }
+    }
+}
+
+fn since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1_000.0
+}
+
+fn text_of_found(document: &FoundDocument) -> Vec<u8> {
+    match document {
+        FoundDocument::Whole(document) => text_of(document),
+        FoundDocument::Covered(value) => {
+            let mut text = Vec::new();
+            json::write(value, &mut text);
+            text
+        }
     }
 }
 

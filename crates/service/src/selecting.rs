@@ -127,6 +127,17 @@ impl Selectors {
     }
 }
 
+impl Selectors {
+    /// Carries out work that matches for long between its waits, on a thread of its own when there is one for it.
+    ///
+    /// # Errors
+    /// [`SelectorError::BrokenOff`].
+    pub(crate) async fn long<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        let runtime = Handle::current();
+        apart(&self.matching, move |_| runtime.block_on(work)).await
+    }
+}
+
 fn each<T, P>(
     texts: Vec<Vec<u8>>,
     work: impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T>,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use flatbed_http::Reply;
 use flatbed_layer::json::Value;
 use flatbed_mango::{IndexRequest, Listing, bulk_delete_answer, find_index, parse_bulk_delete};
-use flatbed_service::{Indexes, QueryError, Read, Write};
+use flatbed_service::{QueryError, Read, Write};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -20,8 +20,8 @@ pub(crate) async fn indexes(mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
             let listing = Listing::parse(request.query.pairs()).map_err(QueryError::Refused)?;
-            let indexes = Indexes::of(&request.context.database(name, Read)?).await?;
-            Ok(answer(&listing.answer(indexes.list())))
+            let indexes = request.context.database(name, Read)?.json_indexes().await?;
+            Ok(answer(&listing.answer(indexes.all())))
         }
         Method::POST => {
             let (body, _memory) = body_of(&mut request).await?;
@@ -43,8 +43,8 @@ pub(crate) async fn index(mut request: Request, name: &str, ddoc: &str, kind: &s
     if request.method != Method::DELETE {
         return Err(Failure::method("DELETE"));
     }
-    let indexes = Indexes::of(&request.context.database(name, Read)?).await?;
-    let found = find_index(indexes.list(), ddoc, kind, index).map_err(QueryError::Refused)?;
+    let indexes = request.context.database(name, Read)?.json_indexes().await?;
+    let found = find_index(indexes.all(), ddoc, kind, index).map_err(QueryError::Refused)?;
     let missing = || Failure::not_found("missing");
     let ddoc = found.ddoc().ok_or_else(missing)?;
     let database = request.context.database(name, Write)?;

@@ -2,8 +2,8 @@
 
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Value};
-use flatbed_mango::{ExecutionStats, Find, HEAD, count_answer, explain, tail, write_tail};
-use flatbed_service::{Query, QueryError, Read};
+use flatbed_mango::{Catalog, ExecutionStats, Find, HEAD, count_answer, explain, tail, write_tail};
+use flatbed_service::{Counted, Query, QueryError, Read};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
@@ -53,7 +53,7 @@ struct Running<'s> {
 
 impl<'s> Running<'s> {
     fn new(query: Query, queries: &'s Queries) -> Running<'s> {
-        let index = if query.index().is_all_docs() { QueryIndex::AllDocs } else { QueryIndex::Json };
+        let index = QueryIndex::of(query.index());
         queries.begin(index);
         Running { query, counted: ExecutionStats::default(), index, queries }
     }
@@ -141,8 +141,9 @@ async fn explain_find(mut request: Request, name: &str, partition: Option<String
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
     let find = request.context.read_query(body, parse).await?;
     let database = request.context.database(name, Read)?;
-    let indexes = flatbed_service::Indexes::of(&database).await?;
-    let explained = explain(&find, &indexes.catalog()).map_err(QueryError::Refused)?;
+    let indexes = database.json_indexes().await?;
+    let catalog = Catalog { database: name, partitioned: indexes.is_partitioned(), indexes: indexes.all() };
+    let explained = explain(&find, &catalog).map_err(QueryError::Refused)?;
     Ok(answer(&explained))
 }
 
@@ -151,11 +152,11 @@ async fn count(state: &State, mut request: Request, name: &str, partition: Optio
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse_count(body, partition.as_deref(), stop);
     let find = request.context.read_query(body, parse).await?;
     let database = request.context.database(name, Read)?;
-    let query = request.context.query(&database, find).await?;
-    let mut running = Running::new(query, &state.queries);
-    while running.next_page().await?.is_some() {}
-    let (query, stats) = (&running.query, running.query.stats());
-    Ok(answer(&count_answer(query.find(), query.index(), stats.results_returned, &stats)))
+    let Counted { find, index, count, stats } = request.context.count(&database, find).await?;
+    let kind = QueryIndex::of(&index);
+    state.queries.begin(kind);
+    state.queries.examined(kind, &ExecutionStats::default(), &stats);
+    Ok(answer(&count_answer(&find, &index, count, &stats)))
 }
 
 /// 200 with JSON.

@@ -61,6 +61,66 @@ async fn all_documents_of_many_pages_are_found() {
     server.stop().await;
 }
 
+/// Two servers: what one defines the other plans with, whatever it knew before.
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_answer_wherever_they_were_defined() {
+    let store = Store::new();
+    let (one, other) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
+    filled(&one, 300).await;
+    let query = json!({"selector": {"even": true, "n": {"$gte": 250}}, "sort": [{"n": "desc"}], "limit": 3});
+    assert_eq!(other.json("POST", "/db/_find", query.clone()).await.1["error"], "no_usable_index");
+    one.ok("POST", "/db/_index", json!({"index": {"fields": ["even", "n"]}, "ddoc": "i", "name": "i"})).await;
+    for server in [&other, &one] {
+        let found = server.ok("POST", "/db/_find", query.clone()).await;
+        assert_eq!((ids(&found), found.get("warning")), (vec!["doc00298", "doc00296", "doc00294"], None));
+        let mut behind = query.clone();
+        behind["bookmark"] = found["bookmark"].clone();
+        assert_eq!(ids(&server.ok("POST", "/db/_find", behind).await), ["doc00292", "doc00290", "doc00288"]);
+    }
+    // What is written is there at once, and what is covered is read of the index alone.
+    other.ok("PUT", "/db/new", json!({"n": 1_000, "even": true})).await;
+    let covered =
+        json!({"selector": {"even": true, "n": {"$gt": 295}}, "fields": ["_id", "n"], "execution_stats": true});
+    let covered = one.ok("POST", "/db/_find", covered).await;
+    assert_eq!(
+        covered["docs"],
+        json!([{"_id": "doc00296", "n": 296}, {"_id": "doc00298", "n": 298}, {"_id": "new", "n": 1_000}])
+    );
+    assert_eq!(covered["execution_stats"]["total_docs_examined"], 0);
+    let count = json!({"selector": {"even": false, "n": {"$gt": 100}}, "execution_stats": true});
+    let counted = other.ok("POST", "/db/_count", count).await;
+    assert_eq!((&counted["count"], &counted["execution_stats"]["total_docs_examined"]), (&json!(100), &json!(0)));
+    // A selector that weighs much is asked apart from the server's threads.
+    let names: Vec<u32> = (0..100).collect();
+    let heavy = json!({"selector": {"even": true, "n": {"$gt": 3}, "_id": {"$nin": names}}, "limit": 1_000});
+    assert_eq!(one.ok("POST", "/db/_find", heavy.clone()).await["docs"].as_array().unwrap().len(), 149);
+    assert_eq!(one.ok("POST", "/db/_count", json!({"selector": heavy["selector"]})).await["count"], 149);
+    one.ok("DELETE", "/db/_index/i/json/i", NULL).await;
+    assert_eq!(other.json("POST", "/db/_find", query).await.1["error"], "no_usable_index");
+    one.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_that_cannot_be_kept_are_refused() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let long: Vec<String> = (0..2_000).map(|n| format!("field{n}")).collect();
+    for index in [json!({ "fields": long }), json!({"fields": ["_attachments.f.length"]})] {
+        let (status, answer) = server.json("POST", "/db/_index", json!({ "index": index })).await;
+        assert_eq!((status, &answer["error"]), (400, &json!("invalid_index")), "{answer}");
+    }
+    let (mut made, mut refused) = (0, 0);
+    for n in 0..70 {
+        let (status, _) = server.json("POST", "/db/_index", json!({"index": {"fields": [format!("f{n}")]}})).await;
+        (made, refused) = if status == 200 { (made + 1, refused) } else { (made, refused + 1) };
+    }
+    assert!(made >= 30 && refused > 0, "{made} {refused}");
+    assert_eq!(server.ok("GET", "/db/_index", NULL).await["total_rows"], json!(made + 1));
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_are_refused_what_they_have_not() {
     let store = Store::new();

@@ -9,7 +9,7 @@ use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions};
 use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
-use flatbed_layer::{Database, LayerOptions, ServerActor};
+use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
 use flatbed_replicator::{Replicator, ReplicatorOptions};
 use flatbed_service::{Admins, Functions, Service};
 use foundationdb::api::NetworkAutoStop;
@@ -179,8 +179,12 @@ pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
     tokio::spawn(async move {
         let stopped = async { drop(stopped.await) };
         let supervisor = replicator.start();
+        let background = Background::new(&layer.layer, layer.actor.clone(), BackgroundOptions::default());
+        let background = background.expect("randomness");
+        background.start();
         let beside = async {
             replicator.stop(supervisor).await;
+            background.stop().await;
             layer.shutdown();
         };
         server.serve(stopped, beside).await;
