@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::index::build::{Step, Stepped, unbuilt};
+use crate::index::build::{Pace, Step, Stepped, unbuilt};
 use crate::index::kinds::KINDS;
 use crate::index_builds::IndexBuild;
 use crate::layer::Inner;
@@ -29,22 +29,22 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
         let (number, shown) = (index.number, IndexBuild::of(name, index));
         // A process builds an index once at a time.
         let running = inner.index_builds.begin(namespace, shown)?;
-        Some((number, running, inner.metrics.index_builds_running.hold()))
+        Some((number, running, inner.metrics.index_builds_running.hold(), Pace::default()))
     };
     let Some(mut builds) = indexes.into_iter().map(begin).collect::<Option<VecDeque<_>>>() else { return Ok(None) };
     let mut failed = None;
     // A step of each in turn: none waits until another is built.
-    while let Some((number, running, held)) = builds.pop_front() {
+    while let Some((number, running, held, pace)) = builds.pop_front() {
         if inner.is_closing() || Instant::now() >= until {
             return Ok(Some(false));
         }
-        let mut step = Step::new(inner, name, number);
+        let mut step = Step::new(inner, name, number, pace);
         match transaction::write(&inner.db, &inner.metrics, &mut step).await {
             Ok(stepped) => {
                 inner.metrics.index_documents_entered.add(step.entered);
                 running.get_on(step.entered);
                 match stepped {
-                    Stepped::On => builds.push_back((number, running, held)),
+                    Stepped::On => builds.push_back((number, running, held, step.next_pace)),
                     Stepped::Built => inner.metrics.indexes_built.add(1),
                     Stepped::Gone => {}
                 }

@@ -42,6 +42,17 @@ pub struct RowIndex<'i> {
     reader: Reader,
 }
 
+/// What an index reads of the bodies of one database, to be kept beside it.
+#[derive(Debug, Clone)]
+pub struct IndexReader(Reader);
+
+impl IndexReader {
+    /// As [`RowSelector::lacks_ids`].
+    pub fn lacks_ids(&self) -> bool {
+        self.0.lacks_ids
+    }
+}
+
 impl Selector {
     /// Makes it ready for bodies whose field names have these ids. A body that was written when a name had none yet is matched
     /// rightly; one that was written after this, and has a name that had no id, is not: to be made anew for each page.
@@ -81,21 +92,56 @@ impl RowSelector<'_> {
 impl Index {
     /// Makes it ready for bodies whose field names have these ids; see [`Selector::for_rows`].
     pub fn for_rows(&self, ids: &impl FieldIds) -> RowIndex<'_> {
+        RowIndex { index: self, reader: self.reader(ids).0 }
+    }
+
+    /// The same, for [`Index::key_of_rows`].
+    pub fn reader(&self, ids: &impl FieldIds) -> IndexReader {
         let mut fields = Fields::default();
         if let Some(partial) = self.partial() {
             fields.collect(partial.normal());
         }
         self.fields().iter().for_each(|field| fields.field(field, false));
-        RowIndex { index: self, reader: Reader::new(fields, ids) }
+        IndexReader(Reader::new(fields, ids))
+    }
+
+    /// As [`RowIndex::key`], with a reader of this index.
+    ///
+    /// # Errors
+    /// [`RowsError`]
+    pub fn key_of_rows<'k, P>(
+        &self,
+        reader: &IndexReader,
+        pairs: P,
+        names: &impl FieldNames,
+        special: impl FnOnce() -> Value<'static>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<Value<'static>>>, RowsError>
+    where
+        P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
+    {
+        self.key_read(&reader.0.read(pairs, names, special)?, stop)
+    }
+
+    fn key_read(&self, read: &Read<'_>, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Value<'static>>>, RowsError> {
+        let mut steps = Steps::new(stop);
+        if let Some(partial) = self.partial()
+            && !partial.normal().holds(read, &mut steps)?
+        {
+            return Ok(None);
+        }
+        let mut key = Vec::with_capacity(self.fields().len());
+        for field in self.fields() {
+            match read.find(field, &mut steps)? {
+                Found::Here(value) => key.push(value.clone().into_owned()),
+                Found::Missing | Found::NoPath => return Ok(None),
+            }
+        }
+        Ok(Some(key))
     }
 }
 
 impl RowIndex<'_> {
-    /// As [`RowSelector::lacks_ids`].
-    pub fn lacks_ids(&self) -> bool {
-        self.reader.lacks_ids
-    }
-
     /// As [`Index::key`], of a body's pairs; see [`RowSelector::matches`]. That it is no design document the caller sees.
     ///
     /// # Errors
@@ -110,21 +156,7 @@ impl RowIndex<'_> {
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
-        let read = self.reader.read(pairs, names, special)?;
-        let mut steps = Steps::new(stop);
-        if let Some(partial) = self.index.partial()
-            && !partial.normal().holds(&read, &mut steps)?
-        {
-            return Ok(None);
-        }
-        let mut key = Vec::with_capacity(self.index.fields().len());
-        for field in self.index.fields() {
-            match read.find(field, &mut steps)? {
-                Found::Here(value) => key.push(value.clone().into_owned()),
-                Found::Missing | Found::NoPath => return Ok(None),
-            }
-        }
-        Ok(Some(key))
+        self.index.key_read(&self.reader.read(pairs, names, special)?, stop)
     }
 }
 

@@ -8,27 +8,43 @@
 
 use std::collections::VecDeque;
 
+use foundationdb::options::ConflictRangeType;
+use futures_util::future::try_join_all;
 use prost::Message;
 
+use crate::document::body::Rows;
 use crate::document::latest::{begin_latest, read_range, whole_body};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::definitions::write_record;
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, Within};
 use crate::index::prepare::Preparations;
+use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::proto;
+use crate::store::records::Info;
 use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
-use foundationdb::options::ConflictRangeType;
 
 /// Documents that a step enters; tests have several steps with few.
-const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 250 };
+const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 2_000 };
+
+/// Of the first one, where it is not known how large documents are.
+const FIRST_DOCUMENTS: usize = if cfg!(test) { 10 } else { 250 };
 
 /// Of documents that are read one by one.
 const READS_AT_ONCE: usize = 16;
 
-/// What a step reads of bodies and writes of entries, about; one document may pass it.
-const STEP_BYTES_MAX: u64 = 400_000;
+/// What a step writes of entries and conflicts, about; one document may pass it.
+const WRITTEN_BYTES_MAX: u64 = 600_000;
+
+/// What a step reads of bodies, about.
+const READ_BYTES_MAX: u64 = 3_000_000;
+
+/// What is read as one range of documents, about: some replies.
+const RANGE_BYTES: u64 = 300_000;
+
+/// A document's conflicts take this much beside four times its key.
+const CONFLICTS_BYTES: u64 = 100;
 
 /// The last document that is in the index, of those from before; `None`: none is yet.
 pub(crate) async fn progress(within: &Within<'_>, number: u64, snapshot: bool) -> Result<Option<String>> {
@@ -39,6 +55,36 @@ pub(crate) async fn progress(within: &Within<'_>, number: u64, snapshot: bool) -
 /// A database's indexes that are still to be built.
 pub(crate) fn unbuilt(record: proto::DatabaseRecord) -> impl Iterator<Item = proto::Index> {
     record.indexes.into_iter().filter(|index| !index.readable)
+}
+
+/// How many documents the next step takes, by what the last one met.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    documents: usize,
+    /// What a document takes that is read.
+    average_bytes: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { documents: FIRST_DOCUMENTS, average_bytes: 1_000 }
+    }
+}
+
+impl Pace {
+    /// After a step that was begun with so many, and has entered so many of so many bytes.
+    fn after(self, begun: usize, entered: usize, bytes: u64) -> Pace {
+        let average_bytes = bytes.checked_div(entered as u64).unwrap_or(self.average_bytes).max(100);
+        let by_bytes = usize::try_from(READ_BYTES_MAX / average_bytes).unwrap_or(usize::MAX);
+        // Where others write, steps are as small as went through last, and grow again.
+        let documents = begun.saturating_mul(2).min(by_bytes).clamp(1, STEP_DOCUMENTS_MAX);
+        Pace { documents, average_bytes }
+    }
+
+    /// Documents that are read as one range.
+    fn of_range(self) -> usize {
+        usize::try_from(RANGE_BYTES / self.average_bytes).unwrap_or(usize::MAX).max(1)
+    }
 }
 
 /// What a step has done.
@@ -62,11 +108,15 @@ pub(crate) struct Step<'a> {
     pub preparations: Preparations,
     /// Documents that the last attempt has entered.
     pub entered: u64,
+    pub pace: Pace,
+    /// For the step behind it.
+    pub next_pace: Pace,
 }
 
 impl<'a> Step<'a> {
-    pub(crate) fn new(inner: &'a Inner, name: &'a str, number: u64) -> Step<'a> {
-        Step { inner, name, number, attempts: 0, preparations: Preparations::default(), entered: 0 }
+    pub(crate) fn new(inner: &'a Inner, name: &'a str, number: u64, pace: Pace) -> Step<'a> {
+        let preparations = Preparations::default();
+        Step { inner, name, number, attempts: 0, preparations, entered: 0, pace, next_pace: pace }
     }
 }
 
@@ -89,7 +139,7 @@ impl Operation for Step<'_> {
             return Ok(Stepped::Built);
         }
         // Documents that others write all the time are entered with fewer others.
-        let most = (STEP_DOCUMENTS_MAX >> self.attempts.min(10)).max(1);
+        let most = (self.pace.documents >> self.attempts.min(10)).max(1);
         self.attempts += 1;
         let mut range = instance.keys.all_docs();
         if let Some(until) = progress(&within, self.number, false).await? {
@@ -101,17 +151,23 @@ impl Operation for Step<'_> {
         let mut maintainer = found.maintainer(&self.preparations);
         ids.iter().for_each(|id| maintainer.begin(&within, id));
         let keys: Vec<&str> = ids.iter().map(String::as_str).collect();
-        let range = read_range(trx, &instance, &keys).await?;
-        let (mut ahead, mut known, mut reads) = (range.found.len(), range.found.into_iter(), VecDeque::new());
-        let (mut bytes, mut entered) = (0, None);
+        let known = read_known(trx, &instance, &keys, self.pace.of_range()).await?;
+        let unknown = known.iter().enumerate().filter(|(_, known)| known.is_none()).map(|(at, _)| at);
+        let mut unknown = unknown.collect::<Vec<_>>().into_iter();
+        let (mut known, mut reads) = (known.into_iter(), VecDeque::new());
+        let (mut read_bytes, mut written_bytes, mut passed, mut entered) = (0, 0, 0, None);
         for id in &ids {
-            let document = match known.next() {
+            if entered.is_some() && (written_bytes > WRITTEN_BYTES_MAX || read_bytes > READ_BYTES_MAX) {
+                break;
+            }
+            let document = match known.next().flatten() {
                 Some(Some((info, rows))) => Some(whole_body(trx, &instance, info, rows).await?),
                 Some(None) => None,
                 None => {
-                    while let (Some(id), true) = (ids.get(ahead), reads.len() < READS_AT_ONCE) {
+                    while reads.len() < READS_AT_ONCE
+                        && let Some(id) = unknown.next().and_then(|at| ids.get(at))
+                    {
                         reads.push_back(begin_latest(trx, &instance, id));
-                        ahead += 1;
                     }
                     match reads.pop_front() {
                         Some(read) => read.finish(trx, &instance).await?,
@@ -119,12 +175,13 @@ impl Operation for Step<'_> {
                     }
                 }
             };
+            passed += 1;
             let keys = instance.keys.document(id);
+            let info_key = keys.info();
+            written_bytes += 4 * info_key.len() as u64 + CONFLICTS_BYTES;
             if let Some((info, rows)) = document.filter(|(info, _)| !info.deleted) {
-                bytes += info.stored_bytes + found.kind.reserve(&found.index, id, None);
-                if entered.is_some() && bytes > STEP_BYTES_MAX {
-                    break;
-                }
+                read_bytes += info.stored_bytes;
+                written_bytes += found.kind.reserve(&found.index, id, None);
                 let change = Change {
                     id,
                     keys: &keys,
@@ -141,16 +198,20 @@ impl Operation for Step<'_> {
                 if let Some(later) = maintainer.document(&within, &change)? {
                     later.await?;
                 }
+                written_bytes += maintainer.excess();
                 self.entered += 1;
             }
             // In both directions: nobody may write the document meanwhile, nor have read what it had before.
-            let info_key = keys.info();
             let end = [&info_key[..], &[0]].concat();
             trx.add_conflict_range(&info_key, &end, ConflictRangeType::Read)?;
             trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
             entered = Some(id);
         }
         maintainer.finish(&within)?;
+        if maintainer.is_worn_out().is_some() {
+            return Err(Error::Corrupt(format!("index {} has no room for a long key", self.number)));
+        }
+        self.next_pace = self.pace.after(most, passed, read_bytes);
         if !self.preparations.lacks_nothing() {
             // That does not make the next attempt smaller.
             self.attempts -= 1;
@@ -174,4 +235,23 @@ impl Operation for Step<'_> {
         }
         Ok(Stepped::On)
     }
+}
+
+/// A document that was read: `None` where there is none of the id.
+type Read = Option<(Info, Rows)>;
+
+/// Reads documents as ranges of so many, all at once; `None` of those that were left out.
+async fn read_known(
+    trx: &Transaction,
+    instance: &Instance,
+    ids: &[&str],
+    of_range: usize,
+) -> Result<Vec<Option<Read>>> {
+    let reads = ids.chunks(of_range).map(|part| async move {
+        let found = read_range(trx, instance, part).await?.found;
+        let mut known: Vec<Option<Read>> = found.into_iter().map(Some).collect();
+        known.resize_with(part.len(), || None);
+        Ok::<_, Error>(known)
+    });
+    Ok(try_join_all(reads).await?.into_iter().flatten().collect())
 }

@@ -1,6 +1,7 @@
 //! The index of tests alone, at work: beside writes, purges and renewals, built, killed and resumed.
 #![cfg(test)]
 
+mod json;
 mod random;
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::fenced::database;
 use crate::handle::Database;
-use crate::index::build::{Step, Stepped, unbuilt};
+use crate::index::build::{Pace, Step, Stepped, unbuilt};
 use crate::index::prepare::Preparations;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::{CreateOptions, Layer, LayerOptions};
@@ -94,7 +95,7 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
 
 /// One step, committed or not.
 async fn step(db: &Database, number: u64) -> Stepped {
-    let mut step = Step::new(&db.inner, &db.name, number);
+    let mut step = Step::new(&db.inner, &db.name, number, Pace::default());
     transaction::write(&db.inner.db, &db.inner.metrics, &mut step).await.unwrap()
 }
 
@@ -216,7 +217,7 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
         // Killed before its commit: nothing is left of it.
         let before = entries(&db, 1).await;
         let killed = begin(&db);
-        let mut attempt = Step::new(&db.inner, "db", 1);
+        let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
         attempt.attempt(&killed, FIRST).await.unwrap();
         drop(killed);
         assert_eq!(entries(&db, 1).await, before);
@@ -251,7 +252,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
         let db = db.clone();
         async move { db.get(id, &GetOptions::default()).await.unwrap().rev }
     };
-    let mut attempt = Step::new(&db.inner, "db", 1);
+    let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
     // What is purged or edited since the builder read it.
     let building = begin(&db);
     attempt.attempt(&building, FIRST).await.unwrap();
@@ -372,7 +373,7 @@ async fn a_renewal_meets_a_builder() {
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     assert_eq!(step(&db, 1).await, Stepped::On);
     let building = begin(&db);
-    let mut attempt = Step::new(&db.inner, "db", 1);
+    let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
     attempt.attempt(&building, FIRST).await.unwrap();
     renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
     assert!(building.commit().await.is_err(), "it read another epoch");

@@ -1,14 +1,16 @@
 //! The keys that documents have in json indexes, made of the rows of their bodies.
 
 use flatbed_collate::SortKey;
-use flatbed_flatten::DecodeError;
+use flatbed_collate::label::LABEL_BYTES_MAX;
 use flatbed_flatten::json::Value;
 use flatbed_flatten::path::FIRST_FIELD_ID;
-use flatbed_mango::{Exhausted, Index, RowsError};
+use flatbed_flatten::{DecodeError, json_len};
+use flatbed_mango::{Exhausted, Index, IndexReader, RowsError};
 use flatbed_revtree::{DocumentId, RevId};
 use prost::Message;
 
 use crate::document::body::{Prepared, Rows};
+use crate::document::fields::FieldsView;
 use crate::error::{Error, Result};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
@@ -32,6 +34,13 @@ impl DocumentKey {
         Ok(DocumentKey { values, sort_key })
     }
 
+    /// What its entry takes, about, and its label.
+    pub(crate) fn bytes(&self) -> u64 {
+        let form_bytes = self.sort_key.bytes().len();
+        let label_bytes = if self.sort_key.is_cut() { LABEL_BYTES_MAX * 2 + form_bytes * 2 } else { 0 };
+        (form_bytes + label_bytes) as u64 + entry::value_bytes(json_len(&self.values) as u64)
+    }
+
     /// The value of its entry.
     pub(crate) fn entry_value(&self) -> Vec<u8> {
         entry::encode(&self.values)
@@ -51,55 +60,85 @@ pub(crate) fn special(id: &str, rev: &RevId) -> Value<'static> {
     Value::Object(vec![("_id".into(), text(id.to_owned())), ("_rev".into(), text(rev.to_string()))])
 }
 
+/// Makes keys of bodies, in one database.
+#[derive(Default)]
+pub(crate) struct Keyed {
+    /// Of so many names.
+    reader: Option<(usize, IndexReader)>,
+}
+
+impl Keyed {
+    fn reader(&mut self, index: &Index, names: &FieldsView<'_>) -> &IndexReader {
+        let (len, reader) = self.reader.get_or_insert_with(|| (names.len(), index.reader(names)));
+        if *len != names.len() && reader.lacks_ids() {
+            (*len, *reader) = (names.len(), index.reader(names));
+        }
+        reader
+    }
+
+    /// See [`key_of`].
+    pub(crate) async fn key_of(
+        &mut self,
+        inner: &Inner,
+        instance: &Instance,
+        index: &Index,
+        of: (&str, &RevId),
+        body: Body<'_>,
+    ) -> Result<Option<DocumentKey>> {
+        if DocumentId::of(of.0).is_design() {
+            return Ok(None);
+        }
+        let values = match self.with_cache(instance, index, of, body) {
+            Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
+                Box::pin(instance.reload_names(inner)).await?;
+                self.with_cache(instance, index, of, body)
+            }
+            done => done,
+        };
+        match values {
+            Ok(Some(values)) => DocumentKey::new(values).map(Some),
+            // It is not in the index, as its filter says nothing of it; and so it is whenever it is asked.
+            Ok(None) | Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => Ok(None),
+            Err(RowsError::Decode(error)) => {
+                Err(Error::Corrupt(format!("the body of {:?} in {}: {error}", of.0, instance.name)))
+            }
+        }
+    }
+
+    fn with_cache(
+        &mut self,
+        instance: &Instance,
+        index: &Index,
+        (id, rev): (&str, &RevId),
+        body: Body<'_>,
+    ) -> std::result::Result<Option<Vec<Value<'static>>>, RowsError> {
+        let names = instance.fields.view();
+        let (reader, special) = (self.reader(index, &names), || special(id, rev));
+        match body {
+            Body::Read(rows) => index.key_of_rows(reader, rows.iter(), &names, special, &|| false),
+            Body::Prepared(body) => {
+                let rows = body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+                index.key_of_rows(reader, rows, &names, special, &|| false)
+            }
+        }
+    }
+}
+
 /// The key of a document that is not deleted, by its body's rows; `None`: it is not in the index.
 pub(crate) async fn key_of(
     inner: &Inner,
     instance: &Instance,
     index: &Index,
-    (id, rev): (&str, &RevId),
+    of: (&str, &RevId),
     body: Body<'_>,
 ) -> Result<Option<DocumentKey>> {
-    if DocumentId::of(id).is_design() {
-        return Ok(None);
-    }
-    let values = match with_cache(instance, index, (id, rev), body) {
-        Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
-            Box::pin(instance.reload_names(inner)).await?;
-            with_cache(instance, index, (id, rev), body)
-        }
-        done => done,
-    };
-    match values {
-        Ok(Some(values)) => DocumentKey::new(values).map(Some),
-        // It is not in the index, as its filter says nothing of it; and so it is whenever it is asked.
-        Ok(None) | Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => Ok(None),
-        Err(RowsError::Decode(error)) => {
-            Err(Error::Corrupt(format!("the body of {id:?} in {}: {error}", instance.name)))
-        }
-    }
-}
-
-fn with_cache(
-    instance: &Instance,
-    index: &Index,
-    (id, rev): (&str, &RevId),
-    body: Body<'_>,
-) -> std::result::Result<Option<Vec<Value<'static>>>, RowsError> {
-    let names = instance.fields.view();
-    let (index, special) = (index.for_rows(&names), || special(id, rev));
-    match body {
-        Body::Read(rows) => index.key(rows.iter(), &names, special, &|| false),
-        Body::Prepared(body) => {
-            let rows = body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-            index.key(rows, &names, special, &|| false)
-        }
-    }
+    Keyed::default().key_of(inner, instance, index, of, body).await
 }
 
 /// Whether something that is read of bodies has a name without an id, as far as this process knows the names: then
 /// bodies that other processes wrote may have it all the same.
 pub(crate) fn lacks_names(instance: &Instance, index: &Index) -> bool {
-    index.for_rows(&instance.fields.view()).lacks_ids()
+    index.reader(&instance.fields.view()).lacks_ids()
 }
 
 /// Loads names that this process lacks, by how many there are.

@@ -16,7 +16,7 @@ use crate::document::body::Rows;
 use crate::error::{Error, Result};
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
-use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
+use crate::index::json::key::{Body, DocumentKey, Keyed, catch_up, lacks_names};
 use crate::index::json::place::{Among, Written};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
 use crate::store::proto;
@@ -36,6 +36,7 @@ pub(crate) struct Maintainer {
     next_field_id: Option<NextId>,
     asked: bool,
     excess: u64,
+    keyed: Keyed,
     written: Written,
     is_worn_out: bool,
 }
@@ -49,6 +50,7 @@ impl Maintainer {
             next_field_id: None,
             asked: false,
             excess: 0,
+            keyed: Keyed::default(),
             written: Written::new(),
             is_worn_out: false,
         }
@@ -60,16 +62,19 @@ impl Maintainer {
         let is_same = change.brought.is_none() && change.old.is_some_and(|old| old.winner == change.new.winner);
         let new = match change.new.deleted {
             true => None,
-            false => new_key(within, &index, change).await?,
+            false => self.new_key(within, &index, change).await?,
         };
         if is_same {
             // As its builder hands it over.
             return match new {
-                Some(new) => self.enter(within, &index, change.id, &new).await,
+                Some(new) => {
+                    self.excess += new.bytes() + change.id.len() as u64;
+                    self.enter(within, &index, change.id, &new).await
+                }
                 None => Ok(()),
             };
         }
-        let old = old_key(within, &index, change.id, change.old, change.old_rows).await?;
+        let old = self.old_key(within, &index, change.id, change.old, change.old_rows).await?;
         self.replace(within, &index, change.id, old, new).await
     }
 
@@ -162,30 +167,44 @@ impl Maintainer {
     }
 }
 
-/// The key that the winner has after the change.
-async fn new_key(within: &Within<'_>, index: &Index, change: &Change<'_>) -> Result<Option<DocumentKey>> {
-    let (inner, instance, of) = (within.inner, within.instance, (change.id, &change.new.winner));
-    match change.new_rows(within).await? {
-        NewRows::Brought(body) => key_of(inner, instance, index, of, Body::Prepared(body)).await,
-        NewRows::Known(rows) => key_of(inner, instance, index, of, Body::Read(rows)).await,
-        NewRows::Read(rows) => key_of(inner, instance, index, of, Body::Read(&rows)).await,
+impl Maintainer {
+    /// The key that the winner has after the change.
+    async fn new_key(
+        &mut self,
+        within: &Within<'_>,
+        index: &Index,
+        change: &Change<'_>,
+    ) -> Result<Option<DocumentKey>> {
+        let (inner, instance, of) = (within.inner, within.instance, (change.id, &change.new.winner));
+        let read;
+        let body = match change.new_rows(within).await? {
+            NewRows::Brought(body) => Body::Prepared(body),
+            NewRows::Known(rows) => Body::Read(rows),
+            NewRows::Read(rows) => {
+                read = rows;
+                Body::Read(&read)
+            }
+        };
+        self.keyed.key_of(inner, instance, index, of, body).await
     }
-}
 
-/// The key that the winner had before.
-async fn old_key(
-    within: &Within<'_>,
-    index: &Index,
-    id: &str,
-    old: Option<&Info>,
-    rows: Option<&Rows>,
-) -> Result<Option<DocumentKey>> {
-    match (old.filter(|old| !old.deleted), rows) {
-        (None, _) => Ok(None),
-        (Some(old), Some(rows)) => {
-            key_of(within.inner, within.instance, index, (id, &old.winner), Body::Read(rows)).await
+    /// The key that the winner had before.
+    async fn old_key(
+        &mut self,
+        within: &Within<'_>,
+        index: &Index,
+        id: &str,
+        old: Option<&Info>,
+        rows: Option<&Rows>,
+    ) -> Result<Option<DocumentKey>> {
+        match (old.filter(|old| !old.deleted), rows) {
+            (None, _) => Ok(None),
+            (Some(old), Some(rows)) => {
+                let (inner, instance, of) = (within.inner, within.instance, (id, &old.winner));
+                self.keyed.key_of(inner, instance, index, of, Body::Read(rows)).await
+            }
+            (Some(_), None) => Err(Error::Corrupt(format!("the body of {id:?} was not read"))),
         }
-        (Some(_), None) => Err(Error::Corrupt(format!("the body of {id:?} was not read"))),
     }
 }
 
@@ -211,7 +230,7 @@ impl IndexMaintainer for Maintainer {
         Ok(Some(Box::pin(async move {
             let index = self.index.clone()?;
             self.names(within).await?;
-            let old = old_key(within, &index, purged.id, Some(purged.old), purged.old_rows).await?;
+            let old = self.old_key(within, &index, purged.id, Some(purged.old), purged.old_rows).await?;
             self.replace(within, &index, purged.id, old, None).await
         })))
     }

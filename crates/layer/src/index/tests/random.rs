@@ -4,7 +4,7 @@
 use crate::index::tests::*;
 
 /// Two layers on one engine with faults. `None`: another library answers, which makes none.
-async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], tempfile::TempDir)> {
+pub(super) async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], tempfile::TempDir)> {
     let Some(engine) = foundationdb_sys::backend::embedded() else {
         println!("skipped: needs the embedded engine");
         return None;
@@ -25,10 +25,10 @@ async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], temp
     Some(([one, other], directory))
 }
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
@@ -80,7 +80,7 @@ async fn writer(db: Database, seed: u64) {
 }
 
 /// What builds and compacts is killed again and again.
-async fn workers(db: Database, seed: u64, ended: tokio::sync::watch::Receiver<bool>) {
+pub(super) async fn workers(db: Database, seed: u64, ended: tokio::sync::watch::Receiver<bool>) {
     let mut random = Random(seed);
     while !*ended.borrow() {
         let background = background(&db, Duration::from_millis(100));

@@ -1,0 +1,185 @@
+//! Json indexes at work: at two layers that do not know the same, and under random work.
+#![cfg(test)]
+
+use flatbed_mango::{Index, compare};
+
+use crate::index::json::definition::compiled;
+use crate::index::tests::random::{Random, with_faults, workers};
+use crate::index::tests::*;
+
+/// A design document with an index for each of these maps.
+fn design(maps: &[&str]) -> String {
+    let view =
+        |(at, map): (usize, &&str)| format!(r#""i{at}":{{"map":{map},"reduce":"_count","options":{{"def":{{}}}}}}"#);
+    let views: Vec<_> = maps.iter().enumerate().map(view).collect();
+    format!(r#"{{"language":"query","views":{{{}}}}}"#, views.join(","))
+}
+
+/// The ids of an index's entries, in their order.
+async fn ids_of(db: &Database, number: u64) -> Vec<String> {
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    let trx = begin(db);
+    let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+    let mut found = Vec::new();
+    for row in pages.unwrap().iter().flat_map(|page| page.iter()) {
+        if let (_, IndexPart::Entry(_, id)) = instance.keys.split_index(row.key()).unwrap() {
+            found.push(id);
+        }
+    }
+    found
+}
+
+/// The same as all documents say.
+async fn expected(db: &Database, index: &Index) -> Vec<String> {
+    let mut walk = db.all_docs(crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() });
+    let mut rows = Vec::new();
+    while let Some(page) = walk.next_page().await.unwrap() {
+        for document in page.into_iter().filter_map(|row| row.doc).filter(|doc| !doc.id.starts_with("_design/")) {
+            let text = [b"{", document.body.as_slice(), b"}"].concat();
+            let body = parse(&text, &Limits::default()).unwrap();
+            rows.extend(index.key(&body, &|| false).unwrap().map(|key| (Value::Array(key), document.id)));
+        }
+    }
+    rows.sort_by(|a, b| compare(&a.0, &b.0).then_with(|| a.1.cmp(&b.1)));
+    rows.into_iter().map(|(_, id)| id).collect()
+}
+
+async fn assert_exact(db: &Database) {
+    for index in indexes(db).await.into_iter().filter(|index| index.kind == "json") {
+        assert!(index.readable);
+        let wanted = expected(db, &compiled(&index).unwrap()).await;
+        assert_eq!(ids_of(db, index.number).await, wanted, "{}", String::from_utf8_lossy(&index.definition));
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_knows_neither_the_index_nor_its_names_keeps_it() {
+    let Some(([one, other], _directory)) = with_faults(0.0, 2).await else { return };
+    put(&other, "warm", None, r#"{"x":1}"#).await.unwrap();
+    let rev = put(&one, "d", None, r#"{"name":"old","x":1}"#).await.unwrap();
+    let gone = put(&one, "gone", None, r#"{"name":"gone","x":1}"#).await.unwrap();
+    put(&one, "_design/a", None, &design(&[r#"{"fields":{"name":"asc"}}"#])).await.unwrap();
+    build_all(&one).await;
+    assert_eq!(ids_of(&one, 1).await, ["gone", "d"]);
+    // It learns of the index in the transaction itself, and of the name too.
+    put(&other, "new", None, r#"{"x":2}"#).await.unwrap();
+    put(&other, "d", Some(&rev), r#"{"x":3}"#).await.unwrap();
+    other.purge("gone", &[gone]).await.unwrap();
+    assert_eq!(ids_of(&one, 1).await, Vec::<String>::new());
+    put(&other, "mine", None, r#"{"name":"mine"}"#).await.unwrap();
+    assert_eq!(ids_of(&one, 1).await, ["mine"]);
+    assert_clean(&one).await;
+    assert_clean(&other).await;
+}
+
+/// Each clears long keys that take much of a transaction.
+#[tokio::test]
+async fn many_long_keys_that_go_are_taken_in_several_transactions() {
+    let (db, _directory) = database().await;
+    let fields = [r#"{"fields":{"a":"asc"}}"#, r#"{"fields":{"b":"asc"}}"#, r#"{"fields":{"a":"asc","b":"asc"}}"#];
+    put(&db, "_design/a", None, &design(&fields)).await.unwrap();
+    build_all(&db).await;
+    let text = |n: usize| format!(r#"{{"a":"{n:05}{}","b":"{n:05}{}"}}"#, "x".repeat(4_000), "y".repeat(4_000));
+    let texts: Vec<_> = (0..60).map(|n| (format!("d{n:04}"), text(n))).collect();
+    let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
+    let revs: Vec<_> = db.bulk_update(&edits).await.unwrap().into_iter().map(|outcome| outcome.unwrap().rev).collect();
+    assert_exact(&db).await;
+    let edits: Vec<_> = texts.iter().zip(revs).map(|((id, _), rev)| edit(id, Some(rev), r#"{"a":1,"b":2}"#)).collect();
+    assert!(db.bulk_update(&edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
+    assert_exact(&db).await;
+    assert_clean(&db).await;
+}
+
+const MAPS: [&str; 4] = [
+    r#"{"fields":{"a":"asc"}}"#,
+    r#"{"fields":{"b.c":"asc","a":"asc"}}"#,
+    r#"{"fields":{"a":"asc"},"partial_filter_selector":{"b.c":{"$gt":2}}}"#,
+    r#"{"fields":{"n":"asc"}}"#,
+];
+
+fn body(random: &mut Random) -> String {
+    let value = match random.below(9) {
+        0 => format!(r#""{}{}""#, "x".repeat(4_100), random.below(9)),
+        1 => format!(r#""{}{}{}""#, "x".repeat(4_100), random.below(4), "z".repeat(9_000)),
+        2 => r#"{"o":[1,null]}"#.to_owned(),
+        3 => "null".to_owned(),
+        _ => format!(r#""v{}""#, random.below(6)),
+    };
+    let large = match random.below(12) {
+        0 => format!(r#","x":[{}]"#, vec![format!("{:?}", "y".repeat(900)); 600].join(",")),
+        _ => String::new(),
+    };
+    match random.below(8) {
+        0 => r#"{"_deleted":true}"#.to_owned(),
+        1 => format!(r#"{{"n":{}{large}}}"#, random.below(5)),
+        _ => format!(r#"{{"a":{value},"b":{{"c":{}}},"n":{}{large}}}"#, random.below(5), random.below(50)),
+    }
+}
+
+/// Edits, conflicts, deletions, purges, and now and then other indexes; and queries, which never fail.
+async fn writer(db: Database, seed: u64) {
+    let mut random = Random(seed);
+    for _ in 0..50 {
+        let id = format!("d{:02}", random.below(30));
+        let leaf = db.get(&id, &GetOptions::default()).await.ok().map(|document| document.rev);
+        let body = body(&mut random);
+        let done = match random.below(12) {
+            0 => {
+                let maps = [&MAPS[..1], &MAPS[1..3], &MAPS[2..], &[]][random.below(4) as usize];
+                let id = ["_design/a", "_design/b"][random.below(2) as usize];
+                let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
+                put(&db, id, parent.as_ref(), &design(maps)).await.map(|_| ())
+            }
+            1 | 2 => match &leaf {
+                Some(rev) => db.purge(&id, std::slice::from_ref(rev)).await.map(|_| ()),
+                None => Ok(()),
+            },
+            3 => {
+                let rev = format!("{}-{:032x}", 1 + random.below(4), random.below(1 << 30));
+                let history = Some(vec![rev.parse().unwrap()]);
+                db.bulk_update(&[Edit { history, ..edit(&id, None, &body) }]).await.map(|_| ())
+            }
+            _ => put(&db, &id, leaf.as_ref(), &body).await.map(|_| ()),
+        };
+        match done {
+            Ok(()) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
+            // What may have been committed, by what is there.
+            Err(Error::Storage(error)) if error.is_maybe_committed() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn torture(probability: f64, seed: u64) {
+    let Some(([one, other], _directory)) = with_faults(probability, seed).await else { return };
+    put(&one, "_design/a", None, &design(&MAPS[..2])).await.unwrap();
+    let (done, ended) = tokio::sync::watch::channel(false);
+    let working: Vec<_> = [&one, &other]
+        .into_iter()
+        .enumerate()
+        .map(|(n, db)| tokio::spawn(workers(db.clone(), seed + n as u64, ended.clone())))
+        .collect();
+    let writers: Vec<_> =
+        (0..4).map(|n| tokio::spawn(writer([&one, &other][n % 2].clone(), seed * 100 + n as u64))).collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    done.send_replace(true);
+    for working in working {
+        working.await.unwrap();
+    }
+    assert_clean(&one).await;
+    build_all(&one).await;
+    assert_exact(&one).await;
+    assert_clean(&other).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn json_indexes_are_exact_after_random_work() {
+    torture(0.0, 11).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn json_indexes_are_exact_after_random_work_with_faults() {
+    torture(0.05, 12).await;
+}
