@@ -5,6 +5,7 @@
 
 mod attachments;
 mod document;
+mod groups;
 mod updates;
 mod work;
 
@@ -16,8 +17,10 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use prost::Message;
 use tokio::sync::Semaphore;
 
+use crate::check::groups::check_group;
 use crate::error::{Error, Result};
 use crate::handle::Reader;
+use crate::index::groups::is_group;
 use crate::index::kinds::{DefinedIndex, indexes_of};
 use crate::index::maintainers::Within;
 use crate::index::partitions::{COUNTED, PartitionSums};
@@ -351,19 +354,21 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
     async fn indexes(&mut self) -> Result<u64> {
         let (instance, mut keys) = (self.instance, 0);
         let mut begin = instance.keys.subspace(Subspace::Indexes).begin;
-        let mut indexes: Vec<_> = indexes_of(instance).collect();
-        indexes.sort_by_key(|found| found.index.number);
-        for index in &indexes {
-            let range = instance.keys.index(index.index.number);
+        let mut indexes: Vec<&proto::Index> = instance.record.indexes.iter().collect();
+        indexes.sort_by_key(|index| index.number);
+        for index in indexes {
+            let range = instance.keys.index(index.number);
             self.strays(KeyRange { begin, end: range.begin }).await?;
             begin = range.end;
-            keys += check_index(self.inner, instance, IndexKind::Defined(index), self.report).await?.0;
+            if is_group(index) {
+                keys += check_group(self.inner, instance, index, self.report).await?;
+            } else if let Some(found) = indexes_of(instance).find(|found| found.index.number == index.number) {
+                keys += check_index(self.inner, instance, IndexKind::Defined(&found), self.report).await?.0;
+            }
         }
         let range = KeyRange { begin, end: instance.keys.subspace(Subspace::Indexes).end };
-        let is_later = |key: &[u8]| {
-            let number = instance.keys.split_index(key).map(|(number, _)| number);
-            number.is_ok_and(|number| number > instance.record.indexes_defined)
-        };
+        let is_later =
+            |key: &[u8]| instance.keys.index_number(key).is_ok_and(|number| number > instance.record.indexes_defined);
         let stray = |key: &[u8], _: &[u8]| Ok((!is_later(key)).then(|| hex(key)));
         for stray in read_keys(self.inner, instance, range, stray).await?.into_iter().flatten() {
             self.report.violation(format!("key {stray} belongs to nothing"));

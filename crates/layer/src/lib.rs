@@ -177,7 +177,22 @@ fn folders_know_only_those_below_them() {
             "background",
             &["actor", "builder", "error", "store", "layer", "document", "feed", "group", "lease", "sweeper", "write"],
         ),
-        ("check", &["error", "store", "instance", "layer", "handle", "document", "index", "read", "lease"]),
+        (
+            "check",
+            &[
+                "view_definition",
+                "error",
+                "store",
+                "instance",
+                "layer",
+                "handle",
+                "document",
+                "index",
+                "read",
+                "view",
+                "lease",
+            ],
+        ),
         ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed"]),
     ];
     let upwards = [

@@ -15,8 +15,7 @@ use crate::group::steps::{Look, Standing};
 use crate::handle::{Database, Reader};
 use crate::index::groups::groups_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
-use crate::view::check::{all_rows, check};
-use crate::view::group::ViewGroup;
+use crate::view::check::all_rows;
 use crate::view::read::{Opening, View};
 use crate::{AllDocsQuery, Edit, ViewUpdate};
 use functions::{Texts, emitted_by};
@@ -132,35 +131,9 @@ pub(super) async fn compare(reader: &Reader, design: &str, view: &str, map: &str
     assert_eq!(found, recomputed(reader, map).await, "{design} {view}");
 }
 
-/// What is wrong with the keys of a database's groups.
+/// What is wrong with a database's keys, those of its groups included.
 pub(super) async fn violations(reader: &Reader) -> Vec<String> {
-    let mut all = Vec::new();
-    let Reader { inner, name } = reader;
-    reader.exists().await.unwrap();
-    let instance = inner.cached(name).expect("an instance");
-    for group in groups_of(&instance.record) {
-        let id = (instance.record.namespace, group.number);
-        let Some(loaded) = super::find::load(reader, &instance, group).await.unwrap() else { continue };
-        let storage = ViewGroup::of(group.number, &loaded.definition).unwrap();
-        let mut begin = Vec::new();
-        loop {
-            let checked = loop {
-                let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-                match check(&trx, &instance.keys, &storage, begin.clone()).await {
-                    // A fault.
-                    Err(Error::Storage(_)) => {}
-                    checked => break checked.unwrap(),
-                }
-            };
-            all.extend(checked.violations);
-            match checked.next {
-                Some(next) => begin = next,
-                None => break,
-            }
-        }
-        assert!(reader.read(&mut Look { inner, name, id }).await.unwrap().is_some());
-    }
-    all
+    crate::check::check_database(reader, |_| {}).await.unwrap().violations
 }
 
 /// The only group of a database.

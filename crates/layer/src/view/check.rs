@@ -56,13 +56,14 @@ pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, beg
     };
     let check = Check { trx, keys: &view, group, progress: &progress };
     let mut previous = None;
-    for found in &page {
-        let wrong = match check.key(found.key(), found.value(), &mut previous).await {
+    let found: Vec<(Vec<u8>, Vec<u8>)> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+    for (key, value) in &found {
+        let wrong = match check.key(key, value, &mut previous).await {
             Err(Error::Corrupt(wrong)) => Some(wrong),
             wrong => wrong?,
         };
         if let Some(wrong) = wrong {
-            let key: String = found.key().iter().map(|byte| format!("{byte:02x}")).collect();
+            let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
             checked.violations.push(format!("key {key} of group {}: {wrong}", group.number()));
         }
     }

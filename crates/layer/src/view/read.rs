@@ -3,12 +3,12 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use flatbed_collate::{Place, SortKey, cut_to_level};
+use flatbed_collate::{Collation, Place, SortKey, cut_to_level};
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{KeyRange, Shape};
 use futures_util::future::BoxFuture;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::store::keys::{RowKey, ViewKeys};
@@ -78,6 +78,19 @@ impl View {
     /// Its reduce.
     pub fn reducer(&self) -> Option<&ReduceFunction> {
         self.tree()?.reduces.get(self.reduce_at()?)
+    }
+}
+
+impl View {
+    /// The order of two keys in it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: there is no data for the collation.
+    pub fn compare(&self, a: &Value<'_>, b: &Value<'_>) -> Result<Ordering> {
+        let is_raw = self.tree().is_some_and(|tree| tree.is_raw);
+        let unicode = || Collation::unicode().map_err(|error| Error::Corrupt(error.to_string()));
+        let collation = if is_raw { Collation::raw() } else { unicode()? };
+        Ok(collation.compare(a, b))
     }
 }
 

@@ -92,6 +92,11 @@ impl Keys {
         key
     }
 
+    /// Of which index a key is, of whatever kind that is.
+    pub(crate) fn index_number(&self, key: &[u8]) -> Result<u64> {
+        Ok(take_int(behind(key, &self.one(INDEXES)))?.0)
+    }
+
     /// What a key of an index is, and of which.
     pub(crate) fn split_index(&self, key: &[u8]) -> Result<(u64, IndexPart)> {
         let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;

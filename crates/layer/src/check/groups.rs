@@ -1,0 +1,78 @@
+//! Groups of views: their keys, against each other. What maps make of documents is not recomputed: nobody runs functions here.
+
+use flatbed_flatten::json::{Limits, parse};
+
+use crate::check::{Report, hex, read_keys, run};
+use crate::document::edit::GetOptions;
+use crate::error::{Error, Refusal, Result};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::get::GetOne;
+use crate::store::proto;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::view::check::{Checked, check};
+use crate::view::group::ViewGroup;
+use crate::view_definition::GroupDefinition;
+
+/// Checks a group; how many keys it has. Of one that no design document names only the form of its keys is known.
+pub(super) async fn check_group(
+    inner: &Inner,
+    instance: &Instance,
+    index: &proto::Index,
+    report: &mut Report,
+) -> Result<u64> {
+    let Some(group) = group_of(inner, instance, index).await? else {
+        let keys = instance.keys.view(index.number);
+        let form = |key: &[u8], _: &[u8]| Ok(keys.split(key).is_err().then(|| hex(key)));
+        let found = read_keys(inner, instance, instance.keys.index(index.number), form).await?;
+        for stray in found.iter().flatten() {
+            report.violation(format!("key {stray} belongs to nothing"));
+        }
+        return Ok(found.len() as u64);
+    };
+    let (mut keys, mut begin) = (0, Vec::new());
+    loop {
+        let Checked { keys: more, violations, next } =
+            run(inner, &mut Part { instance, group: &group, begin: &begin }).await?;
+        keys += more;
+        violations.into_iter().for_each(|violation| report.violation(violation));
+        match next {
+            Some(next) => begin = next,
+            None => return Ok(keys),
+        }
+    }
+}
+
+/// What is kept of a group, by a design document that defines it.
+async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> Result<Option<ViewGroup>> {
+    for id in &index.named_by {
+        let options = GetOptions::default();
+        let document = match run(inner, &mut GetOne { inner, name: &instance.name, id, options: &options }).await {
+            Err(Error::Refused(Refusal::DocumentNotFound(_))) => continue,
+            document => document?,
+        };
+        let text = [b"{", document.body.as_slice(), b"}"].concat();
+        if let Ok(body) = parse(&text, &Limits::default())
+            && let Ok(Some(definition)) = GroupDefinition::of_design(&body)
+            && definition.signature[..] == index.definition
+        {
+            return ViewGroup::of(index.number, &definition).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// As much of a group as a transaction reads.
+struct Part<'a> {
+    instance: &'a Instance,
+    group: &'a ViewGroup,
+    begin: &'a [u8],
+}
+
+impl Operation for Part<'_> {
+    type Output = Checked;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Checked> {
+        check(trx, &self.instance.keys, self.group, self.begin.to_vec()).await
+    }
+}
