@@ -141,4 +141,86 @@ def costly(server, rng):
 
 costly.longest_wait = 6.0
 
-GROUPS = (operators, costly)
+
+def queries(server, rng):
+    """`_find` and its like, over documents of every shape and an index on what they have."""
+    path = database(server, "queried")
+    for document in DOCUMENTS:
+        ask(server, "POST", path, document)
+    yield step(server, "an index", "POST", path + "/_index", {"index": {"fields": ["a"]}, "ddoc": "i", "name": "i"})
+    yield step(server, "another", "POST", path + "/_index", {"index": {"fields": ["a.0", "_id"]}, "ddoc": "j", "name": "j"})
+    # Some are CouchDB's own 500: `unknown_error`.
+    statuses = {200, 400, 500}
+    for operator in OPERATORS:
+        for argument in ARGUMENTS:
+            for selector in ('{"%s":%s}', '{"a":{"%s":%s}}', '{"a":{"$gt":null},"b":{"%s":%s}}'):
+                if rng.random() < 0.3:
+                    text = selector % (operator, argument)
+                    where = rng.choice(("_find", "_explain", "_count"))
+                    yield f"{where} {text}", wrong(ask(server, "POST", f"{path}/{where}", '{"selector":%s}' % text), {200, 400})
+    values = ARGUMENTS + ("25", '"nil"', '["a"]', '[{"a":"desc"}]', '"i"', '["i","i"]', '["_design/i","x"]', '"' + "x" * 100_000 + '"')
+    for member in (
+        "limit", "skip", "sort", "fields", "bookmark", "use_index", "r", "conflicts", "stale", "update", "stable",
+        "execution_stats", "allow_fallback", "partition", "x"
+    ):
+        for value in values:
+            body = '{"selector":{"a":{"$gt":null}},"%s":%s}' % (member, value)
+            for where in ("_find", "_explain", "_count"):
+                if rng.random() < 0.6:
+                    answer = ask(server, "POST", f"{path}/{where}", body)
+                    yield f"{where} {member}={short(value)}", wrong(answer, statuses)
+    for member in ("index", "name", "ddoc", "type", "w", "partitioned", "x"):
+        for value in values:
+            members = {"index": '{"fields":["b"]}', "ddoc": '"d%d"' % rng.randrange(1_000), member: value}
+            body = "{%s}" % ",".join(f'"{name}":{of}' for name, of in members.items())
+            yield f"_index {member}={short(value)}", wrong(ask(server, "POST", path + "/_index", body), {200, 400, 500, 503})
+    for member in ("fields", "partial_filter_selector", "x"):
+        for value in values:
+            index = {"fields": '["c"]', member: value}
+            body = '{"ddoc":"e","index":{%s}}' % ",".join(f'"{name}":{of}' for name, of in index.items())
+            yield f"_index {member} {short(value)}", wrong(ask(server, "POST", path + "/_index", body), {200, 400})
+    for body in ("", "null", "[]", "{}", '{"docids":{}}', '{"docids":["",null]}', '{"docids":["_design/"]}', '{"docids":["%s"]}' % ("x" * 9_000)):
+        yield step(server, f"_bulk_delete {short(body)}", "POST", path + "/_index/_bulk_delete", body, statuses={200, 400})
+    for rest in ("i/json/x", "i/special/_all_docs", "%2F/json/%2F", "_design/i/json/" + "x" * 9_000, "x" * 9_000 + "/json/i", "i/json/%00"):
+        yield step(server, f"_index/{short(rest)}", "DELETE", f"{path}/_index/{rest}", statuses={400, 404})
+    yield from checked(server, "queried")
+
+
+queries.longest_wait = 3.0
+
+
+def scans(server, rng):
+    """What a query costs is bounded: others are answered meanwhile, and it ends with its client."""
+    path = database(server, "scanned")
+    ask(server, "PUT", path + "/numbers", '{"a":[%s],"n":1}' % ",".join(map(str, range(200_000))))
+    ask(server, "PUT", path + "/long", '{"a":"%s","n":2}' % ("a" * 5_000_000))
+    for at in range(20):
+        docs = [{"n": at * 500 + n, "text": "ab" * 500} for n in range(500)]
+        ask(server, "POST", path + "/_bulk_docs", {"docs": docs})
+    yield step(server, "an index", "POST", path + "/_index", {"index": {"fields": ["n"]}})
+    selectors = {
+        "$in of 20,000 in an array": '{"a":{"$in":[%s]}}' % ",".join(str(200_000 + n) for n in range(20_000)),
+        "a regular expression on all": '{"text":{"$regex":"(a|b|ab|ba)*(a|b|ab|ba)*c"}}',
+        "a regular expression behind an index": '{"n":{"$gte":0},"text":{"$regex":"(a|b|ab|ba)*(a|b|ab|ba)*c"}}',
+        "40 conditions": '{"$and":[%s]}' % ",".join('{"text":{"$ne":"%d"}}' % n for n in range(40)),
+    }
+    for name, selector in selectors.items():
+        for where in ("_find", "_count"):
+            sockets = []
+            for _ in range(6):
+                body = b'{"selector":%s}' % selector.encode()
+                head = f"POST {path}/{where} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                sockets.append(server.connect())
+                sockets[-1].sendall(head.encode() + body)
+            time.sleep(0.5)
+            up = ask(server, "GET", path + "/_all_docs?limit=1", timeout=10)
+            yield f"_all_docs beside six times {where}, {name}", wrong(up, 200, 3)
+            for sock in sockets:
+                sock.close()
+            idle = server.is_idle(10)
+            yield holds(f"{where} ends with its clients: {name}", idle, "the processor is busy with nobody waiting")
+
+
+scans.longest_wait = 6.0
+
+GROUPS = (operators, costly, queries, scans)

@@ -57,6 +57,10 @@ impl<'a> Matcher<'a> {
             tokio::task::yield_now().await;
             self.turn = Instant::now();
         }
+        // A selector asks itself only within a document that takes long.
+        if self.stop.is_some_and(|stop| stop()) {
+            return Err(Refusal::SelectorExhausted.into());
+        }
         let (info, rows) = found;
         if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
             let Within { inner, trx, instance } = *self.within;

@@ -196,14 +196,14 @@ impl Find {
     /// As there.
     pub async fn read_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
         let Some(place) = self.next.clone() else { return Ok(None) };
+        if self.query.stop.as_ref().is_some_and(|stop| stop()) {
+            return Err(Refusal::SelectorExhausted.into());
+        }
         let page = match self.ahead.pop_front() {
             Some(ahead) if ahead.place.is_at(&place) => self.taken(ahead).await?,
             _ => {
                 self.ahead.clear();
                 let Some(page) = self.read(place, self.instance.is_none(), None).await? else {
-                    if self.query.stop.as_ref().is_some_and(|stop| stop()) {
-                        return Err(Refusal::SelectorExhausted.into());
-                    }
                     tokio::time::sleep(self.pause).await;
                     self.pause = (self.pause * 2).min(PAUSE_MAX);
                     return Ok(Some(Vec::new()));
