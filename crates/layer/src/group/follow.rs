@@ -16,6 +16,7 @@ use crate::group::purges;
 use crate::group::steps::{Enter, Entered, LetGo, Step, place_of};
 use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
+use crate::view::prepare::PreparedDocument;
 
 /// Without changes for so long the group is let go.
 const LINGER: Duration = Duration::from_secs(60);
@@ -69,52 +70,51 @@ impl Run {
     }
 }
 
+/// A run, mapped.
+struct MappedRun {
+    documents: Vec<PreparedDocument>,
+    seqs: Vec<Seq>,
+    /// Where the feed stands behind it.
+    last_seq: Option<Seq>,
+    ended_as_of: Option<i64>,
+}
+
+/// What became of a run.
+enum EnteredRun {
+    /// It is in.
+    All,
+    /// Something was purged since.
+    Purged(ViewProgress),
+    Elsewhere,
+    Anew,
+}
+
 /// Follows, from where the group stands.
 pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome> {
     let mut place = place_of(&progress)?;
     loop {
         let query = ChangesQuery { since: Since::After(place), extras: EXTRAS, ..ChangesQuery::default() };
         let mut feed = Feed { changes: Changes::new(job.reader.clone(), query).asking_version(), is_at_end: false };
+        let mut ahead = None;
         let purged = loop {
-            let Some(run) = feed.next(job).await? else {
-                if job.is_closing() {
-                    return Ok(Outcome::Elsewhere);
-                }
-                let _ = Step::run(job, LetGo { stamp: place.stamp().to_vec() }).await?;
-                return Ok(Outcome::Idle);
-            };
-            let last_seq = feed.changes.last_seq().unwrap_or(place);
-            let ended_as_of = feed.changes.ended_as_of();
-            if !run.documents.is_empty() {
-                job.state.is_behind();
-            }
-            let (seqs, documents) = run.newest();
-            let mapped = map(job, documents).await?;
-            let (mut documents, mut seqs) = (mapped.as_slice(), seqs.as_slice());
-            let purged = loop {
-                let stamp = place.stamp().to_vec();
-                let enter = Enter { stamp: &stamp, documents, seqs, last_seq, ended_as_of };
-                match Step::run(job, enter).await? {
-                    None => return Ok(Outcome::Elsewhere),
-                    Some(Entered::Full) => return Ok(Outcome::Anew),
-                    Some(Entered::Purged(progress)) => break Some(progress),
-                    Some(Entered::Documents { count, place: stands, drained, is_through }) => {
-                        place = stands;
-                        job.state.get_on(count as u64);
-                        documents = documents.get(count..).unwrap_or_default();
-                        seqs = seqs.get(count..).unwrap_or_default();
-                        if documents.is_empty() {
-                            if is_through {
-                                job.state.is_through();
-                            }
-                            job.state.moved_to(drained);
-                            break None;
-                        }
+            let run = match ahead.take() {
+                Some(run) => run,
+                None => match feed.next(job).await? {
+                    Some(run) => feed.map(job, run).await?,
+                    None if job.is_closing() => return Ok(Outcome::Elsewhere),
+                    None => {
+                        let _ = Step::run(job, LetGo { stamp: place.stamp().to_vec() }).await?;
+                        return Ok(Outcome::Idle);
                     }
-                }
+                },
             };
-            if let Some(progress) = purged {
-                break progress;
+            // What is there already is mapped while this run is entered.
+            let (entered, next) = tokio::join!(enter(job, &mut place, &run), feed.ahead(job));
+            match entered? {
+                EnteredRun::All => ahead = next?,
+                EnteredRun::Purged(progress) => break progress,
+                EnteredRun::Elsewhere => return Ok(Outcome::Elsewhere),
+                EnteredRun::Anew => return Ok(Outcome::Anew),
             }
         };
         job.state.is_behind();
@@ -123,6 +123,34 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
             purges::Outcome::Entered => {}
             purges::Outcome::Elsewhere => return Ok(Outcome::Elsewhere),
             purges::Outcome::Anew => return Ok(Outcome::Anew),
+        }
+    }
+}
+
+/// Enters a run, in as many transactions as it takes.
+async fn enter(job: &Job, place: &mut Seq, run: &MappedRun) -> Result<EnteredRun> {
+    let (mut documents, mut seqs) = (run.documents.as_slice(), run.seqs.as_slice());
+    let (last_seq, ended_as_of) = (run.last_seq.unwrap_or(*place), run.ended_as_of);
+    loop {
+        let stamp = place.stamp().to_vec();
+        let work = Enter { stamp: &stamp, documents, seqs, last_seq, ended_as_of };
+        match Step::run(job, work).await? {
+            None => return Ok(EnteredRun::Elsewhere),
+            Some(Entered::Full) => return Ok(EnteredRun::Anew),
+            Some(Entered::Purged(progress)) => return Ok(EnteredRun::Purged(progress)),
+            Some(Entered::Documents { count, place: stands, drained, is_through }) => {
+                *place = stands;
+                job.state.get_on(count as u64);
+                documents = documents.get(count..).unwrap_or_default();
+                seqs = seqs.get(count..).unwrap_or_default();
+                if documents.is_empty() {
+                    if is_through {
+                        job.state.is_through();
+                    }
+                    job.state.moved_to(drained);
+                    return Ok(EnteredRun::All);
+                }
+            }
         }
     }
 }
@@ -147,6 +175,30 @@ impl Feed {
         Ok(Some(run))
     }
 
+    /// What is there already, mapped; `None`: there is nothing.
+    async fn ahead(&mut self, job: &Job) -> Result<Option<MappedRun>> {
+        let mut run = Run::default();
+        if self.is_at_end {
+            let Some(followed) = self.changes.follow_place().now_or_never() else { return Ok(None) };
+            if !self.take(followed, &mut run) {
+                return Ok(None);
+            }
+        }
+        if !self.is_at_end || run.is_cut {
+            self.page(job, &mut run).await?;
+        }
+        self.map(job, run).await.map(Some)
+    }
+
+    async fn map(&self, job: &Job, run: Run) -> Result<MappedRun> {
+        let (last_seq, ended_as_of) = (self.changes.last_seq(), self.changes.ended_as_of());
+        if !run.documents.is_empty() {
+            job.state.is_behind();
+        }
+        let (seqs, documents) = run.newest();
+        Ok(MappedRun { documents: map(job, documents).await?, seqs, last_seq, ended_as_of })
+    }
+
     /// Takes what followers share, as much as there is and a run holds. False: nothing for a while.
     async fn share(&mut self, job: &Job, run: &mut Run) -> Result<bool> {
         let followed = tokio::select! {
@@ -154,15 +206,19 @@ impl Feed {
             () = job.state.wake.notified() => return Ok(true),
             () = tokio::time::sleep(LINGER) => return Ok(false),
         };
-        let mut followed = followed;
+        Ok(self.take(followed, run))
+    }
+
+    /// Takes this, and what there is behind it. False: the process stops.
+    fn take(&mut self, mut followed: Option<Followed>, run: &mut Run) -> bool {
         loop {
             match followed {
                 // It stands further on.
-                None => return Ok(true),
-                Some(Followed::Shutdown) => return Ok(false),
+                None => return true,
+                Some(Followed::Shutdown) => return false,
                 Some(Followed::ReadOn) => {
                     run.is_cut = true;
-                    return Ok(true);
+                    return true;
                 }
                 Some(Followed::Rows(rows)) => {
                     for row in rows {
@@ -175,11 +231,11 @@ impl Feed {
                 }
             }
             if run.is_full() {
-                return Ok(true);
+                return true;
             }
             match self.changes.follow_place().now_or_never() {
                 Some(next) => followed = next,
-                None => return Ok(true),
+                None => return true,
             }
         }
     }
