@@ -21,6 +21,12 @@ use crate::index::maintainers::Within;
 use crate::read::get::{Known, read_ahead, shown};
 use crate::store::records::Info;
 
+/// Documents whose reads are under way, at least: a page of an answer is read in one go.
+const READ_AHEAD_MIN: usize = 64;
+
+/// What of each comes at first, where it is not known that they are small.
+const FIRST_BYTES: usize = 16_000;
+
 /// Others have their turn after so long.
 const TURN: Duration = Duration::from_millis(2);
 
@@ -156,7 +162,10 @@ impl<'a> Documents<'a> {
                     self.reads.clear();
                     self.ahead = at;
                 }
-                let (width, target_bytes) = read_ahead(self.bytes, at);
+                let (width, target_bytes) = match read_ahead(self.bytes, at) {
+                    (width, _) if width < READ_AHEAD_MIN => (READ_AHEAD_MIN, FIRST_BYTES),
+                    small => small,
+                };
                 while self.reads.len() < width
                     && let Some(id) = self.ids.get(self.ahead)
                 {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use crate::support::{Layer, Random, Store, create, delete, engine, get, put};
 use fdb_embedded::VirtualClock;
+use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
     AllDocsQuery, AttachmentEdit, BackgroundOptions, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
-    Extras, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Since, Updated,
+    Extras, FindOptions, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Since, Updated,
 };
 use foundationdb_sys::backend::Embedded;
 
@@ -189,6 +190,38 @@ async fn measure(store: &Store, table: &mut Table) {
     updates(&layer, table).await;
     together(store, table).await;
     shards(store, table).await;
+    queries(&layer, table).await;
+}
+
+/// What a json index costs writes, and queries that are answered from it.
+async fn queries(layer: &Layer, table: &mut Table) {
+    let db = create(layer, "queries", None).await;
+    let documents =
+        |from: usize| -> Vec<String> { (from..from + 100).map(|n| format!(r#"{{"n":{n},"text":"t"}}"#)).collect() };
+    bulk(&db, &documents(0), None).await;
+    let view = r#"{"map":{"fields":{"n":"asc"}},"reduce":"_count","options":{"def":{}}}"#;
+    put(&db, "_design/i", None, &format!(r#"{{"language":"query","views":{{"i":{view}}}}}"#)).await.unwrap();
+    let background = layer.background(BackgroundOptions::default());
+    while db.json_indexes().await.unwrap().readable().len() < 2 {
+        background.round().await.unwrap();
+    }
+    let rev = table.row("a new document, one json index", put(&db, "d", None, r#"{"n":7}"#)).await.unwrap();
+    table.row("an edit, one json index", put(&db, "d", Some(&rev), r#"{"n":8}"#)).await.unwrap();
+    for (name, request) in [
+        ("`_find` of 25 by a json index", r#"{"selector":{"n":{"$gt":10}}}"#),
+        ("the same of fields that it has", r#"{"selector":{"n":{"$gt":10}},"fields":["n"]}"#),
+        ("`_find` of 4 values", r#"{"selector":{"n":{"$in":[4,30,90,31]}}}"#),
+    ] {
+        let request = parse(request.as_bytes(), &Limits::default()).unwrap();
+        let find = flatbed_mango::Find::parse(&request, None, &|| false).unwrap();
+        let read = async {
+            let indexes = db.json_indexes_known().unwrap();
+            let plan = indexes.plan("queries", &find).unwrap();
+            let options = FindOptions { limit: 25, ..FindOptions::default() };
+            db.find(&indexes, &plan, options).next_page().await.unwrap().unwrap().len()
+        };
+        assert!(table.row(name, read).await >= 4);
+    }
 }
 
 /// What a database with shards costs: documents of four processes, each in a bucket of its own.
