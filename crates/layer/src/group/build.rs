@@ -219,7 +219,7 @@ async fn write(job: Arc<Job>, rows: Vec<AllDocsRow>, from: String, until: String
         let work = WriteRows { documents: rest, range: (&from, &until) };
         let wrote = Step::run(&job, work).await?;
         match wrote {
-            Some(Wrote::Documents(count)) if count < rest.len() => rest = rest.get(count.max(1)..).unwrap_or_default(),
+            Some(Wrote::Documents(count)) if count < rest.len() => rest = rest.get(count..).unwrap_or_default(),
             wrote => return Ok(Range { from, until, documents, wrote }),
         }
     }

@@ -381,7 +381,9 @@ impl Work for Enter<'_> {
             count = entered.documents;
         }
         let is_all = count == self.documents.len();
-        let place = if is_all { Some(&self.last_seq) } else { self.seqs.get(count.saturating_sub(1)) };
+        // Of a large document a part may be in: then it stands where it stood.
+        let before = || self.seqs.get(count.checked_sub(1)?);
+        let place = if is_all { Some(&self.last_seq) } else { before() };
         if let Some(place) = place {
             progress.stamp = place.stamp().to_vec();
         }

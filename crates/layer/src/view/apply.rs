@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::store::keys::{Keys, ViewKeys};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
-use crate::view::documents::{DocumentDiff, NewRow, RowDiff, diff, read_had};
+use crate::view::documents::{DocumentDiff, Had, NewRow, RowDiff, diff, read_had};
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::labels::Labels;
 use crate::view::parts;
@@ -18,11 +18,11 @@ use crate::view::stored::{Needs, RowDelta, StoredTree, TreeRow, each_tree};
 use crate::view::summary::Summary;
 use crate::view::written::WrittenReduces;
 
-/// What a transaction writes of rows and of what documents have, about; one document may pass it.
-const ROWS_BYTES_MAX: u64 = 400_000;
+/// What a transaction writes of rows, about; one row may pass it.
+const ROWS_BYTES_MAX: u64 = if cfg!(test) { 60_000 } else { 400_000 };
 
-/// Rows that a transaction changes, likewise: for each of them some nodes are read.
-const ROWS_MAX: usize = 1_500;
+/// Rows that a transaction changes: for each of them some nodes are read.
+const ROWS_MAX: usize = if cfg!(test) { 60 } else { 1_500 };
 
 /// What it writes of nodes: where it is more, it takes fewer documents.
 const NODES_BYTES_MAX: usize = 400_000;
@@ -37,7 +37,8 @@ pub(crate) struct At<'a> {
 /// What a transaction has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// Documents whose rows are as they should be: so many of the first ones, at least one.
+    /// Documents whose rows are as they should be: so many of the first ones. None where the first one has more changes than a
+    /// transaction holds: some of these are made then, and the rest comes when it is done again, with what follows.
     pub documents: usize,
     /// Rows that came, went or have another value.
     pub rows_changed: u64,
@@ -62,7 +63,8 @@ pub(crate) async fn apply(
     documents: &[PreparedDocument],
 ) -> Result<Applied> {
     let keys = at.keys.view(group.number());
-    let Some(Diffed { mut diffs, mut applied }) = diff_all(at.trx, &keys, group, documents, true).await? else {
+    let had = read_had(at.trx, &keys, documents.iter().map(PreparedDocument::id), true).await?;
+    let Some(Diffed { mut diffs, mut applied }) = diff_all(at.trx, &keys, group, documents, &had).await? else {
         return Ok(Applied { is_full: true, ..Applied::default() });
     };
     loop {
@@ -75,8 +77,14 @@ pub(crate) async fn apply(
         let nodes = changed.iter().flatten().flat_map(|changed| &changed.nodes);
         let bytes: usize = nodes.map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum();
         let alone_bytes: usize = alone.values().map(|(_, encoded)| encoded.len()).sum();
-        if bytes + alone_bytes > NODES_BYTES_MAX && diffs.len() > 1 {
-            diffs.truncate(diffs.len() / 2);
+        if bytes + alone_bytes > NODES_BYTES_MAX && applied.rows_changed > 1 {
+            match diffs.as_mut_slice() {
+                [one] => one.limit(one.rows.len() / 2, u64::MAX),
+                several => {
+                    let half = several.len() / 2;
+                    diffs.truncate(half);
+                }
+            }
             applied = counted(&diffs, documents);
             continue;
         }
@@ -108,7 +116,8 @@ pub(crate) async fn write_rows(
     documents: &[PreparedDocument],
 ) -> Result<Applied> {
     let keys = at.keys.view(group.number());
-    let Some(Diffed { diffs, applied }) = diff_all(at.trx, &keys, group, documents, false).await? else {
+    let had = read_had(at.trx, &keys, documents.iter().map(PreparedDocument::id), false).await?;
+    let Some(Diffed { diffs, applied }) = diff_all(at.trx, &keys, group, documents, &had).await? else {
         return Ok(Applied { is_full: true, ..Applied::default() });
     };
     let alone = make_alone(at.trx, &keys, group, written, &diffs).await?;
@@ -128,16 +137,19 @@ async fn diff_all<'d>(
     keys: &ViewKeys,
     group: &ViewGroup,
     documents: &'d [PreparedDocument],
-    snapshot: bool,
+    had: &'d [Had],
 ) -> Result<Option<Diffed<'d>>> {
-    let had = read_had(trx, keys, documents.iter().map(PreparedDocument::id), snapshot).await?;
     let mut labels = Labels::new(trx, keys, group);
     let (mut diffs, mut bytes, mut rows) = (Vec::with_capacity(documents.len()), 0, 0);
-    for (document, had) in documents.iter().zip(&had) {
-        let Some(diff) = diff(document, had, &mut labels).await? else { return Ok(None) };
+    for (document, had) in documents.iter().zip(had) {
+        let Some(mut diff) = diff(document, had, &mut labels).await? else { return Ok(None) };
         bytes += diff.bytes();
         rows += diff.rows.len();
-        if !diffs.is_empty() && (bytes > ROWS_BYTES_MAX || rows > ROWS_MAX) {
+        if bytes > ROWS_BYTES_MAX || rows > ROWS_MAX {
+            if diffs.is_empty() {
+                diff.limit(ROWS_MAX, ROWS_BYTES_MAX);
+                diffs.push(diff);
+            }
             break;
         }
         diffs.push(diff);
@@ -147,11 +159,12 @@ async fn diff_all<'d>(
 }
 
 fn counted(diffs: &[DocumentDiff<'_>], documents: &[PreparedDocument]) -> Applied {
+    let whole = diffs.iter().filter(|diff| !diff.is_partial).count();
     Applied {
-        documents: diffs.len(),
+        documents: whole,
         rows_changed: diffs.iter().map(|diff| diff.rows.len() as u64).sum(),
         bytes: diffs.iter().map(DocumentDiff::bytes).sum(),
-        refused: documents.iter().take(diffs.len()).filter(|document| document.is_refused()).count() as u64,
+        refused: documents.iter().take(whole).filter(|document| document.is_refused()).count() as u64,
         is_full: false,
     }
 }

@@ -1,6 +1,8 @@
 //! Checks a group of views: rows, what documents have, and nodes against each other, in parts of a transaction each, so that it
 //! may run beside who follows.
 
+use std::collections::HashMap;
+
 use flatbed_collate::reduce::Reducer;
 use flatbed_rowtree::{Parts, Tree};
 use futures_util::future::{join_all, try_join_all};
@@ -55,10 +57,10 @@ pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, beg
         return Ok(checked);
     };
     let check = Check { trx, keys: &view, group, progress: &progress };
-    let mut previous = None;
+    let mut seen = Seen::default();
     let found: Vec<(Vec<u8>, Vec<u8>)> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
     for (key, value) in &found {
-        let wrong = match check.key(key, value, &mut previous).await {
+        let wrong = match check.key(key, value, &mut seen).await {
             Err(Error::Corrupt(wrong)) => Some(wrong),
             wrong => wrong?,
         };
@@ -86,19 +88,27 @@ struct Check<'a> {
 /// Tree, key, and the view's key as JSON.
 type Previous = Option<(u64, RowKey, Vec<u8>)>;
 
+/// What was seen before, in the same part of a check.
+#[derive(Default)]
+struct Seen {
+    previous: Previous,
+    /// What documents have, by their ids, and by tree and row.
+    had: HashMap<String, HashMap<(u64, RowKey), proto::ViewRowOf>>,
+}
+
 impl Check<'_> {
-    /// What is wrong with a key; `previous`: the row before it.
-    async fn key(&self, key: &[u8], value: &[u8], previous: &mut Previous) -> Result<Option<String>> {
+    /// What is wrong with a key.
+    async fn key(&self, key: &[u8], value: &[u8], seen: &mut Seen) -> Result<Option<String>> {
         Ok(match self.keys.split(key)? {
             ViewPart::Progress => self.roots().await?,
             ViewPart::Range(_) => None,
             ViewPart::Row(tree, row) => {
-                let (wrong, text) = self.row(tree, &row, value).await?;
-                let mut wrong = wrong.or_else(|| self.order(previous.as_ref(), tree, &row, &text));
-                if wrong.is_none() && previous.as_ref().is_none_or(|(before, ..)| *before != tree) {
+                let (wrong, text) = self.row(tree, &row, value, seen).await?;
+                let mut wrong = wrong.or_else(|| self.order(seen.previous.as_ref(), tree, &row, &text));
+                if wrong.is_none() && seen.previous.as_ref().is_none_or(|(before, ..)| *before != tree) {
                     wrong = self.has_node(tree as usize, &row).await?;
                 }
-                *previous = Some((tree, row, text));
+                seen.previous = Some((tree, row, text));
                 wrong
             }
             ViewPart::OfDocument(id, 0) => self.document(&id).await?,
@@ -141,17 +151,18 @@ impl Check<'_> {
     }
 
     /// What is wrong with a row, and its key as JSON.
-    async fn row(&self, tree: u64, row: &RowKey, value: &[u8]) -> Result<(Option<String>, Vec<u8>)> {
+    async fn row(&self, tree: u64, row: &RowKey, value: &[u8], seen: &mut Seen) -> Result<(Option<String>, Vec<u8>)> {
         if tree >= self.group.trees().len() as u64 {
             return Ok((Some("there is no such tree".to_owned()), Vec::new()));
         }
-        let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true);
-        let texts = begin_texts(self.trx, self.keys, &row.id, decode(value)?);
-        let (had, (key, value)) = futures_util::future::try_join(had, texts).await?;
-        let known = had
-            .iter()
-            .flat_map(|had| &had.rows)
-            .find(|known| u64::from(known.tree) == tree && row_key(&row.id, known) == *row);
+        if !seen.had.contains_key(&row.id) {
+            let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true).await?;
+            let rows = had.into_iter().flat_map(|had| had.rows);
+            let rows = rows.map(|known| ((u64::from(known.tree), row_key(&row.id, &known)), known)).collect();
+            seen.had.insert(row.id.clone(), rows);
+        }
+        let (key, value) = begin_texts(self.trx, self.keys, &row.id, decode(value)?).await?;
+        let known = seen.had.get(&row.id).and_then(|rows| rows.get(&(tree, row.clone())));
         let hash = hash_of(&key, &value);
         let wrong = match (known, value_of(&key), value_of(&value)) {
             (None, ..) => Some(format!("document {:?} does not know it", row.id)),

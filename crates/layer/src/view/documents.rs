@@ -1,6 +1,6 @@
 //! What documents have in a group: read before their rows are changed, and compared with what they are to have.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foundationdb::future::FdbSlice;
 use futures_util::future::{join_all, try_join_all};
@@ -73,18 +73,54 @@ pub(super) struct DocumentDiff<'d> {
     pub rows: Vec<RowDiff<'d>>,
     /// What it has from now on.
     pub has: Vec<proto::ViewRowOf>,
-    had_parts: u32,
+    /// It has more that is still to be changed.
+    pub is_partial: bool,
+    had: &'d Had,
+}
+
+impl RowDiff<'_> {
+    /// What it writes, about.
+    fn bytes(&self) -> u64 {
+        match &self.new {
+            Some(new) => row_cost(self.key.len(), new.row.bytes()),
+            None => row_cost(self.key.len() / 2, 0),
+        }
+    }
 }
 
 impl DocumentDiff<'_> {
     /// What it writes, about, without nodes.
     pub(super) fn bytes(&self) -> u64 {
-        let has: usize = self.has.iter().map(proto::ViewRowOf::encoded_len).sum();
-        let rows = self.rows.iter().map(|row| match &row.new {
-            Some(new) => row_cost(row.key.len(), new.row.bytes()),
-            None => row_cost(row.key.len() / 2, 0),
-        });
-        if self.rows.is_empty() { 0 } else { has as u64 + rows.sum::<u64>() }
+        self.rows.iter().map(RowDiff::bytes).sum()
+    }
+
+    /// Leaves the first changes alone: so many, and of so many bytes, but one at least. What the document has is between what
+    /// it had and what it is to have.
+    pub(super) fn limit(&mut self, rows: usize, bytes: u64) {
+        let mut sum = 0;
+        let fits = |row: &&RowDiff<'_>| {
+            sum += row.bytes();
+            sum <= bytes
+        };
+        let most = self.rows.iter().take(rows).take_while(fits).count().max(1);
+        if most >= self.rows.len() {
+            return;
+        }
+        self.is_partial = true;
+        let left: HashSet<_> = self.rows.drain(most..).map(|row| (row.tree, row.key)).collect();
+        let is_left = |row: &proto::ViewRowOf| left.contains(&(row.tree as usize, row_key(self.id, row).encode()));
+        let mut old: HashMap<_, &proto::ViewRowOf> = self.had.rows.iter().map(|row| (place(row), row)).collect();
+        let mut has = Vec::new();
+        for row in std::mem::take(&mut self.has) {
+            match old.remove(&place(&row)) {
+                _ if !is_left(&row) => has.push(row),
+                Some(before) => has.push(before.clone()),
+                None => {}
+            }
+        }
+        // Those that go later, in the order that they had.
+        has.extend(self.had.rows.iter().filter(|row| old.contains_key(&place(row)) && is_left(row)).cloned());
+        self.has = has;
     }
 
     /// Writes what the document has. `conflicts`: whoever else writes it at the same time shall fail.
@@ -93,8 +129,9 @@ impl DocumentDiff<'_> {
             return Ok(());
         }
         let first = keys.of_document(self.id);
-        if self.had_parts > 1 {
-            Quiet(trx).clear_range(&keys.of_document_rest(self.id))?;
+        let (before, parts) = (in_parts(&self.had.rows), in_parts(&self.has));
+        for gone in parts.len().max(1)..before.len() {
+            Quiet(trx).clear(&keys.of_document_part(self.id, gone as u64))?;
         }
         if self.has.is_empty() {
             if conflicts {
@@ -103,26 +140,17 @@ impl DocumentDiff<'_> {
             }
             return Quiet(trx).clear(&first);
         }
-        let mut parts: Vec<proto::ViewRowsOf> = Vec::new();
-        let mut bytes = PART_BYTES;
-        for row in &self.has {
-            let len = row.encoded_len() + 8;
-            if bytes + len > PART_BYTES {
-                parts.push(proto::ViewRowsOf::default());
-                bytes = 0;
-            }
-            bytes += len;
-            if let Some(part) = parts.last_mut() {
-                part.rows.push(row.clone());
-            }
-        }
         let count = parts.len() as u32;
-        for (at, mut part) in parts.into_iter().enumerate() {
+        for (at, rows) in parts.into_iter().enumerate() {
             if at > 0 {
-                Quiet(trx).set(&keys.of_document_part(self.id, at as u64), &part.encode_to_vec())?;
+                // What stays as it is, is not written again.
+                if before.get(at) != Some(&rows) {
+                    let part = proto::ViewRowsOf { rows: rows.to_vec(), parts: 0 };
+                    Quiet(trx).set(&keys.of_document_part(self.id, at as u64), &part.encode_to_vec())?;
+                }
                 continue;
             }
-            part.parts = count;
+            let part = proto::ViewRowsOf { rows: rows.to_vec(), parts: count };
             if conflicts {
                 trx.set(&first, &part.encode_to_vec());
             } else {
@@ -133,24 +161,45 @@ impl DocumentDiff<'_> {
     }
 }
 
+/// What a document has, as it is cut into values.
+fn in_parts(rows: &[proto::ViewRowOf]) -> Vec<&[proto::ViewRowOf]> {
+    let (mut parts, mut rest) = (Vec::new(), rows);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |row: &&proto::ViewRowOf| {
+            bytes += row.encoded_len() + 8;
+            bytes <= PART_BYTES
+        };
+        let (part, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        parts.push(part);
+        rest = behind;
+    }
+    parts
+}
+
 /// The key of a row that a document has.
 pub(crate) fn row_key(id: &str, row: &proto::ViewRowOf) -> RowKey {
     RowKey { element: row.element.clone(), id: id.to_owned(), spelling: row.spelling, ordinal: row.ordinal }
 }
 
+/// Where a row of a document is.
+fn place(row: &proto::ViewRowOf) -> (u32, u32, u32, Vec<u8>) {
+    (row.tree, row.spelling, row.ordinal, row.element.clone())
+}
+
 /// Compares what a document has with what it is to have. `None`: there is no room for the label of a long key.
 pub(super) async fn diff<'d>(
     document: &'d PreparedDocument,
-    had: &Had,
+    had: &'d Had,
     labels: &mut Labels<'_>,
 ) -> Result<Option<DocumentDiff<'d>>> {
-    let place = |row: &proto::ViewRowOf| (row.tree, row.spelling, row.ordinal, row.element.clone());
     let mut old: HashMap<_, &proto::ViewRowOf> = had.rows.iter().map(|row| (place(row), row)).collect();
     let mut diff = DocumentDiff {
         id: &document.id,
         rows: Vec::new(),
         has: Vec::with_capacity(document.rows.len()),
-        had_parts: had.parts,
+        is_partial: false,
+        had,
     };
     for row in &document.rows {
         let element = match row.sort_key.is_cut() {

@@ -9,11 +9,14 @@ use crate::view::group::ViewGroup;
 use crate::view::parts::INLINE_BYTES_MAX;
 use crate::view_functions::EmittedRows;
 
-/// What a document may have in a group: what is more is not indexed. A transaction must hold it.
-const DOCUMENT_BYTES_MAX: u64 = 600_000;
+/// What a document may have in a group, about: what is more is not indexed.
+const DOCUMENT_BYTES_MAX: u64 = 64_000_000;
 
 /// Rows of a document, likewise.
-const DOCUMENT_ROWS_MAX: usize = 2_000;
+const DOCUMENT_ROWS_MAX: usize = 50_000;
+
+/// Key and value of one row: they are written in one transaction.
+const ROW_BYTES_MAX: usize = 8_500_000;
 
 /// A value that has no more bytes than this is known without its row.
 const KNOWN_VALUE_BYTES_MAX: usize = 24;
@@ -126,6 +129,9 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
         for row in arranged {
             let Some((key, value)) = texts.get(row.at) else { continue };
             let (key, value) = ((*key).to_owned(), (*value).to_owned());
+            if key.len() + value.len() > ROW_BYTES_MAX {
+                return refused(id);
+            }
             let hash = hash_of(key.as_bytes(), value.as_bytes());
             let row = PreparedRow { tree, sort_key: row.sort_key, tail: row.tail, key, value, hash };
             bytes += row_cost(row.sort_key.bytes().len() + id.len(), row.bytes());

@@ -15,6 +15,7 @@ use crate::store::keys::{RowKey, ViewKeys};
 use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::view::build::FOLLOWED;
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::labels::Labels;
 use crate::view::stored::StoredTree;
@@ -158,6 +159,11 @@ impl<'a> Reading<'a> {
     pub(super) fn stored(&self) -> StoredTree<'_> {
         let OpenView { group, tree, written, .. } = self.open;
         StoredTree { trx: self.trx, keys: &self.keys, group, tree: *tree, written: written.as_deref() }
+    }
+
+    /// Whether there is something to be read: what is being built is as a view without rows.
+    pub(super) fn is_built(&self) -> bool {
+        self.open.progress.phase == FOLLOWED
     }
 
     /// Rows of the view.

@@ -134,7 +134,7 @@ impl PageRead for ReadGroups<'_> {
         let mut next = Cursor { is_first: false, ..self.from.clone() };
         let wanted = next.skip.saturating_add(next.limit).min(PAGE_GROUPS as u64) as usize;
         let mut page = ReducedPage { rows: Vec::new(), place: reading.place() };
-        if wanted == 0 {
+        if wanted == 0 || !reading.is_built() {
             return Ok((page, None));
         }
         let (found, is_over) = match (&self.query.select, self.query.grouping) {

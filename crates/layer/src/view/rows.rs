@@ -195,6 +195,9 @@ impl PageRead for ReadRows<'_> {
         let mut page = ViewPage { total_rows: reading.total(), place: reading.place(), ..ViewPage::default() };
         let mut next = self.from.clone();
         next.is_first = false;
+        if !reading.is_built() {
+            return Ok((page, None));
+        }
         let (rows, is_over) = match &self.query.select {
             Select::Range(range) => {
                 let range = match &self.from.rest {

@@ -22,7 +22,7 @@ pub(crate) struct ViewKeys {
 }
 
 /// What stands in the key of a row behind its tree.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RowKey {
     /// The sort form of the row's key, with its label if it was cut.
     pub element: Vec<u8>,
