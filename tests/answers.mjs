@@ -10,7 +10,10 @@ const compared = ['content-type', 'etag', 'location', 'allow', 'cache-control', 
 const blanked = ['update_seq', 'last_seq', 'seq', 'purge_seq', 'pending', 'sizes', 'instance_start_time', 'uuid',
   'version', 'vendor', 'features', 'git_sha', 'cluster', 'props', 'uuids', 'offset', 'session_id',
   'checkpointed_source_seq', 'start_time', 'end_time', 'replication_id_version', 'history', 'execution_stats', 'warning',
-  'stack', 'bookmark'];
+  'stack', 'bookmark', 'collator_versions', 'updater_running'];
+
+/** What an engine says of a function that it does not take, in its own words. */
+const engine = /^(Compilation of the \w+ function in the '.*?' view failed: )(?:\(new \w+\(.*?", \d+\)\)|\w*Error: .*?)( \(.*\))$/s;
 
 /** The lines of a recording. */
 export const read = (name) =>
@@ -66,6 +69,7 @@ function blank(value, db, options, key) {
   if (typeof value !== 'string') return value;
   let text = value.replaceAll(db, 'DB').replace(/https?:\/\/[^/]+\//g, 'http://HOST/');
   if (key === 'reason' && text.includes('.erl')) text = '~stack';
+  if (key === 'reason') text = text.replace(engine, '$1~$2');
   if (options.revs) text = text.replace(/(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])/g, '~').replace(/(?<![0-9a-f])(\d+)-[0-9a-f]{32}/g, '$1-~');
   return ['id', '_id', 'location'].includes(key) ? text.replace(/(?<![-0-9a-f])[0-9a-f]{32}(?![0-9a-f])/g, '~uuid') : text;
 }

@@ -20,6 +20,7 @@ for (const [file, known] of Object.entries(differences)) {
         const reason = typeof differs === 'string' ? differs : differs[index];
         await t.test(`${index} ${method} ${path}`, () => {
           if (reason === undefined) assert.deepEqual(answer, recorded);
+          else if (reason.startsWith?.('perhaps')) return;
           // Of a whole scenario that is for later some steps are equal by themselves.
           else if (typeof differs !== 'string') assert.notDeepEqual(answer, recorded, `is equal, against: ${reason}`);
         });

@@ -1,6 +1,12 @@
 // Recordings that answers.test.mjs replays, and their answers that Flatbed gives otherwise: by scenario a reason for each
 // step, or one for the scenario where all of it is for later.
-const views = 'views are not there yet';
+const offset = 'of a walk that begins somewhere: what lies before it would have to be counted';
+const denormal = '5e-324 comes back as written, where CouchDB reads 0';
+const throughout = 'a reduction that cannot be made fails the queries that ask for it, and no others of its design document';
+const shrinks = 'rows are put together otherwise: sizes are those of other calls, and what is one is not reduced again';
+const deleted = 'maps see no _deleted_conflicts yet';
+const newer = 'the engine knows newer forms of JavaScript';
+const early = 'perhaps: rows may be there before anyone asks';
 const mango = 'views in the language query are not there yet';
 const sessions = 'sessions are not there yet';
 const partitions = 'partitioned databases are not there yet';
@@ -12,8 +18,7 @@ export const differences = {
   },
   revisions: {},
   queries: {
-    views,
-    collation: views,
+    views: { 25: 'a signature is of what defines the group here' },
     sessions,
   },
   mango: {
@@ -24,37 +29,41 @@ export const differences = {
     'mango on a partitioned database': partitions,
   },
   views: {
-    'rows that a map emits': views,
-    'rows as text': views,
-    ranges: views,
-    'parameters that are refused': views,
-    'posted parameters': views,
-    'several queries at once': views,
-    'order of all kinds of keys': views,
-    'tricky strings sorted': views,
-    'documents and joins in rows': views,
-    'conflicts in views': views,
-    grouping: views,
-    sums: views,
-    'sums that cannot be': views,
-    'suffixed and unknown built-in reduces': views,
-    'counts and statistics': views,
-    'statistics that cannot be': views,
-    'other built-in reduces': views,
-    'written reduces': views,
-    'a reduce that does not shrink': views,
-    freshness: views,
-    'changed and deleted documents': views,
-    'maps that throw': views,
-    'design documents that are refused': views,
-    'libraries in maps': views,
-    'functions that maps have': views,
-    'forms of map source': views,
-    'options of design documents': views,
-    'information, compaction and clean-up': views,
-    'tags of answers': views,
-    'all documents as a view': views,
-    'design and local documents listed': views,
+    'rows that a map emits': {},
+    'rows as text': { 2: denormal, 4: denormal, 7: denormal, 11: denormal },
+    ranges: {},
+    'parameters that are refused': {},
+    'posted parameters': {},
+    'several queries at once': { 9: 'a query that is no object is refused in words', 11: offset },
+    'order of all kinds of keys': {},
+    'tricky strings sorted': {},
+    'documents and joins in rows': { 4: 'an _id in a value that is no string is passed over', 17: offset },
+    'conflicts in views': { 2: deleted, 4: deleted, 5: deleted, 8: deleted },
+    grouping: {},
+    sums: {},
+    'sums that cannot be': { 1: 'an object and a number are as other values that cannot be added', 2: 'an object and a number are as other values that cannot be added' },
+    'suffixed and unknown built-in reduces': {},
+    'counts and statistics': {},
+    'statistics that cannot be': { 1: 'the reason in words', 8: throughout, 9: throughout, 10: throughout, 11: throughout },
+    'other built-in reduces': {},
+    'written reduces': {},
+    'a reduce that does not shrink': { 1: shrinks, 4: shrinks, 5: shrinks, 6: shrinks, 7: shrinks },
+    freshness: { 2: early, 3: early, 4: early, 7: early, 8: early, 9: early },
+    'changed and deleted documents': {},
+    'maps that throw': {},
+    'design documents that are refused': {},
+    'libraries in maps': { 7: 'a library that fails to load fails for every document' },
+    'functions that maps have': { 3: 'there is no Intl' },
+    'forms of map source': { 12: 'the reason in other words', 18: newer, 19: newer, 20: newer },
+    'options of design documents': { 7: 'local_seq is a sequence here, as everywhere else', 12: 'local_seq is a sequence here, as everywhere else' },
+    'information, compaction and clean-up': {},
+    'tags of answers': { 9: 'documents of one bulk are changed in the order in which they come' },
+    'all documents as a view': { 3: offset, 4: offset, 5: offset, 7: offset, 14: offset, 15: offset, 27: offset, 35: offset },
+    'design and local documents listed': {
+      7: 'offset counts design documents alone',
+      24: 'local documents have no queries',
+      31: offset,
+    },
     'views in the mango language': mango,
     partitioned: 'views of partitions are not there yet',
     shows: {
@@ -62,10 +71,10 @@ export const differences = {
       9: 'the server that is asked has no administrators: who asks has no name',
       22: 'the engine says in its own words why a text is no function',
     },
-    lists: views,
+    lists: {},
     updates: {},
-    rewrites: { 3: views, 4: views, 9: views },
-    'an answer that breaks off (a server may refuse the whole)': views,
-    'one key often from one document': views,
+    rewrites: {},
+    'an answer that breaks off (a server may refuse the whole)': { 2: 'all queries are looked at before the answer begins' },
+    'one key often from one document': {},
   },
 };

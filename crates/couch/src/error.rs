@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::Error as FunctionError;
-use flatbed_layer::{DesignFault, Error as LayerError, Invalid, NotJudged, Refusal, RevId};
+use flatbed_layer::{
+    DefinitionError, DesignFault, Error as LayerError, FunctionFailure, Invalid, NotJudged, Refusal, RevId, ViewFailure,
+};
 use flatbed_service::{AnswerError, Denied, FeedError, QueryError, SelectorError, SignInError};
 use hyper::StatusCode;
 
@@ -204,6 +206,7 @@ impl From<LayerError> for Failure {
         let reason = error.to_string();
         match error {
             LayerError::Refused(refusal) => refusal.into(),
+            LayerError::View(failure) => failure.into(),
             LayerError::DatabaseNotFound => Failure::not_found(reason),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
             LayerError::ShuttingDown => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
@@ -227,6 +230,37 @@ impl From<LayerError> for Failure {
                 tracing::error!(error = %other, "internal error");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
             }
+        }
+    }
+}
+
+impl From<ViewFailure> for Failure {
+    fn from(failure: ViewFailure) -> Self {
+        let reason = failure.to_string();
+        let internal = |word: &'static str, reason| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, word, reason);
+        let busy = |reason| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason);
+        match failure {
+            ViewFailure::Missing => Failure::not_found(reason),
+            ViewFailure::Definition(DefinitionError::Language(language)) => {
+                internal("unknown_query_language", language)
+            }
+            ViewFailure::Definition(DefinitionError::Reduce(_)) => {
+                Failure::new(StatusCode::BAD_REQUEST, "invalid_design_doc", reason)
+            }
+            ViewFailure::Function(failure) => match failure {
+                FunctionFailure::Compilation(_) => Failure::new(StatusCode::BAD_REQUEST, "compilation_error", reason),
+                FunctionFailure::Thrown { name, reason } => {
+                    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, name, reason)
+                }
+                FunctionFailure::TimedOut(_) => internal("timeout", reason),
+                FunctionFailure::OutOfResources(_) => internal("os_process_error", reason),
+                FunctionFailure::Busy(_) => busy(reason),
+                FunctionFailure::NotRun => internal("internal_server_error", reason),
+            },
+            ViewFailure::TooManyGroups => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
+            // A change of the design document, or one that is yet to come.
+            ViewFailure::Changed => Failure::not_found(reason),
+            _ => busy(reason),
         }
     }
 }

@@ -96,10 +96,23 @@ pub(crate) enum InDatabase {
         kind: Answering,
         rest: Vec<String>,
     },
-    /// A view, or another function of a design document.
-    DesignFunction {
-        is_view: bool,
+    /// Views of a design document; `rest` is what stands behind `_view`.
+    View {
+        design: String,
+        rest: Vec<String>,
     },
+    /// `/{db}/_design/{ddoc}/_info`
+    DesignInfo {
+        design: String,
+    },
+    /// `/{db}/_compact/{ddoc}`
+    CompactViews {
+        design: String,
+    },
+    /// `/{db}/_view_cleanup`
+    ViewCleanup,
+    /// `/{db}/_temp_view`, which CouchDB had.
+    TempView,
 }
 
 /// Queries and indexes of Mango.
@@ -302,7 +315,9 @@ impl InDatabase {
             ["_explain", ..] => InDatabase::Mango(Mango::Explain),
             ["_count", ..] => InDatabase::Mango(Mango::Count),
             ["_index", ref rest @ ..] => InDatabase::Mango(Mango::of_index(rest)),
-            ["_view_cleanup", ..] => InDatabase::Later("_view_cleanup", Route::DatabaseOther),
+            ["_temp_view", ..] => InDatabase::TempView,
+            ["_view_cleanup", ..] => InDatabase::ViewCleanup,
+            ["_compact", design, ..] => InDatabase::CompactViews { design: design.to_owned() },
             ["_shards", ..] => InDatabase::Later("_shards", Route::DatabaseOther),
             ["_sync_shards", ..] => InDatabase::Later("_sync_shards", Route::DatabaseOther),
             ["_partition"] => InDatabase::Partition { partition: None, of: None },
@@ -318,9 +333,11 @@ impl InDatabase {
                 let rest = rest.iter().map(|&segment| segment.to_owned()).collect();
                 InDatabase::Answering { design: design.to_owned(), kind: Answering::of(kind), rest }
             }
-            [DESIGN, _, function, ..] if function.starts_with('_') => {
-                InDatabase::DesignFunction { is_view: function == "_view" }
+            [DESIGN, design, "_view", ref rest @ ..] => {
+                let rest = rest.iter().map(|&segment| segment.to_owned()).collect();
+                InDatabase::View { design: design.to_owned(), rest }
             }
+            [DESIGN, design, "_info"] => InDatabase::DesignInfo { design: design.to_owned() },
             [DESIGN, id, ref file @ ..] => {
                 InDatabase::Attachment { id: design_id(id), kind: IdKind::Design, name: file.join("/") }
             }
@@ -348,8 +365,12 @@ impl InDatabase {
             InDatabase::Document { kind, .. } => kind.route(Route::Document, Route::DesignDocument),
             InDatabase::Attachment { kind, .. } => kind.route(Route::Attachment, Route::DesignAttachment),
             InDatabase::Local { .. } | InDatabase::LocalAttachment => Route::LocalDocument,
-            InDatabase::DesignFunction { is_view: true } => Route::View,
-            InDatabase::DesignFunction { is_view: false } | InDatabase::Answering { .. } => Route::DesignFunction,
+            InDatabase::Answering { .. } => Route::DesignFunction,
+            InDatabase::View { .. } => Route::View,
+            InDatabase::DesignInfo { .. } => Route::DesignInfo,
+            InDatabase::CompactViews { .. } => Route::Compact,
+            InDatabase::ViewCleanup => Route::ViewCleanup,
+            InDatabase::TempView => Route::DatabaseOther,
         }
     }
 }

@@ -70,6 +70,11 @@ impl Query {
         self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
+    /// Names and values in their order, all that are given.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Names and values as they are given, without those that a later one of the same name overrules.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_last = |at: usize, name: &str| !self.0.iter().skip(at + 1).any(|(later, _)| later == name);
@@ -100,11 +105,34 @@ impl Query {
 }
 
 pub(crate) fn number(text: &str) -> Result<u64> {
-    match text.parse::<i128>() {
-        Ok(value) if value < 0 => Err(Failure::query(format!("Invalid value for positive integer: \"{text}\""))),
-        Ok(value) => Ok(u64::try_from(value).unwrap_or(u64::MAX)),
-        Err(_) => Err(Failure::query(format!("Invalid value for integer: \"{text}\""))),
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Failure::query(format!("Invalid value for integer: {}", as_list(text))));
     }
+    if text.starts_with('-') && digits.bytes().any(|byte| byte != b'0') {
+        return Err(Failure::query(format!("Invalid value for positive integer: {}", as_list(text))));
+    }
+    Ok(digits.parse().unwrap_or(u64::MAX))
+}
+
+/// A text as Erlang prints a list of its characters, as CouchDB does in its reasons.
+pub(crate) fn as_list(text: &str) -> String {
+    if text.is_empty() {
+        return "[]".to_owned();
+    }
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => out.extend(['\\', char]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            _ => out.push(char),
+        }
+    }
+    out.push('"');
+    out
 }
 
 #[cfg(test)]

@@ -43,6 +43,10 @@ flatbed_metrics::labels! {
         DesignFunction = "/{db}/_design/{ddoc}/_other",
         /// `/{db}/_design/{ddoc}/_view/{view}`
         View = "/{db}/_design/{ddoc}/_view/{view}",
+        /// `/{db}/_design/{ddoc}/_info`
+        DesignInfo = "/{db}/_design/{ddoc}/_info",
+        /// `/{db}/_view_cleanup`
+        ViewCleanup = "/{db}/_view_cleanup",
         /// `/{db}/_local/{docid}`
         LocalDocument = "/{db}/_local/{docid}",
         /// `/{db}/_local_docs`

@@ -12,7 +12,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
     all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, document, list, local, maintenance,
-    mango, partition, replicate, revisions, rewrite, scheduler, server,
+    mango, partition, replicate, revisions, rewrite, scheduler, server, view,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -167,7 +167,17 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
                 Answering::Rewrite => Err(Failure::not_found("missing")),
             };
         }
-        InDatabase::DesignFunction { .. } => return later(&mut request, "Functions of design documents").await,
+        InDatabase::View { design, rest } => return Box::pin(view::view(request, name, &design, &rest)).await,
+        InDatabase::DesignInfo { design } => return Box::pin(maintenance::view_info(request, name, &design)).await,
+        InDatabase::CompactViews { design } => {
+            return Box::pin(maintenance::compact_views(request, name, &design)).await;
+        }
+        InDatabase::ViewCleanup => return Box::pin(maintenance::view_cleanup(request, name)).await,
+        InDatabase::TempView => {
+            request.skip_body().await;
+            let reason = "Temporary views are not supported in CouchDB";
+            return Err(Failure::new(StatusCode::GONE, "gone", reason));
+        }
         InDatabase::Mango(what) => return Box::pin(mango::mango(state, request, name, what, None)).await,
         InDatabase::Later(what, _) => return later(&mut request, what).await,
     };

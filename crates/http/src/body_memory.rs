@@ -294,7 +294,8 @@ impl Client {
         (Client(client), there)
     }
 
-    async fn is_gone(client: Option<&Client>) {
+    /// Resolves when it has; never where there is none to hang up.
+    pub async fn gone(client: Option<&Client>) {
         match client {
             Some(client) => client.0.closed().await,
             None => std::future::pending().await,
@@ -346,7 +347,7 @@ impl Memory {
         tokio::select! {
             biased;
             taken = tokio::time::timeout(most, part.take(bytes)) => self.tree = Some(taken.ok().flatten().ok_or_else(busy)?),
-            () = Client::is_gone(client) => return Err(busy()),
+            () = Client::gone(client) => return Err(busy()),
         }
         Ok(())
     }

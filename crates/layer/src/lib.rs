@@ -90,6 +90,7 @@ pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
 pub use view::written::ReduceFailure;
 pub use view_definition::{
     DefinitionError, GroupDefinition, GroupOptions, ReduceFunction, Signature, TreeDefinition, ViewDefinition,
+    collator_version,
 };
 pub use view_functions::{
     EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
@@ -130,7 +131,21 @@ fn folders_know_only_those_below_them() {
         ("read", &["error", "store", "instance", "layer", "handle", "document"]),
         ("find", &["error", "store", "instance", "layer", "handle", "document", "index", "read"]),
         ("view", &["error", "store", "instance", "handle", "view_functions", "view_definition", "document", "read"]),
-        ("judge", &["actor", "error", "store", "instance", "handle", "document", "read"]),
+        (
+            "judge",
+            &[
+                "actor",
+                "error",
+                "store",
+                "view_functions",
+                "view_definition",
+                "instance",
+                "layer",
+                "handle",
+                "document",
+                "read",
+            ],
+        ),
         ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),
         (
             "write",

@@ -1,6 +1,7 @@
 //! A group of views as a design document defines it: which trees of rows it has, how they are reduced, and its signature.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::sync::OnceLock;
 
 use flatbed_collate::Collation;
@@ -104,6 +105,17 @@ pub enum DefinitionError {
     /// A reduce names none that is built in.
     #[error(transparent)]
     Reduce(#[from] NameError),
+}
+
+impl TreeDefinition {
+    /// The order of two keys among its rows.
+    pub fn compare(&self, a: &Value<'_>, b: &Value<'_>) -> Ordering {
+        static UNICODE: OnceLock<Option<Collation>> = OnceLock::new();
+        match UNICODE.get_or_init(|| Collation::unicode().ok()) {
+            Some(unicode) if !self.is_raw => unicode.compare(a, b),
+            _ => Collation::raw().compare(a, b),
+        }
+    }
 }
 
 impl GroupDefinition {
@@ -257,6 +269,11 @@ impl GroupOptions {
         let (local_seq, include_design) = (is("local_seq"), is("include_design"));
         GroupOptions { local_seq, include_design, partitioned: flag("partitioned") }
     }
+}
+
+/// What `_info` of a design document names the order of strings by.
+pub fn collator_version() -> String {
+    Collation::version()
 }
 
 fn text_of(value: &Value<'_>) -> String {

@@ -139,6 +139,14 @@ impl Administration {
         self.0.set_security(security).await
     }
 
+    /// See [`Database::view_cleanup`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn view_cleanup(&self) -> Result<()> {
+        self.0.view_cleanup().await
+    }
+
     /// See [`Database::compact`].
     ///
     /// # Errors

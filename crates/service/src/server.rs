@@ -1,6 +1,8 @@
 //! The server in the hands of one of its administrators.
 
-use flatbed_layer::{CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Layer, NameRange, Result, Seq};
+use flatbed_layer::{
+    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Layer, NameRange, Result, Seq, ViewTask,
+};
 
 /// What is the server's, for its administrators.
 #[derive(Clone, Copy)]
@@ -18,6 +20,11 @@ impl ServerAdministration<'_> {
     /// See [`Layer::compactions`].
     pub fn compactions(&self) -> Vec<CompactionProgress> {
         self.0.compactions()
+    }
+
+    /// See [`Layer::view_tasks`].
+    pub fn view_tasks(&self) -> Vec<ViewTask> {
+        self.0.view_tasks()
     }
 
     /// See [`Layer::database_updates`].

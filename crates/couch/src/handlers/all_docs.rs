@@ -10,9 +10,10 @@ use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
 use crate::handlers::partition;
+use crate::handlers::view::{Parameters, Rows};
 use crate::json_out;
 use crate::path::Listed;
-use crate::query::{Query, number};
+use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Memory, Request};
 
@@ -22,11 +23,12 @@ const KEYS_AT_ONCE: usize = 100;
 /// Queries in one request.
 const QUERIES_MAX: usize = 1_000;
 
-/// One query of the index, but for the ids that are asked for one by one. What the request's parameters say stands in each of
-/// its queries: it is made when its turn has come.
+/// One query of the index. What the request's parameters say stands in each of its queries: it is made when its turn has
+/// come.
 struct Selection {
     walk: AllDocsQuery,
-    has_keys: bool,
+    /// The ids that are asked for one by one, as JSON.
+    keys: Option<Vec<Value<'static>>>,
     update_seq: bool,
     /// Nothing can match.
     nothing: bool,
@@ -36,8 +38,11 @@ struct Selection {
 
 pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let mut memory = Memory::default();
-    let members = match request.method {
-        Method::GET | Method::HEAD => Value::Object(Vec::new()),
+    let parameters = match request.method {
+        Method::GET | Method::HEAD => match request.query.json(&["keys"])? {
+            None | Some(Value::Array(_)) => Parameters::of_query(&request.query)?,
+            Some(_) => return Err(Failure::bad_request("`keys` parameter must be an array.")),
+        },
         Method::POST => {
             if let Err(failure) = request.require_json() {
                 request.skip_body().await;
@@ -45,15 +50,18 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
             }
             let body = request.read_body().await?;
             memory = body.memory;
-            object(&body.bytes)?.into_owned()
+            let members = object(&body.bytes)?;
+            match members.get("keys") {
+                None | Some(Value::Array(_)) => Parameters::of_members(&members, &request.query)?,
+                Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
+            }
         }
         _ => {
             request.skip_body().await;
             return Err(Failure::method("GET,HEAD,POST"));
         }
     };
-    let mut selection = Selection::new(&request.query, &members, documents)?;
-    let keys = keys_of(&request.query, members)?;
+    let mut selection = Selection::new(parameters, &request.query, documents)?;
     let database = request.context.database(name, Read)?;
     match partition::asked_for(&request.query, &database).await? {
         Some(partition) => partition::only(&mut selection.walk, &partition),
@@ -64,7 +72,7 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
     spawn(async move {
         let _memory = memory;
         let mut design_documents = None;
-        if write(&database, selection, keys, &mut design_documents, &pages, &mut sender).await.is_ok() {
+        if write(&database, selection, &mut design_documents, &pages, &mut sender).await.is_ok() {
             sender.buffer.push(b'\n');
             let _ = sender.finish().await;
         }
@@ -86,7 +94,7 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
     let parameters = std::mem::take(&mut request.query);
     let mut include_docs = false;
     for query in &queries {
-        include_docs |= Selection::new(&parameters, query, documents)?.walk.include_docs;
+        include_docs |= Selection::of_one(&parameters, query, documents)?.walk.include_docs;
         // The parameters may be long, and are read for each.
         tokio::task::yield_now().await;
     }
@@ -98,14 +106,13 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
         let _memory = memory;
         sender.buffer.extend_from_slice(b"{\"results\":[\r\n");
         let mut design_documents = None;
-        for (at, query) in queries.into_iter().enumerate() {
+        for (at, query) in queries.iter().enumerate() {
             if at > 0 {
                 sender.buffer.extend_from_slice(b",\r\n");
             }
             // They were right before the answer began.
-            let Ok(selection) = Selection::new(&parameters, &query, documents) else { return };
-            let Ok(keys) = keys_of(&parameters, query) else { return };
-            if write(&database, selection, keys, &mut design_documents, &pages, &mut sender).await.is_err() {
+            let Ok(selection) = Selection::of_one(&parameters, query, documents) else { return };
+            if write(&database, selection, &mut design_documents, &pages, &mut sender).await.is_err() {
                 return;
             }
         }
@@ -115,97 +122,73 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
     Ok(reply)
 }
 
-/// Where a bound that is no string stands: CouchDB's order is null, false, true, numbers, strings, arrays, objects.
+/// Where a bound stands: in Erlang's order, which ids have in CouchDB, all that is no string is below strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Bound {
     None,
     BeforeAll,
     At(String),
-    AfterAll,
 }
 
-fn bound(value: Option<Value<'_>>) -> Bound {
-    match value {
-        None => Bound::None,
-        Some(Value::Null | Value::Bool(_) | Value::Number(_)) => Bound::BeforeAll,
-        Some(Value::String(text)) => Bound::At(text.into_owned()),
-        Some(Value::Array(_) | Value::Object(_)) => Bound::AfterAll,
+impl Bound {
+    /// Where no key is given, a document's id bounds.
+    fn of(key: Option<Value<'static>>, docid: Option<String>) -> Bound {
+        match (key, docid) {
+            (None, None) => Bound::None,
+            (Some(Value::String(id)), _) => Bound::At(id.into_owned()),
+            (None, Some(id)) => Bound::At(id),
+            (Some(_), _) => Bound::BeforeAll,
+        }
+    }
+
+    fn id(self) -> Option<String> {
+        if let Bound::At(id) = self { Some(id) } else { None }
     }
 }
 
 impl Selection {
-    /// From the query string and the members of a body, which say the same things.
-    fn new(query: &Query, members: &Value<'static>, documents: Listed) -> Result<Selection> {
-        let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
-        let find = |names: &[&str]| members.iter().find(|(found, _)| names.contains(&found.as_ref()));
-        let value = |names: &[&str]| -> Result<Option<Value<'static>>> {
-            match find(names) {
-                Some((_, value)) => Ok(Some(value.clone())),
-                None => query.json(names),
-            }
+    fn of_one(query: &Query, one: &Value<'_>, documents: Listed) -> Result<Selection> {
+        match one.get("keys") {
+            None | Some(Value::Array(_)) => Selection::new(Parameters::of_one(query, one)?, query, documents),
+            Some(_) => Err(Failure::bad_request("`keys` body member must be an array.")),
+        }
+    }
+
+    fn new(parameters: Parameters, query: &Query, documents: Listed) -> Result<Selection> {
+        parameters.check(Rows::Mapped)?;
+        let conflicts = parameters.conflicts();
+        let Parameters { start, start_docid, end, end_docid, descending, skip, limit, include_docs, .. } = parameters;
+        // Of one key among `keys`, which is looked up as several are.
+        let (start, end) = match parameters.keys {
+            None => (Bound::of(start, start_docid), Bound::of(end, end_docid)),
+            Some(_) => (Bound::None, Bound::None),
         };
-        let flag = |name: &str| -> Result<bool> {
-            match find(&[name]) {
-                None => query.flag(name),
-                Some((_, Value::Bool(value))) => Ok(*value),
-                Some(_) => Err(Failure::query(format!("Invalid boolean parameter: \"{name}\""))),
-            }
-        };
-        let count = |name: &str| -> Result<Option<u64>> {
-            match find(&[name]) {
-                None => query.number(name),
-                Some((_, Value::Number(text))) => number(text).map(Some),
-                Some(_) => Err(Failure::query(format!("Invalid value for integer: \"{name}\""))),
-            }
-        };
-        let inclusive_end = match find(&["inclusive_end"]) {
-            Some((_, value)) => *value != Value::Bool(false),
-            None => query.get("inclusive_end").is_none_or(|text| text == "true"),
-        };
-        let has_keys = match find(&["keys"]) {
-            Some((_, Value::Array(_))) => true,
-            Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
-            None => match query.json(&["keys"])? {
-                None => false,
-                Some(Value::Array(_)) => true,
-                Some(_) => return Err(Failure::bad_request("`keys` parameter must be an array.")),
-            },
-        };
+        let high = if descending { &start } else { &end };
+        let nothing = *high == Bound::BeforeAll;
         let mut walk = AllDocsQuery {
-            exclusive_end: !inclusive_end,
-            descending: flag("descending")?,
-            include_docs: flag("include_docs")?,
-            conflicts: flag("conflicts")?,
-            skip: count("skip")?.unwrap_or(0),
-            limit: count("limit")?,
-            ..AllDocsQuery::default()
+            start: start.id(),
+            end: end.id(),
+            exclusive_end: !parameters.inclusive_end,
+            descending,
+            include_docs,
+            conflicts,
+            skip,
+            limit,
         };
-        let mut nothing = false;
-        let (mut start, mut end) = (bound(value(&["startkey", "start_key"])?), bound(value(&["endkey", "end_key"])?));
-        let names_bounds = ["key", "startkey", "start_key", "endkey", "end_key"];
-        if has_keys && names_bounds.iter().any(|name| find(&[name]).is_some() || query.get(name).is_some()) {
-            return Err(Failure::query("`keys` is incompatible with `key`, `start_key` and `end_key`"));
-        }
-        if let Some(key) = value(&["key"])? {
-            (start, end) = (bound(Some(key.clone())), bound(Some(key)));
-            nothing = !matches!(start, Bound::At(_));
-        }
-        let (low, high) = if walk.descending { (&end, &start) } else { (&start, &end) };
-        nothing |= *low == Bound::AfterAll || *high == Bound::BeforeAll;
-        let at = |bound: Bound| if let Bound::At(id) = bound { Some(id) } else { None };
-        (walk.start, walk.end) = (at(start), at(end));
         if documents == Listed::Design {
             only_design(&mut walk);
         }
-        Ok(Selection { walk, has_keys, update_seq: flag("update_seq")?, nothing, documents, show: Show::new(query)? })
-    }
-}
-
-/// The ids that a query asks for one by one, as JSON; [`Selection::new`] has checked it.
-fn keys_of(query: &Query, members: Value<'static>) -> Result<Option<Vec<Value<'static>>>> {
-    match take(members, "keys").map_or_else(|| query.json(&["keys"]), |keys| Ok(Some(keys)))? {
-        Some(Value::Array(keys)) => Ok(Some(keys)),
-        _ => Ok(None),
+        let mut keys = match parameters.keys {
+            Some(Value::Array(keys)) => Some(keys),
+            _ => None,
+        };
+        if let (Listed::Design, Some(keys)) = (documents, &mut keys) {
+            keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).is_design()));
+        }
+        let mut show = Show::new(query)?;
+        show.data |= parameters.attachments;
+        show.encoding |= parameters.att_encoding_info;
+        Ok(Selection { walk, keys, update_seq: parameters.update_seq, nothing, documents, show })
     }
 }
 
@@ -226,8 +209,7 @@ fn only_design(walk: &mut AllDocsQuery) {
 /// `design_documents`: how many there are, once they are counted for the request.
 async fn write(
     database: &Reader,
-    selection: Selection,
-    keys: Option<Vec<Value<'static>>>,
+    mut selection: Selection,
     design_documents: &mut Option<u64>,
     pages: &Pages,
     sender: &mut Sender,
@@ -240,13 +222,27 @@ async fn write(
         Listed::All => walk.total_rows().await?,
         Listed::Design => match *design_documents {
             Some(count) => count,
-            None => *design_documents.insert(sender.unless_gone(count_design_documents(database)).await??),
+            None => {
+                let all = count_design_documents(database, AllDocsQuery::default());
+                *design_documents.insert(sender.unless_gone(all).await??)
+            }
         },
     };
     let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
-    // What lies before a walk that begins somewhere would have to be counted.
-    let is_from_begin = selection.walk.start.is_none() && !selection.has_keys && !selection.nothing;
-    head(total, is_from_begin.then(|| skip.min(total)), update_seq, &mut sender.buffer);
+    let keys = selection.keys.take();
+    let before = match (&selection.walk.start, selection.documents) {
+        _ if keys.is_some() => None,
+        (None, _) => Some(0),
+        (start, Listed::Design) => {
+            let before =
+                AllDocsQuery { end: start.clone(), exclusive_end: true, descending, ..AllDocsQuery::default() };
+            Some(sender.unless_gone(count_design_documents(database, before)).await??)
+        }
+        // What lies before a walk that begins somewhere would have to be counted.
+        (Some(_), Listed::All) => None,
+    };
+    let offset = before.map(|before| before.saturating_add(skip).min(total));
+    head(total, offset, update_seq, &mut sender.buffer);
     let mut rows = 0;
     if let Some(mut keys) = keys {
         if descending {
@@ -273,9 +269,6 @@ async fn write(
                 }
                 separator(&mut rows, &mut sender.buffer);
                 let row = if key.as_str().is_some() { found.next().flatten() } else { None };
-                let shown =
-                    |row: &AllDocsRow| selection.documents == Listed::All || DocumentId::of(&row.id).is_design();
-                let row = row.filter(shown);
                 match row {
                     Some(row) => write_row(database, &row, include_docs, &selection.show, sender).await?,
                     None => {
@@ -305,10 +298,12 @@ async fn write(
 }
 
 /// Design documents are few: they are counted by a walk.
-async fn count_design_documents(database: &Reader) -> std::result::Result<u64, flatbed_layer::Error> {
-    let mut all = AllDocsQuery::default();
-    only_design(&mut all);
-    let mut walk = database.all_docs(all);
+async fn count_design_documents(
+    database: &Reader,
+    mut which: AllDocsQuery,
+) -> std::result::Result<u64, flatbed_layer::Error> {
+    only_design(&mut which);
+    let mut walk = database.all_docs(which);
     let mut count = 0;
     while let Some(page) = walk.next_page().await? {
         count += page.len() as u64;

@@ -229,13 +229,21 @@ pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
         }
     };
     let selection = Selection::new(&request.query)?;
+    let with_seq = request.query.flag("update_seq")?;
     let database = request.context.database(name, Read)?;
     database.exists().await?;
+    let update_seq = if with_seq { Some(database.update_seq().await?) } else { None };
     let pages = flatbed_http::Pages::new(false);
     let (reply, mut sender) = Reply::stream();
     spawn(async move {
         let Ok(_room) = sender.page_room(&pages).await else { return };
-        sender.buffer.extend_from_slice(b"{\"total_rows\":null,\"offset\":null,\"rows\":[\r\n");
+        let mut open = Object::new(&mut sender.buffer);
+        open.null("total_rows").null("offset");
+        if let Some(seq) = update_seq {
+            open.string("update_seq", &seq.to_string());
+        }
+        open.place("rows").extend_from_slice(b"[\r\n");
+        open.leave_open();
         let done = match &keys {
             Some(Value::Array(keys)) => by_keys(&database, keys, &selection, &mut sender).await,
             _ => walk(&database, &selection, &mut sender).await,

@@ -1,8 +1,8 @@
 //! What keeps a database in order, and who may use it: `_purge`, `_compact`, `_security`, `_purged_infos_limit`.
 
 use flatbed_http::Reply;
-use flatbed_layer::RevId;
 use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_layer::{RevId, collator_version, design_id};
 use flatbed_service::{Administer, Read, SECURITY_DEFAULT};
 use hyper::{Method, StatusCode};
 
@@ -75,6 +75,53 @@ pub(crate) async fn compact(mut request: Request, name: &str) -> Result<Reply> {
     json_body(&mut request).await?;
     request.context.database(name, Administer)?.compact().await?;
     Ok(ok(StatusCode::ACCEPTED))
+}
+
+pub(crate) async fn compact_views(mut request: Request, name: &str, design: &str) -> Result<Reply> {
+    json_body(&mut request).await?;
+    request.context.database(name, Administer)?.view_info(&design_id(design)).await?;
+    // Nothing of an index is left behind that a compaction would free.
+    Ok(ok(StatusCode::ACCEPTED))
+}
+
+pub(crate) async fn view_cleanup(mut request: Request, name: &str) -> Result<Reply> {
+    request.skip_body().await;
+    if request.method != Method::POST {
+        return Err(Failure::method("POST"));
+    }
+    request.context.database(name, Administer)?.view_cleanup().await?;
+    Ok(ok(StatusCode::ACCEPTED))
+}
+
+/// What an index is like.
+pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) -> Result<Reply> {
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        request.skip_body().await;
+        return Err(Failure::method("GET"));
+    }
+    let info = request.context.database(name, Read)?.view_info(&design_id(design)).await?;
+    let out = Object::text(|object| {
+        let mut index = object.string("name", design).object("view_index");
+        let mut pending = index.object("updates_pending");
+        pending.number("minimum", info.pending).number("preferred", info.pending).number("total", info.pending);
+        pending.end();
+        index.bool("waiting_commit", false).number("waiting_clients", info.waiting_clients);
+        index.bool("updater_running", info.updater_running);
+        index.string_or_null("update_seq", info.update_seq.map(|seq| seq.to_string()).as_deref());
+        let mut sizes = index.object("sizes");
+        sizes.number("file", info.file_bytes).number("external", info.external_bytes);
+        sizes.number("active", info.file_bytes);
+        sizes.end();
+        index.string("signature", &info.signature).number("purge_seq", info.purge_seq);
+        index.string("language", &info.language).bool("compact_running", false);
+        index.array("collator_versions").string(&collator_version());
+        // CouchDB has no bound that a document could pass.
+        if info.documents_refused > 0 {
+            index.number("documents_refused", info.documents_refused);
+        }
+        index.end();
+    });
+    Ok(Reply::json(StatusCode::OK, out))
 }
 
 pub(crate) async fn security(mut request: Request, name: &str) -> Result<Reply> {

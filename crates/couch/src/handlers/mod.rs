@@ -24,3 +24,4 @@ pub(crate) mod revisions;
 pub(crate) mod rewrite;
 pub(crate) mod scheduler;
 pub(crate) mod server;
+pub(crate) mod view;

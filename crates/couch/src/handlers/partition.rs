@@ -51,7 +51,7 @@ pub(crate) async fn partition(
         InDatabase::Endpoint(Endpoint::AllDocs) => {
             within(state, request, &partition, &format!("/{}/_all_docs", encode(name))).await
         }
-        InDatabase::DesignFunction { .. } => {
+        InDatabase::View { .. } => {
             let parts: Vec<&str> = request.uri.path().split('/').filter(|part| !part.is_empty()).skip(3).collect();
             let path = parts.join("/");
             within(state, request, &partition, &format!("/{}/{path}", encode(name))).await

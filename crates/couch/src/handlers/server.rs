@@ -120,6 +120,15 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         object.number("progress", progress.min(100));
         object.number("started_on", task.started_at_seconds).number("updated_on", task.updated_at_seconds);
     }
+    for task in request.context.server()?.view_tasks() {
+        let mut object = tasks.object();
+        object.string("type", "indexer").string("database", &task.database);
+        object.string("design_document", &task.design_document).string("signature", &task.signature);
+        object.number("changes_done", task.changes_done).number("total_changes", task.total_changes);
+        let progress = task.changes_done.saturating_mul(100) / task.total_changes.max(1);
+        object.number("progress", progress.min(100)).number("waiting_clients", task.waiting);
+        object.number("started_on", task.started_at_ms / 1_000).number("updated_on", task.updated_at_ms / 1_000);
+    }
     for job in state.replicator.here().iter().filter(|job| job.is_running()) {
         job.write_task(NODE, tasks.place());
     }

@@ -57,7 +57,11 @@ fn handler(target: &Target) -> String {
                 InDatabase::Answering { design, kind, rest } => {
                     format!("{kind:?} {name} {design} {}", rest.join(" "))
                 }
-                InDatabase::DesignFunction { .. } => "later Functions of design documents".into(),
+                InDatabase::View { design, rest } => format!("view {name} {design} {}", rest.join(" ")),
+                InDatabase::DesignInfo { design } => format!("info {name} {design}"),
+                InDatabase::CompactViews { design } => format!("compact {name} {design}"),
+                InDatabase::ViewCleanup => format!("cleanup {name}"),
+                InDatabase::TempView => "gone".into(),
             }
         }
     }

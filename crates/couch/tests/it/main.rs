@@ -28,6 +28,7 @@ mod support;
 mod two_servers;
 mod under_faults;
 mod validation;
+mod views;
 mod websocket;
 
 use support::Store;

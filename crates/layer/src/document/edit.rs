@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use flatbed_flatten::json::Value;
-use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, RevId};
+use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
 
 use crate::document::attachments::{Attachment, AttachmentEdit};
 use crate::error::{Invalid, Refusal};
@@ -106,7 +106,7 @@ pub fn check_document_id(id: &str) -> Result<(), Refusal> {
         "Document id must not be empty".to_owned()
     } else if id.len() > DOCUMENT_ID_BYTES_MAX {
         format!("Document id is too long: at most {DOCUMENT_ID_BYTES_MAX} bytes")
-    } else if id == DESIGN || id == DESIGN_IDS.0 {
+    } else if id == DESIGN_IDS.0 {
         "Illegal document id `_design/`".to_owned()
     } else if id.starts_with('_') && !DocumentId::of(id).is_design() {
         "Only reserved document ids may start with underscore.".to_owned()

@@ -118,7 +118,10 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
 
 /// A refusal with as much of its reason as there is room for where so many edits may be refused.
 fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
-    if let Refusal::Forbidden(reason) | Refusal::Unauthorized(reason) | Refusal::NotJudged { reason, .. } = &mut refusal
+    if let Refusal::Forbidden(reason)
+    | Refusal::Unauthorized(reason)
+    | Refusal::NotJudged { reason, .. }
+    | Refusal::InvalidDesign { reason, .. } = &mut refusal
     {
         let room = (REASONS_BYTES_MAX / edits.max(1)).max(REASON_BYTES_MIN);
         let end = (0..=room.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
@@ -135,28 +138,30 @@ pub(crate) async fn judge(
     edits: &[&Edit<'_>],
     of: usize,
 ) -> Result<Vec<Judgement>> {
+    let all_may = || vec![Ok(Verdict::default()); edits.len()];
+    let is_design = |edit: &Edit<'_>| DocumentId::of(&edit.id).is_design();
     // What the server writes of its own accord is not judged.
-    let Actor::User(user) = &database.actor else { return Ok(vec![Ok(Verdict::default()); edits.len()]) };
-    let may_be = |edit: &&Edit<'_>| match DocumentId::of(&edit.id).is_design() && !edit.deleted {
-        true => design::check(&edit.body).map(|()| Verdict::default()),
-        false => Ok(Verdict::default()),
-    };
-    let all_may = || edits.iter().map(may_be).collect();
-    if instance.record.rules == 0 {
+    let Actor::User(user) = &database.actor else { return Ok(all_may()) };
+    let rules = if instance.record.rules > 0 { instance.rules(database).await? } else { Rules::default() };
+    let judge = database.inner.judge.as_deref().filter(|_| !rules.0.is_empty());
+    if judge.is_none() && !edits.iter().any(|edit| is_design(edit)) {
         return Ok(all_may());
     }
-    let rules = instance.rules(database).await?;
-    let Some(judge) = database.inner.judge.as_deref().filter(|_| !rules.0.is_empty()) else { return Ok(all_may()) };
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
-    let (caller, named) = (judge.caller(), &named(instance));
+    let (caller, named) = (judge.map_or(0, Judge::caller), &named(instance));
     let asked = edits.iter().map(|edit| {
         let rules = &rules;
         async move {
             let mut verdict = Verdict::default();
             // As in CouchDB: a broken function must not keep anybody from mending it.
-            if DocumentId::of(&edit.id).is_design() {
-                return Ok(may_be(edit)?);
+            if is_design(edit) {
+                if !edit.deleted {
+                    let functions = database.inner.views.functions();
+                    design::check(&edit.body, named, functions).await.map_err(|refusal| cut(refusal, of))?;
+                }
+                return Ok(verdict);
             }
+            let Some(judge) = judge else { return Ok(verdict) };
             let Some((old, _room)) = with_room(database, edit, judge, named).await? else { return Ok(verdict) };
             for rule in rules.0.iter() {
                 let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security };

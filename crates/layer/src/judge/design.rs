@@ -1,10 +1,14 @@
 //! What a design document must be like to be written: the types of the members that something is made of, as CouchDB
-//! asks for them.
+//! asks for them, and functions of views that are functions.
+
+use std::sync::Arc;
 
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 
-use crate::error::{DesignFault, Refusal};
+use crate::error::{DesignFault, NotJudged, Refusal};
+use crate::view_definition::GroupDefinition;
+use crate::view_functions::{FunctionFailure, ViewFunctions};
 
 /// Types that a member may have.
 #[derive(Debug, Clone, Copy)]
@@ -62,11 +66,35 @@ const MAPS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map
 const MAPS_OF_FIELDS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map"), &[Object])];
 const REDUCES: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("reduce"), &[Text])];
 
-/// Whether a design document may be written, but for what its functions are.
+/// Whether a design document may be written. `database` tells its database from all others. Where nobody runs functions
+/// they are not looked at, and neither are those of a language that nobody runs, as in CouchDB.
 ///
 /// # Errors
-/// [`Refusal::InvalidDesign`].
-pub(crate) fn check(body: &Value<'_>) -> Result<(), Refusal> {
+/// [`Refusal::InvalidDesign`]; [`Refusal::NotJudged`]: its functions could not be looked at.
+pub(super) async fn check(
+    body: &Value<'_>,
+    database: &str,
+    functions: Option<&Arc<dyn ViewFunctions>>,
+) -> Result<(), Refusal> {
+    check_members(body)?;
+    let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body)) else { return Ok(()) };
+    functions.load(database, &group.source()).check().await.or_else(|failure| {
+        let reason = failure.to_string();
+        let because = match failure {
+            FunctionFailure::Compilation(_) | FunctionFailure::Thrown { .. } => {
+                return Err(Refusal::InvalidDesign { what: DesignFault::Compilation, reason });
+            }
+            FunctionFailure::TimedOut(_) => NotJudged::TimedOut,
+            FunctionFailure::OutOfResources(_) => NotJudged::OutOfResources,
+            FunctionFailure::Busy(_) => NotJudged::Busy,
+            FunctionFailure::NotRun => return Ok(()),
+        };
+        Err(Refusal::NotJudged { because, reason })
+    })
+}
+
+/// The same, but for what its functions are.
+fn check_members(body: &Value<'_>) -> Result<(), Refusal> {
     let is_of_fields = body.get("language").and_then(Value::as_str) == Some("query");
     let maps = if is_of_fields { MAPS_OF_FIELDS } else { MAPS };
     let mut path = Vec::new();
@@ -120,7 +148,7 @@ mod tests {
 
     fn refused(body: &str) -> Option<String> {
         let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
-        check(&body).err().map(|refusal| refusal.to_string())
+        check_members(&body).err().map(|refusal| refusal.to_string())
     }
 
     #[test]

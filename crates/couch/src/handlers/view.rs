@@ -1,0 +1,240 @@
+//! Queries of views, streamed page by page.
+
+mod parameters;
+mod reading;
+
+use std::time::Duration;
+
+use flatbed_http::{Client, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_layer::json::Value;
+use flatbed_layer::{Error as LayerError, Reader, View, ViewUpdate, design_id};
+use flatbed_service::Read;
+use hyper::Method;
+
+use crate::error::{Failure, Result};
+use crate::handlers::bulk::{json_body, object, take};
+use crate::reply::Interrupted;
+use crate::request::{Body, Memory, Request};
+
+pub(crate) use parameters::{Parameters, Rows};
+pub(crate) use reading::{Asked, Page, Reading};
+
+/// Queries in one request.
+const QUERIES_MAX: usize = 1_000;
+
+/// A query whose view is not ready after this time gives its room for a page to others while it waits.
+const READY_AT_ONCE: Duration = Duration::from_millis(250);
+
+/// `rest`: what stands behind `_view` in the path.
+pub(crate) async fn view(mut request: Request, name: &str, design: &str, rest: &[String]) -> Result<Reply> {
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    let is_read = matches!(request.method, Method::GET | Method::HEAD);
+    match rest[..] {
+        [view] if is_read => {
+            let parameters = Parameters::of_query(&request.query);
+            one(&request, Memory::default(), (name, design, view), parameters).await
+        }
+        [view] if request.method == Method::POST => {
+            let Body { bytes, memory } = json_body(&mut request).await?;
+            let parameters = object(&bytes).and_then(|body| Parameters::of_body(&body, &request.query));
+            drop(bytes);
+            one(&request, memory, (name, design, view), parameters).await
+        }
+        [view, "queries"] => several(request, (name, design, view)).await,
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("GET,POST,HEAD"))
+        }
+    }
+}
+
+/// A view's database, design document and name.
+type Named<'n> = (&'n str, &'n str, &'n str);
+
+/// Opens a view. In CouchDB's order a missing database or design document is told of first, then wrong parameters, then a
+/// missing view.
+async fn open(
+    database: &Reader,
+    (_, design, view): Named<'_>,
+    update: ViewUpdate,
+    parameters: Result<()>,
+) -> Result<View> {
+    match database.view(&design_id(design), view, update).await {
+        Ok(view) => parameters.map(|()| view),
+        Err(error @ LayerError::View(_)) => {
+            parameters?;
+            Err(error.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Result<Parameters>) -> Result<Reply> {
+    let database = request.context.database(named.0, Read)?;
+    let (parameters, refused) = match parameters {
+        Ok(parameters) => (parameters, Ok(())),
+        Err(failure) => (Parameters::default(), Err(failure)),
+    };
+    let view = open(&database, named, parameters.update, refused).await?;
+    let asked = Asked::new(parameters, &view)?;
+    let pages = Pages::new(asked.has_documents());
+    let mut reading = asked.begin(&view);
+    let (first, room) = unless_gone(request.client.as_ref(), first_page(&view, &mut reading, &pages)).await?;
+    let (reply, mut sender) = Reply::stream();
+    spawn(async move {
+        let _memory = memory;
+        let answer = Answer { database: &database, pages: &pages, asked: &asked };
+        if answer.write(reading, first, room, &mut sender).await.is_ok() {
+            sender.buffer.push(b'\n');
+            let _ = sender.finish().await;
+        }
+    });
+    Ok(reply)
+}
+
+async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
+    let (name, design, view) = named;
+    let Body { bytes, memory } = json_body(&mut request).await?;
+    let queries = object(&bytes).and_then(|body| match take(body.into_owned(), "queries") {
+        Some(Value::Array(queries)) => Ok(queries),
+        Some(_) => Err(Failure::bad_request("`queries` member must be an array.")),
+        None => Err(Failure::bad_request("POST body must include `queries` parameter.")),
+    });
+    drop(bytes);
+    let (queries, refused) = match queries {
+        Ok(queries) if queries.len() > QUERIES_MAX => {
+            (Vec::new(), Err(Failure::bad_request(format!("at most {QUERIES_MAX} queries"))))
+        }
+        Ok(queries) => (queries, Ok(())),
+        Err(failure) => (Vec::new(), Err(failure)),
+    };
+    let database = request.context.database(name, Read)?;
+    let parameters = std::mem::take(&mut request.query);
+    let mut views = Views { database, named, all: Vec::new() };
+    let all = open(&views.database, named, ViewUpdate::False, refused).await?;
+    let mut has_documents = false;
+    // All are looked at before the answer begins: CouchDB breaks it off in the middle.
+    for query in &queries {
+        has_documents |= Asked::new(Parameters::of_one(&parameters, query)?, &all)?.has_documents();
+        // The parameters may be long, and are read for each.
+        tokio::task::yield_now().await;
+    }
+    let pages = Pages::new(has_documents);
+    let mut first = None;
+    if let Some(query) = queries.first() {
+        let asked = Asked::new(Parameters::of_one(&parameters, query)?, &all)?;
+        let view = views.get(asked.update()).await?;
+        let mut reading = asked.begin(&view);
+        let read = first_page(&view, &mut reading, &pages);
+        let (page, room) = unless_gone(request.client.as_ref(), read).await?;
+        first = Some((asked, reading, page, room));
+    }
+    let (design, view) = (design.to_owned(), view.to_owned());
+    let Views { database, all: opened, .. } = views;
+    let (reply, mut sender) = Reply::stream();
+    spawn(async move {
+        let _memory = memory;
+        let mut views = Views { database: database.clone(), named: ("", &design, &view), all: opened };
+        let written = async {
+            sender.buffer.extend_from_slice(b"{\"results\":[");
+            for (at, query) in queries.into_iter().enumerate() {
+                sender.buffer.extend_from_slice(if at > 0 { b",\r\n" } else { b"\r\n" });
+                let (asked, reading, page, room) = match first.take() {
+                    Some(first) => first,
+                    None => {
+                        let asked = Asked::new(Parameters::of_one(&parameters, &query)?, &all)?;
+                        let view = views.get(asked.update()).await?;
+                        let mut reading = asked.begin(&view);
+                        let read = first_page(&view, &mut reading, &pages);
+                        let (page, room) = sender.unless_gone(read).await??;
+                        (asked, reading, page, room)
+                    }
+                };
+                let answer = Answer { database: &database, pages: &pages, asked: &asked };
+                answer.write(reading, page, room, &mut sender).await?;
+            }
+            Ok::<(), Interrupted>(())
+        };
+        if written.await.is_ok() {
+            sender.buffer.extend_from_slice(b"\r\n]}\n");
+            let _ = sender.finish().await;
+        }
+    });
+    Ok(reply)
+}
+
+/// A view, opened once for each way to have it up to date.
+struct Views<'n> {
+    database: Reader,
+    named: Named<'n>,
+    all: Vec<(ViewUpdate, View)>,
+}
+
+impl Views<'_> {
+    async fn get(&mut self, update: ViewUpdate) -> Result<View> {
+        if let Some((_, view)) = self.all.iter().find(|(found, _)| *found == update) {
+            return Ok(view.clone());
+        }
+        let view = open(&self.database, self.named, update, Ok(())).await?;
+        self.all.push((update, view.clone()));
+        Ok(view)
+    }
+}
+
+/// Some work for a client, as long as it is there.
+async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        biased;
+        () = Client::gone(client) => Err(Failure::new(hyper::StatusCode::SERVICE_UNAVAILABLE, "gone", "the client is gone")),
+        done = work => done,
+    }
+}
+
+/// The first page of a query, with room for it. The view may have to be built before it: what waits for that holds no room.
+pub(crate) async fn first_page(view: &View, reading: &mut Reading, pages: &Pages) -> Result<(Page, PagePermit)> {
+    let room = first_room(pages).await?;
+    if let Ok(page) = tokio::time::timeout(READY_AT_ONCE, reading.next_page()).await {
+        return held(page?, room);
+    }
+    drop(room);
+    Asked::wait_for(view).await?;
+    let room = first_room(pages).await?;
+    held(reading.next_page().await?, room)
+}
+
+/// There is a first page always.
+fn held(page: Option<Page>, mut room: PagePermit) -> Result<(Page, PagePermit)> {
+    let page = page.unwrap_or_default();
+    shrink(&mut room, page.bytes());
+    Ok((page, room))
+}
+
+/// What an answer is written with.
+struct Answer<'a> {
+    database: &'a Reader,
+    pages: &'a Pages,
+    asked: &'a Asked,
+}
+
+impl Answer<'_> {
+    /// From the first page to the last.
+    async fn write(
+        &self,
+        mut reading: Reading,
+        first: Page,
+        mut room: PagePermit,
+        sender: &mut Sender,
+    ) -> std::result::Result<(), Interrupted> {
+        self.asked.write_head(&first, &mut sender.buffer);
+        let (mut page, mut is_first) = (Some(first), true);
+        while let Some(rows) = page {
+            self.asked.write_page(self.database, rows, &mut is_first, sender).await?;
+            drop(room);
+            room = sender.page_room(self.pages).await?;
+            page = sender.unless_gone(reading.next_page()).await??;
+            shrink(&mut room, page.as_ref().map_or(0, Page::bytes));
+        }
+        sender.buffer.extend_from_slice(b"\r\n]}");
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! The parameters of a query of a view: of the query string, of a body, of one among several queries; read and refused as
+//! CouchDB does, in its order.
+
+use std::cmp::Ordering;
+
+use flatbed_layer::ViewUpdate;
+use flatbed_layer::json::{self, Limits, Value};
+
+use crate::error::{Failure, Result};
+use crate::query::{Query, as_list, number};
+
+/// What kind of rows a query reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// What a map emitted.
+    Mapped,
+    /// What a reduce makes of it.
+    Reduced,
+}
+
+/// What one row of a reduced view stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grouping {
+    /// All rows.
+    All,
+    /// Rows whose keys have so many first items in common; more than 0.
+    Level(u64),
+    /// Rows of one key.
+    Exact,
+}
+
+/// Parameters as they were given, each by itself right.
+#[derive(Debug, Clone)]
+pub(crate) struct Parameters {
+    /// Any JSON; refused by [`check`](Parameters::check) if it is no array.
+    pub keys: Option<Value<'static>>,
+    pub start: Option<Value<'static>>,
+    pub start_docid: Option<String>,
+    pub end: Option<Value<'static>>,
+    pub end_docid: Option<String>,
+    pub inclusive_end: bool,
+    pub descending: bool,
+    pub skip: u64,
+    pub limit: Option<u64>,
+    pub include_docs: bool,
+    pub attachments: bool,
+    pub att_encoding_info: bool,
+    pub update: ViewUpdate,
+    pub update_seq: bool,
+    pub partition: Option<String>,
+    pub reduce: Option<bool>,
+    conflicts: Option<bool>,
+    group: Option<bool>,
+    group_level: Option<u64>,
+    /// Whether a key is given beside `keys`.
+    has_bounds: bool,
+}
+
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters {
+            keys: None,
+            start: None,
+            start_docid: None,
+            end: None,
+            end_docid: None,
+            inclusive_end: true,
+            descending: false,
+            skip: 0,
+            limit: None,
+            include_docs: false,
+            attachments: false,
+            att_encoding_info: false,
+            update: ViewUpdate::True,
+            update_seq: false,
+            partition: None,
+            reduce: None,
+            conflicts: None,
+            group: None,
+            group_level: None,
+            has_bounds: false,
+        }
+    }
+}
+
+/// A parameter's value: text of a query string, or JSON of a body.
+#[derive(Clone, Copy)]
+enum Given<'g> {
+    Text(&'g str),
+    Json(&'g Value<'g>),
+}
+
+impl Parameters {
+    /// Of a query string. `keys` that are no JSON are refused before anything else, as `GET` does.
+    pub(crate) fn of_query(query: &Query) -> Result<Parameters> {
+        query.get("keys").map(|text| parse(text).map(drop)).transpose()?;
+        Parameters::default().and_query(query)
+    }
+
+    /// Of a body and of the query string, which beats it.
+    pub(crate) fn of_body(body: &Value<'_>, query: &Query) -> Result<Parameters> {
+        if body.get("queries").is_some() {
+            return Err(Failure::bad_request("The `queries` parameter is no longer supported at this endpoint"));
+        }
+        match body.get("keys") {
+            None | Some(Value::Array(_)) => {}
+            Some(_) => return Err(Failure::bad_request("`keys` member must be an array.")),
+        }
+        Parameters::of_members(body, query)
+    }
+
+    /// Of a body's members and of the query string, which beats them.
+    pub(crate) fn of_members(body: &Value<'_>, query: &Query) -> Result<Parameters> {
+        Parameters::default().and_members(body)?.and_query(query)
+    }
+
+    /// Of one among several queries, which beats what the query string says for all of them; grouping is its own matter.
+    pub(crate) fn of_one(query: &Query, one: &Value<'_>) -> Result<Parameters> {
+        let all = Parameters::default().and_query(query)?;
+        Parameters { keys: None, group: None, group_level: None, ..all }.and_members(one)
+    }
+
+    fn and_query(mut self, query: &Query) -> Result<Parameters> {
+        for (name, value) in query.all() {
+            self.set(name, Given::Text(value))?;
+        }
+        Ok(self)
+    }
+
+    fn and_members(mut self, members: &Value<'_>) -> Result<Parameters> {
+        // CouchDB answers 500 with the name of one of its functions.
+        let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
+        for (name, value) in members {
+            self.set(name, Given::Json(value))?;
+        }
+        Ok(self)
+    }
+
+    /// Names that are not known are passed over, as in CouchDB.
+    fn set(&mut self, name: &str, value: Given<'_>) -> Result<()> {
+        self.has_bounds |= matches!(name, "key" | "startkey" | "start_key" | "endkey" | "end_key");
+        match name {
+            "key" => {
+                let key = value.json()?;
+                (self.start, self.end) = (Some(key.clone()), Some(key));
+            }
+            "keys" => {
+                let keys = value.json()?;
+                if let Value::Array(items) = &keys
+                    && let [key] = &items[..]
+                {
+                    (self.start, self.end) = (Some(key.clone()), Some(key.clone()));
+                }
+                self.keys = Some(keys);
+            }
+            "startkey" | "start_key" => self.start = Some(value.json()?),
+            "endkey" | "end_key" => self.end = Some(value.json()?),
+            "startkey_docid" | "start_key_doc_id" => self.start_docid = Some(value.id("start_key_docid")?),
+            "endkey_docid" | "end_key_doc_id" => self.end_docid = Some(value.id("end_key_docid")?),
+            "limit" => self.limit = Some(value.number()?),
+            "skip" => self.skip = value.number()?,
+            "descending" => self.descending = value.flag()?,
+            "inclusive_end" => self.inclusive_end = value.flag()?,
+            "include_docs" => self.include_docs = value.flag()?,
+            "conflicts" => self.conflicts = Some(value.flag()?),
+            // Once on, they stay on.
+            "attachments" => self.attachments |= value.flag()?,
+            "att_encoding_info" => self.att_encoding_info |= value.flag()?,
+            "reduce" => self.reduce = Some(value.flag()?),
+            "group" => self.group = Some(value.flag()?),
+            "group_level" => self.group_level = Some(value.number()?),
+            "update_seq" => self.update_seq = value.flag()?,
+            // Rows come sorted either way.
+            "sorted" => drop(value.flag()?),
+            "stale" => {
+                self.update = match value.text() {
+                    Some("ok") => ViewUpdate::False,
+                    Some("update_after") => ViewUpdate::Lazy,
+                    _ => return Err(Failure::query("Invalid value for `stale`.")),
+                }
+            }
+            "update" => {
+                self.update = match value.text() {
+                    Some("true") => ViewUpdate::True,
+                    Some("lazy") => ViewUpdate::Lazy,
+                    Some("false") => ViewUpdate::False,
+                    _ => return Err(Failure::query("Invalid value for `update`.")),
+                }
+            }
+            // Which replica of a shard answers is no matter here.
+            "stable" => match value.text() {
+                Some("true" | "false") => {}
+                _ => return Err(Failure::query("Invalid value for `stable`.")),
+            },
+            "partition" => self.partition = Some(value.id("partition")?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Which rows are read of a view that has a reduce, or has none.
+    pub(crate) fn rows(&self, has_reduce: bool) -> Rows {
+        if has_reduce && self.reduce != Some(false) { Rows::Reduced } else { Rows::Mapped }
+    }
+
+    /// With the documents' other leaves.
+    pub(crate) fn conflicts(&self) -> bool {
+        self.conflicts == Some(true)
+    }
+
+    /// Whether these parameters go together, and with such a view; how it is grouped.
+    ///
+    /// # Errors
+    /// 400 `query_parse_error`.
+    pub(crate) fn check(&self, rows: Rows) -> Result<Grouping> {
+        let refuse = |reason: &str| Err(Failure::query(reason));
+        let grouping = self.grouping()?;
+        if rows == Rows::Mapped && self.reduce == Some(true) {
+            return refuse("Reduce is invalid for map-only views.");
+        }
+        if let Some(keys) = &self.keys {
+            let Value::Array(keys) = keys else { return refuse("`keys` must be an array of strings.") };
+            if rows == Rows::Reduced && grouping != Grouping::Exact {
+                return refuse("Multi-key fetches for reduce views must use `group=true`");
+            }
+            if !keys.is_empty() && self.has_bounds {
+                return refuse("`keys` is incompatible with `key`, `start_key` and `end_key`");
+            }
+        }
+        if rows == Rows::Mapped && grouping != Grouping::All {
+            return refuse("Invalid use of grouping on a map view.");
+        }
+        if rows == Rows::Reduced && self.include_docs {
+            return refuse("`include_docs` is invalid for reduce");
+        }
+        if rows == Rows::Reduced && self.conflicts.is_some() {
+            return refuse("`conflicts` is invalid for reduce views.");
+        }
+        Ok(grouping)
+    }
+
+    /// One key among `keys` is a view's `key`, or was where another came behind it. (In `_all_docs` it is not.)
+    pub(crate) fn narrow(&mut self) {
+        if matches!(&self.keys, Some(Value::Array(keys)) if keys.len() == 1) {
+            self.keys = None;
+        }
+    }
+
+    fn grouping(&self) -> Result<Grouping> {
+        Ok(match (self.group, self.group_level) {
+            (_, Some(0)) | (None | Some(false), None) => Grouping::All,
+            (Some(false), Some(_)) => {
+                let reason = "Can't specify group=false and group_level>0 at the same time";
+                return Err(Failure::query(reason));
+            }
+            (Some(true), None) => Grouping::Exact,
+            (None | Some(true), Some(level)) => Grouping::Level(level),
+        })
+    }
+
+    /// Refuses a range that ends before it begins, in the view's order.
+    ///
+    /// # Errors
+    /// 400 `query_parse_error`.
+    pub(crate) fn check_range(&self, compare: impl Fn(&Value<'_>, &Value<'_>) -> Ordering) -> Result<()> {
+        let (Some(start), Some(end)) = (&self.start, &self.end) else { return Ok(()) };
+        if start == end {
+            return Ok(());
+        }
+        // Ids are bytes; behind all of them stands what no id begins with.
+        let (first, last): (&[u8], &[u8]) = if self.descending { (&[0xff], &[]) } else { (&[], &[0xff]) };
+        let start_docid = self.start_docid.as_ref().map_or(first, |id| id.as_bytes());
+        let end_docid = self.end_docid.as_ref().map_or(last, |id| id.as_bytes());
+        let order = compare(start, end).then_with(|| start_docid.cmp(end_docid));
+        match (self.descending, order) {
+            (false, Ordering::Less) | (true, Ordering::Equal | Ordering::Greater) => Ok(()),
+            (is_descending, _) => Err(Failure::query(format!(
+                "No rows can match your key range, reverse your start_key and end_key or set descending={}",
+                !is_descending
+            ))),
+        }
+    }
+}
+
+impl Given<'_> {
+    fn json(self) -> Result<Value<'static>> {
+        match self {
+            Given::Text(text) => parse(text),
+            Given::Json(value) => Ok(value.clone().into_owned()),
+        }
+    }
+
+    /// The same in any case of its letters; JSON as such, or as a string.
+    fn flag(self) -> Result<bool> {
+        match self.text().map(str::to_ascii_lowercase).as_deref() {
+            Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            _ => Err(Failure::query(format!("Invalid boolean parameter: {}", self.term()))),
+        }
+    }
+
+    fn number(self) -> Result<u64> {
+        match self {
+            Given::Text(text) => number(text),
+            // A number in quotes is none in a body.
+            Given::Json(Value::Number(text)) if !text.contains(['.', 'e', 'E']) => match number(text) {
+                Err(_) => Err(Failure::query(format!("Invalid value for positive integer: {text}"))),
+                positive => positive,
+            },
+            Given::Json(_) => Err(Failure::query(format!("Invalid value for integer: {}", self.term()))),
+        }
+    }
+
+    fn id(self, name: &str) -> Result<String> {
+        match self {
+            Given::Text(text) => Ok(text.to_owned()),
+            Given::Json(Value::String(text) | Value::Number(text)) => Ok(text.clone().into_owned()),
+            Given::Json(_) => Err(Failure::query(format!("`{name}` must be a string."))),
+        }
+    }
+
+    /// A text, or `true` and `false` as words.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Given::Text(text) => Some(text),
+            Given::Json(Value::String(text)) => Some(text),
+            Given::Json(Value::Bool(value)) => Some(if *value { "true" } else { "false" }),
+            Given::Json(_) => None,
+        }
+    }
+
+    /// As Erlang prints it.
+    fn term(self) -> String {
+        match self {
+            Given::Text(text) => as_list(text),
+            Given::Json(value) => {
+                let mut out = String::new();
+                write_term(value, &mut out);
+                out
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Value<'static>> {
+    let value = json::parse(text.as_bytes(), &Limits::default());
+    value.map(Value::into_owned).map_err(|_| Failure::invalid_json())
+}
+
+/// A JSON value as Erlang prints it; what is nested is left out beyond what a message needs.
+fn write_term(value: &Value<'_>, out: &mut String) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        Value::Number(text) => out.push_str(text),
+        Value::String(text) if text.is_empty() => out.push_str("<<>>"),
+        Value::String(text) => out.push_str(&format!("<<{}>>", as_list(text))),
+        Value::Array(items) if items.is_empty() => out.push_str("[]"),
+        Value::Array(_) => out.push_str("[...]"),
+        Value::Object(_) => out.push_str("{[...]}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! What a query reads of a view, and its rows as CouchDB writes them.
+
+use std::cmp::Ordering;
+
+use flatbed_http::Sender;
+use flatbed_layer::json::Value;
+use flatbed_layer::json::{Object, name};
+use flatbed_layer::{
+    Document, Grouping as LayerGrouping, Reader, ReduceFailure, ReduceQuery, ReducedPage, ReducedRow, ReducedRows,
+    Select, Seq, View, ViewPage, ViewQuery, ViewRange, ViewRow, ViewRows, ViewUpdate,
+};
+use hyper::StatusCode;
+
+use crate::attached::{self, Show};
+use crate::error::{Failure, Result};
+use crate::handlers::view::parameters::{Grouping, Parameters, Rows};
+use crate::reply::{Interrupted, page_bytes};
+
+/// CouchDB's word for a reduction that grows: a row of the answer says so, where other failures are the whole answer's.
+const OVERFLOW: &str = "reduce_overflow_error";
+
+/// A query that can be answered.
+pub(crate) struct Asked {
+    parameters: Parameters,
+    grouping: Grouping,
+    rows: Rows,
+    show: Show,
+}
+
+/// A query under way.
+pub(crate) enum Reading {
+    Mapped(ViewRows),
+    Reduced(ReducedRows),
+}
+
+/// Some rows of it.
+pub(crate) enum Page {
+    Mapped(ViewPage),
+    Reduced(ReducedPage),
+}
+
+impl Asked {
+    /// # Errors
+    /// 400: the parameters do not go together, or not with this view.
+    pub(crate) fn new(mut parameters: Parameters, view: &View) -> Result<Asked> {
+        let rows = parameters.rows(view.reduce_at().is_some());
+        parameters.narrow();
+        let grouping = parameters.check(rows)?;
+        if parameters.partition.is_some() {
+            return Err(Failure::query("`partition` parameter is not supported in this design doc"));
+        }
+        parameters.check_range(|a, b| view.tree().map_or(Ordering::Equal, |tree| tree.compare(a, b)))?;
+        let show = Show { data: parameters.attachments, encoding: parameters.att_encoding_info, since: None };
+        Ok(Asked { parameters, grouping, rows, show })
+    }
+
+    /// How fresh the view is to be.
+    pub(crate) fn update(&self) -> ViewUpdate {
+        self.parameters.update
+    }
+
+    pub(crate) fn has_documents(&self) -> bool {
+        self.parameters.include_docs
+    }
+
+    /// Waits until the view is as fresh as asked, and reads nothing of it.
+    pub(crate) async fn wait_for(view: &View) -> Result<()> {
+        view.rows(ViewQuery { limit: Some(0), ..ViewQuery::default() }).next_page().await?;
+        Ok(())
+    }
+
+    /// Begins to read. Nothing is read yet.
+    pub(crate) fn begin(&self, view: &View) -> Reading {
+        let Parameters { descending, skip, limit, include_docs, .. } = self.parameters;
+        let select = self.select();
+        match self.rows {
+            Rows::Mapped => {
+                let conflicts = self.parameters.conflicts();
+                Reading::Mapped(view.rows(ViewQuery { select, descending, skip, limit, include_docs, conflicts }))
+            }
+            Rows::Reduced => {
+                let grouping = match self.grouping {
+                    Grouping::All => LayerGrouping::All,
+                    Grouping::Level(level) => LayerGrouping::Level(usize::try_from(level).unwrap_or(usize::MAX)),
+                    Grouping::Exact => LayerGrouping::Exact,
+                };
+                let reduce = view.reduce_at().unwrap_or_default();
+                Reading::Reduced(view.reduce(ReduceQuery { select, reduce, grouping, descending, skip, limit }))
+            }
+        }
+    }
+
+    fn select(&self) -> Select {
+        let Parameters { start, start_docid, end, end_docid, keys, .. } = self.parameters.clone();
+        let exclusive_end = !self.parameters.inclusive_end;
+        match keys {
+            Some(Value::Array(mut keys)) => {
+                // As in CouchDB the last key comes first.
+                if self.parameters.descending {
+                    keys.reverse();
+                }
+                Select::Keys { keys, start_docid, end_docid, exclusive_end }
+            }
+            // A document bounds nothing where no key does.
+            _ => {
+                let (start_docid, end_docid) =
+                    (start_docid.filter(|_| start.is_some()), end_docid.filter(|_| end.is_some()));
+                Select::Range(ViewRange { start, start_docid, end, end_docid, exclusive_end })
+            }
+        }
+    }
+
+    /// What stands before the rows. `first`: the first page of them.
+    pub(crate) fn write_head(&self, first: &Page, out: &mut Vec<u8>) {
+        let mut open = Object::new(out);
+        if let Page::Mapped(page) = first {
+            let total = page.total_rows;
+            open.number("total_rows", total)
+                .number("offset", page.before.saturating_add(self.parameters.skip).min(total));
+        }
+        if let (true, Some(seq)) = (self.parameters.update_seq, first.place()) {
+            open.string("update_seq", &seq.to_string());
+        }
+        open.place("rows").extend_from_slice(b"[\r\n");
+        open.leave_open();
+    }
+
+    /// A page's rows; `is_first`: none was written yet.
+    pub(crate) async fn write_page(
+        &self,
+        database: &Reader,
+        page: Page,
+        is_first: &mut bool,
+        sender: &mut Sender,
+    ) -> std::result::Result<(), Interrupted> {
+        let mut separate = |out: &mut Vec<u8>| {
+            if !std::mem::take(is_first) {
+                out.extend_from_slice(b",\r\n");
+            }
+        };
+        match page {
+            Page::Mapped(page) => {
+                for row in page.rows {
+                    separate(&mut sender.buffer);
+                    self.write_row(database, &row, sender).await?;
+                    sender.send_if_full().await?;
+                }
+            }
+            Page::Reduced(page) => {
+                for row in page.rows {
+                    separate(&mut sender.buffer);
+                    write_reduced(&row, &mut sender.buffer);
+                    sender.send_if_full().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_row(
+        &self,
+        database: &Reader,
+        row: &ViewRow,
+        sender: &mut Sender,
+    ) -> std::result::Result<(), Interrupted> {
+        let mut open = Object::new(&mut sender.buffer);
+        open.string(name!("id"), &row.id).raw(name!("key"), &row.key);
+        open.leave_open();
+        sender.buffer.extend_from_slice(b",\"value\":");
+        // Values may be as large as documents.
+        sender.write(&row.value).await?;
+        if self.parameters.include_docs {
+            sender.buffer.extend_from_slice(b",\"doc\":");
+            attached::send_or_null(database, row.doc.as_ref(), &self.show, sender).await?;
+        }
+        sender.buffer.push(b'}');
+        Ok(())
+    }
+}
+
+fn write_reduced(row: &ReducedRow, out: &mut Vec<u8>) {
+    let mut open = Object::new(out);
+    match &row.value {
+        Ok(value) => {
+            open.raw(name!("key"), row.key.as_deref().unwrap_or(b"null")).raw(name!("value"), value);
+        }
+        Err(ReduceFailure { error, reason }) => {
+            open.null(name!("key")).string(name!("error"), error).string(name!("reason"), reason);
+        }
+    }
+    open.end();
+}
+
+impl Reading {
+    /// # Errors
+    /// Those of the view, and 500 for a reduction that cannot be made.
+    pub(crate) async fn next_page(&mut self) -> Result<Option<Page>> {
+        match self {
+            Reading::Mapped(rows) => Ok(rows.next_page().await?.map(Page::Mapped)),
+            Reading::Reduced(rows) => {
+                let Some(page) = rows.next_page().await? else { return Ok(None) };
+                let failed =
+                    |row: &ReducedRow| row.value.as_ref().err().filter(|failure| failure.error != OVERFLOW).cloned();
+                match page.rows.iter().find_map(failed) {
+                    Some(ReduceFailure { error, reason }) => {
+                        Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error, reason))
+                    }
+                    None => Ok(Some(Page::Reduced(page))),
+                }
+            }
+        }
+    }
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Page::Reduced(ReducedPage::default())
+    }
+}
+
+impl Page {
+    /// What it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Page::Mapped(page) => {
+                let documents = page.rows.iter().filter_map(|row| row.doc.as_ref());
+                let rows: usize = page.rows.iter().map(|row| row.key.len() + row.value.len()).sum();
+                page_bytes(page.rows.len(), documents) + rows
+            }
+            Page::Reduced(page) => {
+                let value = |row: &ReducedRow| row.value.as_ref().map_or(0, Vec::len);
+                let rows: usize = page.rows.iter().map(|row| row.key.as_ref().map_or(0, Vec::len) + value(row)).sum();
+                page_bytes(page.rows.len(), std::iter::empty::<&Document>()) + rows
+            }
+        }
+    }
+
+    /// Up to where the view has changes.
+    pub(crate) fn place(&self) -> Option<&Seq> {
+        match self {
+            Page::Mapped(page) => page.place.as_ref(),
+            Page::Reduced(page) => page.place.as_ref(),
+        }
+    }
+}
