@@ -12,6 +12,7 @@ use prost::Message;
 use crate::error::Result;
 use crate::fenced::database;
 use crate::handle::Database;
+use crate::store::keys::ViewPart;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply, write_rows};
@@ -335,4 +336,53 @@ async fn a_batch_waits_for_its_documents_and_each_level() {
     eprintln!("{waits:?} height {trees:?}");
     assert!(waits.path.depth() <= 5 + u64::from(height), "{waits:?}");
     assert_eq!(violations(&db, &group).await, Vec::<String>::new());
+}
+
+/// What is broken is found, wherever it lies.
+#[tokio::test]
+async fn the_checker_finds_what_is_broken() {
+    let (db, _directory) = database().await;
+    let group = group();
+    let mut model = numbered(0..300);
+    model.insert("large".to_owned(), vec![vec![("1".to_owned(), format!("1{}", " ".repeat(30_000)))]; 3]);
+    build(&db, &group, &model).await;
+    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let pages = crate::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
+    let pages = pages.unwrap();
+    let all: Vec<(Vec<u8>, Vec<u8>)> =
+        pages.iter().flatten().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+    let view = instance.keys.view(NUMBER);
+    let mut kinds = std::collections::BTreeSet::new();
+    for (key, value) in &all {
+        // One of each kind, and of each level of nodes.
+        let kind = match view.split(key).unwrap() {
+            ViewPart::Progress | ViewPart::Range(_) => continue,
+            ViewPart::Row(..) => (1, 0),
+            ViewPart::OfDocument(..) => (2, 0),
+            ViewPart::Node(_, level, _) => (3, level),
+            ViewPart::Part(..) => (4, 0),
+        };
+        if !kinds.insert(kind) {
+            continue;
+        }
+        set(&db, key, None).await;
+        assert!(!violations(&db, &group).await.is_empty(), "{kind:?} is gone");
+        set(&db, key, Some(value.as_slice())).await;
+    }
+    assert!(kinds.len() >= 6, "{kinds:?}");
+    let stray = view.row(0, &[&all[1].0[view.row_prefix(0)..all[1].0.len() - 1], &[0x15, 9]].concat());
+    set(&db, &stray, Some(all[1].1.as_slice())).await;
+    assert!(!violations(&db, &group).await.is_empty(), "a row that no document has");
+    set(&db, &stray, None).await;
+    assert_is(&db, &group, &model).await;
+}
+
+async fn set(db: &Database, key: &[u8], value: Option<&[u8]>) {
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    match value {
+        Some(value) => trx.set(key, value),
+        None => trx.clear(key),
+    }
+    assert!(trx.commit().await.is_ok());
 }
