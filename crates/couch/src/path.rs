@@ -267,10 +267,7 @@ impl Target {
 
     /// Whether a request with this method changes nothing, and may end with its client.
     pub(crate) fn only_reads(&self, method: &Method) -> bool {
-        let is_query = matches!(
-            self,
-            Target::Database(_, InDatabase::Mango(Mango::Find | Mango::Explain | Mango::Count)) if *method == Method::POST
-        );
+        let is_query = matches!(self, Target::Database(_, what) if what.is_query()) && *method == Method::POST;
         is_query || matches!(*method, Method::GET | Method::HEAD)
     }
 
@@ -349,6 +346,15 @@ impl InDatabase {
             [id, ref file @ ..] => {
                 InDatabase::Attachment { id: id.to_owned(), kind: IdKind::of(id), name: file.join("/") }
             }
+        }
+    }
+
+    /// A query of Mango, of a partition too.
+    fn is_query(&self) -> bool {
+        match self {
+            InDatabase::Mango(what) => matches!(what, Mango::Find | Mango::Explain | Mango::Count),
+            InDatabase::Partition { of: Some(of), .. } => of.is_query(),
+            _ => false,
         }
     }
 

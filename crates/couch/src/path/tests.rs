@@ -97,6 +97,18 @@ fn segments_are_decoded_and_several_slashes_are_one() {
 }
 
 #[test]
+fn queries_change_nothing() {
+    let reads = |path: &str, method: &Method| Target::parse(path).unwrap().only_reads(method);
+    for path in ["/db/_find", "/db/_count", "/db/_explain", "/db/_partition/p/_find"] {
+        assert!(reads(path, &Method::POST), "{path}");
+    }
+    for path in ["/db/_index", "/db/_index/_bulk_delete", "/db/_bulk_docs", "/db"] {
+        assert!(!reads(path, &Method::POST), "{path}");
+    }
+    assert!(reads("/db/_index", &Method::GET) && !reads("/db/doc", &Method::DELETE));
+}
+
+#[test]
 fn routes_are_numbered() {
     assert!(Route::ALL.iter().enumerate().all(|(at, route)| route.index() == at));
 }
