@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use flatbed_collate::reduce::Reducer;
 use flatbed_rowtree::{Parts, Tree};
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -326,7 +326,8 @@ impl Check<'_> {
     }
 }
 
-/// For tests and for who compares whole groups: all rows of a tree, keys and values as JSON, in order.
+/// All rows of a tree, keys and values as JSON, in order.
+#[cfg(test)]
 pub(crate) async fn all_rows(trx: &Transaction, keys: &ViewKeys, tree: usize) -> Result<Vec<(String, String, String)>> {
     let mut rows = Vec::new();
     let mut range = keys.rows(tree, &[], None);
@@ -335,7 +336,7 @@ pub(crate) async fn all_rows(trx: &Transaction, keys: &ViewKeys, tree: usize) ->
         let id = |key: &[u8]| RowKey::decode(key.get(keys.row_prefix(tree)..).unwrap_or_default()).map(|row| row.id);
         let texts = page.iter().map(|row| Ok(begin_texts(trx, keys, &id(row.key())?, decode(row.value())?)));
         let texts = texts.collect::<Result<Vec<_>>>()?;
-        let texts = try_join_all(texts).await?;
+        let texts = futures_util::future::try_join_all(texts).await?;
         for (row, (key, value)) in page.iter().zip(texts) {
             let id = id(row.key())?;
             let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

@@ -3,7 +3,6 @@
 //! A group has a tree for each distinct map: rows in the order of their keys, and nodes above them
 //! ([`flatbed_rowtree`]) with counts and what reduces make of the rows. What a document has in the group lies beside, so that
 //! its old rows are known without its old body. design/data-model.md draws the keys.
-#![allow(dead_code, reason = "building, following and the surface come next")]
 
 pub(crate) mod apply;
 pub(crate) mod build;

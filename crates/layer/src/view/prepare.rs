@@ -37,7 +37,6 @@ pub(crate) struct PreparedDocument {
     /// By tree, and in order.
     pub(super) rows: Vec<PreparedRow>,
     is_refused: bool,
-    bytes: u64,
 }
 
 /// One of them.
@@ -111,7 +110,7 @@ pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
 pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     let Emitted { id, trees } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
-    let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true, bytes: 0 };
+    let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true };
     if count > DOCUMENT_ROWS_MAX {
         return refused(id);
     }
@@ -141,7 +140,7 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     if bytes > DOCUMENT_BYTES_MAX {
         return refused(id);
     }
-    PreparedDocument { id, rows, is_refused: false, bytes }
+    PreparedDocument { id, rows, is_refused: false }
 }
 
 /// What a row takes in a transaction, about: it, and its line of what the document has.
@@ -155,18 +154,8 @@ impl PreparedDocument {
         &self.id
     }
 
-    /// What its rows take in a transaction, about.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Whether it has no rows since they were too many, too large or no JSON.
     pub(crate) fn is_refused(&self) -> bool {
         self.is_refused
-    }
-
-    /// How many rows it has.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows.len()
     }
 }

@@ -302,15 +302,6 @@ impl StoredTree<'_> {
         }
         self.summaries(rows.into_iter().map(|row| Parts::Rows(vec![row])).collect()).await
     }
-
-    /// What lies at the top: all rows together; `None`: there are none.
-    pub(crate) async fn root(&self, height: u8) -> Result<Option<Summary>> {
-        if height == 0 {
-            return Ok(None);
-        }
-        let found = self.trx.get(&self.keys.node(self.tree, height, &[]), true).await?;
-        found.map(|bytes| Summary::decode(&bytes)).transpose()
-    }
 }
 
 /// What was asked for, once all others who ask at the same time have asked, too: an engine in the process may answer at once,

@@ -1,5 +1,4 @@
 //! The keys of a group of views: rows, what documents have, nodes, values in parts.
-#![allow(dead_code, reason = "ranges of a first build come next")]
 
 use crate::error::Result;
 use crate::store::keys::tuple::{
@@ -198,11 +197,6 @@ impl ViewKeys {
         range(self.node(tree, level, &[]), begin, end)
     }
 
-    /// All nodes of a tree from a level on.
-    pub(crate) fn nodes_from_level(&self, tree: usize, level: u8) -> KeyRange {
-        KeyRange { begin: self.node(tree, level, &[]), end: under(&self.tree(NODES, tree)).end }
-    }
-
     /// A part of key and value that do not lie in their row.
     pub(crate) fn part(&self, id: &str, blob_id: &[u8], part: u64) -> Vec<u8> {
         let mut key = self.parts(id, blob_id).begin;
@@ -228,11 +222,6 @@ impl ViewKeys {
     /// All ranges of the first build.
     pub(crate) fn ranges(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, RANGES), end: with_int(&self.prefix, RANGES + 1) }
-    }
-
-    /// All of the group but its progress.
-    pub(crate) fn all_but_progress(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, ROWS), end: under(&self.prefix).end }
     }
 
     /// What a key of the group is.
