@@ -65,6 +65,20 @@ async fn partitions() {
         assert_eq!(ids(&format!("/db/_partition/a/_all_docs?{outside}")).await, [""; 0], "{outside}");
     }
     assert_eq!(ids("/db/_all_docs").await.len(), 4);
+    for (path, partition, expected) in [
+        ("/db/_partition/a/_find", NULL, json!([{"_id": "a:1"}, {"_id": "a:2"}])),
+        ("/db/_find", json!("b"), json!([{"_id": "b:1"}])),
+        ("/db/_find", NULL, json!([{"_id": "a:1"}, {"_id": "a:2"}, {"_id": "b:1"}])),
+    ] {
+        let mut query = json!({"selector": {"n": {"$gt": 0}}, "fields": ["_id"]});
+        if !partition.is_null() {
+            query["partition"] = partition;
+        }
+        assert_eq!(server.ok("POST", path, query).await["docs"], expected, "{path}");
+    }
+    let sorted = json!({"selector": {"n": 1}, "sort": ["m"]});
+    let refused = server.json("POST", "/db/_partition/a/_find", sorted).await.1;
+    assert_eq!(refused["reason"], "No partitioned index exists for this sort, try indexing by the sort fields.");
     let refused = server.json("GET", "/plain/_all_docs?partition=a", NULL).await;
     assert_eq!(refused.1["reason"], "`partition` parameter is not supported on this db");
     // Local documents have none, and replicated ones must have one, too.

@@ -7,7 +7,7 @@ use flatbed_mango::{Catalog, Index, Plan, Refused};
 use crate::error::Result;
 use crate::handle::Reader;
 use crate::index::definitions::has_room;
-use crate::index::json::definition::{DEFINITION_BYTES_MAX, compiled};
+use crate::index::json::definition::{DEFINITION_BYTES_MAX, compiled_in};
 use crate::index::json::kind::NAME;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -22,15 +22,16 @@ pub struct JsonIndexes {
     /// Each json index's number, and its index.
     numbers: Vec<(u64, Index)>,
     has_room: bool,
+    is_partitioned: bool,
 }
 
 impl JsonIndexes {
     fn of(instance: &Instance) -> Result<JsonIndexes> {
-        let indexes = &instance.record.indexes;
+        let (indexes, is_partitioned) = (&instance.record.indexes, instance.record.partitioned);
         let (mut all, mut readable) = (vec![Index::all_docs()], vec![Index::all_docs()]);
         let mut numbers = Vec::new();
         for entry in json_indexes(indexes) {
-            let index = compiled(entry)?;
+            let index = compiled_in(entry, is_partitioned)?;
             numbers.push((entry.number, Index::clone(&index)));
             all.push(Index::clone(&index));
             if entry.readable {
@@ -39,7 +40,7 @@ impl JsonIndexes {
         }
         all.sort_by(Index::compare);
         readable.sort_by(Index::compare);
-        Ok(JsonIndexes { all, readable, numbers, has_room: has_room(indexes, DEFINITION_BYTES_MAX) })
+        Ok(JsonIndexes { all, readable, numbers, has_room: has_room(indexes, DEFINITION_BYTES_MAX), is_partitioned })
     }
 
     /// All that are defined, with the index of all ids, in the order of lists.
@@ -59,7 +60,7 @@ impl JsonIndexes {
 
     /// Whether the database is partitioned.
     pub fn is_partitioned(&self) -> bool {
-        false
+        self.is_partitioned
     }
 
     /// Whether an index of any size that is kept can be defined beside these: what goes beyond is passed over.

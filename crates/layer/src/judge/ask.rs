@@ -157,7 +157,9 @@ pub(crate) async fn judge(
             if is_design(edit) {
                 if !edit.deleted {
                     let functions = database.inner.views.functions();
-                    design::check(&edit.body, named, functions).await.map_err(|refusal| cut(refusal, of))?;
+                    design::check(&edit.body, named, functions, instance.record.partitioned)
+                        .await
+                        .map_err(|refusal| cut(refusal, of))?;
                 }
                 return Ok(verdict);
             }

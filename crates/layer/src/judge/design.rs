@@ -66,7 +66,7 @@ const MAPS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map
 const MAPS_OF_FIELDS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map"), &[Object])];
 const REDUCES: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("reduce"), &[Text])];
 
-/// Whether a design document may be written. `database` tells its database from all others. Where nobody runs functions
+/// Whether a design document may be written. `database` tells its database from all others, which is `partitioned` or not. Where nobody runs functions
 /// they are not looked at, and neither are those of a language that nobody runs, as in CouchDB.
 ///
 /// # Errors
@@ -75,8 +75,9 @@ pub(super) async fn check(
     body: &Value<'_>,
     database: &str,
     functions: Option<&Arc<dyn ViewFunctions>>,
+    partitioned: bool,
 ) -> Result<(), Refusal> {
-    check_members(body)?;
+    check_members(body, partitioned)?;
     let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body)) else { return Ok(()) };
     functions.load(database, &group.source()).check().await.or_else(|failure| {
         let reason = failure.to_string();
@@ -94,7 +95,7 @@ pub(super) async fn check(
 }
 
 /// The same, but for what its functions are.
-fn check_members(body: &Value<'_>) -> Result<(), Refusal> {
+fn check_members(body: &Value<'_>, partitioned: bool) -> Result<(), Refusal> {
     let is_of_fields = body.get("language").and_then(Value::as_str) == Some("query");
     let maps = if is_of_fields { MAPS_OF_FIELDS } else { MAPS };
     let mut path = Vec::new();
@@ -117,7 +118,8 @@ fn check_members(body: &Value<'_>) -> Result<(), Refusal> {
             }
         }
     }
-    if matches!(body.get("options").and_then(|options| options.get("partitioned")), Some(Value::Bool(true))) {
+    let option = body.get("options").and_then(|options| options.get("partitioned"));
+    if !partitioned && matches!(option, Some(Value::Bool(true))) {
         let reason = "partitioned option cannot be true in a non-partitioned database.";
         return refused(DesignFault::Member, reason.to_owned());
     }
@@ -148,7 +150,7 @@ mod tests {
 
     fn refused(body: &str) -> Option<String> {
         let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
-        check_members(&body).err().map(|refusal| refusal.to_string())
+        check_members(&body, false).err().map(|refusal| refusal.to_string())
     }
 
     #[test]

@@ -91,3 +91,40 @@ async fn counters_are_what_a_recount_gives() {
         assert!(report.violations.iter().any(|found| found.starts_with("partition \"p1\" counts ")), "{report:#?}");
     }
 }
+
+/// Queries of a partition find its documents alone, through an index of partitions or by ids.
+#[tokio::test]
+async fn partitions_are_queried() {
+    let (_store, layer, db) = partitioned(None).await;
+    for n in 0..40 {
+        put(&db, &format!("p{}:{n:02}", n % 4), None, &format!("{{\"n\":{n}}}")).await.unwrap();
+    }
+    let view = r#"{"map":{"fields":{"n":"asc"},"partial_filter_selector":{}},"reduce":"_count","options":{"def":{"fields":["n"]}}}"#;
+    let design = format!(r#"{{"language":"query","views":{{"i":{view}}}}}"#);
+    let found = async |selector: &str| -> Vec<String> {
+        let body = format!(r#"{{"selector":{selector}}}"#);
+        let body = flatbed_layer::json::parse(body.as_bytes(), &Default::default()).unwrap();
+        let find = flatbed_mango::Find::parse(&body, Some("p1"), &|| false).unwrap();
+        let indexes = db.json_indexes().await.unwrap();
+        assert!(indexes.is_partitioned());
+        let plan = indexes.plan("db", &find).unwrap();
+        let options = flatbed_layer::FindOptions { limit: 100, ..Default::default() };
+        let mut rows = db.find(&indexes, &plan, options);
+        let mut ids = Vec::new();
+        while let Some(page) = rows.next_page().await.unwrap() {
+            ids.extend(page.into_iter().map(|row| row.id));
+        }
+        ids
+    };
+    let expected = ["p1:21", "p1:25", "p1:29", "p1:33", "p1:37"];
+    assert_eq!(found(r#"{"n":{"$gt":20}}"#).await, expected, "by ids");
+    assert_eq!(found(r#"{"_id":{"$gt":"q"}}"#).await, [""; 0]);
+    let index = async || db.json_indexes().await.unwrap().all().iter().find(|index| index.name() == "i").cloned();
+    put(&db, "_design/i", None, &design).await.unwrap();
+    assert!(index().await.is_some_and(|index| index.is_partitioned()));
+    let both = |partitioned: bool| format!("{{\"options\":{{\"partitioned\":{partitioned}}}}}");
+    for partitioned in [true, false] {
+        let user = layer.written_by("db", "anna");
+        put(&user, &format!("_design/{partitioned}"), None, &both(partitioned)).await.unwrap();
+    }
+}

@@ -1,7 +1,9 @@
 //! Plans: what they read, and that they find what a scan finds.
 
+use std::ops::Bound;
+
 use flatbed_flatten::json::Value;
-use flatbed_mango::{Catalog, Find, Index, KeyRange, Plan, Selector, Source, plan};
+use flatbed_mango::{Catalog, Find, IdRange, Index, KeyRange, Plan, Selector, Source, plan};
 use proptest::prelude::*;
 
 use crate::recorded::items;
@@ -131,6 +133,35 @@ fn a_sort_by_fields_behind_single_values() {
         );
     }
     assert_eq!(refused(r#"{"selector":{"a":1},"partition":"x","sort":["a"]}"#), "no_usable_index");
+}
+
+#[test]
+fn a_partition_is_read_alone() {
+    let view = r#"{"language":"query","views":{"i":{"map":{"fields":{"a":"asc"}},"reduce":"_count","options":{}}}}"#;
+    let of_partitions = Index::of_design_document("_design/i", &json(view), true).remove(0);
+    let indexes = [Index::all_docs(), of_partitions];
+    let catalog = Catalog { database: "db", partitioned: true, indexes: &indexes };
+    let planned = |selector: &str| {
+        let find = Find::parse(&json(&format!(r#"{{"selector":{selector}}}"#)), Some("p"), &|| false).unwrap();
+        let plan = plan(&find, &catalog).unwrap();
+        (plan.source.clone(), plan.residual.as_ref().map(|residual| text(&residual.to_json())))
+    };
+    let (source, residual) = planned(r#"{"a":1}"#);
+    assert!(matches!(source, Source::Keys(_)), "{source:?}");
+    assert_eq!(residual.as_deref(), Some(r#"{"$and":[{"_id":{"$beginsWith":"p:"}}]}"#));
+    let included = |id: &str| Bound::Included(id.to_owned());
+    let excluded = |id: &str| Bound::Excluded(id.to_owned());
+    for (selector, expected) in [
+        (r#"{"b":1}"#, Some((included("p:"), excluded("p;")))),
+        (r#"{"_id":{"$gt":"p:b"}}"#, Some((excluded("p:b"), excluded("p;")))),
+        (r#"{"_id":{"$gt":"a","$lte":"p:b"}}"#, Some((included("p:"), included("p:b")))),
+        (r#"{"_id":{"$gt":"q"}}"#, None),
+        (r#"{"_id":{"$lt":"p"}}"#, None),
+    ] {
+        let (source, _) = planned(selector);
+        let ranges: Vec<IdRange> = expected.into_iter().map(|(start, end)| IdRange { start, end }).collect();
+        assert_eq!(source, Source::Ids(ranges), "{selector}");
+    }
 }
 
 pub(crate) fn value() -> impl Strategy<Value = String> {

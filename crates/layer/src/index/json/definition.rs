@@ -23,7 +23,7 @@ const PARTITIONED: &str = "partitioned";
 const COLLATION: &str = "collation";
 
 /// By the design document's id and the definition.
-type Compiled = HashMap<(String, Vec<u8>), Arc<Index>>;
+type Compiled = HashMap<(String, Vec<u8>, bool), Arc<Index>>;
 
 /// CouchDB's order of keys.
 ///
@@ -75,13 +75,21 @@ pub(crate) fn signature_in(definition: &[u8]) -> Option<String> {
 /// # Errors
 /// It is none of this program's.
 pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
+    compiled_in(index, false)
+}
+
+/// The same, as queries see it; `partitioned`: its database is, and so is the index where it does not say otherwise.
+///
+/// # Errors
+/// As [`compiled`].
+pub(crate) fn compiled_in(index: &proto::Index, partitioned: bool) -> Result<Arc<Index>> {
     static COMPILED: OnceLock<RwLock<Compiled>> = OnceLock::new();
     let all = COMPILED.get_or_init(RwLock::default);
-    let key = (index.source.clone(), index.definition.clone());
+    let key = (index.source.clone(), index.definition.clone(), partitioned);
     if let Some(found) = all.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return Ok(found.clone());
     }
-    let made = Arc::new(compile(index)?);
+    let made = Arc::new(compile(index, partitioned)?);
     let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
     if all.len() >= COMPILED_MAX {
         all.clear();
@@ -90,7 +98,7 @@ pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
     Ok(made)
 }
 
-fn compile(index: &proto::Index) -> Result<Index> {
+fn compile(index: &proto::Index, partitioned: bool) -> Result<Index> {
     let foreign = || Error::Corrupt(format!("index {} has a definition that is none", index.number));
     let definition = parse(&index.definition, &Limits::default()).map_err(|_| foreign())?;
     if definition.get(COLLATION).and_then(Value::as_str) != Some(signature()) {
@@ -109,7 +117,7 @@ fn compile(index: &proto::Index) -> Result<Index> {
         ("views", views),
         ("options", object(options.into_iter().collect())),
     ]);
-    Index::of_design_document(&index.source, &document, false).into_iter().next().ok_or_else(foreign)
+    Index::of_design_document(&index.source, &document, partitioned).into_iter().next().ok_or_else(foreign)
 }
 
 #[cfg(test)]
