@@ -7,6 +7,7 @@ mod feeds;
 mod histories;
 mod limits;
 mod load;
+mod queries;
 mod raw;
 mod server;
 mod stats;
@@ -23,7 +24,7 @@ const HELP: &str = "\
 flatbed-bench suite --flatbed BINARY [--pouchdb SCRIPT] [--directory DIR] [--documents N] [--seconds N]
 flatbed-bench feeds --flatbed BINARY [--directory DIR] [--case NAME]... [--seconds N] [--rounds N] [--documents N]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
-flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories [--url URL] [--database DB] [--fresh]
+flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories|queries [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
 ";
 
@@ -141,6 +142,7 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
             "changes-docs" => load::rows(&target, "/_changes?include_docs=true").await?,
             "latency" => load::latency(&target, documents.min(500), 50).await?,
             "histories" => histories::run(&target).await?,
+            "queries" => queries::run(&target, documents).await?,
             other => return Err(format!("unknown command {other:?} (--help lists them)").into()),
         };
         println!("{figures}");
