@@ -22,6 +22,7 @@ mod replication;
 mod replication_peers;
 mod replication_tls;
 mod replicator;
+mod sample_views;
 mod selectors;
 mod slow_followers;
 mod support;

@@ -1,0 +1,538 @@
+//! Views and indexes of Mango while they are written to, defined, changed and dropped, on two servers with injected faults.
+//!
+//! During it no query may miss what its writer was told was written; at the end all that indexes answer is computed once
+//! more from the documents. `FLATBED_TEST_SECONDS` says for how long.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
+
+#[path = "it/support.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use flatbed_client::{Connection, Url};
+use flatbed_layer::check::{check_database, check_namespaces};
+use flatbed_layer::{Background, BackgroundOptions};
+use hyper::Method;
+use serde_json::{Value, json};
+use support::{Layer, Running, ServerOptions, Store};
+use tokio::time::{Instant, sleep};
+
+const WRITERS: u64 = 16;
+
+/// Documents that all write, all the time.
+const HOT: u64 = 50;
+
+/// Documents that one writer alone writes.
+const OWN: u64 = 8;
+
+/// A query that waits for longer has been forgotten.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_miss_nothing() {
+    torture(Store::new()).await;
+}
+
+/// Late and spurious watches, 1007, 1020, 1021.
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_miss_nothing_under_faults() {
+    let Some(store) = Store::with_faults() else { return };
+    torture(store).await;
+}
+
+fn length() -> Duration {
+    let seconds = std::env::var("FLATBED_TEST_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs_f64(seconds.unwrap_or(3.0))
+}
+
+/// A server with what works in the background of its process.
+struct Process {
+    server: Running,
+    background: Background,
+    layer: Layer,
+}
+
+impl Process {
+    async fn start(store: &Store) -> Process {
+        let layer = store.layer().await;
+        let options = BackgroundOptions {
+            look_every: Duration::from_millis(200),
+            silence_max: Duration::from_secs(1),
+            turn: Duration::from_secs(1),
+            ..BackgroundOptions::default()
+        };
+        let background = Background::new(&layer, layer.actor.clone(), options).expect("randomness");
+        background.start();
+        Process { server: store.serve_on(layer.clone(), ServerOptions::default()).await, background, layer }
+    }
+
+    /// As a process that is killed: what it does in the background stays where it is.
+    async fn kill(self) {
+        drop(self.background);
+        self.server.stop().await;
+    }
+}
+
+struct World {
+    servers: Vec<SocketAddr>,
+    is_over: AtomicBool,
+    writes: AtomicU64,
+    refused: AtomicU64,
+    queries: AtomicU64,
+    definitions: AtomicU64,
+    seed: u64,
+}
+
+impl World {
+    /// One request on one of the servers, repeated where it was given up after half a minute of conflicts.
+    async fn call(&self, random: &mut Random, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let server = self.servers[random.below(self.servers.len() as u64) as usize];
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let url = Url::parse(&format!("http://{server}")).expect("a URL");
+        let call = async { Connection::open(&url).await?.call(method.clone(), path, body).await };
+        let answer = tokio::time::timeout(PATIENCE, call).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{method} {path}: no answer")).expect("an answer");
+        (answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null))
+    }
+}
+
+async fn torture(store: Store) {
+    let processes = [Process::start(&store).await, Process::start(&store).await];
+    let killed = Process::start(&store).await;
+    let world = Arc::new(World {
+        servers: processes.iter().map(|process| process.server.address).collect(),
+        is_over: AtomicBool::new(false),
+        writes: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
+        queries: AtomicU64::new(0),
+        definitions: AtomicU64::new(0),
+        seed: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos() as u64,
+    });
+    println!("seed {}", world.seed);
+    let mut random = Random(world.seed);
+    assert_eq!(world.call(&mut random, Method::PUT, "/db", &Value::Null).await.0, 201);
+    for design in DESIGNS.iter().filter(|design| design.stays) {
+        define(&world, &mut random, design.id, Some((design.body)(0))).await;
+    }
+    let mut tasks = Vec::new();
+    for number in 0..WRITERS {
+        tasks.push(tokio::spawn(write_hot(world.clone(), number)));
+        tasks.push(tokio::spawn(write_own(world.clone(), number)));
+    }
+    tasks.push(tokio::spawn(redefine(world.clone())));
+    sleep(length() / 2).await;
+    killed.kill().await;
+    sleep(length() / 2).await;
+    world.is_over.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.expect("a task is done");
+    }
+    let documents = documents(&world, &mut random).await;
+    for design in DESIGNS {
+        define(&world, &mut random, design.id, Some((design.body)(1))).await;
+    }
+    for design in DESIGNS {
+        design.views.iter().for_each(drop);
+        for view in design.views {
+            must_equal(&world, &mut random, design, view, &documents).await;
+        }
+    }
+    must_find(&world, &mut random, &documents).await;
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    println!(
+        "{:?}: {} writes, {} refused, {} queries, {} definitions",
+        length(),
+        count(&world.writes),
+        count(&world.refused),
+        count(&world.queries),
+        count(&world.definitions)
+    );
+    let report = check_database(&processes[0].layer.database("db"), |_| {}).await.expect("checked");
+    assert!(report.is_clean(), "{report:#?}");
+    let report = check_namespaces(&processes[0].layer).await.expect("checked");
+    assert!(report.is_clean(), "{report:#?}");
+    for Process { server, background, .. } in processes {
+        background.stop().await;
+        server.stop().await;
+    }
+}
+
+/// A design document.
+struct Design {
+    id: &'static str,
+    /// It is there all the time.
+    stays: bool,
+    /// What it is at some time, by a number.
+    body: fn(u64) -> Value,
+    views: &'static [View],
+}
+
+/// A view as it is in the end, and the rows that a document has in it.
+struct View {
+    name: &'static str,
+    rows: fn(&Value) -> Vec<(Value, Value)>,
+    /// The value of a reduction of all of some rows.
+    reduce: Option<fn(&[&Value]) -> Value>,
+}
+
+const DESIGNS: &[Design] = &[
+    Design {
+        id: "_design/stays",
+        stays: true,
+        body: |_| {
+            json!({ "views": {
+                "by_id": { "map": "function(doc) { emit(doc._id, doc.n); }" },
+                "by_kind": { "map": "function(doc) { emit([doc.kind, doc.n], 1); }", "reduce": "_sum" },
+            } })
+        },
+        views: &[
+            View { name: "by_id", rows: |doc| vec![(doc["_id"].clone(), doc["n"].clone())], reduce: None },
+            View { name: "by_kind", rows: |doc| vec![(json!([doc["kind"], doc["n"]]), json!(1))], reduce: Some(sum) },
+        ],
+    },
+    Design {
+        id: "_design/tags",
+        stays: true,
+        body: |_| {
+            json!({ "views": { "tags": {
+                "map": "function(doc) { doc.tags.forEach(function(tag) { emit(tag, doc.n); }); }", "reduce": "_count",
+            } } })
+        },
+        views: &[View {
+            name: "tags",
+            rows: |doc| {
+                let tags = doc["tags"].as_array().expect("tags");
+                tags.iter().map(|tag| (tag.clone(), doc["n"].clone())).collect()
+            },
+            reduce: Some(|values| json!(values.len())),
+        }],
+    },
+    Design {
+        id: "_design/comes",
+        stays: false,
+        body: |_| json!({ "views": { "by_n": { "map": "function(doc) { emit(doc.n, null); }", "reduce": "_count" } } }),
+        views: &[View {
+            name: "by_n",
+            rows: |doc| vec![(doc["n"].clone(), Value::Null)],
+            reduce: Some(|values| json!(values.len())),
+        }],
+    },
+    Design {
+        id: "_design/changes",
+        stays: false,
+        body: |number| {
+            let map = ["function(doc) { emit(doc.kind, 1); }", "function(doc) { emit(doc.n % 10, 2); }"];
+            let reduce = "function(keys, values, rereduce) { return sum(values); }";
+            json!({ "views": { "view": { "map": map[number as usize % 2], "reduce": reduce } } })
+        },
+        views: &[View {
+            name: "view",
+            rows: |doc| vec![(json!(doc["n"].as_u64().expect("a number") % 10), json!(2))],
+            reduce: Some(sum),
+        }],
+    },
+    Design { id: "_design/by-mark", stays: true, body: |_| mango(&["mark"]), views: &[] },
+    Design { id: "_design/by-kind", stays: false, body: |_| mango(&["kind", "n"]), views: &[] },
+];
+
+fn sum(values: &[&Value]) -> Value {
+    json!(values.iter().map(|value| value.as_u64().expect("a number")).sum::<u64>())
+}
+
+/// A design document with an index of Mango, as `_index` writes it.
+fn mango(fields: &[&str]) -> Value {
+    let names: Vec<Value> = fields.iter().map(|field| json!({ *field: "asc" })).collect();
+    let map: serde_json::Map<String, Value> = fields.iter().map(|field| ((*field).to_owned(), json!("asc"))).collect();
+    json!({ "language": "query", "views": { "index": {
+        "map": { "fields": map, "partial_filter_selector": {} },
+        "reduce": "_count",
+        "options": { "def": { "fields": names } },
+    } } })
+}
+
+/// Writes a design document, or deletes it.
+async fn define(world: &World, random: &mut Random, id: &str, body: Option<Value>) {
+    world.definitions.fetch_add(1, Ordering::Relaxed);
+    loop {
+        let path = format!("/db/{id}");
+        let (status, found) = world.call(random, Method::GET, &path, &Value::Null).await;
+        let rev = (status == 200).then(|| found["_rev"].clone());
+        let (status, answer) = match (&body, rev) {
+            (Some(body), rev) => {
+                let mut body = body.clone();
+                if let Some(rev) = rev {
+                    body["_rev"] = rev;
+                }
+                world.call(random, Method::PUT, &path, &body).await
+            }
+            (None, Some(rev)) => {
+                let path = format!("{path}?rev={}", rev.as_str().expect("a revision"));
+                world.call(random, Method::DELETE, &path, &Value::Null).await
+            }
+            (None, None) => return,
+        };
+        match status {
+            200..=202 => return,
+            // A 1021 of before, or faults for half a minute.
+            409 | 503 => {}
+            _ => panic!("{id}: {status} {answer}"),
+        }
+    }
+}
+
+/// Creates, changes and drops what does not stay.
+async fn redefine(world: Arc<World>) {
+    let mut random = Random(world.seed ^ 77);
+    while !world.is_over.load(Ordering::SeqCst) {
+        let design = &DESIGNS[random.below(DESIGNS.len() as u64) as usize];
+        if !design.stays {
+            let body = random.percent(70).then(|| (design.body)(random.next()));
+            define(&world, &mut random, design.id, body).await;
+            if random.percent(20) {
+                let (status, answer) = world.call(&mut random, Method::POST, "/db/_view_cleanup", &json!({})).await;
+                assert!(matches!(status, 202 | 503), "{status} {answer}");
+            }
+        }
+        for view in design.views {
+            // Whatever is there at that moment is answered, and soon.
+            let path = format!("/db/{}/_view/{}?limit=5&reduce=false", design.id, view.name);
+            let (status, answer) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
+            assert!(matches!(status, 200 | 404 | 503), "{path}: {status} {answer}");
+        }
+        sleep(Duration::from_millis(random.below(300))).await;
+    }
+}
+
+fn document(random: &mut Random) -> Value {
+    let tags: Vec<&str> = ["a", "b", "c", "d"].into_iter().filter(|_| random.percent(40)).collect();
+    json!({ "kind": random.below(5), "n": random.below(1_000), "tags": tags, "pad": "x".repeat(random.below(200) as usize) })
+}
+
+/// Writes, deletes and purges documents that others write, too.
+async fn write_hot(world: Arc<World>, number: u64) {
+    let mut random = Random(world.seed ^ (number << 32));
+    while !world.is_over.load(Ordering::SeqCst) {
+        let path = format!("/db/hot{:02}", random.below(HOT));
+        let (_, found) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
+        let rev = found["_rev"].as_str().map(str::to_owned);
+        let (status, answer) = match (random.below(100), rev) {
+            (0..10, Some(rev)) => {
+                world.call(&mut random, Method::DELETE, &format!("{path}?rev={rev}"), &Value::Null).await
+            }
+            (10..15, Some(rev)) => {
+                let id = path.trim_start_matches("/db/");
+                world.call(&mut random, Method::POST, "/db/_purge", &json!({ id: [rev] })).await
+            }
+            (15..25, _) => {
+                // Beside what is there, as a replication would bring it.
+                let mut body = document(&mut random);
+                body["_id"] = json!(path.trim_start_matches("/db/"));
+                body["_rev"] = json!(format!("1-{:032x}", random.next()));
+                let body = json!({ "new_edits": false, "docs": [body] });
+                world.call(&mut random, Method::POST, "/db/_bulk_docs", &body).await
+            }
+            (_, rev) => {
+                let mut body = document(&mut random);
+                if let Some(rev) = rev {
+                    body["_rev"] = json!(rev);
+                }
+                world.call(&mut random, Method::PUT, &path, &body).await
+            }
+        };
+        match status {
+            200..=202 => world.writes.fetch_add(1, Ordering::Relaxed),
+            404 | 409 | 503 => world.refused.fetch_add(1, Ordering::Relaxed),
+            _ => panic!("{path}: {status} {answer}"),
+        };
+    }
+}
+
+/// Writes documents that nobody else writes, and asks for them: what was acknowledged is in the view, and in the index.
+async fn write_own(world: Arc<World>, number: u64) {
+    let mut random = Random(world.seed ^ (number << 32) ^ 1);
+    // What each is, with its revision; `None`: it may be either.
+    let mut own: BTreeMap<String, Option<(Value, String)>> = BTreeMap::new();
+    while !world.is_over.load(Ordering::SeqCst) {
+        let id = format!("own{number:02}-{}", random.below(OWN));
+        let path = format!("/db/{id}");
+        let rev = match own.get(&id) {
+            Some(Some((_, rev))) => Some(rev.clone()),
+            Some(None) => {
+                let (status, found) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
+                (status == 200).then(|| found["_rev"].as_str().expect("a revision").to_owned())
+            }
+            None => None,
+        };
+        let is_deletion = rev.is_some() && random.percent(20);
+        let mut body = document(&mut random);
+        body["mark"] = json!(format!("{id}-{}", random.next()));
+        let (status, answer) = match (&rev, is_deletion) {
+            (Some(rev), true) => {
+                world.call(&mut random, Method::DELETE, &format!("{path}?rev={rev}"), &Value::Null).await
+            }
+            (rev, _) => {
+                let mut body = body.clone();
+                if let Some(rev) = rev {
+                    body["_rev"] = json!(rev);
+                }
+                world.call(&mut random, Method::PUT, &path, &body).await
+            }
+        };
+        match status {
+            200..=202 if is_deletion => {
+                own.remove(&id);
+            }
+            200..=202 => {
+                own.insert(id.clone(), Some((body, answer["rev"].as_str().expect("a revision").to_owned())));
+            }
+            409 | 503 => {
+                own.insert(id.clone(), None);
+                continue;
+            }
+            _ => panic!("{path}: {status} {answer}"),
+        }
+        world.writes.fetch_add(1, Ordering::Relaxed);
+        ask(&world, &mut random, &id, own.get(&id).and_then(Option::as_ref).map(|(body, _)| body)).await;
+    }
+}
+
+/// What a query says of a document that has just been written, or deleted.
+async fn ask(world: &World, random: &mut Random, id: &str, body: Option<&Value>) {
+    world.queries.fetch_add(1, Ordering::Relaxed);
+    if random.percent(50) {
+        let path = format!("/db/_design/stays/_view/by_id?key=%22{id}%22");
+        let (status, answer) = world.call(random, Method::GET, &path, &Value::Null).await;
+        if status == 503 {
+            return;
+        }
+        let rows = match body {
+            Some(body) => json!([{ "id": id, "key": id, "value": body["n"] }]),
+            None => json!([]),
+        };
+        assert!(status == 200 && answer["rows"] == rows, "{path}: {status} {answer}, and not {rows}");
+        return;
+    }
+    let Some(body) = body else { return };
+    let asked = json!({ "selector": { "mark": body["mark"] }, "fields": ["_id", "n"], "use_index": "_design/by-mark" });
+    let (status, answer) = world.call(random, Method::POST, "/db/_find", &asked).await;
+    if status == 503 {
+        return;
+    }
+    let found = json!([{ "_id": id, "n": body["n"] }]);
+    assert!(status == 200 && answer["docs"] == found, "{asked}: {status} {answer}, and not {found}");
+}
+
+/// All documents but design documents, in the end.
+async fn documents(world: &World, random: &mut Random) -> Vec<Value> {
+    let (status, all) = world.call(random, Method::GET, "/db/_all_docs?include_docs=true", &Value::Null).await;
+    assert_eq!(status, 200, "{all}");
+    let rows = all["rows"].as_array().expect("rows").iter().map(|row| row["doc"].clone());
+    rows.filter(|doc| !doc["_id"].as_str().expect("an id").starts_with("_design/")).collect()
+}
+
+/// A key's place: numbers, texts in lower case, or arrays of numbers.
+fn place(key: &Value) -> (u64, u64, String) {
+    match key {
+        Value::Array(items) => {
+            (items[0].as_u64().expect("a number"), items[1].as_u64().expect("a number"), String::new())
+        }
+        Value::Number(number) => (number.as_u64().expect("a number"), 0, String::new()),
+        other => (0, 0, other.as_str().expect("a text").to_owned()),
+    }
+}
+
+/// All that a view answers is what its documents say.
+async fn must_equal(world: &World, random: &mut Random, design: &Design, view: &View, documents: &[Value]) {
+    let mut rows: Vec<(Value, Value, Value)> = Vec::new();
+    for document in documents {
+        rows.extend((view.rows)(document).into_iter().map(|(key, value)| (key, document["_id"].clone(), value)));
+    }
+    rows.sort_by_key(|(key, id, _)| (place(key), id.as_str().expect("an id").to_owned()));
+    let shown: Vec<Value> =
+        rows.iter().map(|(key, id, value)| json!({ "id": id, "key": key, "value": value })).collect();
+    let base = format!("/db/{}/_view/{}", design.id, view.name);
+    let mut get = async |query: &str| {
+        let path = format!("{base}?{query}");
+        let (status, answer) = world.call(random, Method::GET, &path, &Value::Null).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    };
+    let all = get("reduce=false").await;
+    assert_eq!(all["total_rows"], json!(shown.len()), "{base}");
+    assert_eq!(all["rows"], json!(shown), "{base}");
+    let backwards = get("reduce=false&descending=true").await;
+    assert_eq!(backwards["rows"].as_array().expect("rows").len(), shown.len(), "{base}");
+    let skipped = get(&format!("reduce=false&skip={}&limit=10", shown.len() / 2)).await;
+    assert_eq!(skipped["rows"], json!(shown[shown.len() / 2..].iter().take(10).collect::<Vec<_>>()), "{base}");
+    let Some(reduce) = view.reduce else { return };
+    let mut groups: Vec<(Value, Vec<&Value>)> = Vec::new();
+    for (key, _, value) in &rows {
+        match groups.last_mut() {
+            Some((last, values)) if last == key => values.push(value),
+            _ => groups.push((key.clone(), vec![value])),
+        }
+    }
+    let grouped: Vec<Value> =
+        groups.iter().map(|(key, values)| json!({ "key": key, "value": reduce(values) })).collect();
+    assert_eq!(get("group=true").await["rows"], json!(grouped), "{base}");
+    let values: Vec<&Value> = rows.iter().map(|(_, _, value)| value).collect();
+    assert_eq!(get("").await["rows"][0]["value"], reduce(&values), "{base}");
+}
+
+/// What indexes of Mango find is what documents say.
+async fn must_find(world: &World, random: &mut Random, documents: &[Value]) {
+    for kind in 0..5_u64 {
+        let mut expected: Vec<(u64, String)> = documents
+            .iter()
+            .filter(|doc| doc["kind"] == json!(kind))
+            .map(|doc| (doc["n"].as_u64().expect("a number"), doc["_id"].as_str().expect("an id").to_owned()))
+            .collect();
+        expected.sort();
+        let asked = json!({
+            "selector": { "kind": kind, "n": { "$gte": 0 } }, "fields": ["_id", "n"], "limit": 10_000,
+            "sort": [{ "kind": "asc" }, { "n": "asc" }], "use_index": "_design/by-kind",
+        });
+        let deadline = Instant::now() + PATIENCE;
+        let answer = loop {
+            let (status, answer) = world.call(random, Method::POST, "/db/_find", &asked).await;
+            if status == 200 {
+                break answer;
+            }
+            assert!(status == 503 && Instant::now() < deadline, "{asked}: {status} {answer}");
+        };
+        let found: Vec<(u64, String)> = answer["docs"]
+            .as_array()
+            .expect("documents")
+            .iter()
+            .map(|doc| (doc["n"].as_u64().expect("a number"), doc["_id"].as_str().expect("an id").to_owned()))
+            .collect();
+        assert_eq!(found, expected, "{asked}");
+        assert!(answer["warning"].is_null(), "{answer}");
+    }
+}
+
+/// SplitMix64 (public domain, by Sebastiano Vigna).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
