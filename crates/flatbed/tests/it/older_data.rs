@@ -39,6 +39,8 @@ async fn assert_recorded(of: &str, connection: &mut Connection, but: &[&str]) {
     assert!(recorded.len() > 3, "{}", recorded.len());
     for (path, body) in recorded.iter().filter(|(path, _)| !but.contains(&path.as_str())) {
         let answer = connection.call(Method::GET, &format!("/{path}"), "").await.unwrap();
+        // Which an earlier program did not say.
+        let body = if path.ends_with("_design_docs") { &body.replace("\"offset\":null", "\"offset\":0") } else { body };
         assert_eq!(String::from_utf8_lossy(&answer.body).trim_end(), body.trim_end(), "{path}");
     }
 }
