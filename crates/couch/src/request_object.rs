@@ -13,7 +13,7 @@ const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-auth-couchdb-token");
 /// Parameters whose values functions are given as JSON.
 const JSON_PARAMETERS: [&str; 4] = ["key", "startkey", "endkey", "descending"];
 
-/// What is told of a request to a function that answers it, beyond what all functions are told.
+/// What a function that answers a request sees of it, beyond what all functions see.
 #[derive(Debug, Default)]
 pub(crate) struct Told<'t> {
     /// The document that its path names.
@@ -25,7 +25,7 @@ pub(crate) struct Told<'t> {
     pub body: ToldBody<'t>,
 }
 
-/// What is told of a request's body.
+/// What a function sees of a request's body.
 #[derive(Debug, Default)]
 pub(crate) enum ToldBody<'t> {
     /// Nothing.

@@ -18,7 +18,7 @@ const LOADED_MAX: usize = 500;
 /// Queries of a process that wait for groups.
 const WAITING_MAX: u64 = 10_000;
 
-/// A group whose functions failed is not tried again so soon: who asks for its views is told at once.
+/// A group whose functions failed is not tried again so soon: who asks for its views gets the error at once.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
 /// Which group: a database's namespace, and the index's number in it.

@@ -101,7 +101,7 @@ impl Context {
     }
 }
 
-/// Sets a mark when it is dropped, which tells what goes on for it that nobody waits any more.
+/// Sets a mark when it is dropped, so that what goes on for it sees that nobody is waiting.
 struct Stopped(Arc<AtomicBool>);
 
 impl Drop for Stopped {

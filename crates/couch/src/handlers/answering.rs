@@ -121,7 +121,7 @@ pub(crate) async fn body_of(request: &mut Request) -> Result<Option<Body>> {
     Ok(Some(body).filter(|body| has_length || !body.bytes.is_empty()))
 }
 
-/// What functions are told of a body.
+/// What functions see of a body.
 pub(crate) fn told(body: Option<&Body>) -> ToldBody<'_> {
     body.map_or(ToldBody::None, |body| ToldBody::Text(&body.bytes))
 }

@@ -103,7 +103,7 @@ async fn check(request: &Request, name: &str, partition: &str) -> Result<()> {
     }
 }
 
-/// Asks at the path that is not the partition's, which is told it as a parameter, as in CouchDB.
+/// Asks at the path that is not the partition's, with the partition as a parameter, as in CouchDB.
 async fn within(state: &Arc<State>, mut request: Request, partition: &str, path: &str) -> Result<Reply> {
     let query = request.uri.query().map_or_else(String::new, |query| format!("{query}&"));
     let parameter = if request.query.get("partition").is_some() { String::new() } else { encode(partition) };

@@ -51,7 +51,7 @@ pub(crate) async fn view(mut request: Request, name: &str, design: &str, rest: &
 /// A view's database, design document and name.
 type Named<'n> = (&'n str, &'n str, &'n str);
 
-/// Opens a view. In CouchDB's order a missing database or design document is told of first, then wrong parameters, then a
+/// Opens a view. In CouchDB's order a missing database or design document is reported first, then wrong parameters, then a
 /// missing view.
 async fn open(
     database: &Reader,

@@ -50,7 +50,7 @@ struct Queue {
     waiting: VecDeque<Entry>,
     /// What waits or is under way, by its kind and database: what is due at several times is done once now.
     known: HashMap<(u64, String), Known>,
-    /// Nothing of it is done any more.
+    /// It is no longer worked on.
     is_closed: bool,
     /// Something came after that.
     came_late: bool,

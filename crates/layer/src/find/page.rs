@@ -105,7 +105,7 @@ pub(crate) struct Page<'a> {
     pub query: &'a Query,
     pub place: &'a Place,
     pub is_first: bool,
-    /// Who is told where the next page begins, as soon as that is known.
+    /// Gets where the next page begins, as soon as that is known.
     pub listed: Option<oneshot::Sender<Place>>,
 }
 

@@ -18,7 +18,7 @@ use crate::handle::Reader;
 use crate::instance::InstanceId;
 use crate::store::waits;
 
-/// Says that nobody waits any more.
+/// Says that nobody is waiting.
 pub(crate) type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Pages of one query that are read while another one is taken.
@@ -45,7 +45,7 @@ pub struct FindOptions {
     pub exact_stats: bool,
     /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
     pub is_alone: bool,
-    /// Asked now and then; `true`: nobody waits any more.
+    /// Asked now and then; `true`: nobody is waiting.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 

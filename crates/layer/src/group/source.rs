@@ -21,7 +21,7 @@ use crate::view::written::WrittenReduces;
 use crate::view_definition::ViewDefinition;
 use crate::view_updates::{GroupState, LoadedGroup, Waiting};
 
-/// A query that waits looks again after this time, whatever it is told.
+/// A query that waits looks again after this time, woken or not.
 const LOOKS_AGAIN: Duration = Duration::from_millis(250);
 
 /// How fresh a view is to be.

@@ -65,7 +65,7 @@ pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signa
         }
         return;
     }
-    // Without room the document names a group that there is not, and who asks for its views is told.
+    // Without room the document names a group that there is not, and who asks for its views gets an error.
     if has_room && groups_of(record).count() < GROUPS_MAX {
         record.indexes_defined += 1;
         record.indexes.push(proto::Index {

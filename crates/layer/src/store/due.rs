@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Survey = 6,
     /// Enter into a database's indexes what was there before they were defined.
     Indexes = 7,
-    /// See whether the groups of views of a database have followed its documents, and drop those that nobody names any more.
+    /// See whether the groups of views of a database have followed its documents, and drop those that no design document names.
     Views = 8,
 }
 
