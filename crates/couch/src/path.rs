@@ -130,7 +130,7 @@ pub(crate) enum Mango {
     BulkDelete,
     /// `_index/{ddoc}/{kind}/{name}`; `ddoc` with or without `_design/`.
     Index { ddoc: String, kind: String, name: String },
-    /// Beneath `_index`, what is none of these.
+    /// Beneath `_index`, any other path.
     Unknown,
 }
 

@@ -259,7 +259,7 @@ pub enum DesignFault {
     Member,
     /// A function without a text.
     NoFunction,
-    /// A function's text is none.
+    /// A function's text is not a function.
     Compilation,
 }
 

@@ -146,7 +146,7 @@ struct Found {
     room: PagePermit,
 }
 
-/// One that is not there, or deleted, is none.
+/// Without a document where it is not there, or deleted.
 async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
     let Some(id) = id else {
         database.exists().await?;

@@ -98,7 +98,7 @@ pub struct Find {
     is_alone: bool,
     /// Before it is looked again whether its index is built.
     pause: Duration,
-    /// Where the next page begins; `None`: there is none.
+    /// Where the next page begins; `None` after the last.
     next: Option<Place>,
     instance: Option<InstanceId>,
     stats: ExecutionStats,

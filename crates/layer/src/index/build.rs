@@ -237,7 +237,7 @@ impl Operation for Step<'_> {
     }
 }
 
-/// A document that was read: `None` where there is none of the id.
+/// A document that was read; `None` where no document has the id.
 type Read = Option<(Info, Rows)>;
 
 /// Reads documents as ranges of so many, all at once; `None` of those that were left out.
