@@ -1,6 +1,10 @@
 //! `flatbed check`: the layer's checker on one database, for operators.
 
+use std::sync::Arc;
+
+use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Layer, check};
+use flatbed_service::Functions;
 
 use crate::{
     progress::{Progress, Unit},
@@ -17,6 +21,8 @@ use crate::{
 pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
     let (layer, _) = Layer::open(storage.database(), settings.layer_options(), None).await?;
+    let functions = Runner::new(RunnerOptions::default())?;
+    layer.run_views_by(Arc::new(Functions(functions)));
     let mut progress = Progress::new(format!("check {database}"), Unit::Documents, None);
     let handle = layer.reader(database);
     if let Ok(info) = handle.info().await {
@@ -37,7 +43,14 @@ pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, B
         0 => "clean".to_owned(),
         count => format!("{count} violations"),
     };
-    println!("{database}: {verdict}; {} documents, {} keys in {seconds:.1} s{sums}", report.documents, report.keys);
+    let mapped = match report.mapped {
+        0 => String::new(),
+        mapped => format!(", {mapped} mapped anew"),
+    };
+    println!(
+        "{database}: {verdict}; {} documents{mapped}, {} keys in {seconds:.1} s{sums}",
+        report.documents, report.keys
+    );
     layer.shutdown();
     storage.close();
     Ok(report.is_clean())

@@ -54,6 +54,9 @@ const VIOLATIONS_MAX: usize = 1_000;
 pub struct Report {
     /// Documents looked at, tombstones included.
     pub documents: u64,
+    /// Documents that were mapped once more and compared, by each group of views: only where the layer was given who runs
+    /// functions.
+    pub mapped: u64,
     /// Keys looked at.
     pub keys: u64,
     /// How many of them lie where, in the order of their keys; the names are those of the data model's parts.
@@ -91,7 +94,8 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let name = &*database.name;
     let mut report = Report::default();
     let (instance, before) = run(inner, &mut Begin { inner, name }).await?;
-    let mut walk = Walk { inner, name, instance: &instance, report: &mut report, progress: &mut progress };
+    let mut walk =
+        Walk { reader: database, inner, name, instance: &instance, report: &mut report, progress: &mut progress };
     let mut found = Found::default();
     for subspace in Subspace::all() {
         let keys = walk.subspace(subspace, &mut found).await?;
@@ -207,6 +211,7 @@ struct Found {
 
 /// A check of one database.
 struct Walk<'a, P> {
+    reader: &'a Reader,
     inner: &'a Inner,
     name: &'a str,
     instance: &'a Instance,
@@ -361,7 +366,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
             self.strays(KeyRange { begin, end: range.begin }).await?;
             begin = range.end;
             if is_group(index) {
-                keys += check_group(self.inner, instance, index, self.report).await?;
+                keys += check_group(self.reader, instance, index, self.report).await?;
             } else if let Some(found) = indexes_of(instance).find(|found| found.index.number == index.number) {
                 keys += check_index(self.inner, instance, IndexKind::Defined(&found), self.report).await?.0;
             }

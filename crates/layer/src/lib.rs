@@ -205,6 +205,7 @@ fn folders_know_only_those_below_them() {
                 "index",
                 "read",
                 "view",
+                "group",
                 "lease",
             ],
         ),

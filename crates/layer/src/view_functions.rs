@@ -1,7 +1,7 @@
 //! Who runs the functions of views: the layer knows what they are asked and runs none itself.
 //!
-//! Whoever puts the program together gives the layer a [`ViewFunctions`]. Where nobody does, as in a program that only checks,
-//! no group is built and none that is reduced by a written function can be read.
+//! Whoever puts the program together gives the layer a [`ViewFunctions`]. Where nobody does, no group is built and none that
+//! is reduced by a written function can be read.
 
 use std::sync::Arc;
 

@@ -1,10 +1,12 @@
-//! Groups of views: their keys, against each other. What maps make of documents is not recomputed: nobody runs functions here.
+//! Groups of views: their keys against each other, and their rows against what maps make of the documents once more.
 
 use flatbed_flatten::json::{Limits, parse};
 
 use crate::check::{Report, hex, read_keys, run};
 use crate::document::edit::GetOptions;
 use crate::error::{Error, Refusal, Result};
+use crate::group::recompute::{Recomputed, recompute};
+use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::GetOne;
@@ -16,11 +18,12 @@ use crate::view_definition::GroupDefinition;
 
 /// Checks a group; how many keys it has. Of one that no design document names only the form of its keys is known.
 pub(super) async fn check_group(
-    inner: &Inner,
+    reader: &Reader,
     instance: &Instance,
     index: &proto::Index,
     report: &mut Report,
 ) -> Result<u64> {
+    let inner = &reader.inner;
     let Some(group) = group_of(inner, instance, index).await? else {
         let keys = instance.keys.view(index.number);
         let form = |key: &[u8], _: &[u8]| Ok(keys.split(key).is_err().then(|| hex(key)));
@@ -38,9 +41,13 @@ pub(super) async fn check_group(
         violations.into_iter().for_each(|violation| report.violation(violation));
         match next {
             Some(next) => begin = next,
-            None => return Ok(keys),
+            None => break,
         }
     }
+    let Recomputed { documents, violations, .. } = recompute(reader, instance, index).await?;
+    report.mapped += documents;
+    violations.into_iter().for_each(|violation| report.violation(violation));
+    Ok(keys)
 }
 
 /// What is kept of a group, by a design document that defines it.

@@ -226,7 +226,7 @@ async fn write(job: Arc<Job>, rows: Vec<AllDocsRow>, from: String, until: String
 }
 
 /// Documents as they are, with where each stands: a walk does not say so.
-async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> {
+pub(super) async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> {
     let options = GetOptions { local_seq: true, conflicts: true, ..GetOptions::default() };
     let ids: Vec<String> = documents.into_iter().map(|document| document.id).collect();
     let (mut read, mut from): (Vec<ToMap>, usize) = (Vec::with_capacity(ids.len()), 0);

@@ -19,6 +19,7 @@ pub(crate) mod info;
 mod job;
 mod mapper;
 mod purges;
+pub(crate) mod recompute;
 pub(crate) mod source;
 mod steps;
 mod tests;

@@ -46,7 +46,7 @@ pub(super) fn is_through(progress: &ViewProgress, last_seq: &Seq, purges: i64) -
     progress.phase == FOLLOWED && progress.stamp == last_seq.stamp() && purges_of(progress) == purges
 }
 
-fn purges_of(progress: &ViewProgress) -> i64 {
+pub(super) fn purges_of(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.purges).unwrap_or(i64::MAX)
 }
 

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod functions;
+mod recompute;
 mod torture;
 
 use std::sync::Arc;

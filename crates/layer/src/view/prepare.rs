@@ -5,6 +5,7 @@ use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value, parse};
 use sha2::{Digest, Sha256};
 
 use crate::store::proto;
+use crate::view::documents::Had;
 use crate::view::group::ViewGroup;
 use crate::view::parts::INLINE_BYTES_MAX;
 use crate::view_functions::EmittedRows;
@@ -152,6 +153,17 @@ impl PreparedDocument {
     /// The document's id.
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Whether what it has in the group are these rows, whatever labels their keys have.
+    pub(crate) fn has_just(&self, had: &Had) -> bool {
+        let mut known: Vec<_> =
+            (had.rows.iter()).map(|row| (row.tree as usize, row.spelling, row.ordinal, row.hash.as_slice())).collect();
+        let mut made: Vec<_> =
+            self.rows.iter().map(|row| (row.tree, row.tail.spelling, row.tail.ordinal, &row.hash[..])).collect();
+        known.sort_unstable();
+        made.sort_unstable();
+        known == made
     }
 
     /// Whether it has no rows since they were too many, too large or no JSON.

@@ -21,9 +21,15 @@ struct State {
     mapped: AtomicU64,
     stops_after: AtomicU64,
     go_on: Notify,
+    /// Documents with this member have no rows.
+    passes_over: Option<&'static str>,
 }
 
 impl Texts {
+    pub(super) fn passing_over(member: &'static str) -> Texts {
+        Texts(Arc::new(State { passes_over: Some(member), ..State::default() }))
+    }
+
     pub(super) fn stopping_after(documents: u64) -> Texts {
         let texts = Texts::default();
         texts.0.stops_after.store(documents, Ordering::Relaxed);
@@ -93,7 +99,10 @@ impl GroupFunctions for Loaded {
                     self.state.go_on.notified().await;
                 }
                 self.state.mapped.fetch_add(1, Ordering::Relaxed);
-                let views: Vec<_> = self.maps.iter().map(|map| emitted_by(map, &document)).collect();
+                let parsed = parse(&document, &Limits::default()).unwrap();
+                let is_passed_over = self.state.passes_over.is_some_and(|member| parsed.get(member).is_some());
+                let emitted = |map| if is_passed_over { Ok(Vec::new()) } else { emitted_by(map, &document) };
+                let views: Vec<_> = self.maps.iter().map(|map| emitted(map)).collect();
                 let ends = |rows: &Result<_, FunctionFailure>| match rows {
                     Err(failure @ FunctionFailure::OutOfResources(_)) => Some(failure.clone()),
                     Err(failure @ FunctionFailure::Thrown { name, .. }) if name == "fatal" => Some(failure.clone()),

@@ -172,6 +172,11 @@ impl ViewKeys {
         key
     }
 
+    /// What all documents have.
+    pub(crate) fn of_documents(&self) -> KeyRange {
+        under(&with_int(&self.prefix, OF_DOCUMENT))
+    }
+
     /// A further part, from 1 on.
     pub(crate) fn of_document_part(&self, id: &str, part: u64) -> Vec<u8> {
         let mut key = self.of_document(id);

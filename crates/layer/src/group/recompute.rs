@@ -1,0 +1,175 @@
+//! Maps documents once more, and compares what comes of them with the rows that a group has: for the checker.
+//!
+//! Nothing is locked. What a document has is compared where the group has come past the document's place in by-seq and no
+//! purge is still to be followed, and where the document is still the one that was mapped; others are passed over.
+
+use futures_util::future::{join_all, try_join};
+
+use crate::error::Result;
+use crate::group::build::with_local_seq;
+use crate::group::find::load;
+use crate::group::job::Job;
+use crate::group::mapper::{ToMap, map};
+use crate::group::steps::{begin_standing, purges_of};
+use crate::handle::Reader;
+use crate::instance::Instance;
+use crate::read::all_docs::{AllDocs, AllDocsQuery};
+use crate::store::keys::{KeyRange, ViewPart};
+use crate::store::proto;
+use crate::store::records::Info;
+use crate::store::seq::STAMP_BYTES;
+use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::view::build::FOLLOWED;
+use crate::view::documents::read_had;
+use crate::view::prepare::PreparedDocument;
+
+/// Documents that are compared in a transaction, and back references that are looked at.
+const PAGE: usize = 100;
+
+/// What a recomputation found.
+#[derive(Debug, Default)]
+pub(crate) struct Recomputed {
+    /// Documents that were mapped and compared.
+    pub documents: u64,
+    /// Those that were passed over since the group was behind them, or they changed meanwhile.
+    pub passed_over: u64,
+    /// One sentence each.
+    pub violations: Vec<String>,
+}
+
+/// Compares the rows of a group with what its maps make of the documents. Nothing is compared of a group that is not built,
+/// that no design document defines any more, or whose functions nobody runs here.
+///
+/// # Errors
+/// Of the storage; [`crate::Error::View`]: the functions cannot be run.
+pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &proto::Index) -> Result<Recomputed> {
+    let mut found = Recomputed::default();
+    let Some(loaded) = load(reader, instance, group).await? else { return Ok(found) };
+    if loaded.functions.is_none() {
+        return Ok(found);
+    }
+    let id = (instance.record.namespace, group.number);
+    let design = group.named_by.first().cloned().unwrap_or_default();
+    let job = Job::new(reader.clone(), id, design, loaded, reader.inner.views.group(id))?;
+    let mut walk = AllDocs::new(reader.clone(), AllDocsQuery::default());
+    while let Some(page) = walk.next_page().await? {
+        for rows in page.chunks(PAGE) {
+            let to_map = rows.iter().map(|row| ToMap { id: row.id.clone(), document: None }).collect();
+            let to_map = with_local_seq(&job, to_map).await?;
+            let stamps: Vec<_> = to_map.iter().map(stamp_of).collect();
+            let documents = map(&job, to_map).await?;
+            let mut compare = Compare { job: &job, instance, documents: &documents, stamps: &stamps };
+            let compared = reader.read(&mut compare).await?;
+            found.documents += compared.documents;
+            found.passed_over += compared.passed_over;
+            found.violations.extend(compared.violations);
+        }
+    }
+    let mut next = Some(instance.keys.view(group.number).of_documents().begin);
+    while let Some(begin) = next {
+        let (violations, behind) = reader.read(&mut Orphans { number: group.number, instance, begin }).await?;
+        found.violations.extend(violations);
+        next = behind;
+    }
+    Ok(found)
+}
+
+/// Where a document stands that is to be mapped.
+fn stamp_of(document: &ToMap) -> Option<[u8; STAMP_BYTES]> {
+    document.document.as_ref().and_then(|document| document.local_seq.as_ref()).map(|seq| *seq.stamp())
+}
+
+/// How far a group has come: to be read beside what is compared.
+struct Reached {
+    stamp: Vec<u8>,
+}
+
+impl Reached {
+    /// `None`: nothing can be compared now.
+    async fn read(trx: &Transaction, instance: &Instance, number: u64) -> Result<Option<Reached>> {
+        let (progress, _, purges) = begin_standing(trx, instance, number, false).await?;
+        let progress = progress.filter(|progress| progress.phase == FOLLOWED && purges_of(progress) == purges);
+        Ok(progress.map(|progress| Reached { stamp: progress.stamp }))
+    }
+
+    /// Whether the group knows of a change at this place.
+    fn covers(&self, stamp: &[u8; STAMP_BYTES]) -> bool {
+        stamp[..] <= self.stamp[..]
+    }
+}
+
+/// Compares what documents have with what they are to have.
+struct Compare<'a> {
+    job: &'a Job,
+    instance: &'a Instance,
+    documents: &'a [PreparedDocument],
+    /// Of each of them, as it was mapped.
+    stamps: &'a [Option<[u8; STAMP_BYTES]>],
+}
+
+impl Operation for Compare<'_> {
+    type Output = Recomputed;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Recomputed> {
+        let mut found = Recomputed::default();
+        let (number, keys) = (self.job.number(), &self.instance.keys);
+        let view = keys.view(number);
+        let ids = || self.documents.iter().map(PreparedDocument::id);
+        let infos = join_all(ids().map(|id| trx.get(&keys.document(id).info(), true)));
+        let reached = Reached::read(trx, self.instance, number);
+        let (reached, had) = try_join(reached, read_had(trx, &view, ids(), true)).await?;
+        for (((document, stamp), had), info) in self.documents.iter().zip(self.stamps).zip(had).zip(infos.await) {
+            let stands = info?.map(|info| Info::decode(&info)).transpose()?.map(|info| info.stamp);
+            let covered = |stamp: &[u8; STAMP_BYTES]| reached.as_ref().is_some_and(|reached| reached.covers(stamp));
+            if stands != *stamp || !stamp.as_ref().is_some_and(covered) {
+                found.passed_over += 1;
+                continue;
+            }
+            found.documents += 1;
+            if !document.has_just(&had) {
+                let id = document.id();
+                found.violations.push(format!("group {number} has other rows of {id:?} than its maps emit"));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Looks for rows of documents that are deleted or gone.
+struct Orphans<'a> {
+    number: u64,
+    instance: &'a Instance,
+    begin: Vec<u8>,
+}
+
+impl Operation for Orphans<'_> {
+    /// What is wrong, and where to go on.
+    type Output = (Vec<String>, Option<Vec<u8>>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let keys = &self.instance.keys;
+        let view = keys.view(self.number);
+        let range = KeyRange { begin: self.begin.clone(), ..view.of_documents() };
+        let page = trx.get_range(&page_of(&range, PAGE, false), 1, true);
+        let (reached, page) =
+            try_join(Reached::read(trx, self.instance, self.number), async { Ok(page.await?) }).await?;
+        let mut ids = Vec::with_capacity(page.len());
+        for row in &page {
+            if let ViewPart::OfDocument(id, 0) = view.split(row.key())? {
+                ids.push(id);
+            }
+        }
+        let infos = join_all(ids.iter().map(|id| trx.get(&keys.document(id).info(), true))).await;
+        let mut violations = Vec::new();
+        for (id, info) in ids.iter().zip(infos) {
+            let info = info?.map(|info| Info::decode(&info)).transpose()?;
+            let is_dead = info.as_ref().is_none_or(|info| info.deleted);
+            let covered = reached.as_ref().is_some_and(|reached| info.is_none_or(|info| reached.covers(&info.stamp)));
+            if is_dead && covered {
+                violations.push(format!("group {} has rows of {id:?}, which is not there", self.number));
+            }
+        }
+        let next = page.last().filter(|_| page.more() || page.len() == PAGE);
+        Ok((violations, next.map(|last| [last.key(), &[0]].concat())))
+    }
+}
