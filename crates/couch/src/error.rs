@@ -244,7 +244,7 @@ impl From<ViewFailure> for Failure {
             ViewFailure::Definition(DefinitionError::Language(language)) => {
                 internal("unknown_query_language", language)
             }
-            ViewFailure::Definition(DefinitionError::Reduce(_)) => {
+            ViewFailure::Definition(DefinitionError::Reduce(_) | DefinitionError::WrittenReduce(_)) => {
                 Failure::new(StatusCode::BAD_REQUEST, "invalid_design_doc", reason)
             }
             ViewFailure::Function(failure) => match failure {

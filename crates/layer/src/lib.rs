@@ -21,6 +21,7 @@ mod document;
 mod error;
 mod feed;
 mod fenced;
+mod field_maps;
 mod find;
 mod forget;
 mod format_one;
@@ -108,15 +109,16 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 30] = [
+    let table: [(&str, &[&str]); 31] = [
         ("actor", &[]),
         ("compactions", &[]),
         ("view_functions", &[]),
         ("view_definition", &["view_functions"]),
+        ("field_maps", &["view_functions", "view_definition"]),
         ("error", &["view_functions", "view_definition"]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
-        ("view_updates", &["error", "store", "view_functions", "view_definition"]),
+        ("view_updates", &["error", "store", "field_maps", "view_functions", "view_definition"]),
         ("index_builds", &["store"]),
         ("instance", &["error", "store"]),
         ("lanes", &["instance"]),

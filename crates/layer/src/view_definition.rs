@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 use flatbed_collate::Collation;
 use flatbed_collate::reduce::{NameError, Reducer};
 use flatbed_flatten::json::{Value, write};
+use flatbed_mango::Index;
+use flatbed_revtree::DESIGN;
 use sha2::{Digest, Sha256};
 
 use crate::view_functions::GroupSource;
@@ -18,7 +20,7 @@ const FORMAT: u32 = 1;
 /// The language of a design document that names none.
 const JAVASCRIPT: &str = "javascript";
 
-/// That of design documents whose views are indexes of fields.
+/// That of design documents whose maps are lists of fields.
 const QUERY: &str = "query";
 
 /// Among the views: what maps can `require`.
@@ -61,7 +63,7 @@ pub struct GroupOptions {
 pub struct TreeDefinition {
     /// The first view that has it, for messages.
     pub view: String,
-    /// The map's source.
+    /// The map's source; in the language `query` what it says of fields, as JSON.
     pub map: String,
     /// Keys are ordered by their bytes (`"collation": "raw"`).
     pub is_raw: bool,
@@ -105,6 +107,9 @@ pub enum DefinitionError {
     /// A reduce names none that is built in.
     #[error(transparent)]
     Reduce(#[from] NameError),
+    /// What has no functions has no written reduce.
+    #[error("the view `{0}` of fields must have a built-in reduce")]
+    WrittenReduce(String),
 }
 
 impl TreeDefinition {
@@ -119,29 +124,29 @@ impl TreeDefinition {
 }
 
 impl GroupDefinition {
-    /// The group that a design document's body defines; `None`: it has no views, or they are indexes of fields. What is
-    /// no view (without a map) is passed over, as in CouchDB.
+    /// The group that a design document's body defines; `None`: it has no views. What is no view (without a map) is passed
+    /// over, as in CouchDB.
     ///
     /// # Errors
     /// [`DefinitionError`].
     pub fn of_design(body: &Value<'_>) -> Result<Option<GroupDefinition>, DefinitionError> {
         let Some(Value::Object(members)) = body.get("views") else { return Ok(None) };
         let language = body.get("language").and_then(Value::as_str).unwrap_or(JAVASCRIPT);
-        if language == QUERY {
-            return Ok(None);
-        }
-        let mut sources: Vec<Source<'_>> = members.iter().filter_map(Source::of).collect();
+        let is_of_fields = language == QUERY;
+        let source = |view| if is_of_fields { Source::of_fields(view) } else { Source::of(view) };
+        let mut sources: Vec<Source<'_>> = members.iter().filter_map(source).collect();
         if sources.is_empty() {
             return Ok(None);
         }
-        if language != JAVASCRIPT {
+        if language != JAVASCRIPT && !is_of_fields {
             return Err(DefinitionError::Language(language.to_owned()));
         }
         // Of members of one name the last counts.
         sources.reverse();
         sources.sort_by_key(|source| source.name);
         sources.dedup_by_key(|source| source.name);
-        let lib = members.iter().rev().find(|(name, value)| name == LIB && matches!(value, Value::Object(_)));
+        let is_lib = |name: &str, value: &Value<'_>| name == LIB && matches!(value, Value::Object(_)) && !is_of_fields;
+        let lib = members.iter().rev().find(|(name, value)| is_lib(name, value));
         let mut group = GroupDefinition {
             signature: Signature::default(),
             language: language.to_owned(),
@@ -159,15 +164,18 @@ impl GroupDefinition {
     }
 
     fn add(&mut self, source: &Source<'_>, written: &mut usize) -> Result<(), DefinitionError> {
-        let is_same = |tree: &TreeDefinition| tree.map == source.map && tree.is_raw == source.is_raw;
+        let is_same = |tree: &TreeDefinition| tree.map == *source.map && tree.is_raw == source.is_raw;
         let at = self.trees.iter().position(is_same).unwrap_or(self.trees.len());
         if at == self.trees.len() {
-            let (view, map) = (source.name.to_owned(), source.map.to_owned());
+            let (view, map) = (source.name.to_owned(), source.map.to_string());
             self.trees.push(TreeDefinition { view, map, is_raw: source.is_raw, reduces: Vec::new() });
         }
         let mut reduce = None;
         if let (Some(source_text), Some(tree)) = (source.reduce, self.trees.get_mut(at)) {
             let built_in = Reducer::named(source_text)?;
+            if built_in.is_none() && self.language == QUERY {
+                return Err(DefinitionError::WrittenReduce(source.name.to_owned()));
+            }
             let is_same = |known: &ReduceFunction| match (known, built_in) {
                 (ReduceFunction::BuiltIn(known), Some(new)) => *known == new,
                 (ReduceFunction::Written { source, .. }, None) => source == source_text,
@@ -232,6 +240,11 @@ impl GroupDefinition {
         GroupSource { lib: self.lib.clone(), maps, reduces: written.into_iter().map(|(_, reduce)| reduce).collect() }
     }
 
+    /// Whether its maps are lists of fields: documents by the values of these, as json indexes have them.
+    pub fn is_of_fields(&self) -> bool {
+        self.language == QUERY
+    }
+
     /// A view by its name.
     pub fn view(&self, name: &str) -> Option<&ViewDefinition> {
         self.views.iter().find(|view| view.name == name)
@@ -241,7 +254,7 @@ impl GroupDefinition {
 /// The members of a view that count.
 struct Source<'b> {
     name: &'b str,
-    map: &'b str,
+    map: Cow<'b, str>,
     reduce: Option<&'b str>,
     is_raw: bool,
 }
@@ -251,12 +264,26 @@ impl<'b> Source<'b> {
         if name == LIB {
             return None;
         }
-        let map = view.get("map").and_then(Value::as_str)?;
-        let reduce = view.get("reduce").and_then(Value::as_str).filter(|source| !source.is_empty());
-        let collation = view.get("options").and_then(|options| options.get("collation"));
-        let is_raw = collation.and_then(Value::as_str) == Some("raw");
+        let map = Cow::Borrowed(view.get("map").and_then(Value::as_str)?);
+        let (reduce, is_raw) = (reduce_of(view), is_raw(view));
         Some(Source { name, map, reduce, is_raw })
     }
+
+    /// In the language `query`: what defines no index is no view.
+    fn of_fields((name, view): &'b (Cow<'_, str>, Value<'_>)) -> Option<Source<'b>> {
+        let map = view.get("map")?;
+        Index::of_map(DESIGN, name, map)?;
+        Some(Source { name, map: Cow::Owned(text_of(map)), reduce: reduce_of(view), is_raw: is_raw(view) })
+    }
+}
+
+fn reduce_of<'b>(view: &'b Value<'_>) -> Option<&'b str> {
+    view.get("reduce").and_then(Value::as_str).filter(|source| !source.is_empty())
+}
+
+fn is_raw(view: &Value<'_>) -> bool {
+    let collation = view.get("options").and_then(|options| options.get("collation"));
+    collation.and_then(Value::as_str) == Some("raw")
 }
 
 impl GroupOptions {
@@ -373,13 +400,33 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_fields_are_maps() {
+        let body = r#"{"language":"query","views":{
+            "a":{"map":{"fields":{"n":"asc"},"partial_filter_selector":{}},"reduce":"_count","options":{"def":{}}},
+            "b":{"map":{"fields":{"n":"asc"},"partial_filter_selector":{}}},
+            "c":{"map":{"fields":{"t":"asc","n":"asc"}}},
+            "lib":{"map":{"fields":{"x":"asc"}}}}}"#;
+        let group = group(body).expect("a group");
+        assert!(group.is_of_fields());
+        let views: Vec<_> = group.views.iter().map(|view| (&*view.name, view.tree, view.reduce)).collect();
+        assert_eq!(views, [("a", 0, Some(0)), ("b", 0, None), ("c", 1, None), ("lib", 2, None)]);
+        assert_eq!(group.trees[1].map, r#"{"fields":{"t":"asc","n":"asc"}}"#);
+        assert_eq!(group.lib, None);
+        let other = r#"{"language":"query","views":{"c":{"map":{"fields":{"n":"asc","t":"asc"}}}}}"#;
+        assert_ne!(
+            signature(other),
+            signature(r#"{"language":"query","views":{"c":{"map":{"fields":{"t":"asc","n":"asc"}}}}}"#)
+        );
+    }
+
+    #[test]
     fn what_makes_no_group() {
         for body in [
             r#"{}"#,
             r#"{"views":[]}"#,
             r#"{"views":{"lib":{"map":"m"}}}"#,
             r#"{"views":{"a":{"map":1},"b":"m","c":null}}"#,
-            r#"{"language":"query","views":{"a":{"map":{"fields":{}}}}}"#,
+            r#"{"language":"query","views":{"a":{"map":{}},"b":{"map":{"fields":["n"]}},"c":{"map":"m"}}}"#,
         ] {
             assert_eq!(group(body), None, "{body}");
         }
@@ -388,6 +435,11 @@ mod tests {
             GroupDefinition::of_design(&body).unwrap_err().to_string()
         };
         assert_eq!(refused(r#"{"language":"erlang","views":{"a":{"map":"m"}}}"#), "erlang is not a supported language");
+        let reason = "the view `a` of fields must have a built-in reduce";
+        assert_eq!(
+            refused(r#"{"language":"query","views":{"a":{"map":{"fields":{"n":"asc"}},"reduce":"function"}}}"#),
+            reason
+        );
         let reason = "`_average` is not a supported reduce function.";
         assert_eq!(refused(r#"{"views":{"a":{"map":"m","reduce":"_average"}}}"#), reason);
     }

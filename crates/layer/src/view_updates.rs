@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 use crate::error::ViewFailure;
+use crate::field_maps::FieldMaps;
 use crate::store::once::now_ms;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{GroupFunctions, ViewFunctions};
@@ -125,7 +126,10 @@ impl ViewUpdates {
 
     /// Keeps a definition; `database`: what tells its database from all others.
     pub(crate) fn load(&self, namespace: u64, database: &str, definition: GroupDefinition) -> Arc<LoadedGroup> {
-        let functions = self.functions().map(|functions| functions.load(database, &definition.source()));
+        let functions: Option<Arc<dyn GroupFunctions>> = match definition.is_of_fields() {
+            true => Some(Arc::new(FieldMaps::of(&definition))),
+            false => self.functions().map(|functions| functions.load(database, &definition.source())),
+        };
         let key = (namespace, definition.signature);
         let group = Arc::new(LoadedGroup { definition: Arc::new(definition), functions });
         let mut loaded = lock(&self.loaded);

@@ -57,6 +57,12 @@ impl Index {
         views.iter().filter_map(index).collect()
     }
 
+    /// The index that a view of a design document is, by its map alone: views in the language `query` are read by what
+    /// their maps say, whether `_find` could choose them or not. `None`: it defines none.
+    pub fn of_map(id: &str, name: &str, map: &Value<'_>) -> Option<Index> {
+        of_map(id, name, map, false)
+    }
+
     /// The id of its design document; `None` for the index of all ids.
     pub fn ddoc(&self) -> Option<&str> {
         self.ddoc.as_deref()
@@ -171,8 +177,12 @@ pub(crate) fn is_of_query(document: &Value<'_>) -> bool {
 }
 
 fn of_view(id: &str, name: &str, view: &Value<'_>, partitioned: bool) -> Option<Index> {
-    let map @ Value::Object(members) = view.get("map")? else { return None };
     let Some(Value::Object(_)) = view.get("options") else { return None };
+    of_map(id, name, view.get("map")?, partitioned)
+}
+
+fn of_map(id: &str, name: &str, map: &Value<'_>, partitioned: bool) -> Option<Index> {
+    let Value::Object(members) = map else { return None };
     let Some(Value::Object(fields)) = map.get("fields") else { return None };
     // CouchDB had filters of another name.
     let filter = map.get("partial_filter_selector").or_else(|| map.get("selector"));

@@ -127,3 +127,44 @@ async fn what_is_gone() {
     server.ok("DELETE", "/db", NULL).await;
     assert_eq!(get("/db/_design/d/_view/n").await.1["reason"], json!("Database does not exist."));
 }
+
+/// Views of fields: a group is kept from the first question on, and follows.
+#[tokio::test]
+async fn views_in_the_query_language() {
+    let Some(server) = serve(1_200, json!({})).await else { return };
+    let index = json!({"index": {"fields": ["tens", "n"], "partial_filter_selector": {"n": {"$lt": 1_000}}}});
+    let made = server.ok("POST", "/db/_index", json!({"index": index["index"], "ddoc": "q", "name": "i"})).await;
+    assert_eq!(made["result"], "created");
+    // Who looks at it has not asked for its rows.
+    let info = server.ok("GET", "/db/_design/q/_info", NULL).await;
+    let (language, size) = (&info["view_index"]["language"], &info["view_index"]["sizes"]["file"]);
+    assert_eq!((language, size), (&json!("query"), &json!(0)), "{info}");
+    let get = async |query: &str| server.ok("GET", &format!("/db/_design/q/_view/i?{query}"), NULL).await;
+    let ids = |answer: &Value| -> Vec<String> {
+        rows(answer).iter().map(|row| row["id"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(get("").await["rows"], json!([{"key": null, "value": 1_000}]));
+    assert_eq!(get("group_level=1&skip=7&limit=1").await["rows"], json!([{"key": [7], "value": 10}]));
+    let page = get("reduce=false&startkey=[50]&endkey=[50,%22%22]&descending=false&include_docs=true&skip=8").await;
+    assert_eq!((&page["total_rows"], &page["offset"]), (&json!(1_000), &json!(508)));
+    assert_eq!((&page["rows"][1]["key"], &page["rows"][1]["doc"]["n"]), (&json!([50, 509]), &json!(509)));
+    assert_eq!(ids(&get("reduce=false&descending=true&limit=2").await), ["000999", "000998"]);
+    let keys = json!({"keys": [[1, 11], [0, 0], [0]], "reduce": false});
+    assert_eq!(ids(&server.ok("POST", "/db/_design/q/_view/i", keys).await), ["000011", "000000"]);
+    let info = server.ok("GET", "/db/_design/q/_info", NULL).await;
+    assert!(info["view_index"]["sizes"]["external"].as_u64() > Some(10_000), "{info}");
+    // It follows writes, also those of the design document.
+    server.ok("PUT", "/db/new", json!({"n": -1, "tens": [null]})).await;
+    assert_eq!(ids(&get("reduce=false&descending=true&limit=1").await), ["new"]);
+    let index = json!({"index": {"fields": ["n"]}, "ddoc": "q", "name": "other"});
+    assert_eq!(server.ok("POST", "/db/_index", index).await["result"], "created");
+    let other = server.ok("GET", "/db/_design/q/_view/other?reduce=false&endkey=[0]", NULL).await;
+    assert_eq!((&other["total_rows"], ids(&other)), (&json!(1_201), vec!["new".to_owned(), "000000".to_owned()]));
+    assert_eq!(get("").await["rows"], json!([{"key": null, "value": 1_001}]));
+    let written = json!({"language": "query", "views": {"x": {"map": {"fields": {"n": "asc"}}, "reduce": "function"}}});
+    server.ok("PUT", "/db/_design/w", written).await;
+    let (status, answer) = server.json("GET", "/db/_design/w/_view/x", NULL).await;
+    assert_eq!((status, &answer["error"]), (400, &json!("invalid_design_doc")));
+    let (status, answer) = server.json("GET", "/db/_design/q/_view/none", NULL).await;
+    assert_eq!((status, &answer["reason"]), (404, &json!("missing_named_view")));
+}

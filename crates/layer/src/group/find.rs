@@ -28,26 +28,52 @@ pub(super) struct Found {
     pub loaded: Arc<LoadedGroup>,
 }
 
-/// The group that a design document defines; `None`: it defines none.
+/// What a design document defines.
+pub(super) enum Defined {
+    /// A group that is kept.
+    Group(Found),
+    /// One that nobody has asked for.
+    NotKept(GroupDefinition),
+    /// No views.
+    Nothing,
+}
+
+/// The group that a design document defines, kept from now on if it was not; `None`: it defines none.
+///
+/// # Errors
+/// As [`look`].
+pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<Found>> {
+    match look(reader, design, |_| true).await? {
+        Defined::Group(found) => Ok(Some(found)),
+        Defined::NotKept(_) | Defined::Nothing => Ok(None),
+    }
+}
+
+/// The group that a design document defines; `keeps`: whether one is entered that is not kept yet.
 ///
 /// # Errors
 /// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`], [`ViewFailure::Changed`].
-pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<Found>> {
+pub(super) async fn look(reader: &Reader, design: &str, keeps: impl Fn(&GroupDefinition) -> bool) -> Result<Defined> {
     let Reader { inner, name } = reader;
     for _ in 0..READS_MAX {
         let (instance, number) = reader.read(&mut Named { inner, name, design }).await?;
         if let Some((number, signature)) = number
             && let Some(loaded) = inner.views.loaded(instance.record.namespace, &signature)
         {
-            return Ok(Some(Found { instance, number, loaded }));
+            return Ok(Defined::Group(Found { instance, number, loaded }));
         }
         let document = reader.get(design, &GetOptions { local_seq: true, ..GetOptions::default() }).await?;
-        let Some(definition) = definition_of(&document).map_err(ViewFailure::Definition)? else { return Ok(None) };
+        let Some(definition) = definition_of(&document).map_err(ViewFailure::Definition)? else {
+            return Ok(Defined::Nothing);
+        };
         if let Some((number, signature)) = number
             && signature == definition.signature
         {
             let loaded = inner.views.load(instance.record.namespace, &database_of(&instance), definition);
-            return Ok(Some(Found { instance, number, loaded }));
+            return Ok(Defined::Group(Found { instance, number, loaded }));
+        }
+        if !keeps(&definition) {
+            return Ok(Defined::NotKept(definition));
         }
         // Changed meanwhile; or written by a program that knew of no groups.
         let mut enter = Enter { inner, name, document: &document, signature: &definition.signature };

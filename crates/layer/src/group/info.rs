@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::error::{Error, Result, ViewFailure};
 use crate::feed::changes::Changes;
 use crate::feed::query::{ChangesQuery, Since};
-use crate::group::find::find;
+use crate::group::find::{Defined, look};
 use crate::group::job::hex;
 use crate::group::steps::{Look, place_of};
 use crate::handle::Reader;
@@ -14,6 +14,7 @@ use crate::layer::Layer;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
+use crate::view_definition::GroupDefinition;
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::ViewTask;
 
@@ -47,13 +48,20 @@ pub struct ViewGroupInfo {
 }
 
 impl Reader {
-    /// How the group of a design document (by its id, `_design/...`) stands. One without views has no rows.
+    /// How the group of a design document (by its id, `_design/...`) stands. One without views has no rows, and neither has one
+    /// of fields that nobody has asked for.
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound), [`Error::View`].
     pub async fn view_info(&self, design: &str) -> Result<ViewGroupInfo> {
-        let Some(found) = find(self, design).await? else {
-            return Ok(ViewGroupInfo { language: "javascript".to_owned(), is_built: true, ..ViewGroupInfo::default() });
+        let nothing = |language: String| ViewGroupInfo { language, is_built: true, ..ViewGroupInfo::default() };
+        // Who looks at an index of Mango has not asked for its rows.
+        let found = match look(self, design, |definition| !definition.is_of_fields()).await? {
+            Defined::Group(found) => found,
+            Defined::NotKept(GroupDefinition { signature, language, .. }) => {
+                return Ok(ViewGroupInfo { signature: hex(&signature), ..nothing(language) });
+            }
+            Defined::Nothing => return Ok(nothing("javascript".to_owned())),
         };
         let id = (found.instance.record.namespace, found.number);
         let Reader { inner, name } = self;

@@ -6,7 +6,7 @@ use prost::Message;
 
 use crate::error::Result;
 use crate::index::build::unbuilt;
-use crate::index::groups::{self, is_group, name_group};
+use crate::index::groups::{self, groups_of, is_group, name_group};
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
 use crate::store::due::{self, Kind};
@@ -35,10 +35,19 @@ struct Changed {
     indexes: Vec<Defined>,
     /// Its group of views.
     group: Option<Signature>,
+    /// They are of fields: the group is named where there is one, and else by the first who asks for its views.
+    is_of_fields: bool,
 }
 
 /// A kind's name, and a definition in its words.
 type Defined = (&'static str, Vec<u8>);
+
+impl Changed {
+    /// It defines nothing any more.
+    fn nothing(id: &str) -> Changed {
+        Changed { id: id.to_owned(), indexes: Vec::new(), group: None, is_of_fields: false }
+    }
+}
 
 impl Definitions {
     /// A document has changed, by an edit here or on a replica: what its winner says holds.
@@ -47,14 +56,16 @@ impl Definitions {
         if !DocumentId::of(change.id).is_design() {
             return Ok(());
         }
-        let mut changed = Changed { id: change.id.to_owned(), indexes: Vec::new(), group: None };
+        let mut changed = Changed::nothing(change.id);
         if !change.new.deleted {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // What no parser takes was refused when it came.
             if let Ok(body) = parse(&text, &Limits::default()) {
                 changed.indexes = defined_by(&body);
                 // What is wrong with it is said to who asks for its views.
-                changed.group = GroupDefinition::of_design(&body).ok().flatten().map(|group| group.signature);
+                if let Ok(Some(group)) = GroupDefinition::of_design(&body) {
+                    (changed.group, changed.is_of_fields) = (Some(group.signature), group.is_of_fields());
+                }
             }
         }
         self.changed.push(changed);
@@ -64,7 +75,7 @@ impl Definitions {
     /// A document has gone without a trace.
     pub(crate) fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
         if DocumentId::of(purged.id).is_design() {
-            self.changed.push(Changed { id: purged.id.to_owned(), indexes: Vec::new(), group: None });
+            self.changed.push(Changed::nothing(purged.id));
         }
     }
 
@@ -103,9 +114,11 @@ impl Definitions {
 
     fn redefined(&self, record: &proto::DatabaseRecord) -> proto::DatabaseRecord {
         let mut record = record.clone();
-        for Changed { id, indexes, group } in &self.changed {
+        for Changed { id, indexes, group, is_of_fields } in &self.changed {
             redefine(&mut record, id, indexes);
-            name_group(&mut record, id, group.as_ref());
+            let is_there = |signature: &&Signature| groups_of(&record).any(|group| group.definition == **signature);
+            let group = group.as_ref().filter(|group| !is_of_fields || is_there(group));
+            name_group(&mut record, id, group);
         }
         record
     }

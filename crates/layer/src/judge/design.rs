@@ -79,6 +79,9 @@ pub(super) async fn check(
 ) -> Result<(), Refusal> {
     check_members(body, partitioned)?;
     let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body)) else { return Ok(()) };
+    if group.is_of_fields() {
+        return Ok(());
+    }
     functions.load(database, &group.source()).check().await.or_else(|failure| {
         let reason = failure.to_string();
         let because = match failure {

@@ -1,0 +1,108 @@
+//! Maps of views in the language `query`: lists of fields. They are carried out here, by the crate `mango`, and not by who
+//! runs functions.
+
+use std::sync::Arc;
+
+use flatbed_flatten::json::{Limits, Value, parse, write};
+use flatbed_mango::Index;
+use flatbed_revtree::DESIGN;
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+use crate::view_definition::GroupDefinition;
+use crate::view_functions::{EmittedRows, FunctionFailure, GroupFunctions, Mapped, Reduced, Reduction};
+
+/// Batches that a process maps at once, each with the tree of one document in memory.
+static AT_ONCE: Semaphore = Semaphore::const_new(2);
+
+/// The maps of a group.
+pub(crate) struct FieldMaps(Arc<Vec<Index>>);
+
+impl FieldMaps {
+    /// Of a group that [is of fields](GroupDefinition::is_of_fields).
+    pub(crate) fn of(definition: &GroupDefinition) -> FieldMaps {
+        let index = |map: &str| {
+            let map = parse(map.as_bytes(), &Limits::default()).ok()?;
+            Index::of_map(DESIGN, "", &map)
+        };
+        // What defines no index is no view.
+        FieldMaps(Arc::new(definition.trees.iter().filter_map(|tree| index(&tree.map)).collect()))
+    }
+}
+
+impl GroupFunctions for FieldMaps {
+    fn check(&self) -> BoxFuture<'_, Result<(), FunctionFailure>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>> {
+        let indexes = Arc::clone(&self.0);
+        Box::pin(async move {
+            let busy = || FunctionFailure::Busy("the process is stopping".to_owned());
+            let room = AT_ONCE.acquire().await.map_err(|_| busy())?;
+            let mapped = tokio::task::spawn_blocking(move || {
+                let _room = room;
+                documents.iter().map(|document| map(&indexes, document)).collect()
+            });
+            let documents = mapped.await.map_err(|_| busy())?;
+            Ok(Mapped { documents, ..Mapped::default() })
+        })
+    }
+
+    fn reduce<'a>(&'a self, _: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
+        // Their reduces are built in.
+        Box::pin(std::future::ready(Err(FunctionFailure::NotRun)))
+    }
+}
+
+/// The rows of a document in each view: one of the values of its fields, if it has all of them.
+fn map(indexes: &[Index], document: &[u8]) -> Vec<Result<EmittedRows, FunctionFailure>> {
+    let unread = |error: &dyn std::fmt::Display| FunctionFailure::OutOfResources(error.to_string());
+    let document = match parse(document, &Limits::default()) {
+        Ok(document) => document,
+        Err(error) => return indexes.iter().map(|_| Err(unread(&error))).collect(),
+    };
+    let rows = |index: &Index| {
+        let key = index.key(&document, &|| false).map_err(|error| FunctionFailure::TimedOut(error.to_string()))?;
+        let Some(key) = key else { return Ok(EmittedRows::default()) };
+        let mut text = Vec::new();
+        write(&Value::Array(key), &mut text);
+        let key = std::str::from_utf8(&text).map_err(|error| unread(&error))?;
+        let mut rows = EmittedRows::with_capacity(1, key.len() + NULL.len());
+        rows.push(key, NULL);
+        Ok(rows)
+    };
+    indexes.iter().map(rows).collect()
+}
+
+/// The value of each row.
+const NULL: &str = "null";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn documents_are_mapped_by_their_fields() {
+        let body = r#"{"language":"query","views":{
+            "a":{"map":{"fields":{"n":"asc","o.p":"asc"}}},
+            "b":{"map":{"fields":{"n":"asc"},"partial_filter_selector":{"t":{"$gt":"x"}}}}}}"#;
+        let body = parse(body.as_bytes(), &Limits::default()).unwrap();
+        let maps = FieldMaps::of(&GroupDefinition::of_design(&body).unwrap().unwrap());
+        maps.check().await.unwrap();
+        let documents = [
+            r#"{"_id":"a","n":1.0,"o":{"p":[null]}}"#,
+            r#"{"_id":"b","n":{"b":1,"a":2},"t":"y"}"#,
+            r#"{"_id":"c","o":{"p":1},"t":"y"}"#,
+            r#"{"_id":"_design/d","n":1,"o":{"p":1},"t":"y"}"#,
+        ];
+        let mapped = maps.map(documents.map(|document| document.as_bytes().to_vec()).to_vec()).await.unwrap();
+        let rows = |rows: &Result<EmittedRows, FunctionFailure>| {
+            let all: Vec<_> = rows.as_ref().unwrap().iter().map(|(key, value)| format!("{key} {value}")).collect();
+            all.join(", ")
+        };
+        let found: Vec<Vec<String>> = mapped.documents.iter().map(|views| views.iter().map(rows).collect()).collect();
+        assert_eq!(found, [["[1.0,[null]] null", ""], ["", r#"[{"b":1,"a":2}] null"#], ["", ""], ["", ""]]);
+        assert_eq!(mapped.stopped, None);
+    }
+}
