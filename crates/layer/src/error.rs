@@ -108,6 +108,9 @@ pub enum ViewFailure {
     /// So many queries wait for groups to be built already.
     #[error("too many queries are waiting for views")]
     TooManyWaiting,
+    /// It has been tried for a while to bring its group up to date.
+    #[error("the view cannot be brought up to date now: {0}")]
+    Stuck(String),
     /// The design document was changed or deleted since the query began, or its group is being built anew.
     #[error("the view was changed while it was read")]
     Changed,

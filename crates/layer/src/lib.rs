@@ -96,7 +96,7 @@ pub use view_definition::{
 pub use view_functions::{
     EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
 };
-pub use view_updates::ViewTask;
+pub use view_updates::{ViewTask, ViewWait};
 pub use write::compact::SUPERSEDED_PERCENT_MAX;
 
 #[cfg(test)]

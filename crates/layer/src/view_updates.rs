@@ -1,14 +1,15 @@
 //! What a process knows of groups of views: their definitions, which of them it follows or builds, and who waits for that.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
+use crate::layer::Inner;
 use crate::store::once::now_ms;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{GroupFunctions, ViewFunctions};
@@ -19,6 +20,19 @@ const LOADED_MAX: usize = 500;
 /// Queries of a process that wait for groups.
 const WAITING_MAX: u64 = 10_000;
 
+/// Groups of other processes whose progress is watched at once: FoundationDB allows a connection 10,000 watches, most of
+/// which are for feeds.
+const WATCHED_MAX: usize = 500;
+
+/// Entries that are shown of queries that wait; the rest is counted.
+const WAITS_SHOWN_MAX: usize = 500;
+
+/// A group that cannot be followed for so long, although it is tried again and again, fails those who wait for it.
+const STUCK_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
+
+/// Between two times that those who wait for a group have it looked after.
+const NUDGED_EACH: Duration = Duration::from_millis(250);
+
 /// A group whose functions failed is not tried again so soon: who asks for its views gets the error at once.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
@@ -26,7 +40,6 @@ const FAILED_FOR: Duration = Duration::from_secs(1);
 pub(crate) type GroupId = (u64, u64);
 
 /// The state of a process.
-#[derive(Default)]
 pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
     /// Marks what this process is at.
@@ -34,6 +47,7 @@ pub(crate) struct ViewUpdates {
     groups: Mutex<HashMap<GroupId, Arc<GroupState>>>,
     loaded: Mutex<HashMap<(u64, Signature), Arc<LoadedGroup>>>,
     waiting: AtomicU64,
+    watched: Semaphore,
 }
 
 /// A group's definition, and its functions if this process runs any.
@@ -50,12 +64,62 @@ pub(crate) struct GroupState {
     pub asked: AtomicU64,
     /// Told when it is asked for again.
     pub wake: Notify,
-    /// Told when the group may have come further, or failed: a read version as of which all is in it.
-    pub moved: watch::Sender<i64>,
+    /// Told when somebody begins to wait for it.
+    pub waited_for: Notify,
+    /// How far it has come.
+    pub moved: watch::Sender<Moved>,
     /// Queries that wait for it.
     pub waiting: AtomicU64,
+    /// They, by design document and view.
+    waits: Mutex<BTreeMap<WaitsFor, Waits>>,
     failure: Mutex<Option<(Instant, ViewFailure)>>,
+    failing_since: Mutex<Option<Instant>>,
+    nudged: Mutex<Option<Instant>>,
     shown: Mutex<Shown>,
+}
+
+/// How far a group has come, as far as this process knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// A read version as of which all is in it.
+    pub drained: i64,
+    /// How often there was nothing to be done for it any longer, or it failed.
+    pub ended: u64,
+}
+
+/// What a query waits for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaitsFor {
+    pub database: Arc<str>,
+    pub design: String,
+    pub view: String,
+    pub signature: Signature,
+}
+
+/// Queries that wait for the same.
+#[derive(Debug, Clone, Copy)]
+struct Waits {
+    count: u64,
+    since_ms: u64,
+}
+
+/// Queries that wait for a view until it is up to date.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewWait {
+    /// The database.
+    pub database: String,
+    /// The design document's id.
+    pub design_document: String,
+    /// The view's name.
+    pub view: String,
+    /// What the view's group is named by, in hexadecimal digits.
+    pub signature: String,
+    /// How many queries of this process wait.
+    pub waiting: u64,
+    /// Unix time since when there is always one.
+    pub since_ms: u64,
+    /// What this process does for the group, if it is a task.
+    pub task: Option<ViewTask>,
 }
 
 /// How far it is.
@@ -91,7 +155,14 @@ pub struct ViewTask {
 
 impl ViewUpdates {
     pub(crate) fn new(owner: [u8; 16]) -> ViewUpdates {
-        ViewUpdates { owner, ..ViewUpdates::default() }
+        ViewUpdates {
+            functions: OnceLock::new(),
+            owner,
+            groups: Mutex::default(),
+            loaded: Mutex::default(),
+            waiting: AtomicU64::new(0),
+            watched: Semaphore::new(WATCHED_MAX),
+        }
     }
 
     /// What runs functions. The first that is given stays.
@@ -149,6 +220,33 @@ impl ViewUpdates {
         tasks
     }
 
+    /// Queries that wait, those that have waited the longest first; and how many more wait than these.
+    pub(crate) fn waits(&self) -> (Vec<ViewWait>, u64) {
+        let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
+        let mut waits = Vec::new();
+        for group in groups {
+            let of_group = lock(&group.waits).clone();
+            let task = group.task();
+            waits.extend(of_group.into_iter().map(|(waits_for, waits)| ViewWait {
+                database: waits_for.database.to_string(),
+                design_document: waits_for.design,
+                view: waits_for.view,
+                signature: hex(&waits_for.signature),
+                waiting: waits.count,
+                since_ms: waits.since_ms,
+                task: task.clone(),
+            }));
+        }
+        waits.sort_by(|a, b| (a.since_ms, &a.database, &a.view).cmp(&(b.since_ms, &b.database, &b.view)));
+        let rest = waits.split_off(waits.len().min(WAITS_SHOWN_MAX));
+        (waits, rest.iter().map(|wait| wait.waiting).sum())
+    }
+
+    /// Room for a watch on a group's progress; `None`: there are too many.
+    pub(crate) fn may_watch(&self) -> Option<SemaphorePermit<'_>> {
+        self.watched.try_acquire().ok()
+    }
+
     /// For how long the group that is furthest behind has been so.
     pub(crate) fn lag(&self) -> Duration {
         let groups = lock(&self.groups);
@@ -168,9 +266,13 @@ impl GroupState {
             is_running: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             wake: Notify::new(),
-            moved: watch::Sender::new(0),
+            waited_for: Notify::new(),
+            moved: watch::Sender::new(Moved::default()),
             waiting: AtomicU64::new(0),
+            waits: Mutex::default(),
             failure: Mutex::default(),
+            failing_since: Mutex::default(),
+            nudged: Mutex::default(),
             shown: Mutex::default(),
         }
     }
@@ -178,13 +280,35 @@ impl GroupState {
     /// The group has come further: all is in it as of a read version; 0: it is not known.
     pub(crate) fn moved_to(&self, version: i64) {
         *lock(&self.failure) = None;
-        self.moved.send_modify(|known| *known = version.max(*known));
+        *lock(&self.failing_since) = None;
+        self.moved.send_if_modified(|known| {
+            let is_further = version > known.drained;
+            known.drained = version.max(known.drained);
+            is_further
+        });
     }
 
     /// It cannot be followed.
     pub(crate) fn fail(&self, failure: ViewFailure) {
         *lock(&self.failure) = Some((Instant::now(), failure));
-        self.moved.send_modify(|_| {});
+        self.moved.send_modify(|known| known.ended += 1);
+    }
+
+    /// It cannot be followed now, and is tried again. Where that goes on for long, those who wait for it get the failure.
+    pub(crate) fn stumble(&self, failure: ViewFailure) {
+        let since = *lock(&self.failing_since).get_or_insert_with(Instant::now);
+        if since.elapsed() >= STUCK_MAX {
+            self.fail(failure);
+        }
+    }
+
+    /// Has who follows look again, for those who wait: of all of them together not all the time.
+    pub(crate) fn nudge(&self) {
+        let mut nudged = lock(&self.nudged);
+        if nudged.is_none_or(|at| at.elapsed() >= NUDGED_EACH) {
+            *nudged = Some(Instant::now());
+            self.wake.notify_one();
+        }
     }
 
     /// Why it could not be followed a moment ago.
@@ -201,6 +325,7 @@ impl GroupState {
     /// There is nothing to be done.
     pub(crate) fn is_through(&self) {
         *lock(&self.shown) = Shown::default();
+        self.moved.send_modify(|known| known.ended += 1);
     }
 
     /// Shows what is done.
@@ -224,27 +349,50 @@ impl GroupState {
 }
 
 /// A query that waits, until this is dropped.
-pub(crate) struct Waiting<'a> {
-    updates: &'a ViewUpdates,
-    group: &'a GroupState,
+pub(crate) struct Waiting {
+    inner: Arc<Inner>,
+    group: Arc<GroupState>,
+    waits_for: WaitsFor,
 }
 
-impl<'a> Waiting<'a> {
+impl Waiting {
     /// # Errors
     /// [`ViewFailure::TooManyWaiting`].
-    pub(crate) fn begin(updates: &'a ViewUpdates, group: &'a GroupState) -> Result<Waiting<'a>, ViewFailure> {
+    pub(crate) fn begin(
+        inner: &Arc<Inner>,
+        group: &Arc<GroupState>,
+        waits_for: WaitsFor,
+    ) -> Result<Waiting, ViewFailure> {
         group.waiting.fetch_add(1, Ordering::Relaxed);
-        let before = updates.waiting.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting { updates, group };
-        if before < WAITING_MAX { Ok(waiting) } else { Err(ViewFailure::TooManyWaiting) }
+        let before = inner.views.waiting.fetch_add(1, Ordering::Relaxed);
+        let begins = || Waits { count: 0, since_ms: now_ms() };
+        lock(&group.waits).entry(waits_for.clone()).or_insert_with(begins).count += 1;
+        let waiting = Waiting { inner: Arc::clone(inner), group: Arc::clone(group), waits_for };
+        if before >= WAITING_MAX {
+            return Err(ViewFailure::TooManyWaiting);
+        }
+        group.waited_for.notify_one();
+        Ok(waiting)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.group.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.updates.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.inner.views.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut waits = lock(&self.group.waits);
+        if let Some(found) = waits.get_mut(&self.waits_for) {
+            found.count = found.count.saturating_sub(1);
+            if found.count == 0 {
+                waits.remove(&self.waits_for);
+            }
+        }
     }
+}
+
+/// As hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,7 +1,7 @@
 //! The server in the hands of one of its administrators.
 
 use flatbed_layer::{
-    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Layer, NameRange, Result, Seq, ViewTask,
+    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Layer, NameRange, Result, Seq, ViewTask, ViewWait,
 };
 
 /// What is the server's, for its administrators.
@@ -25,6 +25,11 @@ impl ServerAdministration<'_> {
     /// See [`Layer::view_tasks`].
     pub fn view_tasks(&self) -> Vec<ViewTask> {
         self.0.view_tasks()
+    }
+
+    /// See [`Layer::view_waits`].
+    pub fn view_waits(&self) -> (Vec<ViewWait>, u64) {
+        self.0.view_waits()
     }
 
     /// See [`Layer::database_updates`].

@@ -1,8 +1,8 @@
 //! Paths of the server as a whole.
 
 use flatbed_http::{Reply, ReplyBody};
-use flatbed_layer::NameRange;
 use flatbed_layer::json::{Array, Object};
+use flatbed_layer::{NameRange, ViewTask};
 use flatbed_replicator::NODE;
 use hyper::{Method, StatusCode, header};
 
@@ -125,15 +125,36 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         object.string("type", "indexer").string("database", &task.database);
         object.string("design_document", &task.design_document).string("signature", &task.signature);
         object.number("changes_done", task.changes_done).number("total_changes", task.total_changes);
-        let progress = task.changes_done.saturating_mul(100) / task.total_changes.max(1);
-        object.number("progress", progress.min(100)).number("waiting_clients", task.waiting);
+        object.number("progress", progress_of(&task)).number("waiting_clients", task.waiting);
         object.number("started_on", task.started_at_ms / 1_000).number("updated_on", task.updated_at_ms / 1_000);
+    }
+    let (waits, others) = request.context.server()?.view_waits();
+    for wait in waits {
+        let mut object = tasks.object();
+        object.string("type", "view_query").string("database", &wait.database);
+        object.string("design_document", &wait.design_document).string("view", &wait.view);
+        object.string("signature", &wait.signature).number("waiting_clients", wait.waiting);
+        if let Some(task) = &wait.task {
+            object.number("changes_done", task.changes_done).number("total_changes", task.total_changes);
+            object.number("progress", progress_of(task));
+        }
+        let updated_ms = wait.task.as_ref().map_or(wait.since_ms, |task| task.updated_at_ms.max(wait.since_ms));
+        object.number("started_on", wait.since_ms / 1_000).number("updated_on", updated_ms / 1_000);
+    }
+    if others > 0 {
+        // Those of further views, together.
+        tasks.object().string("type", "view_query").string("database", "").number("waiting_clients", others);
     }
     for job in state.replicator.here().iter().filter(|job| job.is_running()) {
         job.write_task(NODE, tasks.place());
     }
     tasks.end();
     Ok(Reply::json(StatusCode::OK, out))
+}
+
+/// How much of a task is done, in hundredths.
+fn progress_of(task: &ViewTask) -> u64 {
+    (task.changes_done.saturating_mul(100) / task.total_changes.max(1)).min(100)
 }
 
 pub(crate) fn metrics(state: &State, request: &Request) -> Result<Reply> {

@@ -7,7 +7,6 @@ use crate::error::{Error, Result, ViewFailure};
 use crate::feed::changes::Changes;
 use crate::feed::query::{ChangesQuery, Since};
 use crate::group::find::{Defined, look};
-use crate::group::job::hex;
 use crate::group::steps::{Look, place_of};
 use crate::handle::Reader;
 use crate::layer::Layer;
@@ -16,7 +15,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::ViewFunctions;
-use crate::view_updates::ViewTask;
+use crate::view_updates::{ViewTask, ViewWait, hex};
 
 /// A group of views, as it stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -106,6 +105,12 @@ impl Layer {
     /// Groups of views that this process builds or that catch up with many changes.
     pub fn view_tasks(&self) -> Vec<ViewTask> {
         self.inner.views.tasks()
+    }
+
+    /// Queries of this process that wait for views, together by view: those that have waited the longest, 500 at most; and
+    /// how many queries more wait than these.
+    pub fn view_waits(&self) -> (Vec<ViewWait>, u64) {
+        self.inner.views.waits()
     }
 }
 

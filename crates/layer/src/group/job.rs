@@ -10,7 +10,7 @@ use crate::view::group::ViewGroup;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
-use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask};
+use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex};
 
 /// A group that this process works at.
 pub(super) struct Job {
@@ -68,11 +68,6 @@ impl Job {
             updated_at_ms: now,
         }
     }
-}
-
-/// As hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The written reduces of a group, as storage asks them.

@@ -18,6 +18,7 @@ mod follow;
 pub(crate) mod info;
 mod job;
 mod mapper;
+mod others;
 mod purges;
 pub(crate) mod recompute;
 pub(crate) mod source;

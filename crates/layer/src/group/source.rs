@@ -1,7 +1,7 @@
 //! A view as a query finds it: as fresh as it was asked for.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -19,10 +19,13 @@ use crate::view::group::ViewGroup;
 use crate::view::read::{OpenView, Opening, View, ViewSource};
 use crate::view::written::WrittenReduces;
 use crate::view_definition::ViewDefinition;
-use crate::view_updates::{GroupState, LoadedGroup, Waiting};
+use crate::view_updates::{GroupState, LoadedGroup, Moved, Waiting, WaitsFor};
 
-/// A query that waits looks again after this time, woken or not.
-const LOOKS_AGAIN: Duration = Duration::from_millis(250);
+/// A query that waits sees to it that somebody follows.
+const NUDGES: Duration = Duration::from_millis(250);
+
+/// It looks itself again after this time, woken or not.
+const LOOKS_AGAIN: Duration = Duration::from_secs(10);
 
 /// How fresh a view is to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,8 +57,14 @@ impl Reader {
         let tree = definition.views.get(view).map(|view| view.tree).unwrap_or_default();
         let id = (namespace, number);
         let state = self.inner.views.group(id);
-        let (reader, design, needs, tree) = (self.clone(), design.to_owned(), AtomicI64::new(0), tree);
-        let source = Source { reader, id, design, loaded, storage, tree, update, state, needs };
+        let waits_for = WaitsFor {
+            database: Arc::clone(&self.name),
+            design: design.to_owned(),
+            view: name.to_owned(),
+            signature: definition.signature,
+        };
+        let (reader, needs, waiting) = (self.clone(), AtomicI64::new(0), Mutex::default());
+        let source = Source { reader, id, waits_for, loaded, storage, tree, update, state, needs, waiting };
         Ok(View { source: Arc::new(source), reader: self.clone(), definition, view })
     }
 }
@@ -64,7 +73,7 @@ impl Reader {
 struct Source {
     reader: Reader,
     id: (u64, u64),
-    design: String,
+    waits_for: WaitsFor,
     loaded: Arc<LoadedGroup>,
     storage: ViewGroup,
     tree: usize,
@@ -72,11 +81,20 @@ struct Source {
     state: Arc<GroupState>,
     /// The read version as of which it must have everything; 0: it is not known yet.
     needs: AtomicI64,
+    /// It waits, since it was first tried.
+    waiting: Mutex<Option<Waiting>>,
 }
 
 impl ViewSource for Source {
     fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<Opening>> {
-        Box::pin(self.open_in(trx, is_first))
+        Box::pin(async move {
+            let opened = self.open_in(trx, is_first).await;
+            // What is tried again at once, since the storage says so, goes on waiting.
+            if !matches!(opened, Ok(Opening::Wait(_)) | Err(Error::Storage(_))) {
+                self.waits(None);
+            }
+            opened
+        })
     }
 }
 
@@ -84,7 +102,7 @@ impl Source {
     async fn open_in(&self, trx: &Transaction, is_first: bool) -> Result<Opening> {
         let Reader { inner, name } = &self.reader;
         let (namespace, number) = self.id;
-        let moved = self.state.moved.subscribe();
+        let seen = *self.state.moved.borrow();
         // A database of the same namespace has its keys in the same places: they are asked for before it is known to be the same.
         let guessed = inner.cached(name).filter(|instance| instance.record.namespace == namespace);
         let asked = guessed.as_ref().map(|instance| begin_standing(trx, instance, number, false));
@@ -98,7 +116,9 @@ impl Source {
             _ => begin_standing(trx, &instance, number, false).await?,
         };
         let is_named = match is_first {
-            true => group_named_by(&instance.record, &self.design).is_some_and(|group| group.number == number),
+            true => {
+                group_named_by(&instance.record, &self.waits_for.design).is_some_and(|group| group.number == number)
+            }
             // What goes on being read may have been superseded meanwhile.
             false => instance.record.indexes.iter().any(|index| is_group(index) && index.number == number),
         };
@@ -107,15 +127,16 @@ impl Source {
         }
         let is_built = progress.as_ref().is_some_and(|progress| progress.phase == FOLLOWED);
         if is_first && self.update == ViewUpdate::True {
-            let needs = self.needs.load(Ordering::Relaxed);
+            let mut needs = self.needs.load(Ordering::Relaxed);
             let is_fresh = progress.as_ref().is_some_and(|progress| {
                 is_through(progress, &last_seq, purges) || is_built && needs > 0 && drained(progress) >= needs
             });
             if !is_fresh {
                 if needs == 0 {
-                    self.needs.store(trx.get_read_version().await?, Ordering::Relaxed);
+                    needs = trx.get_read_version().await?;
+                    self.needs.store(needs, Ordering::Relaxed);
                 }
-                return Ok(Opening::Wait(self.wait(moved)));
+                return Ok(Opening::Wait(self.wait(needs, seen)?));
             }
         } else if !is_first && !is_built && self.update == ViewUpdate::True {
             // It is being built anew.
@@ -133,24 +154,43 @@ impl Source {
         Ok(Opening::Open(Box::new(OpenView { instance, group, tree, progress, written })))
     }
 
-    /// Waits until the group has come further.
+    /// Counts it among those that wait, or no longer.
+    fn waits(&self, waiting: Option<Waiting>) {
+        let mut waits = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waits.is_none() || waiting.is_none() {
+            *waits = waiting;
+        }
+    }
+
+    /// Waits until the group has come as far, or further than it was seen.
     ///
     /// # Errors
-    /// It cannot be followed.
-    fn wait(&self, mut moved: tokio::sync::watch::Receiver<i64>) -> BoxFuture<'static, Result<()>> {
+    /// It cannot be followed, or too many wait.
+    fn wait(&self, needs: i64, seen: Moved) -> Result<BoxFuture<'static, Result<()>>> {
         let (reader, id, state) = (self.reader.clone(), self.id, Arc::clone(&self.state));
-        Box::pin(async move {
-            let inner = &reader.inner;
-            let _waiting = Waiting::begin(&inner.views, &state)?;
+        if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            self.waits(Some(Waiting::begin(&reader.inner, &state, self.waits_for.clone())?));
+        }
+        Ok(Box::pin(async move {
             ensure(&reader, id);
-            let mut closing = inner.closing.subscribe();
-            tokio::select! {
-                _ = moved.changed() => {}
-                // It may have been asked in the moment in which its task ended, or something was purged elsewhere.
-                () = tokio::time::sleep(LOOKS_AGAIN) => state.wake.notify_one(),
-                _ = closing.wait_for(|closing| *closing) => return Err(Error::ShuttingDown),
+            let (mut closing, mut moved) = (reader.inner.closing.subscribe(), state.moved.subscribe());
+            let looks_again = tokio::time::sleep(LOOKS_AGAIN);
+            tokio::pin!(looks_again);
+            loop {
+                let is_further =
+                    |moved: &Moved| moved.drained >= needs && moved.drained > seen.drained || moved.ended != seen.ended;
+                tokio::select! {
+                    _ = moved.wait_for(is_further) => break,
+                    () = &mut looks_again => break,
+                    // It may have been asked in the moment in which its task ended, or something was purged elsewhere.
+                    () = tokio::time::sleep(NUDGES) => {
+                        ensure(&reader, id);
+                        state.nudge();
+                    }
+                    _ = closing.wait_for(|closing| *closing) => return Err(Error::ShuttingDown),
+                }
             }
             state.failure().map_or(Ok(()), |failure| Err(failure.into()))
-        })
+        }))
     }
 }

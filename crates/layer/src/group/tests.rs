@@ -4,6 +4,7 @@
 mod functions;
 mod recompute;
 mod torture;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::job::Job;
-use crate::group::steps::{Look, Standing, Step, Take, drained};
-use crate::group::{build, find, follow};
+use crate::group::steps::{Step, Take};
+use crate::group::{build, find, follow, others};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
 use crate::store::proto::ViewProgress;
@@ -15,12 +15,8 @@ use crate::view::build::{FOLLOWED, NODES, ROWS};
 use crate::view_functions::FunctionFailure;
 use crate::view_updates::{GroupId, GroupState};
 
-/// What another process is at is taken over when it has not come further for so long.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
-
-/// Between two looks at what another process is at: where a query waits for it, and where none does.
-const LOOKS_WAITED_FOR: Duration = Duration::from_millis(20);
-const LOOKS: Duration = Duration::from_millis(500);
+/// Before design documents that are just being changed are looked at again.
+const LOOKS: Duration = Duration::from_millis(20);
 
 /// After failures that may pass, each time twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
@@ -96,6 +92,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool
     match error {
         Error::View(ViewFailure::Function(failure @ FunctionFailure::Busy(_))) => {
             tracing::debug!(database, group, %failure, "the functions of a group of views wait for their turn");
+            state.stumble(ViewFailure::Function(failure));
             true
         }
         Error::View(failure) => {
@@ -106,6 +103,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool
         }
         error => {
             tracing::warn!(database, group, %error, "a group of views could not be followed, and is tried again");
+            state.stumble(ViewFailure::Stuck(error.to_string()));
             true
         }
     }
@@ -118,14 +116,14 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
         if reader.inner.is_closing() {
             return Err(Error::ShuttingDown);
         }
-        let Some(standing) = others_let(reader, id, state).await? else { return Ok(()) };
+        let Some(standing) = others::let_it(reader, id, state).await? else { return Ok(()) };
         let Some(design) = standing.group.named_by.first() else { return Ok(()) };
         let at = match &job {
             Some(job) => Arc::clone(job),
             None => {
                 let Some(loaded) = find::load(reader, &standing.instance, &standing.group).await? else {
                     // Its design documents are being changed: the record will say so.
-                    tokio::time::sleep(LOOKS_WAITED_FOR).await;
+                    tokio::time::sleep(LOOKS).await;
                     continue;
                 };
                 let made = Job::new(reader.clone(), id, design.clone(), loaded, Arc::clone(state))?;
@@ -182,43 +180,6 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress) -> Result<bool> {
         let _ = Step::run(job, Take { anew: true }).await?;
     }
     Ok(false)
-}
-
-/// Waits as long as another process works at a group. `None`: there is nothing to be done here, or the group is gone.
-async fn others_let(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
-    let Reader { inner, name } = reader;
-    let mut seen: Option<(ViewProgress, Instant)> = None;
-    loop {
-        let Some(standing) = reader.read(&mut Look { inner, name, id }).await? else {
-            inner.views.forget(id);
-            return Ok(None);
-        };
-        if groups_of(&standing.instance.record).all(|group| group.number != id.1 || group.named_by.is_empty()) {
-            return Ok(None);
-        }
-        let others = |progress: &&ViewProgress| !progress.holder.is_empty() && progress.holder != inner.views.owner;
-        let Some(progress) = standing.progress.as_ref().filter(others) else { return Ok(Some(standing)) };
-        state.moved_to(drained(progress));
-        if standing.is_through() {
-            state.is_through();
-            if state.waiting.load(Ordering::Relaxed) == 0 {
-                return Ok(None);
-            }
-        }
-        match &seen {
-            Some((before, since)) if before == progress => {
-                if since.elapsed() >= SILENCE_MAX && !standing.is_through() {
-                    return Ok(Some(standing));
-                }
-            }
-            _ => seen = Some((progress.clone(), Instant::now())),
-        }
-        if inner.is_closing() {
-            return Err(Error::ShuttingDown);
-        }
-        let is_waited_for = state.waiting.load(Ordering::Relaxed) > 0;
-        tokio::time::sleep(if is_waited_for { LOOKS_WAITED_FOR } else { LOOKS }).await;
-    }
 }
 
 /// The groups of a database that design documents name.

@@ -36,6 +36,11 @@ impl Texts {
         texts
     }
 
+    /// Stands still once it has mapped so many.
+    pub(super) fn stop_after(&self, documents: u64) {
+        self.0.stops_after.store(documents, Ordering::Relaxed);
+    }
+
     pub(super) fn mapped(&self) -> u64 {
         self.0.mapped.load(Ordering::Relaxed)
     }
@@ -65,6 +70,7 @@ pub(super) fn emitted_by(map: &str, document: &[u8]) -> Result<Vec<(String, Stri
         let text = fails.to_owned();
         return Err(match fails {
             "heavy" => FunctionFailure::OutOfResources(text),
+            "busy" => FunctionFailure::Busy(text),
             _ => FunctionFailure::Thrown { name: text, reason: "so it says".to_owned() },
         });
     }
@@ -103,6 +109,9 @@ impl GroupFunctions for Loaded {
                 let is_passed_over = self.state.passes_over.is_some_and(|member| parsed.get(member).is_some());
                 let emitted = |map| if is_passed_over { Ok(Vec::new()) } else { emitted_by(map, &document) };
                 let views: Vec<_> = self.maps.iter().map(|map| emitted(map)).collect();
+                if let Some(Err(busy @ FunctionFailure::Busy(_))) = views.iter().find(|rows| rows.is_err()) {
+                    return Err(busy.clone());
+                }
                 let ends = |rows: &Result<_, FunctionFailure>| match rows {
                     Err(failure @ FunctionFailure::OutOfResources(_)) => Some(failure.clone()),
                     Err(failure @ FunctionFailure::Thrown { name, .. }) if name == "fatal" => Some(failure.clone()),

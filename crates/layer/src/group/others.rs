@@ -1,0 +1,109 @@
+//! Groups at which another process works: looked at until there is something for this one to do.
+//!
+//! While queries wait here the group's progress is watched: one watch for all of them. A watch may be lost, and says nothing
+//! of a process that stands still, so that it is looked at slowly beside that.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::feed::watches::{Watch, set_watches};
+use crate::group::steps::{Look, Standing, drained};
+use crate::handle::Reader;
+use crate::index::groups::groups_of;
+use crate::store::proto::ViewProgress;
+use crate::store::transaction::bounded;
+use crate::view_updates::{GroupId, GroupState};
+
+/// What another process is at is taken over when it has not come further for so long.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks, with a watch or where nobody waits.
+const LOOKS: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(1) };
+
+/// The same where a query waits and there is no room for a watch.
+const LOOKS_UNWATCHED: Duration = Duration::from_millis(100);
+
+/// At the least between a look and the next, however often the watch fires.
+const LOOKS_APART: Duration = Duration::from_millis(10);
+
+/// Waits as long as another process works at a group. `None`: there is nothing to be done here, or the group is gone.
+pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
+    let Reader { inner, name } = reader;
+    let mut seen: Option<(ViewProgress, Instant)> = None;
+    let mut room = None;
+    let mut watch: Option<Watch> = None;
+    loop {
+        let is_waited_for = state.waiting.load(Ordering::Relaxed) > 0;
+        room = if is_waited_for { room.or_else(|| inner.views.may_watch()) } else { None };
+        let mut look = Look { inner, name, id };
+        let standing = if room.is_some() && watch.is_none() && seen.is_some() {
+            let key = inner.keys.namespace(id.0).index_progress(id.1);
+            let (standing, watches) = bounded(set_watches(inner, &[&key], &mut look)).await?;
+            watch = watches.into_iter().next();
+            standing
+        } else {
+            reader.read(&mut look).await?
+        };
+        let Some(standing) = standing else {
+            inner.views.forget(id);
+            return Ok(None);
+        };
+        if groups_of(&standing.instance.record).all(|group| group.number != id.1 || group.named_by.is_empty()) {
+            return Ok(None);
+        }
+        let others = |progress: &&ViewProgress| !progress.holder.is_empty() && progress.holder != inner.views.owner;
+        let Some(progress) = standing.progress.as_ref().filter(others) else { return Ok(Some(standing)) };
+        state.moved_to(drained(progress));
+        if standing.is_through() {
+            state.is_through();
+            if !is_waited_for {
+                return Ok(None);
+            }
+        }
+        let is_first = seen.is_none();
+        match &seen {
+            Some((before, since)) if before == progress => {
+                if since.elapsed() >= SILENCE_MAX && !standing.is_through() {
+                    return Ok(Some(standing));
+                }
+            }
+            _ => seen = Some((progress.clone(), Instant::now())),
+        }
+        if inner.is_closing() {
+            return Err(Error::ShuttingDown);
+        }
+        if !is_waited_for {
+            // Who is not waited for needs none.
+            watch = None;
+        } else if is_first {
+            // It is looked at again with a watch.
+            continue;
+        }
+        pause(reader, state, &mut watch, is_waited_for).await;
+    }
+}
+
+/// Until it is to be looked at again.
+async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, is_waited_for: bool) {
+    let mut closing = reader.inner.closing.subscribe();
+    let looks = if is_waited_for && watch.is_none() { LOOKS_UNWATCHED } else { LOOKS };
+    let looked_at = tokio::time::Instant::now();
+    let fired = async {
+        match watch {
+            Some(watch) => watch.await,
+            None => std::future::pending().await,
+        }
+    };
+    let apart = tokio::select! {
+        // One that failed fails again, perhaps.
+        fired = fired => Some(if fired.is_ok() { LOOKS_APART } else { LOOKS_UNWATCHED }),
+        () = tokio::time::sleep(looks) => None,
+        () = state.waited_for.notified(), if !is_waited_for => None,
+        _ = closing.wait_for(|closing| *closing) => None,
+    };
+    if let Some(apart) = apart {
+        *watch = None;
+        tokio::time::sleep_until(looked_at + apart).await;
+    }
+}

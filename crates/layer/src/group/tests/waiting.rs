@@ -1,0 +1,108 @@
+//! Queries that wait: for a group that another process follows, shown, and with an end where functions have no time.
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::functions::Texts;
+use super::{compare, define, mapped, put, rows};
+use crate::error::{Error, ViewFailure};
+use crate::handle::Reader;
+use crate::{FunctionFailure, Layer, ViewUpdate};
+
+/// A query of a view, in a task.
+fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usize>> {
+    let (reader, view) = (reader.clone(), view.to_owned());
+    tokio::spawn(async move { rows(&reader, "_design/v", &view, ViewUpdate::True).await.map(|rows| rows.len()) })
+}
+
+/// Until so many queries of a process wait.
+async fn until_waiting(layer: &Layer, queries: u64) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while layer.inner.views.waiting() != queries {
+        assert!(Instant::now() < until, "{:?}", layer.view_waits());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at_once() {
+    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let follower = Arc::new(Texts::default());
+    layer.run_views_by(follower.clone());
+    let db = layer.database("db", authority.for_job("test"));
+    define(&db, "_design/v", &[("n", "n|_sum"), ("id", "_id")]).await;
+    put(&db, "a", Some(r#"{"n":1}"#)).await;
+    compare(&db, "_design/v", "n", "n").await;
+    let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
+    other.run_views_by(Arc::new(Texts::default()));
+    let theirs = other.database("db", others.for_job("test"));
+    compare(&theirs, "_design/v", "n", "n").await;
+    // The follower stands still with a change that it maps.
+    follower.stop_after(follower.mapped());
+    put(&db, "b", Some(r#"{"n":2}"#)).await;
+    let queries: Vec<_> = (0..40).map(|at| ask(&theirs, if at % 4 == 0 { "id" } else { "n" })).collect();
+    until_waiting(&other, 40).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = other.inner.metrics.transactions.get();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1_500) {
+        // Nobody stops waiting in order to look.
+        assert_eq!(other.inner.views.waiting(), 40);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let looks = other.inner.metrics.transactions.get() - before;
+    assert!(looks <= 10, "{looks} transactions in which nothing came");
+    let (waits, rest) = other.view_waits();
+    let waits: Vec<_> = waits.iter().map(|wait| (&*wait.database, &*wait.view, wait.waiting)).collect();
+    assert_eq!((waits.len(), rest), (2, 0), "{waits:?}");
+    assert!(waits.contains(&("db", "n", 30)) && waits.contains(&("db", "id", 10)), "{waits:?}");
+    let released = Instant::now();
+    follower.go_on();
+    for query in queries {
+        assert_eq!(query.await.unwrap().unwrap(), 2);
+    }
+    // Sooner than the next slow look.
+    assert!(released.elapsed() < Duration::from_millis(1_000), "{:?}", released.elapsed());
+    assert_eq!((other.inner.views.waiting(), other.view_waits().0), (0, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_functions_that_have_no_time_gets_an_error_in_the_end() {
+    let (db, _directory) = mapped().await;
+    put(&db, "a", Some(r#"{"n":1,"busy":true}"#)).await;
+    define(&db, "_design/v", &[("n", "busy:n")]).await;
+    let began = Instant::now();
+    let failed = ask(&db, "n").await.unwrap().unwrap_err();
+    assert!(matches!(failed, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{failed}");
+    assert!(began.elapsed() >= Duration::from_secs(1), "not the first time");
+    // It is tried again all the while.
+    put(&db, "a", Some(r#"{"n":1}"#)).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(ask(&db, "n").await.unwrap().unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
+    let (db, _directory) = mapped().await;
+    put(&db, "a", Some(r#"{"n":1}"#)).await;
+    define(&db, "_design/v", &[("n", "n")]).await;
+    compare(&db, "_design/v", "n", "n").await;
+    let views = &db.inner.views;
+    let group = views.group((1_000, 1));
+    let waits_for = |view: usize| crate::view_updates::WaitsFor {
+        database: "db".into(),
+        design: "_design/w".to_owned(),
+        view: format!("v{view:03}"),
+        signature: [7; 16],
+    };
+    let begin = |at: usize| crate::view_updates::Waiting::begin(&db.inner, &group, waits_for(at / 2));
+    let mut waiting: Vec<_> = (0..1_200).map(|at| begin(at).ok().unwrap()).collect();
+    let (waits, rest) = views.waits();
+    assert_eq!((waits.len(), rest), (500, 200));
+    assert!(waits.iter().all(|wait| wait.waiting == 2 && wait.signature == "07".repeat(16)));
+    waiting.extend((1_200..10_000).map(|at| begin(at % 4).ok().unwrap()));
+    assert!(matches!(begin(0), Err(ViewFailure::TooManyWaiting)));
+    drop(waiting);
+    assert_eq!((views.waiting(), views.waits()), (0, (Vec::new(), 0)));
+}
