@@ -88,7 +88,7 @@ mod tests {
             "a":{"map":{"fields":{"n":"asc","o.p":"asc"}}},
             "b":{"map":{"fields":{"n":"asc"},"partial_filter_selector":{"t":{"$gt":"x"}}}}}}"#;
         let body = parse(body.as_bytes(), &Limits::default()).unwrap();
-        let maps = FieldMaps::of(&GroupDefinition::of_design(&body).unwrap().unwrap());
+        let maps = FieldMaps::of(&GroupDefinition::of_design(&body, false).unwrap().unwrap());
         maps.check().await.unwrap();
         let documents = [
             r#"{"_id":"a","n":1.0,"o":{"p":[null]}}"#,

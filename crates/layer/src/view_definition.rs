@@ -54,8 +54,8 @@ pub struct GroupOptions {
     pub local_seq: bool,
     /// Design documents are mapped, too.
     pub include_design: bool,
-    /// Whether each partition has rows of its own, where it is said.
-    pub partitioned: Option<bool>,
+    /// Rows are local to a partition, and queried by it: in a partitioned database all are that do not say otherwise.
+    pub partitioned: bool,
 }
 
 /// The rows of one map.
@@ -124,12 +124,12 @@ impl TreeDefinition {
 }
 
 impl GroupDefinition {
-    /// The group that a design document's body defines; `None`: it has no views. What is no view (without a map) is passed
-    /// over, as in CouchDB.
+    /// The group that a design document's body defines in a database, which is `partitioned` or not; `None`: it has no views.
+    /// What is no view (without a map) is passed over, as in CouchDB.
     ///
     /// # Errors
     /// [`DefinitionError`].
-    pub fn of_design(body: &Value<'_>) -> Result<Option<GroupDefinition>, DefinitionError> {
+    pub fn of_design(body: &Value<'_>, partitioned: bool) -> Result<Option<GroupDefinition>, DefinitionError> {
         let Some(Value::Object(members)) = body.get("views") else { return Ok(None) };
         let language = body.get("language").and_then(Value::as_str).unwrap_or(JAVASCRIPT);
         let is_of_fields = language == QUERY;
@@ -150,7 +150,7 @@ impl GroupDefinition {
         let mut group = GroupDefinition {
             signature: Signature::default(),
             language: language.to_owned(),
-            options: GroupOptions::of(body.get("options")),
+            options: GroupOptions::of(body.get("options"), partitioned),
             lib: lib.map(|(_, value)| text_of(value)),
             trees: Vec::new(),
             views: Vec::with_capacity(sources.len()),
@@ -207,7 +207,7 @@ impl GroupDefinition {
         part(&FORMAT.to_be_bytes());
         part(self.language.as_bytes());
         let GroupOptions { local_seq, include_design, partitioned } = self.options;
-        part(&[u8::from(local_seq), u8::from(include_design), partitioned.map_or(2, u8::from)]);
+        part(&[u8::from(local_seq), u8::from(include_design), if partitioned { 1 } else { 2 }]);
         part(self.lib.as_deref().unwrap_or_default().as_bytes());
         for tree in &self.trees {
             part(order_of(tree.is_raw).as_bytes());
@@ -287,14 +287,14 @@ fn is_raw(view: &Value<'_>) -> bool {
 }
 
 impl GroupOptions {
-    fn of(options: Option<&Value<'_>>) -> GroupOptions {
+    fn of(options: Option<&Value<'_>>, partitioned: bool) -> GroupOptions {
         let flag = |name: &str| match options.and_then(|options| options.get(name)) {
             Some(Value::Bool(flag)) => Some(*flag),
             _ => None,
         };
         let is = |name: &str| flag(name) == Some(true);
         let (local_seq, include_design) = (is("local_seq"), is("include_design"));
-        GroupOptions { local_seq, include_design, partitioned: flag("partitioned") }
+        GroupOptions { local_seq, include_design, partitioned: partitioned && flag("partitioned") != Some(false) }
     }
 }
 
@@ -326,7 +326,11 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse};
 
     fn group(body: &str) -> Option<GroupDefinition> {
-        GroupDefinition::of_design(&parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap()
+        group_in(body, false)
+    }
+
+    fn group_in(body: &str, partitioned: bool) -> Option<GroupDefinition> {
+        GroupDefinition::of_design(&parse(body.as_bytes(), &Limits::default()).unwrap(), partitioned).unwrap()
     }
 
     fn signature(body: &str) -> Signature {
@@ -391,11 +395,22 @@ mod tests {
             r#"{"views":{"a":{"map":"m","options":{"collation":"raw"}},"b":{"map":"n","reduce":"_sum"}}}"#,
             r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}},"options":{"local_seq":true}}"#,
             r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}},"options":{"include_design":true}}"#,
-            r#"{"views":{"a":{"map":"m"},"b":{"map":"n","reduce":"_sum"}},"options":{"partitioned":false}}"#,
         ] {
             let signature = signature(other);
             assert!(!all.contains(&signature), "{other}");
             all.push(signature);
+        }
+        let body = |options| {
+            format!(r#"{{"views":{{"a":{{"map":"m"}},"b":{{"map":"n","reduce":"_sum"}}}},"options":{options}}}"#)
+        };
+        for (options, partitioned, is_local) in [
+            ("{}", true, true),
+            (r#"{"partitioned":true}"#, true, true),
+            (r#"{"partitioned":false}"#, true, false),
+            (r#"{"partitioned":false}"#, false, false),
+        ] {
+            let group = group_in(&body(options), partitioned).expect("a group");
+            assert_eq!((group.options.partitioned, group.signature != plain), (is_local, is_local), "{options}");
         }
     }
 
@@ -432,7 +447,7 @@ mod tests {
         }
         let refused = |body: &str| {
             let body = parse(body.as_bytes(), &Limits::default()).unwrap();
-            GroupDefinition::of_design(&body).unwrap_err().to_string()
+            GroupDefinition::of_design(&body, false).unwrap_err().to_string()
         };
         assert_eq!(refused(r#"{"language":"erlang","views":{"a":{"map":"m"}}}"#), "erlang is not a supported language");
         let reason = "the view `a` of fields must have a built-in reduce";

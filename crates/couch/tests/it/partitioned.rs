@@ -88,3 +88,80 @@ async fn partitions() {
     assert_eq!((replicated.as_array().unwrap().len(), &replicated[0]["error"]), (1, &json!("illegal_docid")));
     assert_eq!(server.ok("GET", "/db/_partition/c", NULL).await["doc_count"], 1);
 }
+
+/// All that is asked of a view of a partition is of its rows alone.
+#[tokio::test]
+async fn views_of_partitions() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db?partitioned=true", NULL).await;
+    // The second sorts among the ids of the first.
+    for partition in ["a", "a!", "b"] {
+        let doc =
+            |n: u64| json!({"_id": format!("{partition}:{n}"), "n": n, "next": format!("{partition}:{}", (n + 1) % 6)});
+        server.ok("POST", "/db/_bulk_docs", json!({"docs": (0..6).map(doc).collect::<Vec<_>>()})).await;
+    }
+    let views = json!({
+        "n": {"map": "function(doc) { emit([doc.n % 2, doc.n], doc.n) }", "reduce": "_sum"},
+        "next": {"map": "function(doc) { emit(doc.n, {_id: doc.next}) }"}
+    });
+    server.ok("PUT", "/db/_design/local", json!({"views": views})).await;
+    server.ok("PUT", "/db/_design/all", json!({"views": views, "options": {"partitioned": false}})).await;
+    let get = async |of: &str, query: &str| -> Value {
+        server.ok("GET", &format!("/db/_partition/{of}/_design/local/_view/{query}"), NULL).await
+    };
+    let ids = |answer: &Value| -> Vec<String> {
+        answer["rows"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = ["a!:0", "a!:2", "a!:4", "a!:1", "a!:3", "a!:5"];
+    let answer = get("a!", "n?reduce=false").await;
+    assert_eq!(
+        (ids(&answer), &answer["total_rows"], &answer["offset"]),
+        (all.map(str::to_owned).into(), &json!(18), &json!(6))
+    );
+    for (query, expected) in [
+        ("descending=true", ["a!:5", "a!:3", "a!:1", "a!:4", "a!:2", "a!:0"].as_slice()),
+        ("skip=1&limit=2", &["a!:2", "a!:4"]),
+        ("startkey=[0,4]&endkey=[1,1]", &["a!:4", "a!:1"]),
+        ("startkey=[1,1]&endkey=[0,4]&inclusive_end=false&descending=true", &["a!:1"]),
+        ("startkey=[0,4]&startkey_docid=a!:4&endkey=[0,4]&endkey_docid=a!:4", &["a!:4"]),
+        ("startkey=[0,4]&startkey_docid=a:4", &["a!:1", "a!:3", "a!:5"]),
+        ("key=[1,3]", &["a!:3"]),
+        ("keys=[[1,3],[9],[0,0]]", &["a!:3", "a!:0"]),
+        ("startkey={}", &[]),
+    ] {
+        assert_eq!(ids(&get("a!", &format!("n?reduce=false&{query}")).await), expected, "{query}");
+    }
+    let rows = async |query: &str| get("a!", query).await["rows"].clone();
+    assert_eq!(rows("n").await, json!([{"key": null, "value": 15}]));
+    assert_eq!(rows("n?group_level=1").await, json!([{"key": [0], "value": 6}, {"key": [1], "value": 9}]));
+    assert_eq!(rows("n?group=true&limit=1&skip=2").await, json!([{"key": [0, 4], "value": 4}]));
+    assert_eq!(rows("n?keys=[[1,5],[7]]&group=true").await, json!([{"key": [1, 5], "value": 5}]));
+    assert_eq!(rows("next?include_docs=true&key=3").await[0]["doc"]["_id"], "a!:4");
+    assert_eq!(get("none", "n").await["rows"], json!([]));
+    let queries = json!({"queries": [{"key": [1, 5]}, {"reduce": false, "limit": 1}]});
+    let path = "/db/_partition/a!/_design/local/_view/n/queries";
+    let answer = server.ok("POST", path, queries).await;
+    assert_eq!(
+        (&answer["results"][0]["rows"][0]["value"], ids(&answer["results"][1])),
+        (&json!(5), vec!["a!:0".to_owned()])
+    );
+    let posted =
+        server.ok("POST", "/db/_partition/a!/_design/local/_view/n", json!({"keys": [[0, 2]], "reduce": false})).await;
+    assert_eq!(ids(&posted), ["a!:2"]);
+    assert_eq!(server.ok("GET", "/db/_design/all/_view/n", NULL).await["rows"][0]["value"], 45);
+
+    let parse = |reason: &str| (400, "query_parse_error".to_owned(), reason.to_owned());
+    for (path, expected) in [
+        ("_design/local/_view/n", parse("`partition` parameter is mandatory for queries to this view.")),
+        ("_partition/a/_design/all/_view/n", parse("`partition` parameter is not supported in this design doc")),
+        (
+            "_design/local/_view/n?partition=_a",
+            (400, "illegal_partition".to_owned(), "Partition must not start with an underscore".to_owned()),
+        ),
+    ] {
+        let (status, answer) = server.json("GET", &format!("/db/{path}"), NULL).await;
+        let text = |member: &str| answer[member].as_str().unwrap_or_default().to_owned();
+        assert_eq!((status, text("error"), text("reason")), expected, "{path}");
+    }
+}

@@ -60,7 +60,7 @@ async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> R
         };
         let text = [b"{", document.body.as_slice(), b"}"].concat();
         if let Ok(body) = parse(&text, &Limits::default())
-            && let Ok(Some(definition)) = GroupDefinition::of_design(&body)
+            && let Ok(Some(definition)) = GroupDefinition::of_design(&body, instance.record.partitioned)
             && definition.signature[..] == index.definition
         {
             return ViewGroup::of(index.number, &definition).map(Some);

@@ -63,7 +63,7 @@ pub(super) async fn look(reader: &Reader, design: &str, keeps: impl Fn(&GroupDef
             return Ok(Defined::Group(Found { instance, number, loaded }));
         }
         let document = reader.get(design, &GetOptions { local_seq: true, ..GetOptions::default() }).await?;
-        let Some(definition) = definition_of(&document).map_err(ViewFailure::Definition)? else {
+        let Some(definition) = definition_of(&instance, &document).map_err(ViewFailure::Definition)? else {
             return Ok(Defined::Nothing);
         };
         if let Some((number, signature)) = number
@@ -103,7 +103,7 @@ pub(super) async fn load(
             Err(Error::Refused(Refusal::DocumentNotFound(_))) => continue,
             document => document?,
         };
-        if let Ok(Some(definition)) = definition_of(&document)
+        if let Ok(Some(definition)) = definition_of(instance, &document)
             && definition.signature == signature
         {
             return Ok(Some(reader.inner.views.load(namespace, &database_of(instance), definition)));
@@ -117,10 +117,14 @@ fn database_of(instance: &Instance) -> String {
     format!("{}/{}", instance.name, instance.incarnation())
 }
 
-fn definition_of(document: &Document) -> std::result::Result<Option<GroupDefinition>, DefinitionError> {
+fn definition_of(
+    instance: &Instance,
+    document: &Document,
+) -> std::result::Result<Option<GroupDefinition>, DefinitionError> {
     let text = [b"{", document.body.as_slice(), b"}"].concat();
     // What no parser takes was refused when it came.
-    parse(&text, &Limits::default()).map_or(Ok(None), |body| GroupDefinition::of_design(&body))
+    parse(&text, &Limits::default())
+        .map_or(Ok(None), |body| GroupDefinition::of_design(&body, instance.record.partitioned))
 }
 
 /// The group that the record says a design document names.

@@ -65,7 +65,7 @@ impl Reader {
         };
         let (reader, needs, waiting) = (self.clone(), AtomicI64::new(0), Mutex::default());
         let source = Source { reader, id, waits_for, loaded, storage, tree, update, state, needs, waiting };
-        Ok(View { source: Arc::new(source), reader: self.clone(), definition, view })
+        Ok(View { source: Arc::new(source), reader: self.clone(), definition, view, partition: None })
     }
 }
 

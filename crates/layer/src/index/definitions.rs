@@ -63,7 +63,8 @@ impl Definitions {
             if let Ok(body) = parse(&text, &Limits::default()) {
                 changed.indexes = defined_by(&body);
                 // What is wrong with it is said to who asks for its views.
-                if let Ok(Some(group)) = GroupDefinition::of_design(&body) {
+                let group = GroupDefinition::of_design(&body, within.instance.record.partitioned);
+                if let Ok(Some(group)) = group {
                     (changed.group, changed.is_of_fields) = (Some(group.signature), group.is_of_fields());
                 }
             }

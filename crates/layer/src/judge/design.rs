@@ -78,7 +78,9 @@ pub(super) async fn check(
     partitioned: bool,
 ) -> Result<(), Refusal> {
     check_members(body, partitioned)?;
-    let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body)) else { return Ok(()) };
+    let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body, partitioned)) else {
+        return Ok(());
+    };
     if group.is_of_fields() {
         return Ok(());
     }

@@ -28,7 +28,7 @@ use tuple::{
 };
 pub(crate) use tuple::{take_int, take_rev};
 pub(crate) use updates::{BUCKETS, bucket_of};
-pub(crate) use view::{RowKey, ViewKeys, ViewPart};
+pub(crate) use view::{RowKey, RowPlaces, ViewKeys, ViewPart};
 pub(crate) use work::DueKey;
 
 /// The format of what lies under the root.

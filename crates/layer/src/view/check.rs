@@ -13,7 +13,7 @@ use crate::store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
 use crate::store::proto;
 use crate::store::transaction::{Transaction, page_of};
 use crate::view::build::FOLLOWED;
-use crate::view::documents::{read_had, row_key};
+use crate::view::documents::read_had;
 use crate::view::group::{Reduction, ViewGroup, shape_of};
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::prepare::{hash_of, value_of};
@@ -158,7 +158,8 @@ impl Check<'_> {
         if !seen.had.contains_key(&row.id) {
             let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true).await?;
             let rows = had.into_iter().flat_map(|had| had.rows);
-            let rows = rows.map(|known| ((u64::from(known.tree), row_key(&row.id, &known)), known)).collect();
+            let rows =
+                rows.map(|known| ((u64::from(known.tree), self.group.row_key(&row.id, &known)), known)).collect();
             seen.had.insert(row.id.clone(), rows);
         }
         let (key, value) = begin_texts(self.trx, self.keys, &row.id, decode(value)?).await?;
@@ -187,7 +188,11 @@ impl Check<'_> {
     fn order(&self, previous: Option<&(u64, RowKey, Vec<u8>)>, tree: u64, row: &RowKey, key: &[u8]) -> Option<String> {
         let (before_tree, before, before_key) = previous?;
         let (form, label) = flatbed_collate::split(&row.element);
-        if *before_tree != tree || label.is_empty() || flatbed_collate::split(&before.element).0 != form {
+        if *before_tree != tree
+            || before.partition != row.partition
+            || label.is_empty()
+            || flatbed_collate::split(&before.element).0 != form
+        {
             return None;
         }
         let compared = self.group.collation(tree as usize).compare(&value_of(before_key)?, &value_of(key)?);
@@ -198,8 +203,9 @@ impl Check<'_> {
     async fn document(&self, id: &str) -> Result<Option<String>> {
         let had = read_had(self.trx, self.keys, std::iter::once(id), true).await?;
         for row in had.into_iter().flat_map(|had| had.rows).collect::<Vec<_>>().chunks(500) {
-            let reads =
-                row.iter().map(|row| self.trx.get(&self.keys.row(row.tree as usize, &row_key(id, row).encode()), true));
+            let reads = row.iter().map(|row| {
+                self.trx.get(&self.keys.row(row.tree as usize, &self.group.row_key(id, row).encode()), true)
+            });
             for (row, found) in row.iter().zip(join_all(reads).await) {
                 let Some(found) = found? else { return Ok(Some(format!("a row of {id:?} is not there"))) };
                 let found = decode(&found)?;

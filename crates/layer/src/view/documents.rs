@@ -8,9 +8,10 @@ use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::error::{Error, Result};
-use crate::store::keys::{RowKey, ViewKeys};
+use crate::store::keys::ViewKeys;
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
+use crate::view::group::ViewGroup;
 use crate::view::labels::Labels;
 use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};
 
@@ -76,6 +77,7 @@ pub(super) struct DocumentDiff<'d> {
     /// It has more that is still to be changed.
     pub is_partial: bool,
     had: &'d Had,
+    group: ViewGroup,
 }
 
 impl RowDiff<'_> {
@@ -108,7 +110,8 @@ impl DocumentDiff<'_> {
         }
         self.is_partial = true;
         let left: HashSet<_> = self.rows.drain(most..).map(|row| (row.tree, row.key)).collect();
-        let is_left = |row: &proto::ViewRowOf| left.contains(&(row.tree as usize, row_key(self.id, row).encode()));
+        let is_left =
+            |row: &proto::ViewRowOf| left.contains(&(row.tree as usize, self.group.row_key(self.id, row).encode()));
         let mut old: HashMap<_, &proto::ViewRowOf> = self.had.rows.iter().map(|row| (place(row), row)).collect();
         let mut has = Vec::new();
         for row in std::mem::take(&mut self.has) {
@@ -177,11 +180,6 @@ fn in_parts(rows: &[proto::ViewRowOf]) -> Vec<&[proto::ViewRowOf]> {
     parts
 }
 
-/// The key of a row that a document has.
-pub(crate) fn row_key(id: &str, row: &proto::ViewRowOf) -> RowKey {
-    RowKey { element: row.element.clone(), id: id.to_owned(), spelling: row.spelling, ordinal: row.ordinal }
-}
-
 /// Where a row of a document is.
 fn place(row: &proto::ViewRowOf) -> (u32, u32, u32, Vec<u8>) {
     (row.tree, row.spelling, row.ordinal, row.element.clone())
@@ -194,19 +192,21 @@ pub(super) async fn diff<'d>(
     labels: &mut Labels<'_>,
 ) -> Result<Option<DocumentDiff<'d>>> {
     let mut old: HashMap<_, &proto::ViewRowOf> = had.rows.iter().map(|row| (place(row), row)).collect();
+    let group = labels.group().clone();
     let mut diff = DocumentDiff {
         id: &document.id,
         rows: Vec::new(),
         has: Vec::with_capacity(document.rows.len()),
         is_partial: false,
         had,
+        group: group.clone(),
     };
     for row in &document.rows {
         let element = match row.sort_key.is_cut() {
             false => row.sort_key.bytes().to_vec(),
             true => match had.rows.iter().find(|old| is_same_long_row(old, row)) {
                 Some(old) => old.element.clone(),
-                None => match labels.element(row).await? {
+                None => match labels.element(&document.id, row).await? {
                     Some(element) => element,
                     None => return Ok(None),
                 },
@@ -216,14 +216,14 @@ pub(super) async fn diff<'d>(
         let before = old.remove(&place(&message));
         if before.is_none_or(|before| before.hash != message.hash) {
             let new = Some(NewRow { id: &document.id, row });
-            let key = row_key(&document.id, &message).encode();
+            let key = group.row_key(&document.id, &message).encode();
             diff.rows.push(RowDiff { tree: row.tree, key, old: before.cloned(), new });
         }
         diff.has.push(message);
     }
     let gone = old.into_values().map(|old| RowDiff {
         tree: old.tree as usize,
-        key: row_key(&document.id, old).encode(),
+        key: group.row_key(&document.id, old).encode(),
         old: Some(old.clone()),
         new: None,
     });

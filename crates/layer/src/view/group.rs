@@ -7,6 +7,7 @@ use flatbed_collate::reduce::Reducer;
 use flatbed_rowtree::Shape;
 
 use crate::error::{Error, Result};
+use crate::store::keys::RowKey;
 use crate::store::proto;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
@@ -38,19 +39,20 @@ pub(crate) struct ViewGroup(Arc<Parts>);
 #[derive(Debug)]
 struct Parts {
     number: u64,
+    is_partitioned: bool,
     trees: Vec<ViewTree>,
     unicode: Collation,
     raw: Collation,
 }
 
 impl ViewGroup {
-    /// `number`: the index's in its database.
+    /// `number`: the index's in its database. `is_partitioned`: keys of rows begin with the partitions of their documents.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: there is no data for the collation.
-    pub(crate) fn new(number: u64, trees: Vec<ViewTree>) -> Result<ViewGroup> {
+    pub(crate) fn new(number: u64, is_partitioned: bool, trees: Vec<ViewTree>) -> Result<ViewGroup> {
         let unicode = Collation::unicode().map_err(|error| Error::Corrupt(error.to_string()))?;
-        Ok(ViewGroup(Arc::new(Parts { number, trees, unicode, raw: Collation::raw() })))
+        Ok(ViewGroup(Arc::new(Parts { number, is_partitioned, trees, unicode, raw: Collation::raw() })))
     }
 
     /// The storage of a group that a design document defines.
@@ -66,12 +68,22 @@ impl ViewGroup {
             raw_collation: tree.is_raw,
             reduces: tree.reduces.iter().map(reduction).collect(),
         };
-        ViewGroup::new(number, definition.trees.iter().map(tree).collect())
+        ViewGroup::new(number, definition.options.partitioned, definition.trees.iter().map(tree).collect())
     }
 
     /// The index's number in its database.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
+    }
+
+    /// Whether its rows lie by partitions, and are read of one.
+    pub(crate) fn is_partitioned(&self) -> bool {
+        self.0.is_partitioned
+    }
+
+    /// The key of a row that a document has.
+    pub(crate) fn row_key(&self, id: &str, row: &proto::ViewRowOf) -> RowKey {
+        RowKey::of(self.is_partitioned(), row.element.clone(), id.to_owned(), (row.spelling, row.ordinal))
     }
 
     /// Its trees.

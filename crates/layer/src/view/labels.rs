@@ -7,8 +7,9 @@ use flatbed_collate::{Ask, Place, Search, SortKey};
 use flatbed_flatten::json::Value;
 use foundationdb::RangeOption;
 
+use crate::document::edit::partition_of;
 use crate::error::{Error, Result};
-use crate::store::keys::{KeyRange, RowKey, ViewKeys};
+use crate::store::keys::{KeyRange, RowKey, RowPlaces, ViewKeys};
 use crate::store::transaction::{Transaction, page_of};
 use crate::view::group::ViewGroup;
 use crate::view::parts::{begin_texts, decode};
@@ -19,38 +20,47 @@ pub(super) struct Labels<'a> {
     trx: &'a Transaction,
     keys: &'a ViewKeys,
     group: &'a ViewGroup,
-    /// Of rows that are not written yet: tree and sort key with its label, and the key as JSON.
-    pending: BTreeMap<(usize, Vec<u8>), String>,
+    /// Of rows that are not written yet: tree, partition and sort key with its label, and the key as JSON.
+    pending: BTreeMap<Pending, String>,
 }
+
+type Pending = (usize, Option<String>, Vec<u8>);
 
 impl<'a> Labels<'a> {
     pub(super) fn new(trx: &'a Transaction, keys: &'a ViewKeys, group: &'a ViewGroup) -> Labels<'a> {
         Labels { trx, keys, group, pending: BTreeMap::new() }
     }
 
-    /// The sort key of a row that is to be written, with its label; `None`: there is no room for one.
-    pub(super) async fn element(&mut self, row: &PreparedRow) -> Result<Option<Vec<u8>>> {
+    /// Whose keys are looked for.
+    pub(super) fn group(&self) -> &'a ViewGroup {
+        self.group
+    }
+
+    /// The sort key of a row of a document that is to be written, with its label; `None`: there is no room for one.
+    pub(super) async fn element(&mut self, id: &str, row: &PreparedRow) -> Result<Option<Vec<u8>>> {
         let key = value_of(row.key.as_bytes()).ok_or_else(|| Error::Corrupt("a key is no JSON".to_owned()))?;
         let compare = |found: &Value<'_>| self.group.collation(row.tree).compare(&key, found);
-        let place = self.place(row.tree, &row.sort_key, compare, false).await?;
+        let partition = partition_of(id).filter(|_| self.group.is_partitioned());
+        let at = (row.tree, RowPlaces(partition));
+        let place = self.place(at, &row.sort_key, compare, false).await?;
         let Some(label) = place.label() else { return Ok(None) };
         let element = row.sort_key.with_label(Some(&label)).unwrap_or_default();
-        self.pending.insert((row.tree, element.clone()), row.key.clone());
+        self.pending.insert((row.tree, partition.map(str::to_owned), element.clone()), row.key.clone());
         Ok(Some(element))
     }
 
-    /// The place of a key that was cut; `compare` says how it compares with that of a row. `snapshot`: nothing will be
-    /// written there.
+    /// The place of a key that was cut, in a tree among rows of some places; `compare` says how it compares with that of a row.
+    /// `snapshot`: nothing will be written there.
     pub(super) async fn place(
         &self,
-        tree: usize,
+        at: (usize, RowPlaces<'_>),
         sort_key: &SortKey,
         compare: impl Fn(&Value<'_>) -> Ordering,
         snapshot: bool,
     ) -> Result<Place> {
         let mut search = Search::new();
         loop {
-            let found = self.find(tree, sort_key.bytes(), &search.ask(), snapshot).await?;
+            let found = self.find(at, sort_key.bytes(), &search.ask(), snapshot).await?;
             let seen = match &found {
                 None => None,
                 Some((element, text)) => {
@@ -66,11 +76,17 @@ impl<'a> Labels<'a> {
     }
 
     /// The sort key and the key of the row that is asked for.
-    async fn find(&self, tree: usize, cut: &[u8], ask: &Ask<'_>, snapshot: bool) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    async fn find(
+        &self,
+        (tree, places): (usize, RowPlaces<'_>),
+        cut: &[u8],
+        ask: &Ask<'_>,
+        snapshot: bool,
+    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let with = |label: &[u8]| [cut, label].concat();
-        let begin = ask.after.map_or_else(|| RowKey::before_prefix(cut), |label| RowKey::behind_element(&with(label)));
-        let end = ask.before.map_or_else(|| RowKey::behind_prefix(cut), |label| RowKey::before_element(&with(label)));
-        let pivot = RowKey::before_element(&with(&ask.pivot));
+        let begin = ask.after.map_or_else(|| places.before_prefix(cut), |label| places.behind_element(&with(label)));
+        let end = ask.before.map_or_else(|| places.behind_prefix(cut), |label| places.before_element(&with(label)));
+        let pivot = places.before_element(&with(&ask.pivot));
         let one = |range: KeyRange, reverse| {
             let option = RangeOption { ..page_of(&range, 1, reverse) };
             self.trx.get_range(&option, 1, snapshot)
@@ -93,12 +109,13 @@ impl<'a> Labels<'a> {
                 && ask.after.is_none_or(|label| *element > with(label))
                 && ask.before.is_none_or(|label| *element < with(label))
         };
-        let at_pivot = (tree, with(&ask.pivot));
+        let at_pivot = (tree, places.0.map(str::to_owned), with(&ask.pivot));
         let pending_behind = self.pending.range(at_pivot.clone()..).next();
         let pending_before = self.pending.range(..at_pivot).next_back();
-        let pending = |found: Option<(&(usize, Vec<u8>), &String)>| {
-            let ((of, element), key) = found?;
-            (*of == tree && is_in(element)).then(|| (element.clone(), key.clone().into_bytes()))
+        let pending = |found: Option<(&Pending, &String)>| {
+            let ((of, partition, element), key) = found?;
+            (*of == tree && partition.as_deref() == places.0 && is_in(element))
+                .then(|| (element.clone(), key.clone().into_bytes()))
         };
         let (pending_behind, pending_before) = (pending(pending_behind), pending(pending_before));
         let is_nearer = |pending: &(Vec<u8>, Vec<u8>), stored: &Option<(RowKey, Vec<u8>)>, behind: bool| {

@@ -20,6 +20,8 @@ mod summary;
 pub(crate) mod written;
 
 #[cfg(test)]
+mod partition_tests;
+#[cfg(test)]
 mod read_tests;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use flatbed_collate::{SortKey, Tail, arrange};
 use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value, parse};
 use sha2::{Digest, Sha256};
 
+use crate::document::edit::partition_of;
 use crate::store::proto;
 use crate::view::documents::Had;
 use crate::view::group::ViewGroup;
@@ -114,6 +115,10 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true };
     if count > DOCUMENT_ROWS_MAX {
         return refused(id);
+    }
+    if group.is_partitioned() && partition_of(&id).is_none() {
+        // A design document is in no partition, so no query finds it.
+        return PreparedDocument { id, rows: Vec::new(), is_refused: false };
     }
     let (mut rows, mut bytes) = (Vec::with_capacity(count), 0);
     for (tree, emitted) in trees.into_iter().enumerate().take(group.trees().len()) {

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::instance::Instance;
-use crate::store::keys::{RowKey, ViewKeys};
+use crate::store::keys::{RowPlaces, ViewKeys};
 use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -53,9 +53,18 @@ pub struct View {
     pub(crate) definition: Arc<GroupDefinition>,
     /// Its place in the definition.
     pub(crate) view: usize,
+    /// Of whose documents rows are read alone.
+    pub(crate) partition: Option<Arc<str>>,
 }
 
 impl View {
+    /// The same view as far as it is of documents in a partition: all that is read of it lies there. Of a view that is not local
+    /// to partitions it has no rows.
+    #[must_use]
+    pub fn of_partition(self, partition: &str) -> View {
+        View { partition: Some(partition.into()), ..self }
+    }
+
     /// What its design document defines.
     pub fn definition(&self) -> &Arc<GroupDefinition> {
         &self.definition
@@ -138,6 +147,8 @@ pub struct ViewRange {
 pub(super) struct Reading<'a> {
     pub trx: &'a Transaction,
     pub open: &'a OpenView,
+    /// Where all lies that is read.
+    pub places: RowPlaces<'a>,
     pub keys: ViewKeys,
     pub shape: Shape,
     pub height: u8,
@@ -151,9 +162,16 @@ pub(super) enum Side {
 }
 
 impl<'a> Reading<'a> {
-    pub(super) fn new(trx: &'a Transaction, open: &'a OpenView) -> Result<Reading<'a>> {
+    pub(super) fn new(trx: &'a Transaction, open: &'a OpenView, partition: Option<&'a str>) -> Result<Reading<'a>> {
         let (shape, height) = shape_of(&open.progress, open.tree)?;
-        Ok(Reading { trx, open, keys: open.instance.keys.view(open.group.number()), shape, height })
+        Ok(Reading {
+            trx,
+            open,
+            places: RowPlaces(partition),
+            keys: open.instance.keys.view(open.group.number()),
+            shape,
+            height,
+        })
     }
 
     pub(super) fn stored(&self) -> StoredTree<'_> {
@@ -180,34 +198,35 @@ impl<'a> Reading<'a> {
     /// The place before or behind the rows with a key, or those that a document has of them.
     pub(super) async fn place_of(&self, key: &Value<'_>, id: Option<&str>, side: Side) -> Result<Vec<u8>> {
         let sort_key = self.open.group.collation(self.open.tree).sort_key(key);
+        let places = self.places;
         let exactly = |element: &[u8]| match (id, side) {
-            (None, Side::Before) => RowKey::before_element(element),
-            (None, Side::Behind) => RowKey::behind_element(element),
-            (Some(id), Side::Before) => RowKey::before_document(element, id),
-            (Some(id), Side::Behind) => RowKey::behind_document(element, id),
+            (None, Side::Before) => places.before_element(element),
+            (None, Side::Behind) => places.behind_element(element),
+            (Some(id), Side::Before) => places.before_document(element, id),
+            (Some(id), Side::Behind) => places.behind_document(element, id),
         };
         if !sort_key.is_cut() {
             return Ok(exactly(sort_key.bytes()));
         }
         let compare = |found: &Value<'_>| self.open.group.collation(self.open.tree).compare(key, found);
-        let place = self.labels().place(self.open.tree, &sort_key, compare, true).await?;
+        let place = self.labels().place((self.open.tree, places), &sort_key, compare, true).await?;
         Ok(match &place {
             Place::Label(label) => exactly(&[sort_key.bytes(), label].concat()),
-            Place::Gap { .. } => at_gap(&sort_key, &place),
+            Place::Gap { .. } => at_gap(places, &sort_key, &place),
         })
     }
 
     /// The place before or behind the group of a long key: `level` of its items.
     pub(super) async fn place_of_group(&self, key: &Value<'_>, level: usize, side: Side) -> Result<Vec<u8>> {
         let collation = self.open.group.collation(self.open.tree);
-        let (sort_key, group) = (collation.sort_key(key), cut_to_level(key, level));
+        let (places, sort_key, group) = (self.places, collation.sort_key(key), cut_to_level(key, level));
         let compare = |found: &Value<'_>| match (collation.compare(&group, &cut_to_level(found, level)), side) {
             (Ordering::Equal, Side::Before) => Ordering::Less,
             (Ordering::Equal, Side::Behind) => Ordering::Greater,
             (other, _) => other,
         };
-        let place = self.labels().place(self.open.tree, &sort_key, compare, true).await?;
-        Ok(at_gap(&sort_key, &place))
+        let place = self.labels().place((self.open.tree, places), &sort_key, compare, true).await?;
+        Ok(at_gap(places, &sort_key, &place))
     }
 
     fn labels(&self) -> Labels<'_> {
@@ -228,7 +247,8 @@ impl<'a> Reading<'a> {
             None => None,
         };
         let (begin, end) = if descending { (end, start) } else { (start, end) };
-        Ok(KeyRange { begin: begin.unwrap_or_default(), end })
+        let (first, last) = self.places.all();
+        Ok(KeyRange { begin: begin.unwrap_or(first), end: end.or(last) })
     }
 
     /// The same of each of some keys.
@@ -243,12 +263,12 @@ impl<'a> Reading<'a> {
 }
 
 /// Behind the label before the gap, or before all that begin so.
-fn at_gap(sort_key: &SortKey, place: &Place) -> Vec<u8> {
+fn at_gap(places: RowPlaces<'_>, sort_key: &SortKey, place: &Place) -> Vec<u8> {
     match place {
         Place::Label(label) | Place::Gap { after: Some(label), .. } => {
-            RowKey::behind_element(&[sort_key.bytes(), label].concat())
+            places.behind_element(&[sort_key.bytes(), label].concat())
         }
-        Place::Gap { after: None, .. } => RowKey::before_prefix(sort_key.bytes()),
+        Place::Gap { after: None, .. } => places.before_prefix(sort_key.bytes()),
     }
 }
 
@@ -278,7 +298,7 @@ impl<R: PageRead> Operation for OpenAndRead<'_, R> {
         match self.view.source.open(trx, self.is_first).await? {
             Opening::Wait(wait) => Ok(Attempted::Wait(wait)),
             Opening::Open(open) => {
-                let reading = Reading::new(trx, &open)?;
+                let reading = Reading::new(trx, &open, self.view.partition.as_deref())?;
                 self.read.read(&reading).await.map(Attempted::Page)
             }
         }

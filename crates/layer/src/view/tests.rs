@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use prost::Message;
 
+use crate::document::edit::partition_of;
 use crate::error::Result;
 use crate::fenced::database;
 use crate::handle::Database;
@@ -44,6 +45,11 @@ pub(super) const NUMBER: u64 = 7;
 
 /// Three trees: with reductions of both kinds, without, and one in the raw order.
 pub(super) fn group() -> ViewGroup {
+    group_in(false)
+}
+
+/// The same in a partitioned database.
+pub(super) fn group_in(is_partitioned: bool) -> ViewGroup {
     let built_in = |reducer| Reduction::BuiltIn(reducer);
     let trees = vec![
         ViewTree {
@@ -56,7 +62,7 @@ pub(super) fn group() -> ViewGroup {
             reduces: vec![built_in(Reducer::Count), built_in(Reducer::Sum), built_in(Reducer::Stats)],
         },
     ];
-    ViewGroup::new(NUMBER, trees).unwrap()
+    ViewGroup::new(NUMBER, is_partitioned, trees).unwrap()
 }
 
 pub(super) enum Todo<'a> {
@@ -160,6 +166,9 @@ pub(super) fn model_rows(group: &ViewGroup, tree: usize, model: &Model) -> Vec<(
         .collect();
     let raw = flatbed_collate::Collation::raw();
     rows.sort_by(|a, b| {
+        if group.is_partitioned() && partition_of(&a.1) != partition_of(&b.1) {
+            return partition_of(&a.1).cmp(&partition_of(&b.1));
+        }
         let by_key = group.collation(tree).compare(&value(&a.0), &value(&b.0));
         let by_spelling = || raw.compare(&value(&a.0), &value(&b.0));
         by_key.then_with(|| a.1.cmp(&b.1)).then_with(by_spelling).then_with(|| raw.compare(&value(&a.2), &value(&b.2)))
@@ -220,8 +229,13 @@ fn rows() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
 
 /// What becomes of some documents.
 pub(super) fn batch() -> impl Strategy<Value = Model> {
+    batch_of((0..60_u32).prop_map(|n| format!("d{n}")))
+}
+
+/// The same, of documents with such ids.
+pub(super) fn batch_of(ids: impl Strategy<Value = String>) -> impl Strategy<Value = Model> {
     let trees = prop_oneof![4 => rows(), 1 => Just(vec![Vec::new(); 3])];
-    prop::collection::btree_map((0..60_u32).prop_map(|n| format!("d{n}")), trees, 1..30)
+    prop::collection::btree_map(ids, trees, 1..30)
 }
 
 proptest! {
@@ -285,7 +299,7 @@ pub(super) async fn counted(db: &Database, group: &ViewGroup, documents: &Model)
 async fn numbers_cost_few_keys() {
     let (db, _directory) = database().await;
     let trees = vec![ViewTree { raw_collation: false, reduces: vec![Reduction::BuiltIn(Reducer::Sum)] }];
-    let group = ViewGroup::new(NUMBER, trees).unwrap();
+    let group = ViewGroup::new(NUMBER, false, trees).unwrap();
     build(&db, &group, &numbered(0..8_000)).await;
     for step in [1, 37] {
         let changed = (0..200).map(|n| n * step % 8_000);

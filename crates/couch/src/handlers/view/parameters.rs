@@ -3,8 +3,8 @@
 
 use std::cmp::Ordering;
 
-use flatbed_layer::ViewUpdate;
 use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{ViewUpdate, check_partition};
 
 use crate::error::{Failure, Result};
 use crate::query::{Query, as_list, number};
@@ -192,7 +192,11 @@ impl Parameters {
                 Some("true" | "false") => {}
                 _ => return Err(Failure::query("Invalid value for `stable`.")),
             },
-            "partition" => self.partition = Some(value.id("partition")?),
+            "partition" => {
+                let partition = value.id("partition")?;
+                check_partition(&partition)?;
+                self.partition = Some(partition);
+            }
             _ => {}
         }
         Ok(())

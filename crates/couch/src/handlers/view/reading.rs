@@ -46,8 +46,14 @@ impl Asked {
         let rows = parameters.rows(view.reduce_at().is_some());
         parameters.narrow();
         let grouping = parameters.check(rows)?;
-        if parameters.partition.is_some() {
-            return Err(Failure::query("`partition` parameter is not supported in this design doc"));
+        match (view.definition().options.partitioned, &parameters.partition) {
+            (true, None) => {
+                return Err(Failure::query("`partition` parameter is mandatory for queries to this view."));
+            }
+            (false, Some(_)) => {
+                return Err(Failure::query("`partition` parameter is not supported in this design doc"));
+            }
+            _ => {}
         }
         parameters.check_range(|a, b| view.tree().map_or(Ordering::Equal, |tree| tree.compare(a, b)))?;
         let show = Show { data: parameters.attachments, encoding: parameters.att_encoding_info, since: None };
@@ -73,6 +79,8 @@ impl Asked {
     pub(crate) fn begin(&self, view: &View) -> Reading {
         let Parameters { descending, skip, limit, include_docs, .. } = self.parameters;
         let select = self.select();
+        let of_partition = self.parameters.partition.as_ref().map(|partition| view.clone().of_partition(partition));
+        let view = of_partition.as_ref().unwrap_or(view);
         match self.rows {
             Rows::Mapped => {
                 let conflicts = self.parameters.conflicts();

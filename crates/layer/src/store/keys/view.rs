@@ -1,5 +1,7 @@
 //! The keys of a group of views: rows, what documents have, nodes, values in parts.
 
+use std::cmp::Ordering;
+
 use crate::error::Result;
 use crate::store::keys::tuple::{
     TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text, take_text_at,
@@ -14,6 +16,9 @@ const NODES: u64 = 3;
 const PARTS: u64 = 4;
 const RANGES: u64 = 5;
 
+/// Between a partition and the rest of an id.
+const COLON: char = ':';
+
 /// Keys of one group of views.
 #[derive(Debug, Clone)]
 pub(crate) struct ViewKeys {
@@ -23,12 +28,18 @@ pub(crate) struct ViewKeys {
 /// What stands in the key of a row behind its tree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RowKey {
+    /// In a partitioned group: what the id begins with, up to its first colon.
+    pub partition: Option<String>,
     /// The sort form of the row's key, with its label if it was cut.
     pub element: Vec<u8>,
     pub id: String,
     pub spelling: u32,
     pub ordinal: u32,
 }
+
+/// Where rows lie: those of a partition in a partitioned group, whose keys begin with it, or all of a group that is none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RowPlaces<'p>(pub Option<&'p str>);
 
 /// What a key of a group is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,51 +58,97 @@ pub(crate) enum ViewPart {
 }
 
 impl RowKey {
+    /// The key of a row that a document has.
+    pub(crate) fn of(is_partitioned: bool, element: Vec<u8>, id: String, (spelling, ordinal): (u32, u32)) -> RowKey {
+        let partition = id.split_once(COLON).filter(|_| is_partitioned).map(|(partition, _)| partition.to_owned());
+        RowKey { partition, element, id, spelling, ordinal }
+    }
+
+    /// Where rows of its partition lie.
+    pub(crate) fn places(&self) -> RowPlaces<'_> {
+        RowPlaces(self.partition.as_deref())
+    }
+
     /// The bytes, which sort as rows do: tuple elements.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut key = Vec::with_capacity(self.element.len() + self.id.len() + 16);
-        put_text(&mut key, TUPLE_BYTES, &self.element);
-        put_text(&mut key, TUPLE_STRING, self.id.as_bytes());
+        let mut key = self.places().before_document_exactly(&self.element, &self.id);
         put_int(&mut key, u64::from(self.spelling));
         put_int(&mut key, u64::from(self.ordinal));
         key
     }
 
     pub(crate) fn decode(key: &[u8]) -> Result<RowKey> {
-        let (element, rest) = take_bytes_at(key, TUPLE_BYTES)?;
+        let (partition, rest) = match key.first() {
+            Some(&TUPLE_STRING) => take_text_at(key).map(|(partition, rest)| (Some(partition), rest))?,
+            _ => (None, key),
+        };
+        let (element, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
         let (id, rest) = take_text_at(rest)?;
         let (spelling, rest) = take_int(rest)?;
         let (ordinal, rest) = take_int(rest)?;
         let small = |number: u64| u32::try_from(number).map_err(|_| bad_key());
-        if !rest.is_empty() {
+        if !rest.is_empty() || partition.as_ref().is_some_and(|partition| partition.contains(COLON)) {
             return Err(bad_key());
         }
-        Ok(RowKey { element, id, spelling: small(spelling)?, ordinal: small(ordinal)? })
+        let id = match &partition {
+            Some(partition) => format!("{partition}{COLON}{id}"),
+            None => id,
+        };
+        Ok(RowKey { partition, element, id, spelling: small(spelling)?, ordinal: small(ordinal)? })
     }
 
     /// The sort form alone, with its label, of the bytes of a row's key.
     pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
-        take_bytes_at(key, TUPLE_BYTES).map(|(element, _)| element)
+        let rest = match key.first() {
+            Some(&TUPLE_STRING) => take_text_at(key)?.1,
+            _ => key,
+        };
+        take_bytes_at(rest, TUPLE_BYTES).map(|(element, _)| element)
+    }
+
+    /// The rows of the same spelling: those that no reading turns round.
+    pub(crate) fn of_spelling(&self) -> KeyRange {
+        let mut begin = self.places().before_document_exactly(&self.element, &self.id);
+        put_int(&mut begin, u64::from(self.spelling));
+        under(&begin)
+    }
+}
+
+impl RowPlaces<'_> {
+    /// What stands before a sort form.
+    fn begin(self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(64);
+        if let Some(partition) = self.0 {
+            put_text(&mut key, TUPLE_STRING, partition.as_bytes());
+        }
+        key
+    }
+
+    /// All rows from the first place to the last; no end: to the end of the tree.
+    pub(crate) fn all(self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let begin = self.begin();
+        let end = self.0.map(|_| under(&begin).end);
+        (begin, end)
     }
 
     /// The bytes before which all rows lie whose sort forms are before this one, and none of the others.
-    pub(crate) fn before_element(element: &[u8]) -> Vec<u8> {
-        let mut key = Vec::with_capacity(element.len() + 2);
+    pub(crate) fn before_element(self, element: &[u8]) -> Vec<u8> {
+        let mut key = self.begin();
         put_text(&mut key, TUPLE_BYTES, element);
         key
     }
 
     /// The same for those that begin with it, or are behind it.
-    pub(crate) fn before_prefix(prefix: &[u8]) -> Vec<u8> {
-        let mut key = RowKey::before_element(prefix);
+    pub(crate) fn before_prefix(self, prefix: &[u8]) -> Vec<u8> {
+        let mut key = self.before_element(prefix);
         // The tuple's end sorts before any other byte, a zero of the element (00 ff) before what is no zero.
         key.pop();
         key
     }
 
     /// Behind all rows whose sort forms begin with this.
-    pub(crate) fn behind_prefix(prefix: &[u8]) -> Vec<u8> {
-        let mut key = RowKey::before_prefix(prefix);
+    pub(crate) fn behind_prefix(self, prefix: &[u8]) -> Vec<u8> {
+        let mut key = self.before_prefix(prefix);
         while key.pop_if(|byte| *byte == 0xff).is_some() {}
         // The type of the element is less than ff.
         if let Some(last) = key.last_mut() {
@@ -101,31 +158,46 @@ impl RowKey {
     }
 
     /// Behind all rows with this sort form.
-    pub(crate) fn behind_element(element: &[u8]) -> Vec<u8> {
-        let mut key = RowKey::before_element(element);
+    pub(crate) fn behind_element(self, element: &[u8]) -> Vec<u8> {
+        let mut key = self.before_element(element);
         key.push(0xff);
         key
     }
 
-    /// Before the rows of a document among those with this sort form.
-    pub(crate) fn before_document(element: &[u8], id: &str) -> Vec<u8> {
-        let mut key = RowKey::before_element(element);
-        put_text(&mut key, TUPLE_STRING, id.as_bytes());
-        key
+    /// Before the rows of a document among those with this sort form. Any text may stand for its id.
+    pub(crate) fn before_document(self, element: &[u8], id: &str) -> Vec<u8> {
+        match self.begins(id) {
+            Ordering::Less => self.before_element(element),
+            Ordering::Equal => self.before_document_exactly(element, id),
+            Ordering::Greater => self.behind_element(element),
+        }
     }
 
     /// Behind them.
-    pub(crate) fn behind_document(element: &[u8], id: &str) -> Vec<u8> {
-        let mut key = RowKey::before_document(element, id);
-        key.push(0xff);
+    pub(crate) fn behind_document(self, element: &[u8], id: &str) -> Vec<u8> {
+        let mut key = self.before_document(element, id);
+        if self.begins(id).is_eq() {
+            key.push(0xff);
+        }
         key
     }
 
-    /// The rows of the same spelling: those that no reading turns round.
-    pub(crate) fn of_spelling(&self) -> KeyRange {
-        let mut begin = RowKey::before_document(&self.element, &self.id);
-        put_int(&mut begin, u64::from(self.spelling));
-        under(&begin)
+    /// Of an id that begins with the partition.
+    fn before_document_exactly(self, element: &[u8], id: &str) -> Vec<u8> {
+        let mut key = self.before_element(element);
+        let of_partition = self.0.map_or(0, |partition| partition.len() + COLON.len_utf8());
+        put_text(&mut key, TUPLE_STRING, id.as_bytes().get(of_partition..).unwrap_or_default());
+        key
+    }
+
+    /// Whether a text is before, among or behind what ids of the partition begin with.
+    fn begins(self, id: &str) -> Ordering {
+        let Some(partition) = self.0 else { return Ordering::Equal };
+        match id.strip_prefix(partition) {
+            Some(rest) if rest.starts_with(COLON) => Ordering::Equal,
+            Some(rest) => rest.bytes().next().cmp(&Some(COLON as u8)),
+            None => id.cmp(partition),
+        }
     }
 }
 
@@ -287,7 +359,7 @@ mod tests {
     }
 
     fn row_key(element: &[u8], id: &str, spelling: u32, ordinal: u32) -> RowKey {
-        RowKey { element: element.to_vec(), id: id.to_owned(), spelling, ordinal }
+        RowKey::of(false, element.to_vec(), id.to_owned(), (spelling, ordinal))
     }
 
     #[test]
@@ -296,6 +368,9 @@ mod tests {
         let view = keys().view(7);
         let row = row_key(&[0x40, 0, 9], "d\0", 0, 300).encode();
         assert_eq!(view.row(2, &row), pack(&(root.clone(), 3, 300, 13, 7, 1, 2, element.clone(), "d\0", 0, 300)));
+        let of_partition = RowKey::of(true, vec![0x40, 0, 9], "p\0:d:e".to_owned(), (0, 300)).encode();
+        let packed = pack(&(root.clone(), 3, 300, 13, 7, 1, 2, "p\0", element.clone(), "d:e", 0, 300));
+        assert_eq!(view.row(2, &of_partition), packed);
         assert_eq!(view.node(2, 3, &row), pack(&(root.clone(), 3, 300, 13, 7, 3, 2, 3, element, "d\0", 0, 300)));
         assert_eq!(view.of_document_part("d", 1), pack(&(root.clone(), 3, 300, 13, 7, 2, "d", 1)));
         let blob_id = Bytes::from(vec![5]);
@@ -308,11 +383,16 @@ mod tests {
         prop::collection::vec(prop_oneof![0..2_u8, 254..=255_u8], 0..4)
     }
 
+    fn partitioned_ids() -> impl Strategy<Value = (String, String)> {
+        ("[ab\u{0}\u{10ffff}]{1,2}", "[ab:\u{0}\u{10ffff}]{0,3}")
+    }
+
     proptest! {
         #[test]
-        fn what_is_put_is_taken(element in prop::collection::vec(0..4_u8, 0..6), id in ".{0,9}", spelling: u32, ordinal: u32) {
-            let row = row_key(&element, &id, spelling, ordinal);
+        fn what_is_put_is_taken(element in prop::collection::vec(0..4_u8, 0..6), id in "(.{0,9}|[a:\u{0}]{0,9})", spelling: u32, ordinal: u32, is_partitioned: bool) {
+            let row = RowKey::of(is_partitioned, element.clone(), id.clone(), (spelling, ordinal));
             prop_assert_eq!(RowKey::decode(&row.encode()).unwrap(), row.clone());
+            prop_assert_eq!(RowKey::element_of(&row.encode()).unwrap(), element.clone());
             let view = keys().view(7);
             let parts = [
                 (view.row(1, &row.encode()), ViewPart::Row(1, row.clone())),
@@ -342,21 +422,51 @@ mod tests {
             let (row, other) = (row_key(&a, &one, numbers[0], 1), row_key(&b, &two, numbers[1], 0));
             prop_assert_eq!(row.cmp(&other), row.encode().cmp(&other.encode()));
             let is_before = |place: Vec<u8>| row.encode() < place;
-            prop_assert_eq!(is_before(RowKey::before_element(&b)), a < b);
-            prop_assert_eq!(is_before(RowKey::behind_element(&b)), a <= b);
-            prop_assert_eq!(is_before(RowKey::before_prefix(&b)), a < b && !a.starts_with(&b));
-            prop_assert_eq!(is_before(RowKey::behind_prefix(&b)), a < b || a.starts_with(&b));
-            prop_assert_eq!(is_before(RowKey::before_document(&b, &two)), (&a, &one) < (&b, &two));
-            prop_assert_eq!(is_before(RowKey::behind_document(&b, &two)), (&a, &one) <= (&b, &two));
+            let places = RowPlaces::default();
+            prop_assert_eq!(is_before(places.before_element(&b)), a < b);
+            prop_assert_eq!(is_before(places.behind_element(&b)), a <= b);
+            prop_assert_eq!(is_before(places.before_prefix(&b)), a < b && !a.starts_with(&b));
+            prop_assert_eq!(is_before(places.behind_prefix(&b)), a < b || a.starts_with(&b));
+            prop_assert_eq!(is_before(places.before_document(&b, &two)), (&a, &one) < (&b, &two));
+            prop_assert_eq!(is_before(places.behind_document(&b, &two)), (&a, &one) <= (&b, &two));
             let range = other.of_spelling();
             let is_in = range.begin <= row.encode() && row.encode() < range.end;
             prop_assert_eq!(is_in, (a, one, row.spelling) == (b, two, other.spelling));
         }
 
         #[test]
+        fn places_of_partitions_are_exact(
+            a in elements(), b in elements(), ids in [partitioned_ids(), partitioned_ids()],
+            partition in "[ab\u{0}\u{10ffff}]{1,2}", any_id in "[ab:;\u{0}\u{10ffff}]{0,4}", numbers: [u32; 2]
+        ) {
+            let [one, two] = ids.map(|(partition, rest)| format!("{partition}:{rest}"));
+            let row = RowKey::of(true, a.clone(), one.clone(), (numbers[0], 1));
+            let other = RowKey::of(true, b.clone(), two.clone(), (numbers[1], 0));
+            prop_assert_eq!(row.cmp(&other), row.encode().cmp(&other.encode()));
+            let of = row.partition.clone().unwrap();
+            let places = RowPlaces(Some(&partition));
+            // Whatever the partition, its places part its own rows as those of a group that is none, and no others.
+            let is_before = |place: Vec<u8>, among: bool| {
+                prop_assert_eq!(row.encode() < place, if of == partition { among } else { of < partition });
+                Ok(())
+            };
+            let (begin, end) = places.all();
+            is_before(begin, false)?;
+            is_before(end.unwrap(), true)?;
+            is_before(places.before_element(&b), a < b)?;
+            is_before(places.behind_element(&b), a <= b)?;
+            is_before(places.before_prefix(&b), a < b && !a.starts_with(&b))?;
+            is_before(places.behind_prefix(&b), a < b || a.starts_with(&b))?;
+            for id in [&two, &any_id, &partition, &format!("{partition}:"), &format!("{partition}:a")] {
+                is_before(places.before_document(&b, id), (&a, &one) < (&b, id))?;
+                is_before(places.behind_document(&b, id), (&a, &one) <= (&b, id))?;
+            }
+        }
+
+        #[test]
         fn foreign_keys_do_not_panic(key in prop::collection::vec(any::<u8>(), 0..60)) {
             let view = keys().view(7);
-            let _ = (view.split(&key), view.split(&[view.progress(), key.clone()].concat()), RowKey::decode(&key));
+            let _ = (view.split(&key), view.split(&[view.progress(), key.clone()].concat()), RowKey::decode(&key), RowKey::element_of(&key));
         }
     }
 }
