@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use flatbed_client::Connection;
 use hyper::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::documents::{self, mix};
@@ -28,13 +28,14 @@ struct Bench<'t> {
     target: &'t Target,
     connection: Connection,
     documents: u64,
+    figures: Map<String, Value>,
 }
 
-/// Fills the database with so many documents, and measures; a line of JSON each.
+/// Fills the database with so many documents, and measures; a line of JSON each, and a figure of each by its name in the end.
 pub(crate) async fn run(target: &Target, documents: u64) -> Result<Value, LoadError> {
     fresh(target).await?;
     load::bulk(target, 1000, documents, PATIENCE.as_secs()).await?;
-    let mut bench = Bench { target, connection: Connection::open(&target.url).await?, documents };
+    let mut bench = Bench { target, connection: Connection::open(&target.url).await?, documents, figures: Map::new() };
     for (name, map, reduce) in VIEWS {
         bench.build_view(name, map, *reduce).await?;
     }
@@ -43,24 +44,26 @@ pub(crate) async fn run(target: &Target, documents: u64) -> Result<Value, LoadEr
     let groups = |number: u64| mix(number) % 1_000;
     let find = format!("{}/_find", target.database);
     bench
-        .times("find 25 by an index", 500, |number| {
+        .times(("find_ms", "find 25 by an index"), 500, |number| {
             let asked = json!({ "selector": { "group": groups(number) }, "limit": 25 });
             (Method::POST, find.clone(), asked.to_string())
         })
         .await?;
     bench
-        .times("page of 20 rows of a view", 500, |number| {
+        .times(("page_ms", "page of 20 rows of a view"), 500, |number| {
             (Method::GET, view(&format!("emit/_view/view?startkey={}&limit=20", groups(number))), String::new())
         })
         .await?;
     bench
-        .times("skip of 90 %", 100, |_| {
+        .times(("skip_ms", "skip of 90 %"), 100, |_| {
             (Method::GET, view(&format!("emit/_view/view?skip={}&limit=20", documents / 10 * 9)), String::new())
         })
         .await?;
-    bench.times("reduce of all", 200, |_| (Method::GET, view("sum/_view/view"), String::new())).await?;
     bench
-        .times("reduce of a range", 200, |number| {
+        .times(("reduce_all_ms", "reduce of all"), 200, |_| (Method::GET, view("sum/_view/view"), String::new()))
+        .await?;
+    bench
+        .times(("reduce_ms", "reduce of a range"), 200, |number| {
             let (from, to) = (groups(number) / 2, 500 + groups(number) / 2);
             (
                 Method::GET,
@@ -70,18 +73,18 @@ pub(crate) async fn run(target: &Target, documents: u64) -> Result<Value, LoadEr
         })
         .await?;
     bench
-        .times("group_level=1 of 1,000 groups", 20, |_| {
+        .times(("groups_ms", "group_level=1 of 1,000 groups"), 20, |_| {
             (Method::GET, view("sum/_view/view?group_level=1"), String::new())
         })
         .await?;
     bench
-        .times("scan without an index", 3, |_| {
+        .times(("scan_ms", "scan without an index"), 3, |_| {
             let asked = json!({ "selector": { "audit": { "by": "nobody" } } });
             (Method::POST, find.clone(), asked.to_string())
         })
         .await?;
     bench
-        .times("_count by an index", 100, |number| {
+        .times(("count_ms", "_count by an index"), 100, |number| {
             let asked = json!({ "selector": { "group": groups(number) } });
             (Method::POST, format!("{}/_count", target.database), asked.to_string())
         })
@@ -89,12 +92,19 @@ pub(crate) async fn run(target: &Target, documents: u64) -> Result<Value, LoadEr
     bench.pages(16, 5).await?;
     bench.freshness(300).await?;
     bench.lag(5_000, 10).await?;
-    costs(target).await
+    costs(target, &mut bench.figures).await?;
+    bench.figures.insert("load".to_owned(), json!("queries"));
+    bench.figures.insert("documents".to_owned(), json!(documents));
+    Ok(Value::Object(bench.figures))
 }
 
 impl Bench<'_> {
     async fn call(&mut self, method: Method, path: &str, body: String) -> Result<Bytes, LoadError> {
         expect(&mut self.connection, method, path, body.into()).await
+    }
+
+    fn figure(&mut self, name: &str, figure: Value) {
+        self.figures.insert(name.to_owned(), figure);
     }
 
     /// From the definition until the first answer that has all.
@@ -122,19 +132,20 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn built(&self, name: &str, begun: Instant) {
+    fn built(&mut self, name: &str, begun: Instant) {
         let seconds = begun.elapsed().as_secs_f64();
         let per_s = rounded(self.documents as f64 / seconds, 10.0);
         println!(
             "{}",
             json!({ "build": name, "documents": self.documents, "s": rounded(seconds, 1000.0), "per_s": per_s })
         );
+        self.figure(&format!("build_{}", name.replace(' ', "_")), json!(per_s));
     }
 
     /// One request after the other.
     async fn times(
         &mut self,
-        name: &str,
+        (figure, name): (&str, &str),
         count: u64,
         request: impl Fn(u64) -> (Method, String, String),
     ) -> Result<(), LoadError> {
@@ -147,6 +158,7 @@ impl Bench<'_> {
         }
         let ms = percentiles(&mut ms);
         println!("{}", json!({ "query": name, "requests": count, "bytes": bytes / count.max(1), "ms": ms }));
+        self.figure(figure, ms["p50"].clone());
         Ok(())
     }
 
@@ -168,6 +180,7 @@ impl Bench<'_> {
             "{}",
             json!({ "query": "pages of 100 rows", "workers": workers, "per_s": per_s, "ms": percentiles(&mut ms) })
         );
+        self.figure("pages_16", json!(per_s));
         Ok(())
     }
 
@@ -187,7 +200,10 @@ impl Bench<'_> {
             }
             ms.push(begun.elapsed().as_secs_f64() * 1e3);
         }
-        println!("{}", json!({ "query": "from a write to its row", "requests": count, "ms": percentiles(&mut ms) }));
+        let ms = percentiles(&mut ms);
+        println!("{}", json!({ "query": "from a write to its row", "requests": count, "ms": ms }));
+        self.figure("row_p50_ms", ms["p50"].clone());
+        self.figure("row_p99_ms", ms["p99"].clone());
         Ok(())
     }
 
@@ -218,13 +234,15 @@ impl Bench<'_> {
             let path = format!("{}/_design/{name}/_view/view?limit=1", self.target.database);
             self.call(Method::GET, &path, String::new()).await?;
         }
+        let behind_ms = rounded(behind.elapsed().as_secs_f64() * 1e3, 10.0);
         println!(
             "{}",
             json!({
                 "query": "lag behind updates of random keys", "views": VIEWS.len(), "updates": written,
-                "per_s": rounded(written as f64 / took, 10.0), "behind_ms": rounded(behind.elapsed().as_secs_f64() * 1e3, 10.0),
+                "per_s": rounded(written as f64 / took, 10.0), "behind_ms": behind_ms,
             })
         );
+        self.figure("lag_ms", json!(behind_ms));
         Ok(())
     }
 }
@@ -269,26 +287,28 @@ async fn together(
 }
 
 /// What indexes cost those who write: each load until the index holds the last row.
-async fn costs(target: &Target) -> Result<Value, LoadError> {
+async fn costs(target: &Target, figures: &mut Map<String, Value>) -> Result<(), LoadError> {
     let (single, bulk) = (20_000, 50_000);
     let mut plain = (0.0, 0.0);
-    let mut last = Value::Null;
     for index in ["none", "json", "view"] {
         let single = write(target, index, single, true).await?;
         let bulk = write(target, index, bulk, false).await?;
         if index == "none" {
             plain = (single, bulk);
         }
-        last = json!({
-            "cost": index, "single_per_s": rounded(single, 10.0), "bulk_per_s": rounded(bulk, 10.0),
-            "single_cost_percent": rounded((1.0 - single / plain.0) * 100.0, 10.0),
-            "bulk_cost_percent": rounded((1.0 - bulk / plain.1) * 100.0, 10.0),
-        });
-        if index != "view" {
-            println!("{last}");
-        }
+        let cost = |rate: f64, plain: f64| rounded((1.0 - rate / plain) * 100.0, 10.0);
+        let (single_cost, bulk_cost) = (cost(single, plain.0), cost(bulk, plain.1));
+        println!(
+            "{}",
+            json!({
+                "cost": index, "single_per_s": rounded(single, 10.0), "bulk_per_s": rounded(bulk, 10.0),
+                "single_cost_percent": single_cost, "bulk_cost_percent": bulk_cost,
+            })
+        );
+        figures.insert(format!("cost_{index}_single"), json!(single_cost));
+        figures.insert(format!("cost_{index}_bulk"), json!(bulk_cost));
     }
-    Ok(last)
+    Ok(())
 }
 
 /// New documents a second.

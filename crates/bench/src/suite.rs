@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     histories,
     load::{self, Kind, LoadError, Target},
+    queries,
     server::{Server, ServerError},
     stats::{disk_mb, resident, rounded},
 };
@@ -87,6 +88,25 @@ const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
     ("read_plain", "reads of documents without a history (/s)", None, None),
     ("read_conflicts", "reads of documents with 50 conflicts (/s)", None, None),
     ("idle_transactions", "transactions of an idle feed in 35 s", None, Some(2.0)),
+    ("build_view_emit", "first build of a view of one emit (documents/s)", Some(1280.0), Some(20_000.0)),
+    ("build_view_sum", "the same with _sum (documents/s)", None, Some(20_000.0)),
+    ("build_view_stats", "the same with _stats (documents/s)", None, Some(20_000.0)),
+    ("build_json_index", "build of a json index (documents/s)", Some(2445.0), Some(60_000.0)),
+    ("find_ms", "_find of 25 by an index (ms)", Some(9.0), Some(0.5)),
+    ("count_ms", "_count of a hundred by an index (ms)", None, None),
+    ("scan_ms", "_find without an index (ms)", Some(6900.0), Some(400.0)),
+    ("page_ms", "page of 20 rows of a view (ms)", None, None),
+    ("skip_ms", "page behind a skip of 90 % (ms)", None, None),
+    ("reduce_ms", "reduce of a range of half of all rows (ms)", None, Some(2.0)),
+    ("groups_ms", "group_level=1 of 1,000 groups (ms)", None, Some(50.0)),
+    ("pages_16", "pages of 100 rows, 16 readers (/s)", None, Some(3000.0)),
+    ("row_p50_ms", "acknowledged write to the row in a view, p50 (ms)", None, Some(10.0)),
+    ("row_p99_ms", "acknowledged write to the row in a view, p99 (ms)", None, Some(50.0)),
+    ("lag_ms", "views behind 5,000 updates of random keys a second (ms)", None, Some(1000.0)),
+    ("cost_json_single", "what a json index costs single writes (%)", None, Some(25.0)),
+    ("cost_json_bulk", "what a json index costs bulk (%)", None, Some(35.0)),
+    ("cost_view_single", "what a view costs single writes (%)", None, Some(45.0)),
+    ("cost_view_bulk", "what a view costs bulk (%)", None, Some(45.0)),
 ];
 
 /// The cluster whose time Flatbed's second run takes: design/embedded-engine.md.
@@ -120,6 +140,10 @@ pub(crate) async fn run(options: &Options) -> Result<(), SuiteError> {
     other.stop().await?;
     remove(&other_data)?;
     server.stop().await?;
+    let asked = Server::flatbed(&options.flatbed, &other_data).await?;
+    queries("flatbed", &asked, options, &mut log, &mut flatbed).await?;
+    asked.stop().await?;
+    remove(&other_data)?;
 
     let raw = raw_engine(options, &data, &mut log)?;
     remove(&data)?;
@@ -167,6 +191,10 @@ async fn under_the_model(
     figures.insert("replication", replication(NAME, &server, &other, log).await?);
     other.stop().await?;
     server.stop().await?;
+    remove(other_data)?;
+    let asked = Server::flatbed_with(&options.flatbed, other_data, MODEL).await?;
+    queries(NAME, &asked, options, log, &mut figures).await?;
+    asked.stop().await?;
     remove(other_data)?;
     remove(data)?;
     Ok(figures)
@@ -271,6 +299,25 @@ async fn histories(server: &Server, log: &mut fs::File, figures: &mut Figures) -
     }
     figures.insert("history_share", figure("update_plain") / figure("update_history"));
     figures.insert("history_cpu_share", figure("update_history_cpu_us") / figure("update_plain_cpu_us"));
+    Ok(())
+}
+
+/// Views and json indexes.
+async fn queries(
+    name: &'static str,
+    server: &Server,
+    options: &Options,
+    log: &mut fs::File,
+    figures: &mut Figures,
+) -> Result<(), SuiteError> {
+    let found = queries::run(&target(server, "queries"), options.documents).await;
+    let found = found.map_err(|source| SuiteError::Load { server: name, name: "queries", source })?;
+    line(log, name, &found)?;
+    for (row, ..) in ROWS {
+        if let Some(figure) = found[*row].as_f64().filter(|_| *row != "documents") {
+            figures.insert(row, figure);
+        }
+    }
     Ok(())
 }
 
