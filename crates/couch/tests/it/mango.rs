@@ -1,6 +1,7 @@
 //! Mango: what `mango.jsonl` in tests/couchdb-answers does not show.
 
-use crate::support::{Running, ServerOptions, Store};
+use super::store;
+use crate::support::{Running, ServerOptions};
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -21,7 +22,7 @@ fn ids(answer: &Value) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_documents_of_many_pages_are_found() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     filled(&server, 6_000).await;
     let all = server.ok("POST", "/db/_find", json!({"selector": {"even": true}, "limit": 100_000})).await;
@@ -64,7 +65,7 @@ async fn all_documents_of_many_pages_are_found() {
 /// Two servers: what one defines the other plans with, whatever it knew before.
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_answer_wherever_they_were_defined() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let (one, other) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
     filled(&one, 300).await;
     let query = json!({"selector": {"even": true, "n": {"$gte": 250}}, "sort": [{"n": "desc"}], "limit": 3});
@@ -103,7 +104,7 @@ async fn indexes_answer_wherever_they_were_defined() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_that_cannot_be_kept_are_refused() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let long: Vec<String> = (0..2_000).map(|n| format!("field{n}")).collect();
@@ -123,7 +124,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_are_refused_what_they_have_not() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     for (body, error) in [
@@ -151,7 +152,7 @@ async fn counts_are_refused_what_they_have_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_come_and_go_beside_what_else_their_design_document_has() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let file = json!({"f": {"content_type": "text/plain", "data": "aGk="}});
@@ -187,7 +188,7 @@ async fn indexes_come_and_go_beside_what_else_their_design_document_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_beyond_their_bounds_are_refused() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let large: Vec<u32> = (0..50_000).collect();
@@ -216,7 +217,7 @@ async fn requests_beyond_their_bounds_are_refused() {
 /// All runs on one thread here: while a selector is matched that takes long, others are answered all the same.
 #[tokio::test]
 async fn a_query_that_takes_long_holds_up_nobody() {
-    let store = Store::new();
+    let Some(store) = store() else { return };
     let server = std::sync::Arc::new(store.serve(ServerOptions::default()).await);
     server.ok("PUT", "/db", NULL).await;
     let docs: Vec<Value> = (0..4).map(|n| json!({"_id": format!("doc{n}"), "a": "ab".repeat(50_000)})).collect();
