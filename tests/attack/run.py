@@ -36,6 +36,7 @@ MODULES = [
     "settings",
     "promises",
     "mango",
+    "views",
     "functions",
     "exhaustion",
     "replication",

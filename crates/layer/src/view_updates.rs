@@ -9,10 +9,9 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
-use crate::layer::Inner;
 use crate::store::once::now_ms;
 use crate::view_definition::{GroupDefinition, Signature};
-use crate::view_functions::{GroupFunctions, ViewFunctions};
+use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
 
 /// Definitions that are kept; with more of them any goes, and is read again.
 const LOADED_MAX: usize = 500;
@@ -36,6 +35,9 @@ const NUDGED_EACH: Duration = Duration::from_millis(250);
 /// A group whose functions failed is not tried again so soon: who asks for its views gets the error at once.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
+/// The same where they broke a bound on one document after the other: finding that out has kept a processor busy for long.
+const BROKEN_FOR: Duration = Duration::from_secs(60);
+
 /// Which group: a database's namespace, and the index's number in it.
 pub(crate) type GroupId = (u64, u64);
 
@@ -46,7 +48,7 @@ pub(crate) struct ViewUpdates {
     pub owner: [u8; 16],
     groups: Mutex<HashMap<GroupId, Arc<GroupState>>>,
     loaded: Mutex<HashMap<(u64, Signature), Arc<LoadedGroup>>>,
-    waiting: AtomicU64,
+    waiting: Arc<AtomicU64>,
     watched: Semaphore,
 }
 
@@ -160,7 +162,7 @@ impl ViewUpdates {
             owner,
             groups: Mutex::default(),
             loaded: Mutex::default(),
-            waiting: AtomicU64::new(0),
+            waiting: Arc::default(),
             watched: Semaphore::new(WATCHED_MAX),
         }
     }
@@ -260,6 +262,13 @@ impl ViewUpdates {
     }
 }
 
+fn failed_for(failure: &ViewFailure) -> Duration {
+    match failure {
+        ViewFailure::Function(FunctionFailure::TimedOut(_) | FunctionFailure::OutOfResources(_)) => BROKEN_FOR,
+        _ => FAILED_FOR,
+    }
+}
+
 impl GroupState {
     fn new() -> GroupState {
         GroupState {
@@ -314,7 +323,7 @@ impl GroupState {
     /// Why it could not be followed a moment ago.
     pub(crate) fn failure(&self) -> Option<ViewFailure> {
         let failure = lock(&self.failure).clone();
-        failure.filter(|(since, _)| since.elapsed() < FAILED_FOR).map(|(_, failure)| failure)
+        failure.filter(|(since, failure)| since.elapsed() < failed_for(failure)).map(|(_, failure)| failure)
     }
 
     /// There is something to be done.
@@ -350,7 +359,8 @@ impl GroupState {
 
 /// A query that waits, until this is dropped.
 pub(crate) struct Waiting {
-    inner: Arc<Inner>,
+    /// Those of the process.
+    all: Arc<AtomicU64>,
     group: Arc<GroupState>,
     waits_for: WaitsFor,
 }
@@ -359,15 +369,15 @@ impl Waiting {
     /// # Errors
     /// [`ViewFailure::TooManyWaiting`].
     pub(crate) fn begin(
-        inner: &Arc<Inner>,
+        views: &ViewUpdates,
         group: &Arc<GroupState>,
         waits_for: WaitsFor,
     ) -> Result<Waiting, ViewFailure> {
         group.waiting.fetch_add(1, Ordering::Relaxed);
-        let before = inner.views.waiting.fetch_add(1, Ordering::Relaxed);
+        let before = views.waiting.fetch_add(1, Ordering::Relaxed);
         let begins = || Waits { count: 0, since_ms: now_ms() };
         lock(&group.waits).entry(waits_for.clone()).or_insert_with(begins).count += 1;
-        let waiting = Waiting { inner: Arc::clone(inner), group: Arc::clone(group), waits_for };
+        let waiting = Waiting { all: Arc::clone(&views.waiting), group: Arc::clone(group), waits_for };
         if before >= WAITING_MAX {
             return Err(ViewFailure::TooManyWaiting);
         }
@@ -379,7 +389,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.group.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.inner.views.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.all.fetch_sub(1, Ordering::Relaxed);
         let mut waits = lock(&self.group.waits);
         if let Some(found) = waits.get_mut(&self.waits_for) {
             found.count = found.count.saturating_sub(1);

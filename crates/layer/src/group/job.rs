@@ -1,10 +1,12 @@
 //! What is needed to work at a group.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result, ViewFailure};
+use crate::group::steps::Look;
 use crate::handle::Reader;
 use crate::view::group::ViewGroup;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
@@ -23,6 +25,8 @@ pub(super) struct Job {
     pub written: Written,
     pub storage: ViewGroup,
     pub state: Arc<GroupState>,
+    /// Documents after each other on which its functions broke a bound.
+    pub breaches: AtomicUsize,
 }
 
 impl Job {
@@ -37,7 +41,7 @@ impl Job {
     ) -> Result<Job> {
         let functions = loaded.functions.clone().ok_or(ViewFailure::Function(FunctionFailure::NotRun))?;
         let (written, storage) = (Written(Arc::clone(&functions)), ViewGroup::of(id.1, &loaded.definition)?);
-        Ok(Job { reader, id, design, loaded, functions, written, storage, state })
+        Ok(Job { reader, id, design, loaded, functions, written, storage, state, breaches: AtomicUsize::new(0) })
     }
 
     pub(super) fn definition(&self) -> &GroupDefinition {
@@ -51,6 +55,12 @@ impl Job {
 
     pub(super) fn is_closing(&self) -> bool {
         self.reader.inner.is_closing()
+    }
+
+    /// Whether the database still has the group, and this process goes on.
+    pub(super) async fn is_wanted(&self) -> Result<bool> {
+        let Reader { inner, name } = &self.reader;
+        Ok(!self.is_closing() && self.reader.read(&mut Look { inner, name, id: self.id }).await?.is_some())
     }
 
     /// What is shown of it.

@@ -1,5 +1,7 @@
 //! Documents are mapped: what a batch of them has in a group, outside of any transaction.
 
+use std::sync::atomic::Ordering;
+
 use flatbed_revtree::DocumentId;
 
 use crate::document::edit::Document;
@@ -8,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::group::job::Job;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
+
+/// Documents after each other on which functions may break a bound: then they are broken, and not the documents.
+const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 10 };
 
 /// A document to be mapped.
 #[derive(Debug)]
@@ -23,10 +28,12 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 }
 
 /// Maps documents; each comes out, in order. One on which a function throws has no rows in that view, and one that breaks a
-/// bound of its functions has none in any: that is logged, and counted.
+/// bound of its functions has none in any: that is logged, and counted. Each such document costs a processor seconds, so
+/// some after each other end the mapping.
 ///
 /// # Errors
-/// [`Error::View`]: the group's functions cannot be run, or ended the whole query.
+/// [`Error::View`]: the group's functions cannot be run, ended the whole query, or break their bounds on every document.
+/// [`Error::ShuttingDown`]: nobody wants it any more.
 pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<PreparedDocument>> {
     let metrics = &job.reader.inner.metrics;
     let (mut texts, mut places) = (Vec::with_capacity(documents.len()), Vec::with_capacity(documents.len()));
@@ -56,6 +63,9 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
             tracing::info!(database = &*job.reader.name, design_document = job.design, "a map logs: {line}");
         }
         let answered = documents.len().min(asked);
+        if answered > 0 {
+            job.breaches.store(0, Ordering::Relaxed);
+        }
         for (document, at) in documents.into_iter().zip(places.iter().skip(done)) {
             let Some(Emitted { id, trees }) = emitted.get_mut(*at) else { continue };
             for (tree, rows) in document.into_iter().enumerate().take(trees.len()) {
@@ -78,6 +88,12 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
                     fail(job, id, 0, &failure);
                 }
                 done += 1;
+                if job.breaches.fetch_add(1, Ordering::Relaxed) + 1 >= BREACHES_MAX {
+                    return Err(failure.into());
+                }
+                if !job.is_wanted().await? {
+                    return Err(Error::ShuttingDown);
+                }
                 texts = again.into_iter().skip(answered + 1).collect();
             }
             Some(failure) => return Err(failure.into()),

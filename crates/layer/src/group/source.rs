@@ -169,9 +169,12 @@ impl Source {
     fn wait(&self, needs: i64, seen: Moved) -> Result<BoxFuture<'static, Result<()>>> {
         let (reader, id, state) = (self.reader.clone(), self.id, Arc::clone(&self.state));
         if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            self.waits(Some(Waiting::begin(&reader.inner, &state, self.waits_for.clone())?));
+            self.waits(Some(Waiting::begin(&reader.inner.views, &state, self.waits_for.clone())?));
         }
         Ok(Box::pin(async move {
+            if let Some(failure) = state.failure() {
+                return Err(failure.into());
+            }
             ensure(&reader, id);
             let (mut closing, mut moved) = (reader.inner.closing.subscribe(), state.moved.subscribe());
             let looks_again = tokio::time::sleep(LOOKS_AGAIN);

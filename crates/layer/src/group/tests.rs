@@ -260,6 +260,30 @@ async fn functions_that_fail_lose_their_rows_or_say_why_there_are_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn functions_that_break_bounds_on_one_document_after_the_other_end_the_build() {
+    let (db, _directory) = mapped().await;
+    for n in 0..12 {
+        put(&db, &format!("d{n:02}"), Some(&format!(r#"{{"n":1,"some{}":1,"heavy":1}}"#, n % 3))).await;
+    }
+    define(&db, "_design/v", &[("h", "heavy:n")]).await;
+    for _ in 0..3 {
+        let failed = rows(&db, "_design/v", "h", ViewUpdate::True).await.unwrap_err();
+        assert!(
+            matches!(failed, Error::View(ViewFailure::Function(crate::FunctionFailure::OutOfResources(_)))),
+            "{failed}"
+        );
+    }
+    let metrics = &db.inner.metrics;
+    assert!(metrics.view_documents_failed.get() <= 12, "it is not tried again so soon");
+    // Fewer of them are passed over.
+    for n in 3..12 {
+        put(&db, &format!("d{n:02}"), Some(r#"{"n":1}"#)).await;
+    }
+    define(&db, "_design/w", &[("h", "heavy:n"), ("n", "n")]).await;
+    assert_eq!(rows(&db, "_design/w", "h", ViewUpdate::True).await.unwrap().len(), 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn purges_are_followed_and_where_their_log_was_cut_off_it_is_built_anew() {
     let (layer, authority, _directory) = layer().await;
     layer.run_views_by(Arc::new(Texts::default()));
