@@ -65,6 +65,8 @@ pub(crate) enum InDatabase {
     Endpoint(Endpoint),
     /// `/{db}/_all_docs/queries` or `/{db}/_design_docs/queries`.
     Queries(Listed),
+    /// `/{db}/_local_docs/queries`.
+    LocalQueries,
     /// Mango.
     Mango(Mango),
     /// A partition, or what `of` says of it alone.
@@ -306,6 +308,7 @@ impl InDatabase {
             [] => InDatabase::Root,
             ["_all_docs", "queries"] => InDatabase::Queries(Listed::All),
             ["_design_docs", "queries"] => InDatabase::Queries(Listed::Design),
+            ["_local_docs", "queries"] => InDatabase::LocalQueries,
             [LOCAL, id] => InDatabase::Local { id: id.to_owned() },
             [LOCAL, _, ..] => InDatabase::LocalAttachment,
             ["_find", ..] => InDatabase::Mango(Mango::Find),
@@ -364,6 +367,7 @@ impl InDatabase {
             InDatabase::Endpoint(endpoint) => endpoint.route(),
             InDatabase::Queries(Listed::All) => Route::AllDocs,
             InDatabase::Queries(Listed::Design) => Route::DesignDocs,
+            InDatabase::LocalQueries => Route::LocalDocs,
             InDatabase::Mango(what) => what.route(),
             InDatabase::Later(_, route) => *route,
             InDatabase::Partition { of: None, .. } => Route::DatabaseOther,

@@ -11,8 +11,8 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
-    all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, document, list, local, maintenance,
-    mango, partition, replicate, revisions, rewrite, scheduler, server, view,
+    all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, document, list, local, local_docs,
+    maintenance, mango, partition, replicate, revisions, rewrite, scheduler, server, view,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -146,6 +146,7 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
         InDatabase::Endpoint(endpoint) => endpoint,
         InDatabase::Document { id, .. } => return document::document(request, name, &id).await,
         InDatabase::Root => return Box::pin(database::root(state, request, name)).await,
+        InDatabase::LocalQueries => return Box::pin(local_docs::queries(request, name)).await,
         InDatabase::Queries(listed) => return Box::pin(all_docs::queries(request, name, listed)).await,
         InDatabase::Attachment { id, name: file, .. } => {
             return Box::pin(attachment::attachment(request, name, &id, &file)).await;
@@ -182,7 +183,7 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
         InDatabase::Later(what, _) => return later(&mut request, what).await,
     };
     match endpoint {
-        Endpoint::LocalDocs => Box::pin(local::list(request, name)).await,
+        Endpoint::LocalDocs => Box::pin(local_docs::list(request, name)).await,
         Endpoint::AllDocs => Box::pin(all_docs::all_docs(request, name, Listed::All)).await,
         Endpoint::DesignDocs => Box::pin(all_docs::all_docs(request, name, Listed::Design)).await,
         Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, request, name)).await,

@@ -19,7 +19,7 @@ impl Form {
         let documents = match self.documents {
             Documents::No => 0,
             Documents::Yes => 1,
-            Documents::WithConflicts => 2,
+            Documents::WithConflicts | Documents::WithAllLeaves => 2,
         };
         (2 * documents + usize::from(self.all_leaves)) % TEXTS
     }
@@ -32,16 +32,18 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
         let leaves = if form.all_leaves { &row.row.leaves[..] } else { std::slice::from_ref(&row.row.rev) };
         open(&row.row, Some(&row.row.seq), leaves, &mut out);
         let document = match (row.row.kind, form.documents, &row.document) {
-            (RowKind::Changed, Documents::Yes | Documents::WithConflicts, TailDocument::Read { document, .. }) => {
-                Some(document)
-            }
-            (RowKind::Changed, _, _) | (RowKind::Lost, _, _) => None,
+            (RowKind::Lost, _, _) | (RowKind::Changed, Documents::No, _) => None,
+            (RowKind::Changed, _, TailDocument::Read { document, .. }) => Some(document),
+            (RowKind::Changed, _, TailDocument::NotRead) => None,
         };
         if let Some(document) = document {
             out.extend_from_slice(b",\"doc\":");
-            // Conflicts may have been read for others.
-            if form.documents == Documents::Yes && document.conflicts.is_some() {
-                json_out::document(&Document { conflicts: None, ..Document::clone(document) }, &mut out);
+            // Other leaves may have been read for others.
+            let passes_over = form.documents == Documents::Yes && document.conflicts.is_some();
+            if passes_over || document.deleted_conflicts.is_some() {
+                let conflicts = document.conflicts.clone().filter(|_| !passes_over);
+                let shown = Document { conflicts, deleted_conflicts: None, ..Document::clone(document) };
+                json_out::document(&shown, &mut out);
             } else {
                 json_out::document(document, &mut out);
             }

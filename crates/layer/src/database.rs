@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flatbed_revtree::RevId;
 
 use crate::document::attachments::{AttachmentReader, OpenAttachment};
-use crate::document::edit::{Document, Edit, GetOptions, Outcome, Updated, partition_ids};
+use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, Updated, partition_ids};
 use crate::document::upload::{Unstaged, Upload, Uploaded};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::changes::Changes;
@@ -167,7 +167,7 @@ impl Reader {
         &self,
         keys: &[String],
         include_docs: bool,
-        conflicts: bool,
+        conflicts: Conflicts,
     ) -> Result<Vec<Option<AllDocsRow>>> {
         self.read(&mut AllDocsKeys { inner: &self.inner, name: &self.name, keys, include_docs, conflicts }).await
     }

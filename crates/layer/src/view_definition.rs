@@ -15,7 +15,7 @@ use crate::view_functions::GroupSource;
 
 /// Raised where the same definition is kept otherwise in storage, or rows of the same document come out otherwise: all groups
 /// are built anew then.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The language of a design document that names none.
 const JAVASCRIPT: &str = "javascript";

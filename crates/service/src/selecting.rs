@@ -283,7 +283,11 @@ fn pass<R: Row, P>(
         }
         let Some(document) = row.document() else { continue };
         let mut text = Vec::new();
-        json_out::document(document, &mut text);
+        // Deleted leaves may have been read for others.
+        match document.deleted_conflicts.is_some() {
+            true => json_out::document(&Document { deleted_conflicts: None, ..document.clone() }, &mut text),
+            false => json_out::document(document, &mut text),
+        }
         let _room = room(json::tree_bytes(&text));
         let Ok(value) = json::parse(&text, &Limits::default()) else { continue };
         let selected = if stop() { Err(Exhausted::Stopped) } else { selector.matches_unless(&value, stop) };

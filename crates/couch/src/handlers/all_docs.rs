@@ -36,31 +36,55 @@ struct Selection {
     show: Show,
 }
 
-pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
-    let mut memory = Memory::default();
-    let parameters = match request.method {
+/// The parameters of one query, and the memory that a body takes.
+pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Memory)> {
+    match request.method {
         Method::GET | Method::HEAD => match request.query.json(&["keys"])? {
-            None | Some(Value::Array(_)) => Parameters::of_query(&request.query)?,
-            Some(_) => return Err(Failure::bad_request("`keys` parameter must be an array.")),
+            None | Some(Value::Array(_)) => Ok((Parameters::of_query(&request.query)?, Memory::default())),
+            Some(_) => Err(Failure::bad_request("`keys` parameter must be an array.")),
         },
         Method::POST => {
             if let Err(failure) = request.require_json() {
                 request.skip_body().await;
                 return Err(failure.into());
             }
-            let body = request.read_body().await?;
-            memory = body.memory;
-            let members = object(&body.bytes)?;
-            match members.get("keys") {
-                None | Some(Value::Array(_)) => Parameters::of_members(&members, &request.query)?,
-                Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
-            }
+            let Body { bytes, memory } = request.read_body().await?;
+            let members = object(&bytes)?;
+            check_keys(&members)?;
+            let parameters = Parameters::of_members(&members, &request.query)?;
+            Ok((parameters, memory))
         }
         _ => {
             request.skip_body().await;
-            return Err(Failure::method("GET,HEAD,POST"));
+            Err(Failure::method("GET,HEAD,POST"))
         }
+    }
+}
+
+/// Refuses `keys` that are no array, in a body or in one of its queries.
+pub(super) fn check_keys(members: &Value<'_>) -> Result<()> {
+    match members.get("keys") {
+        None | Some(Value::Array(_)) => Ok(()),
+        Some(_) => Err(Failure::bad_request("`keys` body member must be an array.")),
+    }
+}
+
+/// The queries of a body that has several, and the memory that they take.
+pub(super) async fn queries_of(request: &mut Request) -> Result<(Vec<Value<'static>>, Memory)> {
+    let Body { bytes, memory } = json_body(request).await?;
+    let queries = match take(object(&bytes)?.into_owned(), "queries") {
+        Some(Value::Array(queries)) => queries,
+        Some(_) => return Err(Failure::bad_request("`queries` must be an array.")),
+        None => return Err(Failure::bad_request("POST body must include `queries` parameter.")),
     };
+    if queries.len() > QUERIES_MAX {
+        return Err(Failure::bad_request(format!("at most {QUERIES_MAX} queries")));
+    }
+    Ok((queries, memory))
+}
+
+pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
+    let (parameters, memory) = parameters(&mut request).await?;
     let mut selection = Selection::new(parameters, &request.query, documents)?;
     let database = request.context.database(name, Read)?;
     match partition::asked_for(&request.query, &database).await? {
@@ -81,16 +105,7 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
 }
 
 pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
-    let Body { bytes, memory } = json_body(&mut request).await?;
-    let queries = match take(object(&bytes)?.into_owned(), "queries") {
-        Some(Value::Array(queries)) => queries,
-        Some(_) => return Err(Failure::bad_request("`queries` must be an array.")),
-        None => return Err(Failure::bad_request("POST body must include `queries` parameter.")),
-    };
-    drop(bytes);
-    if queries.len() > QUERIES_MAX {
-        return Err(Failure::bad_request(format!("at most {QUERIES_MAX} queries")));
-    }
+    let (queries, memory) = queries_of(&mut request).await?;
     let parameters = std::mem::take(&mut request.query);
     let mut include_docs = false;
     for query in &queries {
@@ -124,7 +139,7 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
 
 /// Where a bound stands: in Erlang's order, which ids have in CouchDB, all that is no string is below strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Bound {
+pub(super) enum Bound {
     None,
     BeforeAll,
     At(String),
@@ -132,7 +147,7 @@ enum Bound {
 
 impl Bound {
     /// Where no key is given, a document's id bounds.
-    fn of(key: Option<Value<'static>>, docid: Option<String>) -> Bound {
+    pub(super) fn of(key: Option<Value<'static>>, docid: Option<String>) -> Bound {
         match (key, docid) {
             (None, None) => Bound::None,
             (Some(Value::String(id)), _) => Bound::At(id.into_owned()),
@@ -141,17 +156,15 @@ impl Bound {
         }
     }
 
-    fn id(self) -> Option<String> {
+    pub(super) fn id(self) -> Option<String> {
         if let Bound::At(id) = self { Some(id) } else { None }
     }
 }
 
 impl Selection {
     fn of_one(query: &Query, one: &Value<'_>, documents: Listed) -> Result<Selection> {
-        match one.get("keys") {
-            None | Some(Value::Array(_)) => Selection::new(Parameters::of_one(query, one)?, query, documents),
-            Some(_) => Err(Failure::bad_request("`keys` body member must be an array.")),
-        }
+        check_keys(one)?;
+        Selection::new(Parameters::of_one(query, one)?, query, documents)
     }
 
     fn new(parameters: Parameters, query: &Query, documents: Listed) -> Result<Selection> {
@@ -171,7 +184,7 @@ impl Selection {
             exclusive_end: !parameters.inclusive_end,
             descending,
             include_docs,
-            conflicts,
+            conflicts: conflicts.into(),
             skip,
             limit,
         };

@@ -1,18 +1,16 @@
-//! `_local/...` and `_local_docs`.
+//! `_local/...`.
 
-use flatbed_http::{Reply, spawn};
+use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
-    DocumentId, Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Reader, Refusal, RevId, Updated,
-    check_local_id, local_id,
+    DocumentId, Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Refusal, RevId, Updated, check_local_id,
+    local_id,
 };
 use flatbed_service::{Read, Write, Writer};
-use hyper::{Method, StatusCode, header};
+use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
-use crate::handlers::bulk::object;
-use crate::handlers::bulk::take;
-use crate::query::{Query, encode};
+use crate::query::encode;
 use crate::request::Request;
 
 /// Edits of local documents that are made ready before they are written.
@@ -128,7 +126,7 @@ fn ready_edit(edit: &Edit<'_>) -> std::result::Result<(RevId, LocalEdit), Refusa
 }
 
 /// An id with or without `_local/` in front, without it.
-fn short(id: &str) -> &str {
+pub(super) fn short(id: &str) -> &str {
     DocumentId::of(id).local_name().unwrap_or(id)
 }
 
@@ -173,152 +171,8 @@ fn written(status: StatusCode, id: &str, revision: u64) -> Reply {
     reply
 }
 
-fn write(document: &LocalDocument, out: &mut Vec<u8>) {
+pub(super) fn write(document: &LocalDocument, out: &mut Vec<u8>) {
     let mut object = Object::new(out);
     object.string("_id", &local_id(&document.id)).string("_rev", &format!("0-{}", document.revision));
     object.members(&document.body);
-}
-
-/// What of the list is asked for.
-struct Selection {
-    start: Option<String>,
-    end: Option<String>,
-    is_end_included: bool,
-    descending: bool,
-    skip: u64,
-    limit: u64,
-    include_docs: bool,
-}
-
-impl Selection {
-    fn new(query: &Query) -> Result<Selection> {
-        let id = |names: &[&str]| -> Result<Option<String>> {
-            let value = query.json(names)?;
-            Ok(value.and_then(|value| value.as_str().map(|id| short(id).to_owned())))
-        };
-        let key = id(&["key"])?;
-        Ok(Selection {
-            start: key.clone().map_or_else(|| id(&["startkey", "start_key"]), |key| Ok(Some(key)))?,
-            end: key.map_or_else(|| id(&["endkey", "end_key"]), |key| Ok(Some(key)))?,
-            is_end_included: query.get("inclusive_end") != Some("false"),
-            descending: query.flag("descending")?,
-            skip: query.number("skip")?.unwrap_or(0),
-            limit: query.number("limit")?.unwrap_or(u64::MAX),
-            include_docs: query.flag("include_docs")?,
-        })
-    }
-
-    fn is_past_end(&self, id: &str) -> bool {
-        let Some(end) = self.end.as_deref() else { return false };
-        let is_beyond = if self.descending { id < end } else { id > end };
-        is_beyond || (id == end && !self.is_end_included)
-    }
-}
-
-/// `/{db}/_local_docs`
-pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
-    let keys = match request.method {
-        Method::GET | Method::HEAD => request.query.json(&["keys"])?,
-        Method::POST => {
-            let body = request.read_body().await?;
-            if body.bytes.is_empty() { None } else { take(object(&body.bytes)?, "keys").map(Value::into_owned) }
-        }
-        _ => {
-            request.skip_body().await;
-            return Err(Failure::method("GET,HEAD,POST"));
-        }
-    };
-    let selection = Selection::new(&request.query)?;
-    let with_seq = request.query.flag("update_seq")?;
-    let database = request.context.database(name, Read)?;
-    database.exists().await?;
-    let update_seq = if with_seq { Some(database.update_seq().await?) } else { None };
-    let pages = flatbed_http::Pages::new(false);
-    let (reply, mut sender) = Reply::stream();
-    spawn(async move {
-        let Ok(_room) = sender.page_room(&pages).await else { return };
-        let mut open = Object::new(&mut sender.buffer);
-        open.null("total_rows").null("offset");
-        if let Some(seq) = update_seq {
-            open.string("update_seq", &seq.to_string());
-        }
-        open.place("rows").extend_from_slice(b"[\r\n");
-        open.leave_open();
-        let done = match &keys {
-            Some(Value::Array(keys)) => by_keys(&database, keys, &selection, &mut sender).await,
-            _ => walk(&database, &selection, &mut sender).await,
-        };
-        if done.is_ok() {
-            sender.buffer.extend_from_slice(b"\r\n]}");
-            let _ = sender.finish().await;
-        }
-    });
-    Ok(reply)
-}
-
-type Written = std::result::Result<(), crate::reply::Interrupted>;
-
-async fn walk(database: &Reader, selection: &Selection, sender: &mut flatbed_http::Sender) -> Written {
-    let mut from = selection.start.clone().map(|start| (start, true));
-    let (mut skip, mut written) = (selection.skip, 0);
-    loop {
-        let at = from.as_ref().map(|(id, included)| (id.as_str(), *included));
-        let (ids, is_all) = sender.unless_gone(database.list_local(at, selection.descending)).await??;
-        for id in &ids {
-            if selection.is_past_end(id) || written == selection.limit {
-                return Ok(());
-            }
-            if skip > 0 {
-                skip -= 1;
-                continue;
-            }
-            let Some(document) = sender.unless_gone(database.get_local(id)).await?? else { continue };
-            row(&document, selection.include_docs, written, &mut sender.buffer);
-            written += 1;
-            sender.send_if_full().await?;
-        }
-        match ids.into_iter().last() {
-            Some(last) if !is_all => from = Some((last, false)),
-            _ => return Ok(()),
-        }
-    }
-}
-
-async fn by_keys(
-    database: &Reader,
-    keys: &[Value<'_>],
-    selection: &Selection,
-    sender: &mut flatbed_http::Sender,
-) -> Written {
-    for (at, key) in (0..).zip(keys) {
-        let id = key.as_str().map(short);
-        let found = match id {
-            Some(id) if check_local_id(id).is_ok() => sender.unless_gone(database.get_local(id)).await??,
-            _ => None,
-        };
-        match found {
-            Some(document) => row(&document, selection.include_docs, at, &mut sender.buffer),
-            None => {
-                if at > 0 {
-                    sender.buffer.extend_from_slice(b",\r\n");
-                }
-                Object::new(&mut sender.buffer).value("key", key).string("error", "not_found");
-            }
-        }
-        sender.send_if_full().await?;
-    }
-    Ok(())
-}
-
-fn row(document: &LocalDocument, include_docs: bool, at: u64, out: &mut Vec<u8>) {
-    if at > 0 {
-        out.extend_from_slice(b",\r\n");
-    }
-    let id = local_id(&document.id);
-    let mut object = Object::new(out);
-    object.string("id", &id).string("key", &id);
-    object.object("value").string("rev", &format!("0-{}", document.revision));
-    if include_docs {
-        write(document, object.place("doc"));
-    }
 }

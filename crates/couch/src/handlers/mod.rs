@@ -13,6 +13,7 @@ pub(crate) mod feed;
 pub(crate) mod indexes;
 pub(crate) mod list;
 pub(crate) mod local;
+pub(crate) mod local_docs;
 pub(crate) mod maintenance;
 pub(crate) mod mango;
 pub(crate) mod open_revs;

@@ -46,6 +46,7 @@ fn handler(target: &Target) -> String {
                 InDatabase::Endpoint(Endpoint::AllDocs) => format!("all_docs {name} all"),
                 InDatabase::Endpoint(Endpoint::DesignDocs) => format!("all_docs {name} design"),
                 InDatabase::Endpoint(endpoint) => format!("{} {name}", endpoint.route().value()),
+                InDatabase::LocalQueries => format!("local queries {name}"),
                 InDatabase::Queries(what) => format!("queries {name} {}", listed(what)),
                 InDatabase::Mango(what) => format!("{what:?} {name}"),
                 InDatabase::Later(what, _) => format!("later {what}"),

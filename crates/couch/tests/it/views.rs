@@ -168,3 +168,87 @@ async fn views_in_the_query_language() {
     let (status, answer) = server.json("GET", "/db/_design/q/_view/none", NULL).await;
     assert_eq!((status, &answer["reason"]), (404, &json!("missing_named_view")));
 }
+
+/// Other leaves are named to maps and to no one else, however the document came: by a build, or by a feed that others follow.
+#[tokio::test]
+async fn deleted_leaves_are_shown_to_maps_alone() {
+    let map = "function (doc) { emit(doc._id, [doc._conflicts, doc._deleted_conflicts]); }";
+    let Some(server) = serve(0, json!({"views": {"v": {"map": map}}})).await else { return };
+    let leaves = |id: &str| {
+        let leaf = |hash: &str, deleted: bool| {
+            let revisions = json!({"start": 2, "ids": [hash, "a"]});
+            json!({"_id": id, "_rev": format!("2-{hash}"), "_revisions": revisions, "_deleted": deleted})
+        };
+        json!({"new_edits": false, "docs": [leaf("b", false), leaf("c", false), leaf("d", true)]})
+    };
+    for id in ["built", "followed"] {
+        server.ok("POST", "/db/_bulk_docs", leaves(id)).await;
+        let answer = server.ok("GET", &format!("/db/_design/d/_view/v?key=%22{id}%22"), NULL).await;
+        assert_eq!(answer["rows"][0]["value"], json!([["2-b"], ["2-d"]]), "{id}");
+    }
+    for conflicts in [false, true] {
+        let path = format!("/db/_changes?include_docs=true&conflicts={conflicts}");
+        for path in [path, format!("/db/_all_docs?include_docs=true&conflicts={conflicts}")] {
+            let text = server.ok("GET", &path, NULL).await.to_string();
+            assert_eq!(text.contains("\"_conflicts\":[\"2-b\"]"), conflicts, "{text}");
+            assert!(!text.contains("\"_deleted_conflicts\""), "{text}");
+        }
+    }
+    // What the hub has read for the group, a follower is sent without.
+    for conflicts in [false, true] {
+        let id = format!("new{conflicts}");
+        server.ok("POST", "/db/_bulk_docs", leaves(&id)).await;
+        let seq = server.ok("GET", "/db/_changes?limit=1&descending=true", NULL).await["last_seq"].clone();
+        let seq = seq.as_str().unwrap_or_default().to_owned();
+        let query = format!("feed=longpoll&include_docs=true&conflicts={conflicts}&since={seq}&timeout=10000");
+        let path = format!("/db/_changes?{query}");
+        let follower = server.ok("GET", &path, NULL);
+        let write = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let leaf = json!({"_id": id, "_rev": "2-e", "_revisions": {"start": 2, "ids": ["e", "a"]}});
+            server.ok("POST", "/db/_bulk_docs", json!({"new_edits": false, "docs": [leaf]})).await;
+        };
+        let (changes, ()) = tokio::join!(follower, write);
+        let text = changes.to_string();
+        assert!(text.contains("\"_rev\":\"2-e\""), "{text}");
+        assert_eq!(text.contains("\"_conflicts\":[\"2-c\",\"2-b\"]"), conflicts, "{text}");
+        assert!(!text.contains("\"_deleted_conflicts\""), "{text}");
+    }
+}
+
+/// `_local_docs` takes the parameters of `_all_docs`, and several queries.
+#[tokio::test]
+async fn lists_of_local_documents() {
+    let Some(server) = serve(0, json!({})).await else { return };
+    for id in ["a", "b", "c"] {
+        server.ok("PUT", &format!("/db/_local/{id}"), json!({"id": id})).await;
+    }
+    let ids = |answer: &Value| -> Vec<String> {
+        rows(answer).iter().map(|row| row["id"].as_str().unwrap_or("-").to_owned()).collect()
+    };
+    let queries = json!({"queries": [
+        {"startkey": "_local/b"}, {"descending": true, "limit": 1}, {"keys": ["_local/c", 5, "a", "_local/a"], "skip": 1},
+        {"endkey": 5}, {"key": "_local/b", "include_docs": true}, {"limit": 0, "update_seq": true},
+    ]});
+    let answer = server.ok("POST", "/db/_local_docs/queries", queries).await;
+    let found: Vec<Vec<String>> = answer["results"].as_array().unwrap().iter().map(ids).collect();
+    let expected: [&[&str]; 6] =
+        [&["_local/b", "_local/c"], &["_local/c"], &["-", "_local/a", "_local/a"], &[], &["_local/b"], &[]];
+    assert_eq!(found, expected);
+    assert_eq!(answer["results"][4]["rows"][0]["doc"]["id"], "b");
+    assert!(answer["results"][5]["update_seq"].is_string() && answer["results"][5]["offset"].is_null());
+    let keys = json!({"keys": ["_local/a", "_local/b"], "descending": true, "limit": 1});
+    assert_eq!(ids(&server.ok("POST", "/db/_local_docs", keys).await), ["_local/b"]);
+    for (path, body, reason) in [
+        ("_local_docs/queries", json!({"queries": 5}), "`queries` must be an array."),
+        ("_local_docs/queries", json!({"queries": [{}, {"keys": 5}]}), "`keys` body member must be an array."),
+        ("_local_docs/queries", json!({"queries": [{"limit": "x"}]}), "Invalid value for integer: <<\"x\">>"),
+        ("_local_docs/queries", json!({"queries": vec![json!({}); 1_001]}), "at most 1000 queries"),
+        ("_local_docs", json!({"group": true}), "Invalid use of grouping on a map view."),
+    ] {
+        let (status, answer) = server.json("POST", &format!("/db/{path}"), body).await;
+        assert_eq!((status, &answer["reason"]), (400, &json!(reason)));
+    }
+    let (status, _) = server.json("GET", "/db/_local_docs/queries", NULL).await;
+    assert_eq!(status, 405);
+}

@@ -194,6 +194,24 @@ pub struct GetOptions {
     pub small_only: bool,
 }
 
+/// Which other leaves a document that is shown names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Conflicts {
+    /// None.
+    #[default]
+    No,
+    /// Those that are not deleted.
+    Live,
+    /// Those, and by themselves those that are deleted: what maps of views see.
+    All,
+}
+
+impl From<bool> for Conflicts {
+    fn from(are_wanted: bool) -> Conflicts {
+        if are_wanted { Conflicts::Live } else { Conflicts::No }
+    }
+}
+
 impl GetOptions {
     pub(crate) fn conflicts(&self) -> bool {
         self.conflicts || self.deleted_conflicts

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use foundationdb::{FdbError, FdbResult};
 use tokio::sync::{Notify, watch};
 
+use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
 use crate::feed::armed::{Armed, LastSeq};
@@ -204,7 +205,7 @@ impl Following {
     pub(crate) fn new(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Following {
         let hub = instance.hub.clone();
         let place = Arc::new(AtomicU64::new(NO_PLACE));
-        let (wants_documents, wants_conflicts) = (extras.has_documents(), extras.documents == Documents::WithConflicts);
+        let (wants_documents, wants_conflicts) = (extras.has_documents(), extras.documents >= Documents::WithConflicts);
         hub.documents_wanted.fetch_add(usize::from(wants_documents), Ordering::Relaxed);
         hub.conflicts_wanted.fetch_add(usize::from(wants_conflicts), Ordering::Relaxed);
         let mut state = hub.lock();
@@ -510,6 +511,8 @@ async fn with_documents(
     rows: Vec<ChangeRow>,
 ) -> Result<Vec<TailRow>> {
     let with_conflicts = instance.hub.conflicts_wanted.load(Ordering::Relaxed) > 0;
+    // The tree is read for one as for all.
+    let conflicts = if with_conflicts { Conflicts::All } else { Conflicts::No };
     let mut read = Vec::with_capacity(rows.len());
     let mut rows = rows.into_iter();
     loop {
@@ -519,7 +522,7 @@ async fn with_documents(
         }
         let reads: Vec<_> = part.iter().map(|row| begin_latest(trx, instance, &row.id)).collect();
         for (row, document) in part.into_iter().zip(reads) {
-            let document = document.small_document(trx, inner, instance, &row.id, with_conflicts).await?;
+            let document = document.small_document(trx, inner, instance, &row.id, conflicts).await?;
             let document = document.map_or(TailDocument::NotRead, |document| {
                 // Its conflicts are all other leaves: complete only if they were asked for.
                 TailDocument::Read { document: Box::new(document), with_conflicts }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flatbed_revtree::DocumentId;
 
-use crate::document::edit::Document;
+use crate::document::edit::{Conflicts, Document};
 use crate::feed::row::ChangeRow;
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::store::seq::Seq;
@@ -44,6 +44,8 @@ pub enum Documents {
     Yes,
     /// The same, with the names of its other leaves that are not deleted.
     WithConflicts,
+    /// The same, and the names of those that are: what maps of views see.
+    WithAllLeaves,
 }
 
 /// What rows carry beside the document's id, its winner and whether that is deleted: for who reads the feed, or for a
@@ -95,6 +97,15 @@ impl Extras {
         Extras { leaves: self.leaves || others.leaves, documents: self.documents.max(others.documents) }
     }
 
+    /// Which leaves the documents name.
+    pub(super) fn conflicts(self) -> Conflicts {
+        match self.documents {
+            Documents::No | Documents::Yes => Conflicts::No,
+            Documents::WithConflicts => Conflicts::Live,
+            Documents::WithAllLeaves => Conflicts::All,
+        }
+    }
+
     /// Whether documents are among them.
     pub fn has_documents(self) -> bool {
         self.documents != Documents::No
@@ -107,7 +118,9 @@ impl Extras {
             (Documents::No, _) => true,
             (_, TailDocument::NotRead) => false,
             (Documents::Yes, TailDocument::Read { .. }) => true,
-            (Documents::WithConflicts, TailDocument::Read { with_conflicts, .. }) => *with_conflicts,
+            (Documents::WithConflicts | Documents::WithAllLeaves, TailDocument::Read { with_conflicts, .. }) => {
+                *with_conflicts
+            }
         };
         has_leaves && has_document
     }
@@ -119,8 +132,13 @@ impl Extras {
         }
         if !self.has_documents() {
             row.doc = None;
-        } else if let (Documents::Yes, Some(document)) = (self.documents, &mut row.doc) {
-            document.conflicts = None;
+        } else if let Some(document) = &mut row.doc {
+            if self.documents < Documents::WithConflicts {
+                document.conflicts = None;
+            }
+            if self.documents < Documents::WithAllLeaves {
+                document.deleted_conflicts = None;
+            }
         }
     }
 

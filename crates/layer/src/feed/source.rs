@@ -14,7 +14,7 @@ mod words;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::feed::query::{Documents, Extras, Scope, Since};
+use crate::feed::query::{Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_id::ByIds;
 use crate::feed::source::by_seq::BySeq;
@@ -160,9 +160,9 @@ impl Page<'_> {
         } else {
             rows.iter_mut().for_each(|row| row.leaves.truncate(1));
         }
-        let with_conflicts = self.extras.documents == Documents::WithConflicts;
+        let conflicts = self.extras.conflicts();
         if self.extras.has_documents()
-            && show_documents(trx, self.inner, instance, &mut rows, Vec::new(), with_conflicts).await?
+            && show_documents(trx, self.inner, instance, &mut rows, Vec::new(), conflicts).await?
         {
             at_end = false;
             last_seq = rows.last().map_or(last_seq, |row| row.seq);

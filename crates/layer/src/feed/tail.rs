@@ -44,9 +44,9 @@ pub enum TailDocument {
     NotRead,
     /// The winner, or a tombstone.
     Read {
-        /// The document, with its conflicts if `with_conflicts`.
+        /// The document, with its other leaves if `with_conflicts`, those that are deleted as well.
         document: Box<Document>,
-        /// Whether its conflicts are in it.
+        /// Whether they are in it.
         with_conflicts: bool,
     },
 }

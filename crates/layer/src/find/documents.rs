@@ -70,7 +70,7 @@ impl<'a> Matcher<'a> {
         let (info, rows) = found;
         if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
             let Within { inner, trx, instance } = *self.within;
-            let document = Box::pin(shown(found, trx, inner, instance, id, self.conflicts)).await?;
+            let document = Box::pin(shown(found, trx, inner, instance, id, self.conflicts.into())).await?;
             return self.selects_value(&whole(&document)?);
         }
         let selects = |selector: &RowSelector<'_>| {

@@ -265,7 +265,7 @@ impl One<'_> {
         }
         let key = shown_key(key().await?);
         let Within { inner, trx, instance } = *within;
-        let document = shown(&found, trx, inner, instance, id, query.conflicts).await?;
+        let document = shown(&found, trx, inner, instance, id, query.conflicts.into()).await?;
         Ok(Some((key, Some(FoundDocument::Whole(Box::new(document))))))
     }
 }

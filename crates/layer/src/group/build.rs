@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::document::edit::GetOptions;
+use crate::document::edit::{Conflicts, GetOptions};
 use crate::error::{Error, Result};
 use crate::group::job::Job;
 use crate::group::mapper::{ToMap, map};
@@ -57,7 +57,7 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
             start: Some(begun.clone()).filter(|start| !start.is_empty()),
             end: end.clone(),
             include_docs: true,
-            conflicts: true,
+            conflicts: Conflicts::All,
             ..AllDocsQuery::default()
         };
         let mut walk = AllDocs::new(job.reader.clone(), query);
@@ -227,7 +227,7 @@ async fn write(job: Arc<Job>, rows: Vec<AllDocsRow>, from: String, until: String
 
 /// Documents as they are, with where each stands: a walk does not say so.
 pub(super) async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> {
-    let options = GetOptions { local_seq: true, conflicts: true, ..GetOptions::default() };
+    let options = GetOptions { local_seq: true, conflicts: true, deleted_conflicts: true, ..GetOptions::default() };
     let ids: Vec<String> = documents.into_iter().map(|document| document.id).collect();
     let (mut read, mut from): (Vec<ToMap>, usize) = (Vec::with_capacity(ids.len()), 0);
     while let Some(rest) = ids.get(from..).filter(|rest| !rest.is_empty()) {

@@ -26,7 +26,7 @@ const RUN_DOCUMENTS_MAX: usize = 500;
 const RUN_BYTES_MAX: usize = 400_000;
 
 /// Rows carry what maps see.
-const EXTRAS: Extras = Extras { leaves: false, documents: Documents::WithConflicts };
+const EXTRAS: Extras = Extras { leaves: false, documents: Documents::WithAllLeaves };
 
 /// How following ended.
 pub(super) enum Outcome {

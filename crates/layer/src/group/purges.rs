@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 
+use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::group::job::Job;
@@ -104,7 +105,7 @@ impl Operation for Read<'_> {
         let reads: Vec<_> = ids.iter().map(|id| begin_latest(trx, &instance, id)).collect();
         let mut documents = Vec::with_capacity(ids.len());
         for (id, read) in ids.iter().zip(reads) {
-            let found = read.document_with_info(trx, inner, &instance, id, true).await?;
+            let found = read.document_with_info(trx, inner, &instance, id, Conflicts::All).await?;
             let document = found.map(|(info, mut document)| {
                 document.local_seq = Some(Seq::new(instance.incarnation(), info.stamp));
                 document

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use crate::document::edit::Document;
+use crate::document::edit::{Conflicts, Document};
 use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
 use crate::error::{Error, Result};
 use crate::handle::Reader;
@@ -60,8 +60,8 @@ pub struct AllDocsQuery {
     pub descending: bool,
     /// With each document's body.
     pub include_docs: bool,
-    /// The documents with their other leaves that are not deleted.
-    pub conflicts: bool,
+    /// The documents with their other leaves.
+    pub conflicts: Conflicts,
     /// How many to pass over.
     pub skip: u64,
     /// How many at most.
@@ -427,7 +427,7 @@ pub(crate) struct AllDocsKeys<'a> {
     pub name: &'a str,
     pub keys: &'a [String],
     pub include_docs: bool,
-    pub conflicts: bool,
+    pub conflicts: Conflicts,
 }
 
 impl Operation for AllDocsKeys<'_> {

@@ -6,7 +6,7 @@ use flatbed_revtree::{RevId, Tree};
 
 use crate::document::attachments;
 use crate::document::body::{self, BODY_BYTES_MAX, Rows};
-use crate::document::edit::{Document, GetOptions};
+use crate::document::edit::{Conflicts, Document, GetOptions};
 use crate::document::latest::{LatestRead, begin_latest, begin_latest_of, whole_body};
 use crate::document::tree::Leaves;
 use crate::error::{Error, NotFound, Refusal, Result};
@@ -79,7 +79,7 @@ where
         inner: &Inner,
         instance: &Instance,
         id: &str,
-        conflicts: bool,
+        conflicts: Conflicts,
     ) -> Result<Option<Document>> {
         let found = self.document_with_info(trx, inner, instance, id, conflicts).await?;
         Ok(found.map(|(_, document)| document))
@@ -92,7 +92,7 @@ where
         inner: &Inner,
         instance: &Instance,
         id: &str,
-        conflicts: bool,
+        conflicts: Conflicts,
     ) -> Result<Option<(Info, Document)>> {
         let Some(found) = self.finish(trx, instance).await? else { return Ok(None) };
         let document = shown(&found, trx, inner, instance, id, conflicts).await?;
@@ -106,7 +106,7 @@ where
         inner: &Inner,
         instance: &Instance,
         id: &str,
-        conflicts: bool,
+        conflicts: Conflicts,
     ) -> Result<Option<Document>> {
         match self.finish_one_page(SMALL_BYTES_MAX).await {
             Ok(Some(found)) => shown(&found, trx, inner, instance, id, conflicts).await.map(Some),
@@ -123,9 +123,10 @@ pub(crate) async fn shown(
     inner: &Inner,
     instance: &Instance,
     id: &str,
-    conflicts: bool,
+    conflicts: Conflicts,
 ) -> Result<Document> {
-    let options = GetOptions { tombstone: true, conflicts, ..GetOptions::default() };
+    let (live, all) = (conflicts >= Conflicts::Live, conflicts == Conflicts::All);
+    let options = GetOptions { tombstone: true, conflicts: live, deleted_conflicts: all, ..GetOptions::default() };
     Get { inner, instance, trx, id, options: &options, tree: None }.answer(Some(found)).await
 }
 
@@ -155,7 +156,7 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
     instance: &Instance,
     rows: &mut Vec<R>,
     mut known: Vec<Known>,
-    conflicts: bool,
+    conflicts: Conflicts,
 ) -> Result<bool> {
     known.resize_with(rows.len(), Known::default);
     let (mut bytes, mut ahead, mut reads) = (0, 0, VecDeque::new());

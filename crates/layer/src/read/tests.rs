@@ -8,7 +8,7 @@ use flatbed_flatten::json::{Limits, parse};
 use proptest::prelude::*;
 
 use crate::document::attachments::AttachmentEdit;
-use crate::document::edit::{Document, Edit, EditParts, GetOptions};
+use crate::document::edit::{Conflicts, Document, Edit, EditParts, GetOptions};
 use crate::document::latest::read_range;
 use crate::fenced::layer;
 use crate::handle::Database;
@@ -126,7 +126,7 @@ async fn expected(db: &Database, ids: &BTreeSet<&str>, query: &AllDocsQuery) -> 
         if low.as_deref().is_some_and(|low| *id < low) || high.as_deref().is_some_and(|high| *id > high) || is_end {
             continue;
         }
-        let options = GetOptions { conflicts: query.conflicts, ..GetOptions::default() };
+        let options = GetOptions { conflicts: query.conflicts != Conflicts::No, ..GetOptions::default() };
         found.extend(db.get(id, &options).await.ok());
     }
     if query.descending {
@@ -162,7 +162,7 @@ fn query() -> impl Strategy<Value = AllDocsQuery> {
             exclusive_end,
             descending,
             include_docs: true,
-            conflicts,
+            conflicts: conflicts.into(),
             skip,
             limit,
         },

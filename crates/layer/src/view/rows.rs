@@ -122,6 +122,9 @@ impl ViewRows {
     async fn named_revisions(&self, rows: &mut [ViewRow]) -> Result<()> {
         for row in rows {
             let Some(Joined { id, rev: Some(rev) }) = joined(&row.value) else { continue };
+            if id.as_deref() == Some(NO_ID) {
+                continue;
+            }
             let rev: std::result::Result<RevId, _> = rev.parse();
             let options = match rev {
                 Ok(rev) => GetOptions { rev: Some(rev), conflicts: self.query.conflicts, ..GetOptions::default() },
@@ -143,9 +146,13 @@ impl ViewRows {
 
 /// What a value names.
 struct Joined {
+    /// [`NO_ID`] where it is no string, as in CouchDB: the row has no document.
     id: Option<String>,
     rev: Option<String>,
 }
+
+/// What no document is called.
+const NO_ID: &str = "";
 
 fn joined(value: &[u8]) -> Option<Joined> {
     // Few values do, and none is parsed for nothing.
@@ -153,8 +160,8 @@ fn joined(value: &[u8]) -> Option<Joined> {
         return None;
     }
     let value = parse(value, &Limits::default()).ok()?;
-    let text = |name| value.get(name).and_then(Value::as_str).map(str::to_owned);
-    Some(Joined { id: text("_id"), rev: text("_rev") })
+    let id = value.get("_id").map(|id| id.as_str().unwrap_or(NO_ID).to_owned());
+    Some(Joined { id, rev: value.get("_rev").and_then(Value::as_str).map(str::to_owned) })
 }
 
 /// A row, and whose document it is to have.
@@ -337,7 +344,8 @@ impl ReadRows<'_> {
         let mut shown: Vec<Shown> = rows.into_iter().map(shown).collect();
         let instance = &reading.open.instance;
         let inner = &self.view.reader.inner;
-        let is_cut = show_documents(reading.trx, inner, instance, &mut shown, Vec::new(), self.query.conflicts).await?;
+        let is_cut =
+            show_documents(reading.trx, inner, instance, &mut shown, Vec::new(), self.query.conflicts.into()).await?;
         page.rows = shown.into_iter().map(|shown| shown.row).collect();
         if !is_cut {
             return Ok(false);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::{Layer, Random, Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    ChangesQuery, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId, Seq, Since, Updated, Wait,
+    ChangesQuery, Conflicts, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId, Seq, Since, Updated, Wait,
 };
 
 trait Bodies {
@@ -38,7 +38,7 @@ type Acknowledged = Arc<Mutex<HashMap<String, Vec<RevId>>>>;
 
 /// The winner, be it a tombstone.
 async fn winner(db: &Database, id: &str) -> Option<RevId> {
-    let rows = db.all_docs_keys(&[id.to_owned()], false, false).await.expect("read");
+    let rows = db.all_docs_keys(&[id.to_owned()], false, Conflicts::No).await.expect("read");
     rows.into_iter().next().flatten().map(|row| row.rev)
 }
 

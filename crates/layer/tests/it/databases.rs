@@ -208,7 +208,7 @@ async fn walks_go_page_by_page_both_ways() {
                 exclusive_end: true,
                 descending,
                 include_docs,
-                conflicts: false,
+                conflicts: false.into(),
                 skip: 10,
                 limit: Some(2_200),
             };

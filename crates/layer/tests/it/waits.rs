@@ -12,8 +12,9 @@ use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
-    AllDocsQuery, AttachmentEdit, BackgroundOptions, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
-    Extras, FindOptions, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs, RevId, Scope, Since, Updated,
+    AllDocsQuery, AttachmentEdit, BackgroundOptions, ChangesQuery, Conflicts, CreateOptions, Database,
+    DatabaseUpdatesQuery, Edit, Extras, FindOptions, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs,
+    RevId, Scope, Since, Updated,
 };
 use foundationdb_sys::backend::Embedded;
 
@@ -396,8 +397,8 @@ async fn walks(layer: &Layer, table: &mut Table) -> Vec<RevId> {
     let mut walk = db.all_docs(limited);
     table.walk("`_all_docs?skip=500&limit=10` with documents", async || walk.next_page().await.unwrap()).await;
     let keys: Vec<_> = (0..100).map(|number| id(number * 7)).collect();
-    table.row("`_all_docs` of 100 keys", db.all_docs_keys(&keys, false, false)).await.unwrap();
-    table.row("`_all_docs` of 100 keys with documents", db.all_docs_keys(&keys, true, false)).await.unwrap();
+    table.row("`_all_docs` of 100 keys", db.all_docs_keys(&keys, false, Conflicts::No)).await.unwrap();
+    table.row("`_all_docs` of 100 keys with documents", db.all_docs_keys(&keys, true, Conflicts::No)).await.unwrap();
     let requests: Vec<_> = keys.iter().map(|id| (id.clone(), GetOptions::default())).collect();
     table.row("`_bulk_get` of 100", db.get_many(&requests)).await.unwrap();
 

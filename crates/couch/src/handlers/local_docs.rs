@@ -1,0 +1,214 @@
+//! `_local_docs`: local documents in a list.
+
+use flatbed_http::{Pages, Reply, Sender, spawn};
+use flatbed_layer::json::{Object, Value};
+use flatbed_layer::{LocalDocument, Reader, Seq, check_local_id, local_id};
+use flatbed_service::Read;
+
+use crate::error::Result;
+use crate::handlers::all_docs::{self, Bound, queries_of};
+use crate::handlers::local::{short, write};
+use crate::handlers::view::{Parameters, Rows};
+use crate::query::Query;
+use crate::reply::Interrupted;
+use crate::request::Request;
+
+/// What of the list is asked for.
+struct Selection {
+    start: Option<String>,
+    end: Option<String>,
+    is_end_included: bool,
+    descending: bool,
+    skip: u64,
+    limit: u64,
+    include_docs: bool,
+    update_seq: bool,
+    /// The ids that are asked for one by one, as JSON.
+    keys: Option<Vec<Value<'static>>>,
+    /// Nothing can match.
+    nothing: bool,
+}
+
+impl Selection {
+    fn of_one(query: &Query, one: &Value<'_>) -> Result<Selection> {
+        all_docs::check_keys(one)?;
+        Selection::new(Parameters::of_one(query, one)?)
+    }
+
+    fn new(parameters: Parameters) -> Result<Selection> {
+        parameters.check(Rows::Mapped)?;
+        let Parameters { start, start_docid, end, end_docid, descending, skip, limit, include_docs, .. } = parameters;
+        let (start, end) = match parameters.keys {
+            None => (Bound::of(start, start_docid), Bound::of(end, end_docid)),
+            Some(_) => (Bound::None, Bound::None),
+        };
+        let nothing = *(if descending { &start } else { &end }) == Bound::BeforeAll;
+        let id = |bound: Bound| bound.id().map(|id| short(&id).to_owned());
+        let keys = match parameters.keys {
+            Some(Value::Array(keys)) => Some(keys),
+            _ => None,
+        };
+        Ok(Selection {
+            start: id(start),
+            end: id(end),
+            is_end_included: parameters.inclusive_end,
+            descending,
+            skip,
+            limit: limit.unwrap_or(u64::MAX),
+            include_docs,
+            update_seq: parameters.update_seq,
+            keys,
+            nothing,
+        })
+    }
+
+    fn is_past_end(&self, id: &str) -> bool {
+        let Some(end) = self.end.as_deref() else { return false };
+        let is_beyond = if self.descending { id < end } else { id > end };
+        is_beyond || (id == end && !self.is_end_included)
+    }
+}
+
+/// `/{db}/_local_docs`
+pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
+    let (parameters, memory) = all_docs::parameters(&mut request).await?;
+    let selection = Selection::new(parameters)?;
+    let database = request.context.database(name, Read)?;
+    database.exists().await?;
+    let (reply, mut sender) = Reply::stream();
+    spawn(async move {
+        let (_memory, pages) = (memory, Pages::new(false));
+        let Ok(_room) = sender.page_room(&pages).await else { return };
+        if answer(&database, selection, &mut sender).await.is_ok() {
+            sender.buffer.push(b'\n');
+            let _ = sender.finish().await;
+        }
+    });
+    Ok(reply)
+}
+
+/// `/{db}/_local_docs/queries`
+pub(crate) async fn queries(mut request: Request, name: &str) -> Result<Reply> {
+    let (queries, memory) = queries_of(&mut request).await?;
+    let parameters = std::mem::take(&mut request.query);
+    for query in &queries {
+        Selection::of_one(&parameters, query)?;
+        // The parameters may be long, and are read for each.
+        tokio::task::yield_now().await;
+    }
+    let database = request.context.database(name, Read)?;
+    database.exists().await?;
+    let (reply, mut sender) = Reply::stream();
+    spawn(async move {
+        let (_memory, pages) = (memory, Pages::new(false));
+        let Ok(_room) = sender.page_room(&pages).await else { return };
+        sender.buffer.extend_from_slice(b"{\"results\":[\r\n");
+        for (at, query) in queries.iter().enumerate() {
+            if at > 0 {
+                sender.buffer.extend_from_slice(b",\r\n");
+            }
+            // They were right before the answer began.
+            let Ok(selection) = Selection::of_one(&parameters, query) else { return };
+            if answer(&database, selection, &mut sender).await.is_err() {
+                return;
+            }
+        }
+        sender.buffer.extend_from_slice(b"\r\n]}\n");
+        let _ = sender.finish().await;
+    });
+    Ok(reply)
+}
+
+type Written = std::result::Result<(), Interrupted>;
+
+async fn answer(database: &Reader, mut selection: Selection, sender: &mut Sender) -> Written {
+    let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
+    head(update_seq, &mut sender.buffer);
+    match selection.keys.take() {
+        Some(keys) => by_keys(database, keys, &selection, sender).await?,
+        None if selection.nothing => {}
+        None => walk(database, &selection, sender).await?,
+    }
+    sender.buffer.extend_from_slice(b"\r\n]}");
+    Ok(())
+}
+
+fn head(update_seq: Option<Seq>, out: &mut Vec<u8>) {
+    let mut open = Object::new(out);
+    open.null("total_rows").null("offset");
+    if let Some(seq) = update_seq {
+        open.string("update_seq", &seq.to_string());
+    }
+    open.place("rows").extend_from_slice(b"[\r\n");
+    open.leave_open();
+}
+
+async fn walk(database: &Reader, selection: &Selection, sender: &mut Sender) -> Written {
+    let mut from = selection.start.clone().map(|start| (start, true));
+    let (mut skip, mut written) = (selection.skip, 0);
+    loop {
+        let at = from.as_ref().map(|(id, included)| (id.as_str(), *included));
+        let (ids, is_all) = sender.unless_gone(database.list_local(at, selection.descending)).await??;
+        for id in &ids {
+            if selection.is_past_end(id) || written == selection.limit {
+                return Ok(());
+            }
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            let Some(document) = sender.unless_gone(database.get_local(id)).await?? else { continue };
+            row(&document, selection.include_docs, written, &mut sender.buffer);
+            written += 1;
+            sender.send_if_full().await?;
+        }
+        match ids.into_iter().last() {
+            Some(last) if !is_all => from = Some((last, false)),
+            _ => return Ok(()),
+        }
+    }
+}
+
+async fn by_keys(
+    database: &Reader,
+    mut keys: Vec<Value<'static>>,
+    selection: &Selection,
+    sender: &mut Sender,
+) -> Written {
+    if selection.descending {
+        keys.reverse();
+    }
+    let skip = usize::try_from(selection.skip).unwrap_or(usize::MAX);
+    let limit = usize::try_from(selection.limit).unwrap_or(usize::MAX);
+    for (at, key) in (0..).zip(keys.iter().skip(skip).take(limit)) {
+        let id = key.as_str().map(short);
+        let found = match id {
+            Some(id) if check_local_id(id).is_ok() => sender.unless_gone(database.get_local(id)).await??,
+            _ => None,
+        };
+        match found {
+            Some(document) => row(&document, selection.include_docs, at, &mut sender.buffer),
+            None => {
+                if at > 0 {
+                    sender.buffer.extend_from_slice(b",\r\n");
+                }
+                Object::new(&mut sender.buffer).value("key", key).string("error", "not_found");
+            }
+        }
+        sender.send_if_full().await?;
+    }
+    Ok(())
+}
+
+fn row(document: &LocalDocument, include_docs: bool, at: u64, out: &mut Vec<u8>) {
+    if at > 0 {
+        out.extend_from_slice(b",\r\n");
+    }
+    let id = local_id(&document.id);
+    let mut object = Object::new(out);
+    object.string("id", &id).string("key", &id);
+    object.object("value").string("rev", &format!("0-{}", document.revision));
+    if include_docs {
+        write(document, object.place("doc"));
+    }
+}
