@@ -7,11 +7,10 @@ use flatbed_flatten::json::Value;
 use crate::Selector;
 use crate::bookmark::Bookmark;
 use crate::choose::{Catalog, Choice, Ranked, choose};
-use crate::field::Field;
 use crate::find::Find;
 use crate::index::Index;
 use crate::keys::{IdRange, KeyRange, Reading, id_ranges, reading};
-use crate::normal::{Normal, Term};
+use crate::normal::Normal;
 use crate::ranges::Range;
 use crate::refused::Refused;
 
@@ -26,6 +25,8 @@ pub struct Plan<'i> {
     pub index: &'i Index,
     /// Which part of it.
     pub source: Source,
+    /// Of a json index of partitions: whose entries are read, and no others.
+    pub partition: Option<String>,
     /// The last rows are first.
     pub reverse: bool,
     /// Keys and ids have all fields that are asked about or answered: no document need be read ([`Plan::document_of`]).
@@ -73,10 +74,11 @@ pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused>
         let Reading { ranges, residual } = reading(best.index, selector);
         (Source::Keys(ranges), residual)
     };
-    let (source, residual) = match &find.partition {
-        Some(partition) => within(partition, source, residual)?,
-        None => (source, residual),
+    let source = match (&find.partition, source) {
+        (Some(partition), Source::Ids(ranges)) => Source::Ids(within(partition, ranges)),
+        (_, source) => source,
     };
+    let partition = find.partition.clone().filter(|_| matches!(source, Source::Keys(_)));
     let after = match &find.bookmark {
         Some(bookmark) if source != Source::Nothing => Some(Bookmark::decode(bookmark)?),
         _ => None,
@@ -85,6 +87,7 @@ pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused>
     Ok(Plan {
         index: best.index,
         source,
+        partition,
         reverse: find.sort.descending,
         covering,
         residual: residual.map(Selector::of_normal),
@@ -92,36 +95,25 @@ pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused>
     })
 }
 
-/// The same of one partition alone: of its ids, or of the entries of its documents.
-fn within(partition: &str, source: Source, residual: Option<Normal>) -> Result<(Source, Option<Normal>), Refused> {
+/// The ids of one partition alone.
+fn within(partition: &str, ranges: Vec<IdRange>) -> Vec<IdRange> {
     let (first, behind) = (format!("{partition}:"), format!("{partition};"));
-    Ok(match source {
-        Source::Nothing => (source, residual),
-        Source::Ids(ranges) => {
-            let narrowed = ranges.into_iter().filter_map(|IdRange { start, end }| {
-                let start = match start {
-                    Bound::Included(id) | Bound::Excluded(id) if id >= behind => return None,
-                    Bound::Included(id) if id >= first => Bound::Included(id),
-                    Bound::Excluded(id) if id >= first => Bound::Excluded(id),
-                    _ => Bound::Included(first.clone()),
-                };
-                let end = match end {
-                    Bound::Included(id) | Bound::Excluded(id) if id < first => return None,
-                    Bound::Included(id) if id < behind => Bound::Included(id),
-                    Bound::Excluded(id) if id < behind => Bound::Excluded(id),
-                    _ => Bound::Excluded(behind.clone()),
-                };
-                Some(IdRange { start, end })
-            });
-            (Source::Ids(narrowed.collect()), residual)
-        }
-        Source::Keys(_) => {
-            let id = Field::new("_id").map_err(|error| Refused::bad("invalid_field_name", error.to_string()))?;
-            let mut conditions = vec![Normal::At(id, Term::BeginsWith(first))];
-            conditions.extend(residual);
-            (source, Some(Normal::All(conditions)))
-        }
-    })
+    let narrowed = ranges.into_iter().filter_map(|IdRange { start, end }| {
+        let start = match start {
+            Bound::Included(id) | Bound::Excluded(id) if id >= behind => return None,
+            Bound::Included(id) if id >= first => Bound::Included(id),
+            Bound::Excluded(id) if id >= first => Bound::Excluded(id),
+            _ => Bound::Included(first.clone()),
+        };
+        let end = match end {
+            Bound::Included(id) | Bound::Excluded(id) if id < first => return None,
+            Bound::Included(id) if id < behind => Bound::Included(id),
+            Bound::Excluded(id) if id < behind => Bound::Excluded(id),
+            _ => Bound::Excluded(behind.clone()),
+        };
+        Some(IdRange { start, end })
+    });
+    narrowed.collect()
 }
 
 impl Plan<'_> {

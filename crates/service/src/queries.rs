@@ -141,6 +141,7 @@ async fn planned(database: &Reader, find: &Find, read: Option<Arc<JsonIndexes>>)
 struct Choice {
     index: Index,
     source: Source,
+    partition: Option<String>,
     reverse: bool,
     covering: bool,
     residual: Option<flatbed_mango::Selector>,
@@ -149,14 +150,15 @@ struct Choice {
 
 impl Choice {
     fn of(plan: Plan<'_>) -> Choice {
-        let Plan { index, source, reverse, covering, residual, after } = plan;
-        Choice { index: index.clone(), source, reverse, covering, residual, after }
+        let Plan { index, source, partition, reverse, covering, residual, after } = plan;
+        Choice { index: index.clone(), source, partition, reverse, covering, residual, after }
     }
 
     fn plan(&self) -> Plan<'_> {
         Plan {
             index: &self.index,
             source: self.source.clone(),
+            partition: self.partition.clone(),
             reverse: self.reverse,
             covering: self.covering,
             residual: self.residual.clone(),

@@ -7,7 +7,7 @@ use flatbed_mango::{Catalog, Index, Plan, Refused};
 use crate::error::Result;
 use crate::handle::Reader;
 use crate::index::definitions::has_room;
-use crate::index::json::definition::{DEFINITION_BYTES_MAX, compiled_in};
+use crate::index::json::definition::{DEFINITION_BYTES_MAX, compiled};
 use crate::index::json::kind::NAME;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -31,7 +31,7 @@ impl JsonIndexes {
         let (mut all, mut readable) = (vec![Index::all_docs()], vec![Index::all_docs()]);
         let mut numbers = Vec::new();
         for entry in json_indexes(indexes) {
-            let index = compiled_in(entry, is_partitioned)?;
+            let index = compiled(entry)?;
             numbers.push((entry.number, Index::clone(&index)));
             all.push(Index::clone(&index));
             if entry.readable {

@@ -4,6 +4,7 @@ mod catalog;
 mod count;
 mod documents;
 mod page;
+mod partition_tests;
 mod query;
 mod ranges;
 mod tests;

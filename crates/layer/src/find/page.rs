@@ -12,7 +12,6 @@ use crate::find::documents::{Documents, Matcher};
 use crate::find::query::{FoundDocument, Query};
 use crate::find::ranges::{self, behind, of_source};
 use crate::index::json::key::catch_up;
-use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
@@ -138,7 +137,8 @@ impl Operation for Page<'_> {
             matcher = Some(made);
         }
         let after = query.after.as_ref();
-        let mut ranges = of_source(&within, &query.index, query.number, (&query.source, after, query.reverse)).await?;
+        let among = query.number.map(|number| query.among(&within, number));
+        let mut ranges = of_source(&instance.keys, among, (&query.source, after, query.reverse)).await?;
         if let Some(key) = &place.behind {
             ranges = behind(ranges, key, query.reverse);
         }
@@ -198,7 +198,7 @@ fn rows_of<'r>(instance: &Instance, read: &'r [(Vec<u8>, Vec<u8>)], is_keys: boo
     let row = |(key, value): &'r (Vec<u8>, Vec<u8>)| match is_keys {
         false => Ok((keys.all_docs_id(key)?, None)),
         true => match keys.split_index(key)? {
-            (_, IndexPart::Entry(_, id)) => Ok((id, Some(value.as_slice()))),
+            (_, IndexPart::Entry(entry)) => Ok((entry.id, Some(value.as_slice()))),
             _ => Err(Error::Corrupt("what lies among an index's entries is none".to_owned())),
         },
     };
@@ -228,10 +228,7 @@ impl One<'_> {
             return Ok(Some((Value::Null, None)));
         }
         let key = async || match (entry, query.number) {
-            (Some(value), Some(number)) => {
-                let among = Among { within, number, index: &query.index, snapshot: true, written: None };
-                among.key(id, value).await
-            }
+            (Some(value), Some(number)) => query.among(within, number).key(id, value).await,
             _ => Ok(Vec::new()),
         };
         let shown_key = |key: Vec<Value<'static>>| match query.number {

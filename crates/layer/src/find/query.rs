@@ -15,7 +15,10 @@ use crate::error::{Error, Refusal, Result};
 use crate::find::catalog::JsonIndexes;
 use crate::find::page::{Found, Page, PageRead, Place};
 use crate::handle::Reader;
+use crate::index::json::place::Among;
+use crate::index::maintainers::Within;
 use crate::instance::InstanceId;
+use crate::store::keys::RowPlaces;
 use crate::store::waits;
 
 /// Says that nobody is waiting.
@@ -72,6 +75,8 @@ pub(crate) struct Query {
     pub index: Index,
     /// Of a json index.
     pub number: Option<u64>,
+    /// Of which the index's entries are read, where each has an index of its own.
+    pub partition: Option<String>,
     pub source: Source,
     pub reverse: bool,
     pub covering: bool,
@@ -85,6 +90,14 @@ pub(crate) struct Query {
     pub stop: Option<Stop>,
     /// The indexes that it was planned with.
     pub indexes: JsonIndexes,
+}
+
+impl Query {
+    /// The query's json index, as far as it is read.
+    pub(crate) fn among<'a>(&'a self, within: &'a Within<'a>, number: u64) -> Among<'a> {
+        let places = RowPlaces(self.partition.as_deref());
+        Among { within, number, index: &self.index, places, snapshot: true, written: None }
+    }
 }
 
 /// A query under way. Each page is a transaction of its own: consistent in itself, and the query may take longer than
@@ -128,6 +141,7 @@ impl Reader {
         let query = Query {
             index: plan.index.clone(),
             number: indexes.number(plan.index),
+            partition: plan.partition.clone(),
             source: plan.source.clone(),
             reverse: plan.reverse,
             covering: plan.covering,

@@ -11,7 +11,6 @@ use crate::error::Result;
 use crate::index::json::definition::collation;
 use crate::index::json::key::DocumentKey;
 use crate::index::json::place::Among;
-use crate::index::maintainers::Within;
 use crate::store::keys::{KeyRange, Keys};
 use crate::store::transaction::{Transaction, page_of};
 use futures_util::stream::{FuturesOrdered, StreamExt};
@@ -51,21 +50,23 @@ async fn edge(among: Among<'_>, edge: &KeyEdge) -> Result<Vec<u8>> {
 
 /// The key of the entry that a bookmark names, or of its place; and whether the entry itself is behind that place.
 async fn entry_of(among: Among<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
-    let keys = &among.within.instance.keys;
+    // Whoever asks may name a document of another partition.
+    let entry = |element: &[u8]| {
+        let place = among.places.before_document(element, cut_id(&bookmark.id));
+        among.within.instance.keys.index_place(among.number, &place)
+    };
     let values = match &bookmark.key {
         Value::Array(values) => values.clone(),
         other => vec![other.clone()],
     };
     let key = DocumentKey::new(values)?;
     if !key.sort_key.is_cut() {
-        return Ok(keys.index_entry(among.number, key.sort_key.bytes(), cut_id(&bookmark.id)));
+        return Ok(entry(key.sort_key.bytes()));
     }
     let collation = collation()?;
     let place = Box::pin(among.search(&key.sort_key, |other| collation.compare(&key.values, other))).await?;
     Ok(match &place {
-        flatbed_collate::Place::Label(label) => {
-            keys.index_entry(among.number, &[key.sort_key.bytes(), label].concat(), cut_id(&bookmark.id))
-        }
+        flatbed_collate::Place::Label(label) => entry(&[key.sort_key.bytes(), label].concat()),
         gap => among.at(&Boundary::of(&key.sort_key, Some(gap), false)),
     })
 }
@@ -101,17 +102,14 @@ pub(crate) fn of_ids(keys: &Keys, ranges: &[IdRange]) -> Vec<KeyRange> {
     ranges.iter().map(range).filter(|range| range.begin < range.end).collect()
 }
 
-/// All that a query reads, in the order of the keys, behind its bookmark.
+/// All that a query reads, in the order of the keys, behind its bookmark. `among`: its json index.
 pub(crate) async fn of_source(
-    within: &Within<'_>,
-    index: &flatbed_mango::Index,
-    number: Option<u64>,
+    keys: &Keys,
+    among: Option<Among<'_>>,
     (source, after, reverse): (&Source, Option<&Bookmark>, bool),
 ) -> Result<Vec<KeyRange>> {
-    let keys = &within.instance.keys;
-    let (mut ranges, after) = match (source, number) {
-        (Source::Keys(ranges), Some(number)) => {
-            let among = Among { within, number, index, snapshot: true, written: None };
+    let (mut ranges, after) = match (source, among) {
+        (Source::Keys(ranges), Some(among)) => {
             let after = match after {
                 Some(after) => Some(entry_of(among, after).await?),
                 None => None,

@@ -13,7 +13,7 @@ use crate::handle::Database;
 use crate::layer::Layer;
 use crate::{AllDocsQuery, RevId};
 
-fn json(text: &str) -> Value<'static> {
+pub(super) fn json(text: &str) -> Value<'static> {
     parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
 }
 
@@ -29,7 +29,7 @@ pub(crate) async fn put(db: &Database, id: &str, parent: Option<RevId>, body: &s
     Ok(db.update(&edit).await?.rev)
 }
 
-async fn put_all(db: &Database, documents: &[(String, String)]) {
+pub(super) async fn put_all(db: &Database, documents: &[(String, String)]) {
     for some in documents.chunks(100) {
         let edits: Vec<_> = some
             .iter()
@@ -45,14 +45,14 @@ async fn put_all(db: &Database, documents: &[(String, String)]) {
 }
 
 /// A design document with an index for each of these maps.
-fn design(maps: &[&str]) -> String {
+pub(super) fn design(maps: &[&str]) -> String {
     let view =
         |(at, map): (usize, &&str)| format!(r#""i{at}":{{"map":{map},"reduce":"_count","options":{{"def":{{}}}}}}"#);
     let views: Vec<_> = maps.iter().enumerate().map(view).collect();
     format!(r#"{{"language":"query","views":{{{}}}}}"#, views.join(","))
 }
 
-async fn built(db: &Database) {
+pub(super) async fn built(db: &Database) {
     for _ in 0..2_000 {
         let indexes = db.json_indexes().await.unwrap();
         if indexes.all().len() == indexes.readable().len() {
@@ -63,17 +63,22 @@ async fn built(db: &Database) {
     panic!("the indexes are not built");
 }
 
-async fn with_background() -> (Layer, Background, Database, Option<tempfile::TempDir>) {
+pub(super) async fn with_background() -> (Layer, Background, Database, Option<tempfile::TempDir>) {
+    with_background_of("db").await
+}
+
+/// The same, with a database of any name.
+pub(super) async fn with_background_of(name: &str) -> (Layer, Background, Database, Option<tempfile::TempDir>) {
     let (layer, authority, directory) = layer().await;
     let look_every = std::time::Duration::from_millis(20);
     let options = BackgroundOptions { look_every, ..BackgroundOptions::default() };
     let background = Background::new(&layer, authority.for_job("test"), options).unwrap();
     background.start();
-    let db = layer.database("db", authority.for_job("test"));
+    let db = layer.database(name, authority.for_job("test"));
     (layer, background, db, directory)
 }
 
-async fn assert_clean(db: &Database) {
+pub(super) async fn assert_clean(db: &Database) {
     let report = crate::check::check_database(db, |_| {}).await.unwrap();
     assert!(report.is_clean(), "{report:#?}");
 }
@@ -139,7 +144,7 @@ async fn ask(db: &Database, request: &str, limit: u64) -> Vec<(String, Value<'st
 }
 
 /// The ids that a query must answer, by every document.
-async fn expected(db: &Database, request: &str) -> Vec<String> {
+pub(super) async fn expected(db: &Database, request: &str) -> Vec<String> {
     let find = Request::parse(&json(request), None, &|| false).unwrap();
     let indexes = db.json_indexes().await.unwrap();
     let plan = indexes.plan("db", &find).unwrap();
@@ -147,7 +152,9 @@ async fn expected(db: &Database, request: &str) -> Vec<String> {
         true => Some(Value::Array(Vec::new())),
         false => plan.index.key(document, &|| false).unwrap().map(Value::Array),
     };
-    let selected = everything(db).await.into_iter().filter(|(_, document)| find.selector.matches(document));
+    let prefix = find.partition.as_ref().map(|partition| format!("{partition}:")).unwrap_or_default();
+    let everything = everything(db).await.into_iter().filter(|(id, _)| id.starts_with(&prefix));
+    let selected = everything.filter(|(_, document)| find.selector.matches(document));
     let mut rows: Vec<_> = selected.filter_map(|(id, document)| Some((key(&document)?, id))).collect();
     rows.sort_by(|a, b| compare(&a.0, &b.0).then_with(|| a.1.cmp(&b.1)));
     if plan.reverse {
@@ -156,7 +163,7 @@ async fn expected(db: &Database, request: &str) -> Vec<String> {
     rows.into_iter().map(|(_, id)| id).collect()
 }
 
-async fn assert_answers(db: &Database, requests: &[&str], used: &str) {
+pub(super) async fn assert_answers(db: &Database, requests: &[&str], used: &str) {
     for request in requests {
         let find = Request::parse(&json(request), None, &|| false).unwrap();
         let indexes = db.json_indexes().await.unwrap();
@@ -199,7 +206,7 @@ const VALUES: [&str; 16] = [
     r#"{"x":{"y":[3]}}"#,
 ];
 
-fn documents(count: usize) -> Vec<(String, String)> {
+pub(super) fn documents(count: usize) -> Vec<(String, String)> {
     let body = |n: usize| {
         let mut members = vec![format!(r#""n":{n}"#)];
         if !n.is_multiple_of(7) {

@@ -61,7 +61,7 @@ impl Definitions {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // What no parser takes was refused when it came.
             if let Ok(body) = parse(&text, &Limits::default()) {
-                changed.indexes = defined_by(&body);
+                changed.indexes = defined_by(&body, within.instance.record.partitioned);
                 // What is wrong with it is said to who asks for its views.
                 let group = GroupDefinition::of_design(&body, within.instance.record.partitioned);
                 if let Ok(Some(group)) = group {
@@ -138,10 +138,10 @@ pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecor
     within.trx.update_metadata_version();
 }
 
-fn defined_by(body: &Value<'_>) -> Vec<Defined> {
+fn defined_by(body: &Value<'_>, partitioned: bool) -> Vec<Defined> {
     let mut all: Vec<Defined> = Vec::new();
     for kind in KINDS {
-        for definition in kind.defined_by(body) {
+        for definition in kind.defined_by(body, partitioned) {
             let defined = (kind.name(), definition);
             if defined.1.len() <= kind.definition_bytes_max() && !all.contains(&defined) {
                 all.push(defined);

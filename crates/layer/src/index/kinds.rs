@@ -42,8 +42,9 @@ pub(crate) trait Kind: Send + Sync {
         None
     }
 
-    /// The indexes that a design document's body defines, each in the kind's own words.
-    fn defined_by(&self, body: &Value<'_>) -> Vec<Vec<u8>>;
+    /// The indexes that a design document's body defines in a database, which is `partitioned` or not, each in the kind's own
+    /// words.
+    fn defined_by(&self, body: &Value<'_>, partitioned: bool) -> Vec<Vec<u8>>;
 
     /// What the index takes at most, in bytes of keys and values, in a transaction that writes the edit: of new entries and
     /// of old ones. Also in one that enters a document of that id which was there before.

@@ -23,7 +23,7 @@ use crate::index::kinds::Kind;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::index::prepare::Preparations;
 use crate::layer::Inner;
-use crate::store::keys::IndexPart;
+use crate::store::keys::{IndexPart, RowPlaces, Sorted};
 use crate::store::proto;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Quiet;
@@ -76,7 +76,7 @@ impl Kind for Member {
         "member"
     }
 
-    fn defined_by(&self, body: &Value<'_>) -> Vec<Vec<u8>> {
+    fn defined_by(&self, body: &Value<'_>, _: bool) -> Vec<Vec<u8>> {
         let Some(Value::Array(names)) = body.get("member_indexes") else { return Vec::new() };
         let name = |name: &Value<'_>| match name {
             Value::String(name) => Some(name.as_bytes().to_vec()),
@@ -144,7 +144,7 @@ impl Kind for Member {
                 value_of(&index.definition, &members)
             };
             let entry = match &found {
-                Some(found) => trx.get(&keys.index_entry(index.number, found, id), true).await?,
+                Some(found) => trx.get(&keys.index_entry(index.number, RowPlaces::default(), found, id), true).await?,
                 None => None,
             };
             if found.is_some() != entry.is_some() || found != expected && (is_built || found.is_some()) {
@@ -176,12 +176,13 @@ impl Kind for Member {
                     let mut counted = 0_i64;
                     for row in pages.iter().flat_map(|page| page.iter()) {
                         let (_, part) = instance.keys.split_index(row.key())?;
-                        counted += i64::from(matches!(part, IndexPart::Entry(found, _) if begin_of(&found) == from));
+                        counted +=
+                            i64::from(matches!(part, IndexPart::Entry(found) if begin_of(&found.element) == from));
                     }
                     let is_right = level == LEVEL && counted > 0 && value == counted.to_le_bytes();
                     return Ok((!is_right).then(|| format!("there are {counted} of these")));
                 }
-                IndexPart::Entry(value, id) => {
+                IndexPart::Entry(Sorted { element: value, id, .. }) => {
                     let own = trx.get(&instance.keys.index_of_document(index.number, &id), true).await?;
                     let node = instance.keys.index_node(index.number, LEVEL, begin_of(&value));
                     if trx.get(&node, true).await?.is_none() {
@@ -221,7 +222,7 @@ impl Maintainer {
     fn replace(&self, within: &Within<'_>, id: &str, old: Option<&[u8]>, new: Option<&[u8]>) -> Result<()> {
         let (keys, number, quiet) = (&within.instance.keys, self.index.number, Quiet(within.trx));
         if let Some(old) = old.filter(|old| Some(*old) != new) {
-            quiet.clear(&keys.index_entry(number, old, id))?;
+            quiet.clear(&keys.index_entry(number, RowPlaces::default(), old, id))?;
         }
         for (value, delta) in [(old, -1_i64), (new, 1)].into_iter().filter(|_| old != new) {
             if let Some(value) = value {
@@ -232,7 +233,7 @@ impl Maintainer {
         }
         match new {
             Some(new) => {
-                quiet.set(&keys.index_entry(number, new, id), b"")?;
+                quiet.set(&keys.index_entry(number, RowPlaces::default(), new, id), b"")?;
                 quiet.set(&keys.index_of_document(number, id), new)
             }
             None if old.is_some() => quiet.clear(&keys.index_of_document(number, id)),

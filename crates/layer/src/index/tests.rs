@@ -65,8 +65,8 @@ async fn entries(db: &Database, number: u64) -> Vec<(String, String)> {
     let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
     let mut found = Vec::new();
     for row in pages.unwrap().iter().flat_map(|page| page.iter()) {
-        if let (_, IndexPart::Entry(value, id)) = instance.keys.split_index(row.key()).unwrap() {
-            found.push((String::from_utf8(value).unwrap(), id));
+        if let (_, IndexPart::Entry(entry)) = instance.keys.split_index(row.key()).unwrap() {
+            found.push((String::from_utf8(entry.element).unwrap(), entry.id));
         }
     }
     found

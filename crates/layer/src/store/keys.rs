@@ -6,6 +6,7 @@
 mod bucket;
 mod document;
 mod index;
+mod places;
 mod root;
 mod subspaces;
 mod tuple;
@@ -20,6 +21,7 @@ pub(crate) use bucket::BucketKeys;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{Beside, DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
+pub(crate) use places::{RowPlaces, Sorted};
 pub(crate) use root::RootKeys;
 pub(crate) use subspaces::Subspace;
 use tuple::{
@@ -28,7 +30,7 @@ use tuple::{
 };
 pub(crate) use tuple::{take_int, take_rev};
 pub(crate) use updates::{BUCKETS, bucket_of};
-pub(crate) use view::{RowKey, RowPlaces, ViewKeys, ViewPart};
+pub(crate) use view::{RowKey, ViewKeys, ViewPart};
 pub(crate) use work::DueKey;
 
 /// The format of what lies under the root.

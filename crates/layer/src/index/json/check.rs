@@ -10,7 +10,7 @@ use crate::index::json::definition::{collation, compiled};
 use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
-use crate::store::keys::{IndexPart, KeyRange};
+use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 use crate::store::proto;
 use crate::store::records::{BodyPlace, Info};
 use crate::store::transaction::page_of;
@@ -37,7 +37,8 @@ pub(crate) async fn check_document(
     }
     let Some(key) = key else { return Ok(None) };
     let Some(element) = key.sort_key.with_label(label.as_deref()) else { return Ok(None) };
-    Ok(match trx.get(&keys.index_entry(number, &element, id), true).await?.as_deref() {
+    let places = RowPlaces::of(compiled(index)?.is_partitioned(), id);
+    Ok(match trx.get(&keys.index_entry(number, places, &element, id), true).await?.as_deref() {
         None if is_built || label.is_some() => Some(format!("its entry in index {number} is missing")),
         Some(value) if *value != *key.entry_value() => Some(format!("its entry in index {number} has another key")),
         _ => None,
@@ -76,7 +77,12 @@ pub(crate) async fn check_entry(
         IndexPart::Progress => return Ok(None),
         IndexPart::Node(..) => return Ok(Some("a json index has no nodes".to_owned())),
         IndexPart::OfDocument(id) => (id, None),
-        IndexPart::Entry(element, id) => (id, Some(element)),
+        IndexPart::Entry(Sorted { partition, element, id }) => {
+            if RowPlaces::of(compiled(index)?.is_partitioned(), &id).0 != partition.as_deref() {
+                return Ok(Some(format!("it does not lie where those of {id:?}'s partition are")));
+            }
+            (id, Some(element))
+        }
     };
     let found = begin_latest(trx, instance, &id).finish(trx, instance).await?;
     let Some((info, rows)) = found else { return Ok(Some(format!("its document {id:?} is not there"))) };
@@ -111,12 +117,15 @@ async fn is_in_order(
 ) -> Result<Option<String>> {
     let Within { trx, instance, .. } = *within;
     let (keys, compiled) = (&instance.keys, compiled(index)?);
-    let begin = keys.index_beginning(index.number, key.bytes()).begin;
-    let before = KeyRange { begin, end: keys.index_entry(index.number, element, id) };
+    let places = RowPlaces::of(compiled.is_partitioned(), id);
+    let begin = keys.index_beginning(index.number, places, key.bytes()).begin;
+    let before = KeyRange { begin, end: keys.index_entry(index.number, places, element, id) };
     let page = trx.get_range(&page_of(&before, 1, true), 1, true).await?;
     let Some(row) = page.first() else { return Ok(None) };
-    let (_, IndexPart::Entry(other, other_id)) = keys.split_index(row.key())? else { return Ok(None) };
-    let among = Among { within, number: index.number, index: &compiled, snapshot: true, written: None };
+    let (_, IndexPart::Entry(Sorted { element: other, id: other_id, .. })) = keys.split_index(row.key())? else {
+        return Ok(None);
+    };
+    let among = Among { within, number: index.number, index: &compiled, places, snapshot: true, written: None };
     let order = collation()?.compare(&Value::Array(among.key(&other_id, row.value()).await?), values);
     let is_right = if split(&other).1 == split(element).1 { order.is_eq() } else { order.is_lt() };
     Ok((!is_right).then(|| format!("document {id:?} does not stand where its key belongs")))

@@ -19,11 +19,12 @@ const COMPILED_MAX: usize = 1_000;
 /// Members of a definition.
 const NAME: &str = "name";
 const MAP: &str = "map";
-const PARTITIONED: &str = "partitioned";
+/// Each partition has an index of its own. (`partitioned` was of a form whose keys did not begin with the partition.)
+const LOCAL: &str = "local";
 const COLLATION: &str = "collation";
 
 /// By the design document's id and the definition.
-type Compiled = HashMap<(String, Vec<u8>, bool), Arc<Index>>;
+type Compiled = HashMap<(String, Vec<u8>), Arc<Index>>;
 
 /// CouchDB's order of keys.
 ///
@@ -41,19 +42,18 @@ pub(crate) fn signature() -> &'static str {
     SIGNATURE.get_or_init(|| collation().map(Collation::signature).unwrap_or_default())
 }
 
-/// The definitions in a design document: of each index its name, its map as it is written, whether each partition has one of
-/// its own where the document says so, and the collation's signature, as JSON.
-pub(crate) fn defined_by(body: &Value<'_>) -> Vec<Vec<u8>> {
-    // The id says nothing but where they come from, and whether the database is partitioned is known where they are compiled.
-    let indexes = Index::of_design_document(flatbed_revtree::DESIGN, body, false);
+/// The definitions in a design document of a database, which is `partitioned` or not: of each index its name, its map as it is
+/// written, that each partition has one of its own where that is so, and the collation's signature, as JSON.
+pub(crate) fn defined_by(body: &Value<'_>, partitioned: bool) -> Vec<Vec<u8>> {
+    // The id says nothing but where they come from.
+    let indexes = Index::of_design_document(flatbed_revtree::DESIGN, body, partitioned);
     let Some(Value::Object(views)) = body.get("views") else { return Vec::new() };
-    let partitioned = body.get("options").and_then(|options| options.get("partitioned"));
     let definition = |index: &Index| {
         let (_, view) = views.iter().find(|(name, _)| name == index.name())?;
         let mut members =
             vec![(NAME.into(), Value::String(index.name().into())), (MAP.into(), view.get("map")?.clone())];
-        if let Some(partitioned @ Value::Bool(_)) = partitioned {
-            members.push((PARTITIONED.into(), partitioned.clone()));
+        if partitioned && index.is_partitioned() {
+            members.push((LOCAL.into(), Value::Bool(true)));
         }
         members.push((COLLATION.into(), Value::String(signature().into())));
         let mut text = Vec::new();
@@ -75,21 +75,13 @@ pub(crate) fn signature_in(definition: &[u8]) -> Option<String> {
 /// # Errors
 /// It is none of this program's.
 pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
-    compiled_in(index, false)
-}
-
-/// The same, as queries see it; `partitioned`: its database is, and so is the index where it does not say otherwise.
-///
-/// # Errors
-/// As [`compiled`].
-pub(crate) fn compiled_in(index: &proto::Index, partitioned: bool) -> Result<Arc<Index>> {
     static COMPILED: OnceLock<RwLock<Compiled>> = OnceLock::new();
     let all = COMPILED.get_or_init(RwLock::default);
-    let key = (index.source.clone(), index.definition.clone(), partitioned);
+    let key = (index.source.clone(), index.definition.clone());
     if let Some(found) = all.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return Ok(found.clone());
     }
-    let made = Arc::new(compile(index, partitioned)?);
+    let made = Arc::new(compile(index)?);
     let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
     if all.len() >= COMPILED_MAX {
         all.clear();
@@ -98,7 +90,7 @@ pub(crate) fn compiled_in(index: &proto::Index, partitioned: bool) -> Result<Arc
     Ok(made)
 }
 
-fn compile(index: &proto::Index, partitioned: bool) -> Result<Index> {
+fn compile(index: &proto::Index) -> Result<Index> {
     let foreign = || Error::Corrupt(format!("index {} has a definition that is none", index.number));
     let definition = parse(&index.definition, &Limits::default()).map_err(|_| foreign())?;
     if definition.get(COLLATION).and_then(Value::as_str) != Some(signature()) {
@@ -111,13 +103,9 @@ fn compile(index: &proto::Index, partitioned: bool) -> Result<Index> {
     };
     let view = object(vec![(MAP, map.clone().into_owned()), ("options", object(Vec::new()))]);
     let views = Value::Object(vec![(name.to_owned().into(), view)]);
-    let options = definition.get(PARTITIONED).map(|partitioned| (PARTITIONED, partitioned.clone().into_owned()));
-    let document = object(vec![
-        ("language", Value::String("query".into())),
-        ("views", views),
-        ("options", object(options.into_iter().collect())),
-    ]);
-    Index::of_design_document(&index.source, &document, partitioned).into_iter().next().ok_or_else(foreign)
+    let document = object(vec![("language", Value::String("query".into())), ("views", views)]);
+    let is_local = definition.get(LOCAL) == Some(&Value::Bool(true));
+    Index::of_design_document(&index.source, &document, is_local).into_iter().next().ok_or_else(foreign)
 }
 
 #[cfg(test)]
@@ -138,7 +126,7 @@ mod tests {
                 "files":{"map":{"fields":{"_attachments.a":"asc"}},"reduce":"_count","options":{"def":{}}}
             }}"#,
         );
-        let defined = defined_by(&body);
+        let defined = defined_by(&body, false);
         assert_eq!(defined.len(), 2);
         let shown = |index: &Index| {
             let mut text = Vec::new();
@@ -154,7 +142,25 @@ mod tests {
             assert_eq!(shown(&compiled), shown(expected));
             assert_eq!(compiled.partial().is_some(), name == "one");
         }
-        assert!(defined_by(&document(r#"{"language":"javascript","views":{}}"#)).is_empty());
+        assert!(defined_by(&document(r#"{"language":"javascript","views":{}}"#), true).is_empty());
+    }
+
+    #[test]
+    fn in_partitioned_databases_indexes_are_local_unless_they_say_otherwise() {
+        let views = r#""views":{"i":{"map":{"fields":{"a":"asc"}},"reduce":"_count","options":{}}}"#;
+        for (options, partitioned, is_local) in [
+            ("{}", false, false),
+            ("{}", true, true),
+            (r#"{"partitioned":true}"#, true, true),
+            (r#"{"partitioned":false}"#, true, false),
+            // Whatever a replicated document says.
+            (r#"{"partitioned":true}"#, false, false),
+        ] {
+            let body = format!(r#"{{"language":"query",{views},"options":{options}}}"#);
+            let definition = defined_by(&document(&body), partitioned).remove(0);
+            let entry = proto::Index { source: "_design/d".to_owned(), definition, ..Default::default() };
+            assert_eq!(compiled(&entry).unwrap().is_partitioned(), is_local, "{options} {partitioned}");
+        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ impl Kind for Json {
         definition::DEFINITION_BYTES_MAX
     }
 
-    fn defined_by(&self, body: &Value<'_>) -> Vec<Vec<u8>> {
-        definition::defined_by(body)
+    fn defined_by(&self, body: &Value<'_>, partitioned: bool) -> Vec<Vec<u8>> {
+        definition::defined_by(body, partitioned)
     }
 
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64 {

@@ -19,6 +19,7 @@ use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, Keyed, catch_up, lacks_names};
 use crate::index::json::place::{Among, Written};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
+use crate::store::keys::RowPlaces;
 use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::transaction::Quiet;
@@ -101,20 +102,21 @@ impl Maintainer {
             self.note(id, new, &new.entry_value());
             return Ok(());
         }
+        let places = RowPlaces::of(index.is_partitioned(), id);
         match old {
             Some(old) if old.sort_key.is_cut() => {
                 let place = instance.keys.index_of_document(self.number, id);
                 if let Some(label) = trx.get(&place, true).await? {
                     let element = old.sort_key.with_label(Some(&label)).unwrap_or_default();
                     // With a conflict: who has seen it gives its label to others.
-                    trx.clear(&self.cleared(within, &element, id));
+                    trx.clear(&self.cleared(within, places, &element, id));
                     Quiet(trx).clear(&place)?;
                 }
             }
             Some(old) => {
                 let stays = new.as_ref().is_some_and(|new| new.sort_key == old.sort_key);
                 if !stays {
-                    Quiet(trx).clear(&self.cleared(within, old.sort_key.bytes(), id))?;
+                    Quiet(trx).clear(&self.cleared(within, places, old.sort_key.bytes(), id))?;
                 }
             }
             None => {}
@@ -125,23 +127,23 @@ impl Maintainer {
         }
     }
 
-    fn cleared(&mut self, within: &Within<'_>, element: &[u8], id: &str) -> Vec<u8> {
-        let key = within.instance.keys.index_entry(self.number, element, id);
+    fn cleared(&mut self, within: &Within<'_>, places: RowPlaces<'_>, element: &[u8], id: &str) -> Vec<u8> {
+        let key = within.instance.keys.index_entry(self.number, places, element, id);
         self.excess += (2 * key.len() as u64).saturating_sub(CLEARED_BYTES);
         key
     }
 
     async fn enter(&mut self, within: &Within<'_>, index: &Index, id: &str, key: &DocumentKey) -> Result<()> {
         let Within { trx, instance, .. } = *within;
-        let keys = &instance.keys;
+        let (keys, places) = (&instance.keys, RowPlaces::of(index.is_partitioned(), id));
         let value = key.entry_value();
         if !key.sort_key.is_cut() {
-            return Quiet(trx).set(&keys.index_entry(self.number, key.sort_key.bytes(), id), &value);
+            return Quiet(trx).set(&keys.index_entry(self.number, places, key.sort_key.bytes(), id), &value);
         }
         let place_key = keys.index_of_document(self.number, id);
         let label = match trx.get(&place_key, true).await? {
             Some(label) => Some(label.to_vec()),
-            None => self.place(within, index, key).await?.label(),
+            None => self.place(within, (index, places), key).await?.label(),
         };
         let Some(label) = label else {
             // So many keys came each between the last two: it is built anew, with labels that have room.
@@ -150,7 +152,7 @@ impl Maintainer {
         };
         self.note(id, key, &value);
         let element = key.sort_key.with_label(Some(&label)).unwrap_or_default();
-        trx.set(&keys.index_entry(self.number, &element, id), &value);
+        trx.set(&keys.index_entry(self.number, places, &element, id), &value);
         Quiet(trx).set(&place_key, &label)
     }
 
@@ -160,9 +162,14 @@ impl Maintainer {
         }
     }
 
-    async fn place(&self, within: &Within<'_>, index: &Index, key: &DocumentKey) -> Result<Place> {
+    async fn place(
+        &self,
+        within: &Within<'_>,
+        (index, places): (&Index, RowPlaces<'_>),
+        key: &DocumentKey,
+    ) -> Result<Place> {
         let collation = collation()?;
-        let among = Among { within, number: self.number, index, snapshot: false, written: Some(&self.written) };
+        let among = Among { within, number: self.number, index, places, snapshot: false, written: Some(&self.written) };
         Box::pin(among.search(&key.sort_key, |other: &Value<'_>| collation.compare(&key.values, other))).await
     }
 }

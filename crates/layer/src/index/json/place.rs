@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::index::json::entry::{self, EntryValue};
 use crate::index::json::key::{Body, key_of};
 use crate::index::maintainers::Within;
-use crate::store::keys::{IndexPart, KeyRange};
+use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 use crate::store::transaction::page_of;
 
 /// An index within a transaction.
@@ -20,6 +20,8 @@ pub(crate) struct Among<'a> {
     pub within: &'a Within<'a>,
     pub number: u64,
     pub index: &'a flatbed_mango::Index,
+    /// Those of the documents that are meant.
+    pub places: RowPlaces<'a>,
     /// Whether what is read makes no conflict.
     pub snapshot: bool,
     /// What the transaction itself has written.
@@ -32,9 +34,8 @@ pub(crate) type Written = HashMap<String, Vec<Value<'static>>>;
 impl Among<'_> {
     /// Looks for the place of a key that was cut: `compare` says how it lies to another key.
     pub(crate) async fn search(&self, key: &SortKey, compare: impl Fn(&Value<'_>) -> Ordering) -> Result<Place> {
-        let keys = &self.within.instance.keys;
-        let beginning = keys.index_beginning(self.number, key.bytes());
-        let at = |label: &[u8], behind| keys.index_place(self.number, &[key.bytes(), label].concat(), behind);
+        let beginning = self.within.instance.keys.index_beginning(self.number, self.places, key.bytes());
+        let at = |label: &[u8], behind| self.beside(&[key.bytes(), label].concat(), behind);
         let mut search = Search::new();
         loop {
             let ask = search.ask();
@@ -62,7 +63,7 @@ impl Among<'_> {
         }
         let page = trx.get_range(&page_of(range, 1, reverse), 1, self.snapshot).await?;
         let Some(row) = page.first() else { return Ok(None) };
-        let (_, IndexPart::Entry(element, id)) = instance.keys.split_index(row.key())? else {
+        let (_, IndexPart::Entry(Sorted { element, id, .. })) = instance.keys.split_index(row.key())? else {
             return Err(Error::Corrupt("what lies among an index's entries is none".to_owned()));
         };
         let key = self.key(&id, row.value()).await?;
@@ -94,10 +95,16 @@ impl Among<'_> {
 
     /// The key that stands before or behind the entries at a boundary.
     pub(crate) fn at(&self, boundary: &Boundary) -> Vec<u8> {
-        let keys = &self.within.instance.keys;
         match boundary {
-            Boundary::Before(bytes) => keys.index_place(self.number, bytes, false),
-            Boundary::Behind(bytes) => keys.index_place(self.number, bytes, true),
+            Boundary::Before(bytes) => self.beside(bytes, false),
+            Boundary::Behind(bytes) => self.beside(bytes, true),
         }
+    }
+
+    /// Before all entries that are sorted by these bytes or by more, or with `behind` after those that are sorted by these very
+    /// bytes, whatever their documents.
+    fn beside(&self, bytes: &[u8], behind: bool) -> Vec<u8> {
+        let place = if behind { self.places.behind_element(bytes) } else { self.places.before_prefix(bytes) };
+        self.within.instance.keys.index_place(self.number, &place)
     }
 }

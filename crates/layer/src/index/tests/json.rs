@@ -22,8 +22,8 @@ async fn ids_of(db: &Database, number: u64) -> Vec<String> {
     let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
     let mut found = Vec::new();
     for row in pages.unwrap().iter().flat_map(|page| page.iter()) {
-        if let (_, IndexPart::Entry(_, id)) = instance.keys.split_index(row.key()).unwrap() {
-            found.push(id);
+        if let (_, IndexPart::Entry(entry)) = instance.keys.split_index(row.key()).unwrap() {
+            found.push(entry.id);
         }
     }
     found

@@ -1,6 +1,7 @@
 //! The keys of a database's own indexes.
 
 use crate::error::Result;
+use crate::store::keys::places::{RowPlaces, Sorted};
 use crate::store::keys::tuple::{
     TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text, under,
 };
@@ -17,7 +18,7 @@ const NODES: u64 = 3;
 pub(crate) enum IndexPart {
     Progress,
     /// What it is sorted by, and its document's id.
-    Entry(Vec<u8>, String),
+    Entry(Sorted),
     /// The document's id.
     OfDocument(String),
     /// A node of what is kept of the entries together: its level, and where it begins, in the words of the index's kind.
@@ -41,39 +42,22 @@ impl Keys {
         self.index_part(number, PROGRESS)
     }
 
-    /// An entry of an index: what its kind sorts by, and whose entry it is.
-    pub(crate) fn index_entry(&self, number: u64, sorted_by: &[u8], id: &str) -> Vec<u8> {
+    /// Something among an index's entries, by its [place](RowPlaces).
+    pub(crate) fn index_place(&self, number: u64, place: &[u8]) -> Vec<u8> {
         let mut key = self.index_part(number, ENTRIES);
-        put_text(&mut key, TUPLE_BYTES, sorted_by);
-        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key.extend_from_slice(place);
         key
     }
 
-    /// A place among an index's entries: before all that are sorted by these bytes or by more, or with `behind` after those that are
-    /// sorted by these very bytes, whatever their documents.
-    pub(crate) fn index_place(&self, number: u64, sorted_by: &[u8], behind: bool) -> Vec<u8> {
-        let mut key = self.index_part(number, ENTRIES);
-        put_text(&mut key, TUPLE_BYTES, sorted_by);
-        if behind {
-            // A document's id begins with less, and a zero in longer bytes goes on with more.
-            key.push(TUPLE_STRING + 1);
-        } else {
-            key.pop();
-        }
-        key
+    /// An entry of an index: what its kind sorts by, and whose entry it is. `places`: those of its document.
+    pub(crate) fn index_entry(&self, number: u64, places: RowPlaces<'_>, sorted_by: &[u8], id: &str) -> Vec<u8> {
+        self.index_place(number, &places.document(sorted_by, id))
     }
 
     /// All entries of an index that are sorted by bytes that begin so.
-    pub(crate) fn index_beginning(&self, number: u64, sorted_by: &[u8]) -> KeyRange {
-        let begin = self.index_place(number, sorted_by, false);
-        let mut end = begin.clone();
-        while let Some(last) = end.pop() {
-            if last < 0xff {
-                end.push(last + 1);
-                break;
-            }
-        }
-        KeyRange { begin, end }
+    pub(crate) fn index_beginning(&self, number: u64, places: RowPlaces<'_>, sorted_by: &[u8]) -> KeyRange {
+        let begin = self.index_place(number, &places.before_prefix(sorted_by));
+        KeyRange { begin, end: self.index_place(number, &places.behind_prefix(sorted_by)) }
     }
 
     pub(crate) fn index_of_document(&self, number: u64, id: &str) -> Vec<u8> {
@@ -102,10 +86,10 @@ impl Keys {
         let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
         let part = match take_int(rest)? {
             (PROGRESS, []) => IndexPart::Progress,
-            (ENTRIES, rest) => {
-                let (sorted_by, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
-                IndexPart::Entry(sorted_by, take_text(rest)?)
-            }
+            (ENTRIES, rest) => match Sorted::take(rest)? {
+                (sorted, []) => IndexPart::Entry(sorted),
+                _ => return Err(bad_key()),
+            },
             (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),
             (NODES, rest) => {
                 let (level, rest) = take_int(rest)?;

@@ -125,6 +125,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::keys::RowPlaces;
     use crate::store::keys::{Counter, RootKeys};
     use crate::store::seq::Seq;
 
@@ -169,7 +170,7 @@ mod tests {
             (Subspace::Released, keys.released("d", &[0; 16])),
             (Subspace::Indexes, keys.index_progress(1)),
             (Subspace::Compacted, keys.compacted()),
-            (Subspace::Indexes, keys.index_entry(1, &[0], "d")),
+            (Subspace::Indexes, keys.index_entry(1, RowPlaces::default(), &[0], "d")),
             (Subspace::Indexes, keys.index_of_document(1, "d")),
             (Subspace::Indexes, keys.index_node(1, 2, &[0])),
         ];

@@ -1,8 +1,7 @@
 //! The keys of a group of views: rows, what documents have, nodes, values in parts.
 
-use std::cmp::Ordering;
-
 use crate::error::Result;
+use crate::store::keys::places::{RowPlaces, Sorted};
 use crate::store::keys::tuple::{
     TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text, take_text_at,
     under, with_int,
@@ -15,9 +14,6 @@ const OF_DOCUMENT: u64 = 2;
 const NODES: u64 = 3;
 const PARTS: u64 = 4;
 const RANGES: u64 = 5;
-
-/// Between a partition and the rest of an id.
-const COLON: char = ':';
 
 /// Keys of one group of views.
 #[derive(Debug, Clone)]
@@ -36,10 +32,6 @@ pub(crate) struct RowKey {
     pub spelling: u32,
     pub ordinal: u32,
 }
-
-/// Where rows lie: those of a partition in a partitioned group, whose keys begin with it, or all of a group that is none.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RowPlaces<'p>(pub Option<&'p str>);
 
 /// What a key of a group is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +52,7 @@ pub(crate) enum ViewPart {
 impl RowKey {
     /// The key of a row that a document has.
     pub(crate) fn of(is_partitioned: bool, element: Vec<u8>, id: String, (spelling, ordinal): (u32, u32)) -> RowKey {
-        let partition = id.split_once(COLON).filter(|_| is_partitioned).map(|(partition, _)| partition.to_owned());
+        let partition = RowPlaces::of(is_partitioned, &id).0.map(str::to_owned);
         RowKey { partition, element, id, spelling, ordinal }
     }
 
@@ -71,133 +63,33 @@ impl RowKey {
 
     /// The bytes, which sort as rows do: tuple elements.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut key = self.places().before_document_exactly(&self.element, &self.id);
+        let mut key = self.places().document(&self.element, &self.id);
         put_int(&mut key, u64::from(self.spelling));
         put_int(&mut key, u64::from(self.ordinal));
         key
     }
 
     pub(crate) fn decode(key: &[u8]) -> Result<RowKey> {
-        let (partition, rest) = match key.first() {
-            Some(&TUPLE_STRING) => take_text_at(key).map(|(partition, rest)| (Some(partition), rest))?,
-            _ => (None, key),
-        };
-        let (element, rest) = take_bytes_at(rest, TUPLE_BYTES)?;
-        let (id, rest) = take_text_at(rest)?;
+        let (Sorted { partition, element, id }, rest) = Sorted::take(key)?;
         let (spelling, rest) = take_int(rest)?;
         let (ordinal, rest) = take_int(rest)?;
         let small = |number: u64| u32::try_from(number).map_err(|_| bad_key());
-        if !rest.is_empty() || partition.as_ref().is_some_and(|partition| partition.contains(COLON)) {
+        if !rest.is_empty() {
             return Err(bad_key());
         }
-        let id = match &partition {
-            Some(partition) => format!("{partition}{COLON}{id}"),
-            None => id,
-        };
         Ok(RowKey { partition, element, id, spelling: small(spelling)?, ordinal: small(ordinal)? })
     }
 
     /// The sort form alone, with its label, of the bytes of a row's key.
     pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
-        let rest = match key.first() {
-            Some(&TUPLE_STRING) => take_text_at(key)?.1,
-            _ => key,
-        };
-        take_bytes_at(rest, TUPLE_BYTES).map(|(element, _)| element)
+        Sorted::take(key).map(|(sorted, _)| sorted.element)
     }
 
     /// The rows of the same spelling: those that no reading turns round.
     pub(crate) fn of_spelling(&self) -> KeyRange {
-        let mut begin = self.places().before_document_exactly(&self.element, &self.id);
+        let mut begin = self.places().document(&self.element, &self.id);
         put_int(&mut begin, u64::from(self.spelling));
         under(&begin)
-    }
-}
-
-impl RowPlaces<'_> {
-    /// What stands before a sort form.
-    fn begin(self) -> Vec<u8> {
-        let mut key = Vec::with_capacity(64);
-        if let Some(partition) = self.0 {
-            put_text(&mut key, TUPLE_STRING, partition.as_bytes());
-        }
-        key
-    }
-
-    /// All rows from the first place to the last; no end: to the end of the tree.
-    pub(crate) fn all(self) -> (Vec<u8>, Option<Vec<u8>>) {
-        let begin = self.begin();
-        let end = self.0.map(|_| under(&begin).end);
-        (begin, end)
-    }
-
-    /// The bytes before which all rows lie whose sort forms are before this one, and none of the others.
-    pub(crate) fn before_element(self, element: &[u8]) -> Vec<u8> {
-        let mut key = self.begin();
-        put_text(&mut key, TUPLE_BYTES, element);
-        key
-    }
-
-    /// The same for those that begin with it, or are behind it.
-    pub(crate) fn before_prefix(self, prefix: &[u8]) -> Vec<u8> {
-        let mut key = self.before_element(prefix);
-        // The tuple's end sorts before any other byte, a zero of the element (00 ff) before what is no zero.
-        key.pop();
-        key
-    }
-
-    /// Behind all rows whose sort forms begin with this.
-    pub(crate) fn behind_prefix(self, prefix: &[u8]) -> Vec<u8> {
-        let mut key = self.before_prefix(prefix);
-        while key.pop_if(|byte| *byte == 0xff).is_some() {}
-        // The type of the element is less than ff.
-        if let Some(last) = key.last_mut() {
-            *last += 1;
-        }
-        key
-    }
-
-    /// Behind all rows with this sort form.
-    pub(crate) fn behind_element(self, element: &[u8]) -> Vec<u8> {
-        let mut key = self.before_element(element);
-        key.push(0xff);
-        key
-    }
-
-    /// Before the rows of a document among those with this sort form. Any text may stand for its id.
-    pub(crate) fn before_document(self, element: &[u8], id: &str) -> Vec<u8> {
-        match self.begins(id) {
-            Ordering::Less => self.before_element(element),
-            Ordering::Equal => self.before_document_exactly(element, id),
-            Ordering::Greater => self.behind_element(element),
-        }
-    }
-
-    /// Behind them.
-    pub(crate) fn behind_document(self, element: &[u8], id: &str) -> Vec<u8> {
-        let mut key = self.before_document(element, id);
-        if self.begins(id).is_eq() {
-            key.push(0xff);
-        }
-        key
-    }
-
-    /// Of an id that begins with the partition.
-    fn before_document_exactly(self, element: &[u8], id: &str) -> Vec<u8> {
-        let mut key = self.before_element(element);
-        let of_partition = self.0.map_or(0, |partition| partition.len() + COLON.len_utf8());
-        put_text(&mut key, TUPLE_STRING, id.as_bytes().get(of_partition..).unwrap_or_default());
-        key
-    }
-
-    /// Whether a text is before, among or behind what ids of the partition begin with.
-    fn begins(self, id: &str) -> Ordering {
-        let Some(partition) = self.0 else { return Ordering::Equal };
-        match id.strip_prefix(partition) {
-            Some(rest) if rest.starts_with(COLON) => Ordering::Equal,
-            Some(rest) => rest.bytes().next().cmp(&Some(COLON as u8)),
-            None => id.cmp(partition),
-        }
     }
 }
 
