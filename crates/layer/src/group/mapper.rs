@@ -11,8 +11,9 @@ use crate::group::job::Job;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
 
-/// Documents after each other on which functions may break a bound: then they are broken, and not the documents.
-const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 10 };
+/// Documents after each other on which functions may break a bound: then they are broken, and not the documents. One of time
+/// counts as three, as it has kept a processor busy for all of it.
+const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 9 };
 
 /// A document to be mapped.
 #[derive(Debug)]
@@ -88,7 +89,8 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
                     fail(job, id, 0, &failure);
                 }
                 done += 1;
-                if job.breaches.fetch_add(1, Ordering::Relaxed) + 1 >= BREACHES_MAX {
+                let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
+                if job.breaches.fetch_add(more, Ordering::Relaxed) + more >= BREACHES_MAX {
                     return Err(failure.into());
                 }
                 if !job.is_wanted().await? {
