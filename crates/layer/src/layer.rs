@@ -36,6 +36,7 @@ use crate::store::root_upgrade::move_updates;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
+use crate::view::group::ViewBounds;
 use crate::view_updates::ViewUpdates;
 
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
@@ -97,6 +98,8 @@ pub struct LayerOptions {
     /// How many transactions of single writes of a database are under way at once before others wait for them, to be
     /// committed together; `None`: as many as is good.
     pub single_writes_at_once: Option<usize>,
+    /// What a document may have in a group of views: one with more is in none of them.
+    pub view_bounds: ViewBounds,
 }
 
 impl Default for LayerOptions {
@@ -112,6 +115,7 @@ impl Default for LayerOptions {
             uploads_broken_after: UPLOADS_BROKEN_AFTER,
             shard: None,
             single_writes_at_once: None,
+            view_bounds: ViewBounds::default(),
         }
     }
 }

@@ -85,6 +85,7 @@ pub use store::database_name::{DatabaseKind, REPLICATOR};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
+pub use view::group::ViewBounds;
 pub use view::read::{Select, View, ViewRange};
 pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
 pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};

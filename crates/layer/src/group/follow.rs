@@ -11,6 +11,7 @@ use crate::feed::changes::{Changes, Followed};
 use crate::feed::query::{ChangesQuery, Documents, Extras, Since};
 use crate::feed::tail::TailDocument;
 use crate::group::job::Job;
+use crate::group::large::{Finished, finish};
 use crate::group::mapper::{ToMap, map};
 use crate::group::purges;
 use crate::group::steps::{Enter, Entered, LetGo, Step, place_of};
@@ -84,13 +85,18 @@ enum EnteredRun {
     /// It is in.
     All,
     /// Something was purged since.
-    Purged(ViewProgress),
+    Purged(Box<ViewProgress>),
     Elsewhere,
     Anew,
 }
 
 /// Follows, from where the group stands.
 pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome> {
+    let progress = match finish(job, progress).await? {
+        Finished::Stands(progress) => *progress,
+        Finished::Elsewhere => return Ok(Outcome::Elsewhere),
+        Finished::Anew => return Ok(Outcome::Anew),
+    };
     let mut place = place_of(&progress)?;
     loop {
         let query = ChangesQuery { since: Since::After(place), extras: EXTRAS, ..ChangesQuery::default() };
@@ -119,7 +125,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
         };
         job.state.is_behind();
         // What was read before may have what is purged: it is read again.
-        match purges::enter(job, purged).await? {
+        match purges::enter(job, *purged).await? {
             purges::Outcome::Entered => {}
             purges::Outcome::Elsewhere => return Ok(Outcome::Elsewhere),
             purges::Outcome::Anew => return Ok(Outcome::Anew),
@@ -138,12 +144,13 @@ async fn enter(job: &Job, place: &mut Seq, run: &MappedRun) -> Result<EnteredRun
             None => return Ok(EnteredRun::Elsewhere),
             Some(Entered::Full) => return Ok(EnteredRun::Anew),
             Some(Entered::Purged(progress)) => return Ok(EnteredRun::Purged(progress)),
-            Some(Entered::Documents { count, place: stands, drained, is_through }) => {
+            Some(Entered::Documents { count, place: stands, drained, is_through, is_tidy }) => {
                 *place = stands;
                 job.state.get_on(count as u64);
                 documents = documents.get(count..).unwrap_or_default();
                 seqs = seqs.get(count..).unwrap_or_default();
-                if documents.is_empty() {
+                // What a large document has left behind is cleared at once, though nobody waits for that.
+                if documents.is_empty() && is_tidy {
                     if is_through {
                         job.state.is_through();
                     }

@@ -13,6 +13,7 @@ use crate::layer::Layer;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
+use crate::view::undo::shown;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::{ViewTask, ViewWait, hex};
@@ -80,8 +81,9 @@ impl Reader {
                 info.purge_seq = progress.purges;
                 info.documents_refused = progress.refused;
                 info.is_built = progress.phase == FOLLOWED;
-                info.rows = progress.trees.iter().map(|tree| tree.rows).sum();
-                info.external_bytes = progress.trees.iter().map(|tree| tree.bytes).sum();
+                let trees = shown(progress).0;
+                info.rows = trees.iter().map(|tree| tree.rows).sum();
+                info.external_bytes = trees.iter().map(|tree| tree.bytes).sum();
                 place_of(progress)?
             }
             None => Seq::zero(standing.instance.incarnation()),

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::steps::Look;
 use crate::handle::Reader;
-use crate::view::group::ViewGroup;
+use crate::view::group::{Bounds, ViewGroup};
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
@@ -40,7 +40,9 @@ impl Job {
         state: Arc<GroupState>,
     ) -> Result<Job> {
         let functions = loaded.functions.clone().ok_or(ViewFailure::Function(FunctionFailure::NotRun))?;
-        let (written, storage) = (Written(Arc::clone(&functions)), ViewGroup::of(id.1, &loaded.definition)?);
+        let bounds = Bounds { document: reader.inner.options.view_bounds, ..Bounds::default() };
+        let storage = ViewGroup::of(id.1, &loaded.definition)?.bounded(bounds);
+        let written = Written(Arc::clone(&functions));
         Ok(Job { reader, id, design, loaded, functions, written, storage, state, breaches: AtomicUsize::new(0) })
     }
 

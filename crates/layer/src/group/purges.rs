@@ -8,6 +8,7 @@ use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::group::job::Job;
+use crate::group::large::{Finished, finish};
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{EnterPurged, Step};
 use crate::store::keys::{Counter, KeyRange};
@@ -33,7 +34,11 @@ pub(super) enum Outcome {
 
 /// Enters the documents that were purged since, as they are now: most of them are gone.
 pub(super) async fn enter(job: &Job, progress: ViewProgress) -> Result<Outcome> {
-    let mut stood = progress;
+    let mut stood = match finish(job, progress).await? {
+        Finished::Stands(progress) => *progress,
+        Finished::Elsewhere => return Ok(Outcome::Elsewhere),
+        Finished::Anew => return Ok(Outcome::Anew),
+    };
     loop {
         let mut read = Read { job, after: &stood.purge_stamp };
         let Purged { documents, commits, last, is_all, purges } = job.reader.read(&mut read).await?;

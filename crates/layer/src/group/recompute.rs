@@ -125,6 +125,11 @@ impl Operation for Compare<'_> {
                 found.passed_over += 1;
                 continue;
             }
+            if document.is_refused() {
+                // It may be from before the bounds were set so.
+                found.passed_over += 1;
+                continue;
+            }
             found.documents += 1;
             if !document.has_just(&had) {
                 let id = document.id();

@@ -16,6 +16,7 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
 use crate::view::apply::{At, apply, write_rows};
 use crate::view::build::{FOLLOWED, NODES, ROWS, build_nodes};
+use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
 
 /// Ranges of the first build that are read at once.
@@ -43,7 +44,8 @@ impl Standing {
 
 /// Whether a group that stands so has all that is there.
 pub(super) fn is_through(progress: &ViewProgress, last_seq: &Seq, purges: i64) -> bool {
-    progress.phase == FOLLOWED && progress.stamp == last_seq.stamp() && purges_of(progress) == purges
+    let is_at = progress.stamp == last_seq.stamp() && purges_of(progress) == purges;
+    progress.phase == FOLLOWED && is_at && progress.large.is_none()
 }
 
 pub(super) fn purges_of(progress: &ViewProgress) -> i64 {
@@ -353,9 +355,10 @@ pub(super) struct Enter<'a> {
 /// What came of it.
 pub(super) enum Entered {
     /// So many of the first documents are in, and it stands here.
-    Documents { count: usize, place: Seq, drained: i64, is_through: bool },
+    /// `is_tidy`: nothing is left to be cleared.
+    Documents { count: usize, place: Seq, drained: i64, is_through: bool, is_tidy: bool },
     /// Something was purged since.
-    Purged(ViewProgress),
+    Purged(Box<ViewProgress>),
     /// A row has no room: the group must be begun anew.
     Full,
 }
@@ -367,10 +370,12 @@ impl Work for Enter<'_> {
         let WithinGroup { job, trx, instance } = *within;
         let version = trx.get_read_version();
         let (progress, newest, purges) = begin_standing(trx, instance, job.number(), true).await?;
-        let stands = |progress: &ViewProgress| progress.phase == FOLLOWED && progress.stamp == self.stamp;
+        let stands = |progress: &ViewProgress| {
+            progress.phase == FOLLOWED && progress.stamp == self.stamp && may_enter(progress, self.documents)
+        };
         let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
         if purges_of(&progress) != purges {
-            return Ok(Some(Entered::Purged(progress)));
+            return Ok(Some(Entered::Purged(Box::new(progress))));
         }
         let mut count = 0;
         if !self.documents.is_empty() {
@@ -379,6 +384,8 @@ impl Work for Enter<'_> {
                 return Ok(Some(Entered::Full));
             }
             count = entered.documents;
+        } else {
+            tidy(trx, &instance.keys.view(job.number()), &mut progress).await?;
         }
         let is_all = count == self.documents.len();
         // Of a large document a part may be in: then it stands where it stood.
@@ -396,7 +403,8 @@ impl Work for Enter<'_> {
         progress.holder = within.owner().to_vec();
         within.write(&progress);
         let (place, drained) = (place_of(&progress)?, drained(&progress));
-        Ok(Some(Entered::Documents { count, place, drained, is_through }))
+        let is_tidy = !progress.untidy;
+        Ok(Some(Entered::Documents { count, place, drained, is_through, is_tidy }))
     }
 }
 
@@ -425,7 +433,8 @@ impl Work for EnterPurged<'_> {
         let stands = |progress: &ViewProgress| {
             let place =
                 |progress: &ViewProgress| (progress.stamp.clone(), progress.purges, progress.purge_stamp.clone());
-            progress.phase == FOLLOWED && place(progress) == place(self.stood)
+            let is_there = progress.phase == FOLLOWED && place(progress) == place(self.stood);
+            is_there && may_enter(progress, self.documents)
         };
         let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
         let mut count = 0;

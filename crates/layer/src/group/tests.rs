@@ -19,6 +19,7 @@ use crate::index::groups::groups_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::check::all_rows;
 use crate::view::read::{Opening, View};
+use crate::view::undo::{GroupReads, shown};
 use crate::{AllDocsQuery, Edit, ViewUpdate};
 use functions::{Texts, emitted_by};
 
@@ -41,7 +42,8 @@ impl Operation for ReadAll<'_> {
                 Ok(Vec::new())
             }
             Opening::Open(open) if open.progress.phase == 2 => {
-                all_rows(trx, &open.instance.keys.view(open.group.number()), open.tree).await
+                let (keys, (_, is_before)) = (open.instance.keys.view(open.group.number()), shown(&open.progress));
+                all_rows(GroupReads { trx, keys: &keys, is_before }, open.tree).await
             }
             Opening::Open(_) => Ok(Vec::new()),
         }

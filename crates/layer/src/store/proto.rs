@@ -411,6 +411,24 @@ pub struct ViewProgress {
     /// so many
     #[prost(uint64, tag = "22")]
     pub documents: u64,
+    /// a document that is changed in several transactions
+    #[prost(message, optional, tag = "30")]
+    pub large: ::core::option::Option<ViewLarge>,
+    /// there may be marks of parts: /7
+    #[prost(bool, tag = "31")]
+    pub untidy: bool,
+}
+/// In a ViewProgress: a document with more changes than a transaction holds. What readers see is what was before them.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ViewLarge {
+    #[prost(string, tag = "1")]
+    pub document: ::prost::alloc::string::String,
+    /// as they were before; none: no row is changed yet
+    #[prost(message, repeated, tag = "2")]
+    pub trees: ::prost::alloc::vec::Vec<ViewTree>,
+    /// transactions that have changed it, or staged parts
+    #[prost(uint64, tag = "3")]
+    pub steps: u64,
 }
 /// In a ViewProgress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -492,6 +510,22 @@ pub struct ViewRowOf {
     /// as in the row
     #[prost(bytes = "vec", tag = "8")]
     pub blob_id: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/INDEXES/{index}/6/..., as it goes on in the keys of rows and nodes: what lay there before a large document.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewUndo {
+    /// nothing did
+    #[prost(bool, tag = "1")]
+    pub absent: bool,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/INDEXES/{index}/7/{docid}/{blob id}: parts that perhaps no row has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewStaged {
+    /// so many of the first ones are there
+    #[prost(uint64, tag = "1")]
+    pub parts: u64,
 }
 /// {NS}/INDEXES/{index}/3/{tree}/{level}/{from}: what is kept of some rows together.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -5,27 +5,20 @@ use std::collections::BTreeMap;
 use flatbed_rowtree::{NodeChanges, RowChange, change};
 use prost::Message;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::keys::{Keys, ViewKeys};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
-use crate::view::documents::{DocumentDiff, Had, NewRow, RowDiff, diff, read_had};
+use crate::view::documents::{DocumentDiff, Had, NewRow, Plan, RowDiff, read_had};
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::labels::Labels;
+use crate::view::large;
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
 use crate::view::stored::{Needs, RowDelta, StoredTree, TreeRow, each_tree};
 use crate::view::summary::Summary;
+use crate::view::undo::{GroupReads, Writes, undos};
 use crate::view::written::WrittenReduces;
-
-/// What a transaction writes of rows, about; one row may pass it.
-const ROWS_BYTES_MAX: u64 = if cfg!(test) { 60_000 } else { 400_000 };
-
-/// Rows that a transaction changes: for each of them some nodes are read.
-const ROWS_MAX: usize = if cfg!(test) { 60 } else { 1_500 };
-
-/// What it writes of nodes: where it is more, it takes fewer documents.
-const NODES_BYTES_MAX: usize = 400_000;
 
 /// Where a transaction works.
 #[derive(Clone, Copy)]
@@ -54,6 +47,9 @@ pub(crate) struct Applied {
 /// transaction holds. The caller has read `progress` with conflict in this transaction and writes it afterwards: what it says
 /// of trees is changed.
 ///
+/// Of a first document that has more changes than a transaction holds a part is changed, and readers see none of it before all
+/// is ([`large`]). Until then it must be the first one of what is entered: [`large::may_enter`].
+///
 /// It waits once for what the documents have, and then for the nodes of each level.
 pub(crate) async fn apply(
     at: &At<'_>,
@@ -62,111 +58,176 @@ pub(crate) async fn apply(
     progress: &mut proto::ViewProgress,
     documents: &[PreparedDocument],
 ) -> Result<Applied> {
-    let keys = at.keys.view(group.number());
-    let had = read_had(at.trx, &keys, documents.iter().map(PreparedDocument::id), true).await?;
-    let Some(Diffed { mut diffs, mut applied }) = diff_all(at.trx, &keys, group, documents, &had).await? else {
-        return Ok(Applied { is_full: true, ..Applied::default() });
-    };
+    if !large::may_enter(progress, documents) {
+        return Err(Error::Corrupt("a document was entered before a large one was through".to_owned()));
+    }
+    let (trx, keys) = (at.trx, at.keys.view(group.number()));
+    large::tidy(trx, &keys, progress).await?;
+    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), true).await?;
+    let mut plans = plan(group, documents, &had);
+    if let Some((document, bytes)) = staged(trx, &keys, group, &mut plans).await? {
+        large::goes_on(progress, document);
+        return Ok(Applied { bytes, ..Applied::default() });
+    }
+    let reads = GroupReads { trx, keys: &keys, is_before: false };
     loop {
-        let alone = make_alone(at.trx, &keys, group, written, &diffs).await?;
+        let Some(diffs) = diff_all(reads, group, &plans).await? else {
+            return Ok(Applied { is_full: true, ..Applied::default() });
+        };
+        let alone = make_alone(reads, group, written, &diffs).await?;
         let trees = (0..group.trees().len()).map(|tree| {
-            let tree = StoredTree { trx: at.trx, keys: &keys, group, tree, written };
+            let tree = StoredTree { reads, group, tree, written };
             change_tree(tree, progress, &diffs, &alone)
         });
         let changed = each_tree(trees).await?;
-        let nodes = changed.iter().flatten().flat_map(|changed| &changed.nodes);
-        let bytes: usize = nodes.map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum();
-        let alone_bytes: usize = alone.values().map(|(_, encoded)| encoded.len()).sum();
-        if bytes + alone_bytes > NODES_BYTES_MAX && applied.rows_changed > 1 {
-            match diffs.as_mut_slice() {
-                [one] => one.limit(one.rows.len() / 2, u64::MAX),
-                several => {
-                    let half = several.len() / 2;
-                    diffs.truncate(half);
-                }
-            }
-            applied = counted(&diffs, documents);
-            continue;
-        }
-        applied.bytes += (bytes + alone_bytes) as u64;
-        write_diffs(at.trx, &keys, &diffs, false)?;
-        set_alone(at.trx, &keys, &alone)?;
-        for (changed, tree) in changed.into_iter().zip(&mut progress.trees) {
+        let mut writes = row_writes(&keys, &diffs);
+        writes
+            .extend(alone.iter().map(|((tree, row), (_, encoded))| (keys.node(*tree, 0, row), Some(encoded.clone()))));
+        let (mut trees, mut nodes) = (progress.trees.clone(), Vec::new());
+        for (changed, tree) in changed.into_iter().zip(&mut trees) {
             let Some(changed) = changed else { continue };
-            for (key, value) in changed.nodes {
-                match value {
-                    Some(value) => Quiet(at.trx).set(&key, &value)?,
-                    None => Quiet(at.trx).clear(&key)?,
-                }
-            }
+            nodes.extend(changed.nodes);
             tree.height = u32::from(changed.height);
             (tree.rows, tree.bytes) = (changed.rows, changed.bytes);
         }
+        writes.extend(nodes);
+        // With the last part of a large document all of it comes into sight.
+        let is_partial = diffs.iter().any(|diff| diff.is_partial);
+        let undos = if is_partial { undos(trx, &keys, &writes).await? } else { Vec::new() };
+        let bytes = bytes_of(&diffs, &writes, &undos);
+        let rows: usize = plans.iter().map(Plan::rows).sum();
+        if bytes > group.bounds().transaction_bytes && rows > 1 {
+            match plans.as_mut_slice() {
+                [one] => one.limit(one.rows() / 2, u64::MAX),
+                several => {
+                    let half = several.len() / 2;
+                    plans.truncate(half);
+                }
+            }
+            continue;
+        }
+        let applied = counted(&diffs, documents, bytes);
+        match progress.large.as_mut() {
+            _ if is_partial => {
+                let trees = progress.trees.clone();
+                let large = large::goes_on(progress, diffs.first().map_or("", |diff| diff.id));
+                if large.trees.is_empty() {
+                    large.trees = trees;
+                }
+            }
+            Some(_) if !diffs.is_empty() => {
+                Quiet(trx).clear_range(&keys.undos())?;
+                progress.large = None;
+            }
+            _ => {}
+        }
+        undos.iter().try_for_each(|(key, undo)| Quiet(trx).set(key, undo))?;
+        write(trx, &keys, &diffs, &writes, is_partial, false)?;
+        progress.trees = trees;
         progress.refused += applied.refused;
         return Ok(applied);
     }
 }
 
 /// Rows and what documents have, without nodes: for a first build, in which several work at ranges of ids. Who else enters
-/// one of the documents at the same time fails.
+/// one of the documents at the same time fails. Nobody reads rows yet.
 pub(crate) async fn write_rows(
     at: &At<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     documents: &[PreparedDocument],
 ) -> Result<Applied> {
-    let keys = at.keys.view(group.number());
-    let had = read_had(at.trx, &keys, documents.iter().map(PreparedDocument::id), false).await?;
-    let Some(Diffed { diffs, applied }) = diff_all(at.trx, &keys, group, documents, &had).await? else {
+    let (trx, keys) = (at.trx, at.keys.view(group.number()));
+    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), false).await?;
+    let mut plans = plan(group, documents, &had);
+    if let Some((_, bytes)) = staged(trx, &keys, group, &mut plans).await? {
+        return Ok(Applied { bytes, ..Applied::default() });
+    }
+    let reads = GroupReads { trx, keys: &keys, is_before: false };
+    let Some(diffs) = diff_all(reads, group, &plans).await? else {
         return Ok(Applied { is_full: true, ..Applied::default() });
     };
-    let alone = make_alone(at.trx, &keys, group, written, &diffs).await?;
-    write_diffs(at.trx, &keys, &diffs, true)?;
-    set_alone(at.trx, &keys, &alone)?;
-    Ok(applied)
+    let alone = make_alone(reads, group, written, &diffs).await?;
+    let mut writes = row_writes(&keys, &diffs);
+    writes.extend(alone.into_iter().map(|((tree, row), (_, encoded))| (keys.node(tree, 0, &row), Some(encoded))));
+    write(trx, &keys, &diffs, &writes, false, true)?;
+    Ok(counted(&diffs, documents, bytes_of(&diffs, &writes, &[])))
 }
 
-struct Diffed<'d> {
-    diffs: Vec<DocumentDiff<'d>>,
-    applied: Applied,
+/// What the first documents change, as many as a transaction holds; of one that has more than that a part.
+fn plan<'d>(group: &'d ViewGroup, documents: &'d [PreparedDocument], had: &'d [Had]) -> Vec<Plan<'d>> {
+    let (mut plans, mut bytes, mut rows) = (Vec::with_capacity(documents.len()), 0, 0);
+    for (document, had) in documents.iter().zip(had) {
+        let plan = Plan::of(group, document, had);
+        bytes += plan.bytes(false);
+        rows += plan.rows();
+        let is_beyond = bytes > group.bounds().rows_bytes || rows > group.bounds().rows;
+        if is_beyond && !plans.is_empty() {
+            break;
+        }
+        plans.push(plan);
+        if is_beyond {
+            break;
+        }
+    }
+    plans
 }
 
-/// What the first documents change, as many as a transaction holds. `None`: a label has no room.
-async fn diff_all<'d>(
+/// Where the first document has more changes than a transaction holds, stages parts of its values; once these are there, its plan is
+/// limited to a part. Whose parts were staged, and about how many bytes: nothing else is to be done in this transaction.
+async fn staged<'d>(
     trx: &Transaction,
     keys: &ViewKeys,
     group: &ViewGroup,
-    documents: &'d [PreparedDocument],
-    had: &'d [Had],
-) -> Result<Option<Diffed<'d>>> {
-    let mut labels = Labels::new(trx, keys, group);
-    let (mut diffs, mut bytes, mut rows) = (Vec::with_capacity(documents.len()), 0, 0);
-    for (document, had) in documents.iter().zip(had) {
-        let Some(mut diff) = diff(document, had, &mut labels).await? else { return Ok(None) };
-        bytes += diff.bytes();
-        rows += diff.rows.len();
-        if bytes > ROWS_BYTES_MAX || rows > ROWS_MAX {
-            if diffs.is_empty() {
-                diff.limit(ROWS_MAX, ROWS_BYTES_MAX);
-                diffs.push(diff);
-            }
-            break;
+    plans: &mut [Plan<'d>],
+) -> Result<Option<(&'d str, u64)>> {
+    let [plan] = plans else { return Ok(None) };
+    let bounds = group.bounds();
+    if plan.bytes(false) > bounds.rows_bytes || plan.rows() > bounds.rows {
+        let staged = large::stage(trx, keys, plan).await?;
+        if staged > 0 {
+            return Ok(Some((plan.document.id(), staged * parts::PART_BYTES as u64)));
         }
-        diffs.push(diff);
+        plan.limit(bounds.rows, bounds.rows_bytes);
     }
-    let applied = counted(&diffs, documents);
-    Ok(Some(Diffed { diffs, applied }))
+    Ok(None)
 }
 
-fn counted(diffs: &[DocumentDiff<'_>], documents: &[PreparedDocument]) -> Applied {
+/// The changes of rows. `None`: a label has no room.
+async fn diff_all<'d>(
+    reads: GroupReads<'_>,
+    group: &ViewGroup,
+    plans: &[Plan<'d>],
+) -> Result<Option<Vec<DocumentDiff<'d>>>> {
+    let mut labels = Labels::new(reads, group);
+    let mut diffs = Vec::with_capacity(plans.len());
+    for plan in plans {
+        let Some(diff) = plan.diff(&mut labels).await? else { return Ok(None) };
+        diffs.push(diff);
+    }
+    Ok(Some(diffs))
+}
+
+fn counted(diffs: &[DocumentDiff<'_>], documents: &[PreparedDocument], bytes: u64) -> Applied {
     let whole = diffs.iter().filter(|diff| !diff.is_partial).count();
     Applied {
         documents: whole,
         rows_changed: diffs.iter().map(|diff| diff.rows.len() as u64).sum(),
-        bytes: diffs.iter().map(DocumentDiff::bytes).sum(),
+        bytes,
         refused: documents.iter().take(whole).filter(|document| document.is_refused()).count() as u64,
         is_full: false,
     }
+}
+
+/// What is written beside a key and its value, about.
+const WRITE_BYTES: u64 = 40;
+
+/// What a transaction writes, about.
+fn bytes_of(diffs: &[DocumentDiff<'_>], writes: &Writes, undos: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    let of_writes = writes.iter().map(|(key, value)| (key.len() + value.as_ref().map_or(0, Vec::len)) as u64);
+    let of_undos = undos.iter().map(|(key, undo)| (key.len() + undo.len()) as u64);
+    let beside: u64 = diffs.iter().map(DocumentDiff::bytes_beside).sum();
+    beside + of_writes.chain(of_undos).map(|bytes| bytes + WRITE_BYTES).sum::<u64>()
 }
 
 /// By tree and row: what is made of a large row alone, and its bytes.
@@ -174,8 +235,7 @@ type Alone = BTreeMap<(usize, Vec<u8>), (Summary, Vec<u8>)>;
 
 /// What is made of each new row alone whose key and value do not lie in it.
 async fn make_alone(
-    trx: &Transaction,
-    keys: &ViewKeys,
+    reads: GroupReads<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     diffs: &[DocumentDiff<'_>],
@@ -194,17 +254,13 @@ async fn make_alone(
             continue;
         }
         let row_keys: Vec<Vec<u8>> = rows.iter().map(|(key, _)| key.clone()).collect();
-        let made = StoredTree { trx, keys, group, tree, written }.alone(rows).await?;
+        let made = StoredTree { reads, group, tree, written }.alone(rows).await?;
         for (key, summary) in row_keys.into_iter().zip(made) {
             let encoded = summary.encode();
             all.insert((tree, key), (summary, encoded));
         }
     }
     Ok(all)
-}
-
-fn set_alone(trx: &Transaction, keys: &ViewKeys, alone: &Alone) -> Result<()> {
-    alone.iter().try_for_each(|((tree, row), (_, encoded))| Quiet(trx).set(&keys.node(*tree, 0, row), encoded))
 }
 
 fn in_memory(row: &crate::view::prepare::PreparedRow) -> TreeRow {
@@ -253,12 +309,12 @@ async fn change_tree(
     if rows.is_empty() {
         return Ok(None);
     }
-    let (shape, height) = shape_of(progress, tree.tree)?;
+    let (shape, height) = shape_of(&progress.trees, tree.tree)?;
     let NodeChanges { nodes, height, root } = change(&tree, &shape, height, rows).await?;
     let nodes = nodes
         .into_iter()
         .map(|(level, from, summary)| {
-            (tree.keys.node(tree.tree, level, &from), summary.map(|summary| summary.encode()))
+            (tree.reads.keys.node(tree.tree, level, &from), summary.map(|summary| summary.encode()))
         })
         .collect();
     let (rows, bytes) = root.map_or((0, 0), |root| (root.rows, root.bytes));
@@ -279,40 +335,62 @@ fn delta_of(needs: Needs, row: &RowDiff<'_>) -> Option<RowDelta> {
     Some(delta)
 }
 
-/// Writes rows and what documents have.
-fn write_diffs(trx: &Transaction, keys: &ViewKeys, diffs: &[DocumentDiff<'_>], conflicts: bool) -> Result<()> {
-    let rows = || diffs.iter().flat_map(|diff| diff.rows.iter().map(|row| (diff.id, row)));
-    // First what goes: what comes may lie in the same place.
-    for (id, row) in rows() {
-        if let Some(old) = row.old.as_ref().filter(|old| !old.blob_id.is_empty()) {
-            Quiet(trx).clear_range(&keys.parts(id, &old.blob_id))?;
-            Quiet(trx).clear(&keys.node(row.tree, 0, &row.key))?;
+/// What is to be written of rows, and of nodes of rows that go.
+fn row_writes(keys: &ViewKeys, diffs: &[DocumentDiff<'_>]) -> Writes {
+    let mut writes = Writes::new();
+    for (id, row) in diffs.iter().flat_map(|diff| diff.rows.iter().map(|row| (diff.id, row))) {
+        if row.old.as_ref().is_some_and(|old| !old.blob_id.is_empty()) {
+            writes.insert(keys.node(row.tree, 0, &row.key), None);
         }
-        if row.new.is_none() {
-            Quiet(trx).clear(&keys.row(row.tree, &row.key))?;
-        }
-    }
-    for (id, row) in rows() {
-        let Some(NewRow { row: new, .. }) = row.new else { continue };
-        let message = match new.blob_id(id) {
+        let message = row.new.map(|NewRow { row: new, .. }| match new.blob_id(id) {
             None => proto::ViewRow {
                 key: new.key.clone().into_bytes(),
                 value: new.value.clone().into_bytes(),
                 ..Default::default()
             },
             Some(blob_id) => {
-                parts::write(trx, keys, id, &blob_id, &new.key, &new.value)?;
                 let (key_bytes, value_bytes) = (new.key.len() as u64, new.value.len() as u64);
                 proto::ViewRow { key_bytes, value_bytes, blob_id, ..Default::default() }
             }
-        };
-        let key = keys.row(row.tree, &row.key);
-        if new.sort_key.is_cut() {
-            // Whoever looks for the place of another such key at the same time fails.
-            trx.set(&key, &message.encode_to_vec());
-        } else {
-            Quiet(trx).set(&key, &message.encode_to_vec())?;
+        });
+        writes.insert(keys.row(row.tree, &row.key), message.map(|message| message.encode_to_vec()));
+    }
+    writes
+}
+
+/// Writes rows and nodes, parts of values, and what documents have. `is_hidden`: readers still see what was before.
+fn write(
+    trx: &Transaction,
+    keys: &ViewKeys,
+    diffs: &[DocumentDiff<'_>],
+    writes: &Writes,
+    is_hidden: bool,
+    conflicts: bool,
+) -> Result<()> {
+    for (key, value) in writes {
+        match value {
+            Some(value) => Quiet(trx).set(key, value)?,
+            None => Quiet(trx).clear(key)?,
         }
+    }
+    let rows = || diffs.iter().flat_map(|diff| diff.rows.iter().map(move |row| (diff, row)));
+    // First what goes: what comes may be the same.
+    for (diff, row) in rows() {
+        let Some(old) = row.old.as_ref().filter(|old| !old.blob_id.is_empty()) else { continue };
+        if is_hidden {
+            large::mark(trx, keys, diff.id, old)?;
+        } else {
+            Quiet(trx).clear_range(&keys.parts(diff.id, &old.blob_id))?;
+            Quiet(trx).clear(&keys.staged(diff.id, &old.blob_id))?;
+        }
+    }
+    for (diff, row) in rows() {
+        let Some(NewRow { row: new, .. }) = row.new else { continue };
+        let Some(blob_id) = new.blob_id(diff.id) else { continue };
+        if !diff.is_staged {
+            parts::write(trx, keys, diff.id, (&blob_id, new), 0..parts::count(new.bytes()))?;
+        }
+        Quiet(trx).clear(&keys.staged(diff.id, &blob_id))?;
     }
     diffs.iter().try_for_each(|diff| diff.write(trx, keys, conflicts))
 }

@@ -7,7 +7,9 @@ use crate::store::proto;
 use crate::store::transaction::Quiet;
 use crate::view::apply::At;
 use crate::view::group::{ViewGroup, shape_of};
+use crate::view::large::tidy;
 use crate::view::stored::StoredTree;
+use crate::view::undo::GroupReads;
 use crate::view::written::WrittenReduces;
 
 /// Rows, or nodes, of which a transaction makes nodes.
@@ -27,6 +29,11 @@ pub(crate) async fn build_nodes(
     progress: &mut proto::ViewProgress,
 ) -> Result<bool> {
     let keys = at.keys.view(group.number());
+    if progress.untidy {
+        tidy(at.trx, &keys, progress).await?;
+        progress.phase = NODES;
+        return Ok(false);
+    }
     let proto::ViewBuilding { tree, level, begin } = progress.building.take().unwrap_or_default();
     let place = tree as usize;
     if place >= group.trees().len() {
@@ -34,8 +41,9 @@ pub(crate) async fn build_nodes(
         return Ok(true);
     }
     progress.phase = NODES;
-    let stored = StoredTree { trx: at.trx, keys: &keys, group, tree: place, written };
-    let (shape, _) = shape_of(progress, place)?;
+    let reads = GroupReads { trx: at.trx, keys: &keys, is_before: false };
+    let stored = StoredTree { reads, group, tree: place, written };
+    let (shape, _) = shape_of(&progress.trees, place)?;
     let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(1);
     let BuiltNodes { nodes, next, is_root } = build(&stored, &shape, at_level, begin, STEP_ENTRIES).await?;
     for (from, summary) in &nodes {

@@ -13,12 +13,13 @@ use crate::store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
 use crate::store::proto;
 use crate::store::transaction::{Transaction, page_of};
 use crate::view::build::FOLLOWED;
-use crate::view::documents::read_had;
+use crate::view::documents::{Had, read_had};
 use crate::view::group::{Reduction, ViewGroup, shape_of};
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::prepare::{hash_of, value_of};
 use crate::view::stored::{StoredTree, TreeRow};
 use crate::view::summary::{Reduced, Summary};
+use crate::view::undo::GroupReads;
 
 /// Keys looked at in a transaction.
 const PAGE_KEYS: usize = 200;
@@ -38,7 +39,8 @@ pub(crate) struct Checked {
 ///
 /// Of a row: that its document knows it, with this content; that it is in order and its key sorts as it should. Of a
 /// document: that its rows are there. Of a node: that it begins where one begins, and says what its rows or nodes make;
-/// what written reduces say is not compared. Of parts: that their row is there.
+/// what written reduces say is not compared. Of parts: that their row is there, or a mark. Of undos: that with them nodes say what
+/// was before the large document that is being changed.
 pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, begin: Vec<u8>) -> Result<Checked> {
     let view = keys.view(group.number());
     let all = keys.index(group.number());
@@ -56,7 +58,8 @@ pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, beg
         }
         return Ok(checked);
     };
-    let check = Check { trx, keys: &view, group, progress: &progress };
+    let reads = GroupReads { trx, keys: &view, is_before: false };
+    let check = Check { reads, trx, keys: &view, group, progress: &progress, trees: &progress.trees };
     let mut seen = Seen::default();
     let found: Vec<(Vec<u8>, Vec<u8>)> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
     for (key, value) in &found {
@@ -79,10 +82,13 @@ pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, beg
 }
 
 struct Check<'a> {
+    reads: GroupReads<'a>,
     trx: &'a Transaction,
     keys: &'a ViewKeys,
     group: &'a ViewGroup,
     progress: &'a proto::ViewProgress,
+    /// Those of which nodes are looked at.
+    trees: &'a [proto::ViewTree],
 }
 
 /// Tree, key, and the view's key as JSON.
@@ -114,15 +120,39 @@ impl Check<'_> {
             ViewPart::OfDocument(id, 0) => self.document(&id).await?,
             ViewPart::OfDocument(id, part) => {
                 let had = read_had(self.trx, self.keys, std::iter::once(&*id), true).await?;
-                (!had.iter().any(|had| u64::from(had.parts) > part)).then(|| format!("{id:?} has no part {part}"))
+                (!had.iter().any(|had| had.parts.contains_key(&part))).then(|| format!("{id:?} has no part {part}"))
             }
             ViewPart::Node(tree, level, from) => self.node(tree, level, &from, value).await?,
             ViewPart::Part(id, blob_id, _) => {
                 let had = read_had(self.trx, self.keys, std::iter::once(&*id), true).await?;
-                let is_known = had.iter().flat_map(|had| &had.rows).any(|row| row.blob_id == blob_id);
+                let is_known = had.iter().flat_map(Had::rows).any(|row| row.blob_id == blob_id)
+                    || self.trx.get(&self.keys.staged(&id, &blob_id), true).await?.is_some();
                 (!is_known).then(|| format!("no row of {id:?} has it"))
             }
+            ViewPart::Undo(undone) => self.undo(&self.keys.undone(key), &undone, value).await?,
+            ViewPart::Staged(..) => (!self.progress.untidy).then(|| "nobody looks for marks".to_owned()),
         })
+    }
+
+    /// What is wrong with what readers see instead of a row or a node, while a large document is changed.
+    async fn undo(&self, key: &[u8], undone: &ViewPart, undo: &[u8]) -> Result<Option<String>> {
+        let Some(large) = self.progress.large.as_ref().filter(|large| !large.trees.is_empty()) else {
+            return Ok(Some("no document is being changed".to_owned()));
+        };
+        proto::ViewUndo::decode(undo)?;
+        let reads = GroupReads { is_before: true, ..self.reads };
+        let before = Check { reads, trees: &large.trees, ..*self };
+        let Some(value) = reads.get(key).await? else { return Ok(None) };
+        match undone {
+            ViewPart::Row(_, row) if row.id != large.document => Ok(Some("another document is changed".to_owned())),
+            ViewPart::Row(tree, row) => {
+                let (key, value) = begin_texts(self.trx, self.keys, &row.id, decode(&value)?).await?;
+                let wrong = self.sorts(*tree, row, (&key, &value));
+                Ok(if wrong.is_some() { wrong } else { before.has_node(*tree as usize, row).await? })
+            }
+            ViewPart::Node(tree, level, from) => before.node(*tree, *level, from, &value).await,
+            _ => Ok(Some("readers do not see it".to_owned())),
+        }
     }
 
     /// Whether the trees are those of the group, and have a root where they have a height.
@@ -131,7 +161,7 @@ impl Check<'_> {
             return Ok(Some("it has not the group's trees".to_owned()));
         }
         for tree in 0..self.group.trees().len() {
-            let (_, height) = shape_of(self.progress, tree)?;
+            let (_, height) = shape_of(self.trees, tree)?;
             let root = self.trx.get(&self.keys.node(tree, height.max(1), &[]), true).await?;
             if self.progress.phase == FOLLOWED && root.is_some() != (height > 0) {
                 return Ok(Some(format!("tree {tree} of height {height} has a root: {}", root.is_some())));
@@ -146,7 +176,7 @@ impl Check<'_> {
             return Ok(None);
         }
         let range = self.keys.nodes(tree, 1, &[], Some(&[&row.encode()[..], &[0]].concat()));
-        let page = self.trx.get_range(&page_of(&range, 1, true), 1, true).await?;
+        let page = self.reads.range(&range, 1, true).await?;
         Ok(page.is_empty().then(|| "no node is about it".to_owned()))
     }
 
@@ -157,7 +187,7 @@ impl Check<'_> {
         }
         if !seen.had.contains_key(&row.id) {
             let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true).await?;
-            let rows = had.into_iter().flat_map(|had| had.rows);
+            let rows = had.iter().flat_map(Had::rows).cloned();
             let rows =
                 rows.map(|known| ((u64::from(known.tree), self.group.row_key(&row.id, &known)), known)).collect();
             seen.had.insert(row.id.clone(), rows);
@@ -165,23 +195,26 @@ impl Check<'_> {
         let (key, value) = begin_texts(self.trx, self.keys, &row.id, decode(value)?).await?;
         let known = seen.had.get(&row.id).and_then(|rows| rows.get(&(tree, row.clone())));
         let hash = hash_of(&key, &value);
-        let wrong = match (known, value_of(&key), value_of(&value)) {
-            (None, ..) => Some(format!("document {:?} does not know it", row.id)),
-            (Some(known), ..) if known.hash != hash || known.bytes != (key.len() + value.len()) as u64 => {
+        let wrong = match known {
+            None => Some(format!("document {:?} does not know it", row.id)),
+            Some(known) if known.hash != hash || known.bytes != (key.len() + value.len()) as u64 => {
                 Some(format!("document {:?} has another", row.id))
             }
-            (Some(known), ..) if !known.value.is_empty() && known.value != value => {
+            Some(known) if !known.value.is_empty() && known.value != value => {
                 Some(format!("document {:?} has another value", row.id))
             }
-            (_, None, _) | (_, _, None) => Some("it is no JSON".to_owned()),
-            (_, Some(key), _) => {
-                let (form, label) = flatbed_collate::split(&row.element);
-                let sorted = self.group.collation(tree as usize).sort_key(&key);
-                let fits = form == sorted.bytes() && sorted.is_cut() != label.is_empty();
-                (!fits).then(|| "its key sorts elsewhere".to_owned())
-            }
+            Some(_) => self.sorts(tree, row, (&key, &value)),
         };
         Ok((wrong, key))
+    }
+
+    /// Whether a row's key and value are JSON, and its key sorts where it lies.
+    fn sorts(&self, tree: u64, row: &RowKey, (key, value): (&[u8], &[u8])) -> Option<String> {
+        let (Some(key), Some(_)) = (value_of(key), value_of(value)) else { return Some("it is no JSON".to_owned()) };
+        let (form, label) = flatbed_collate::split(&row.element);
+        let sorted = self.group.collation(tree as usize).sort_key(&key);
+        let fits = form == sorted.bytes() && sorted.is_cut() != label.is_empty();
+        (!fits).then(|| "its key sorts elsewhere".to_owned())
     }
 
     /// Whether rows whose keys are long are in order: labels do not follow from keys.
@@ -202,7 +235,7 @@ impl Check<'_> {
     /// Whether all rows that a document has are there.
     async fn document(&self, id: &str) -> Result<Option<String>> {
         let had = read_had(self.trx, self.keys, std::iter::once(id), true).await?;
-        for row in had.into_iter().flat_map(|had| had.rows).collect::<Vec<_>>().chunks(500) {
+        for row in had.iter().flat_map(Had::rows).collect::<Vec<_>>().chunks(500) {
             let reads = row.iter().map(|row| {
                 self.trx.get(&self.keys.row(row.tree as usize, &self.group.row_key(id, row).encode()), true)
             });
@@ -225,7 +258,7 @@ impl Check<'_> {
         if place >= self.group.trees().len() {
             return Ok(Some("there is no such tree".to_owned()));
         }
-        let stored = StoredTree { trx: self.trx, keys: self.keys, group: self.group, tree: place, written: None };
+        let stored = StoredTree { reads: self.reads, group: self.group, tree: place, written: None };
         let found = Summary::decode(value)?;
         if at == 0 {
             return self.alone(&stored, from, &found).await;
@@ -233,7 +266,7 @@ impl Check<'_> {
         if self.progress.phase != FOLLOWED {
             return Ok(None);
         }
-        let (shape, height) = shape_of(self.progress, place)?;
+        let (shape, height) = shape_of(self.trees, place)?;
         if at > height {
             return Ok(Some(format!("it lies above the root, at {height}")));
         }
@@ -282,7 +315,7 @@ impl Check<'_> {
         }
         let made = stored.summaries(vec![Parts::Summaries(parts)]).await?;
         if at == height {
-            let told = self.progress.trees.get(place).map(|tree| (tree.rows, tree.bytes));
+            let told = self.trees.get(place).map(|tree| (tree.rows, tree.bytes));
             if told != Some((found.rows, found.bytes)) {
                 return Ok(Some(format!("the progress says {told:?} of {} rows", found.rows)));
             }
@@ -292,7 +325,7 @@ impl Check<'_> {
 
     /// Whether what is made of a large row alone is right.
     async fn alone(&self, stored: &StoredTree<'_>, from: &[u8], found: &Summary) -> Result<Option<String>> {
-        let row = self.trx.get(&self.keys.row(stored.tree, from), true).await?;
+        let row = self.reads.get(&self.keys.row(stored.tree, from)).await?;
         let Some(row) = row.map(|row| decode(&row)).transpose()?.filter(|row| !row.blob_id.is_empty()) else {
             return Ok(Some("its row is not there, or not large".to_owned()));
         };
@@ -334,22 +367,23 @@ impl Check<'_> {
 
 /// All rows of a tree, keys and values as JSON, in order.
 #[cfg(test)]
-pub(crate) async fn all_rows(trx: &Transaction, keys: &ViewKeys, tree: usize) -> Result<Vec<(String, String, String)>> {
+pub(crate) async fn all_rows(reads: GroupReads<'_>, tree: usize) -> Result<Vec<(String, String, String)>> {
+    let GroupReads { trx, keys, .. } = reads;
     let mut rows = Vec::new();
     let mut range = keys.rows(tree, &[], None);
     loop {
-        let page = trx.get_range(&page_of(&range, 1_000, false), 1, true).await?;
+        let page = reads.range(&range, 1_000, false).await?;
         let id = |key: &[u8]| RowKey::decode(key.get(keys.row_prefix(tree)..).unwrap_or_default()).map(|row| row.id);
-        let texts = page.iter().map(|row| Ok(begin_texts(trx, keys, &id(row.key())?, decode(row.value())?)));
+        let texts = page.iter().map(|(key, value)| Ok(begin_texts(trx, keys, &id(key)?, decode(value)?)));
         let texts = texts.collect::<Result<Vec<_>>>()?;
         let texts = futures_util::future::try_join_all(texts).await?;
-        for (row, (key, value)) in page.iter().zip(texts) {
-            let id = id(row.key())?;
+        for ((row, _), (key, value)) in page.iter().zip(texts) {
+            let id = id(row)?;
             let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
             rows.push((text(key), id, text(value)));
         }
-        match page.last() {
-            Some(last) if page.more() || page.len() == 1_000 => range.begin = [last.key(), &[0]].concat(),
+        match page.len().checked_sub(1).and_then(|last| page.get(last)) {
+            Some((last, _)) if page.more() || page.len() == 1_000 => range.begin = [last, &[0]].concat(),
             _ => return Ok(rows),
         }
     }

@@ -1,29 +1,36 @@
 //! What documents have in a group: read before their rows are changed, and compared with what they are to have.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use foundationdb::future::FdbSlice;
+use foundationdb::options::ConflictRangeType;
 use futures_util::future::{join_all, try_join_all};
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::error::{Error, Result};
-use crate::store::keys::ViewKeys;
+use crate::store::keys::{ViewKeys, ViewPart};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
 use crate::view::group::ViewGroup;
 use crate::view::labels::Labels;
 use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};
 
-/// Of a value of what a document has.
-const PART_BYTES: usize = 90_000;
+/// Of a value of what a document has: a row that changes writes its value anew, and where it goes to.
+const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
 
 /// What a document has.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Had {
-    pub rows: Vec<proto::ViewRowOf>,
-    /// Values that it lies in.
-    pub parts: u32,
+    /// By the values that it lies in, of which 0 is the first. In which order rows are says nothing, and numbers may be missing.
+    pub parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
+}
+
+impl Had {
+    /// All rows.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &proto::ViewRowOf> {
+        self.parts.values().flatten()
+    }
 }
 
 /// Reads what documents have, of all at once. `snapshot`: nobody else may write it.
@@ -37,16 +44,18 @@ pub(crate) async fn read_had(
     let firsts: Vec<Option<FdbSlice>> = join_all(reads).await.into_iter().collect::<std::result::Result<_, _>>()?;
     let had = ids.into_iter().zip(firsts).map(|(id, first)| async move {
         let Some(first) = first else { return Ok(Had::default()) };
-        let mut found = proto::ViewRowsOf::decode(&*first)?;
+        let found = proto::ViewRowsOf::decode(&*first)?;
+        let mut parts = BTreeMap::from([(0, found.rows)]);
         if found.parts > 1 {
             // Whoever writes them writes the first one, too.
             for page in begin_read(trx, keys.of_document_rest(id)).finish(trx, BODY_BYTES_MAX).await? {
-                for part in &page {
-                    found.rows.append(&mut proto::ViewRowsOf::decode(part.value())?.rows);
+                for row in &page {
+                    let ViewPart::OfDocument(_, part) = keys.split(row.key())? else { continue };
+                    parts.insert(part, proto::ViewRowsOf::decode(row.value())?.rows);
                 }
             }
         }
-        Ok::<_, Error>(Had { rows: found.rows, parts: found.parts })
+        Ok::<_, Error>(Had { parts })
     });
     try_join_all(had).await
 }
@@ -67,63 +76,261 @@ pub(super) struct NewRow<'d> {
     pub row: &'d PreparedRow,
 }
 
+/// What becomes of a row.
+#[derive(Clone, Copy)]
+enum Change<'d> {
+    /// One that was there goes, or has another value. It stands at a place in one of the values that say what the document has.
+    Old {
+        part: u64,
+        at: usize,
+        old: &'d proto::ViewRowOf,
+        new: Option<&'d PreparedRow>,
+    },
+    New(&'d PreparedRow),
+}
+
+/// What is to be changed of a document's rows, found without a look at any row.
+pub(super) struct Plan<'d> {
+    group: &'d ViewGroup,
+    pub document: &'d PreparedDocument,
+    had: &'d Had,
+    /// Those that were there in the order of the values that they stand in, then new ones: so the first few change few values.
+    changes: Vec<Change<'d>>,
+    /// There is more to be changed later.
+    pub is_partial: bool,
+    /// Parts of values lie there already.
+    pub is_staged: bool,
+}
+
+/// What tells a row of a document from its others: tree, spelling, ordinal and sort key.
+type Place<'r> = (u32, u32, u32, &'r [u8]);
+
+impl<'d> Plan<'d> {
+    /// Compares what a document has with what it is to have.
+    pub(super) fn of(group: &'d ViewGroup, document: &'d PreparedDocument, had: &'d Had) -> Plan<'d> {
+        let old: Vec<(u64, usize, &proto::ViewRowOf)> = (had.parts.iter())
+            .flat_map(|(part, rows)| rows.iter().enumerate().map(|(at, row)| (*part, at, row)))
+            .collect();
+        // A row with a long key keeps its label only if it is what it was: what place another has is not known without a look.
+        let mut places: HashMap<Place<'_>, usize> = HashMap::new();
+        let mut long: HashMap<(Place<'_>, &[u8]), usize> = HashMap::new();
+        for (index, (.., row)) in old.iter().enumerate() {
+            let (form, label) = flatbed_collate::split(&row.element);
+            match label.is_empty() {
+                true => places.insert(place(row), index),
+                false => long.insert(((row.tree, row.spelling, row.ordinal, form), &row.hash), index),
+            };
+        }
+        let (mut stays, mut replaced) = (vec![false; old.len()], HashMap::new());
+        let mut changes = Vec::new();
+        for row in &document.rows {
+            let at = (row.tree as u32, row.tail.spelling, row.tail.ordinal, row.sort_key.bytes());
+            let found = match row.sort_key.is_cut() {
+                false => places.get(&at),
+                true => long.get(&(at, row.hash.as_slice())),
+            };
+            match found.and_then(|index| Some((*index, old.get(*index)?))) {
+                Some((index, (.., before))) if before.hash == row.hash => {
+                    if let Some(stays) = stays.get_mut(index) {
+                        *stays = true;
+                    }
+                }
+                Some((index, _)) => {
+                    replaced.insert(index, row);
+                }
+                None => changes.push(Change::New(row)),
+            }
+        }
+        let goes = (0..).zip(&old).zip(stays).filter(|(_, stays)| !stays).map(|((index, (part, at, old)), _)| {
+            Change::Old { part: *part, at: *at, old, new: replaced.get(&index).copied() }
+        });
+        let changes = goes.chain(changes).collect();
+        Plan { group, document, had, changes, is_partial: false, is_staged: false }
+    }
+
+    /// How many rows it changes.
+    pub(super) fn rows(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// What it writes, about, without nodes. `undo`: with what was there before.
+    pub(super) fn bytes(&self, undo: bool) -> u64 {
+        let mut parts = TouchedParts::default();
+        self.changes.iter().map(|change| self.cost(change, undo) + parts.cost(self.had, change)).sum()
+    }
+
+    /// Leaves all but the first changes for later: so many, and of so many bytes, but one at least.
+    pub(super) fn limit(&mut self, rows: usize, bytes: u64) {
+        let (mut parts, mut sum) = (TouchedParts::default(), 0);
+        let fits = |change: &&Change<'_>| {
+            sum += self.cost(change, true) + parts.cost(self.had, change);
+            sum <= bytes
+        };
+        let most = self.changes.iter().take(rows).take_while(fits).count().max(1);
+        self.is_partial |= most < self.changes.len();
+        self.changes.truncate(most);
+    }
+
+    /// What a change writes, about.
+    fn cost(&self, change: &Change<'_>, undo: bool) -> u64 {
+        let of_new = |row: &PreparedRow| {
+            let is_elsewhere = self.is_staged && row.blob_id(self.document.id()).is_some();
+            let bytes = if is_elsewhere { 100 } else { row.bytes() };
+            row_cost(row.sort_key.bytes().len() + self.document.id().len() + 20, bytes)
+        };
+        let of_old = |row: &proto::ViewRowOf| {
+            let bytes = if undo && row.blob_id.is_empty() { row.bytes as usize } else { 0 };
+            row_cost(row.element.len() + self.document.id().len() + 20, bytes)
+        };
+        match change {
+            Change::New(row) => of_new(row),
+            Change::Old { old, new, .. } => of_old(old) + new.map_or(0, of_new),
+        }
+    }
+
+    /// The new rows whose key and value do not lie in them: whose parts have to be there.
+    pub(super) fn large_rows(&self) -> impl Iterator<Item = (Vec<u8>, &'d PreparedRow)> {
+        let new = |change: &Change<'d>| match change {
+            Change::New(row) => Some(*row),
+            Change::Old { new, .. } => *new,
+        };
+        let id = self.document.id();
+        self.changes.iter().filter_map(new).filter_map(move |row| Some((row.blob_id(id)?, row)))
+    }
+
+    /// The keys of all rows that it changes, and what the document has then. `None`: there is no room for the label of a long
+    /// key.
+    pub(super) async fn diff(&self, labels: &mut Labels<'_>) -> Result<Option<DocumentDiff<'d>>> {
+        let id = self.document.id();
+        let (is_partial, is_staged) = (self.is_partial, self.is_staged);
+        if self.changes.is_empty() {
+            return Ok(Some(DocumentDiff { id, rows: Vec::new(), has: Has::default(), is_partial, is_staged }));
+        }
+        let mut rows: Vec<RowDiff<'d>> = Vec::with_capacity(self.changes.len());
+        let (mut gone, mut come) = (HashSet::new(), Vec::new());
+        // Rows with long keys that go, by their keys: one with the same key and another value may come.
+        let mut long = HashMap::new();
+        for change in &self.changes {
+            match change {
+                Change::Old { part, at, old, new } => {
+                    gone.insert((*part, *at));
+                    let key = self.group.row_key(id, old).encode();
+                    if new.is_none() && !flatbed_collate::split(&old.element).1.is_empty() {
+                        long.insert((old.tree, key.clone()), rows.len());
+                    }
+                    come.extend(new.map(|new| new.message(id, old.element.clone())));
+                    let new = new.map(|row| NewRow { id, row });
+                    rows.push(RowDiff { tree: old.tree as usize, key, old: Some((*old).clone()), new });
+                }
+                Change::New(row) => {
+                    let element = match row.sort_key.is_cut() {
+                        false => row.sort_key.bytes().to_vec(),
+                        true => match labels.element(id, row).await? {
+                            Some(element) => element,
+                            None => return Ok(None),
+                        },
+                    };
+                    let message = row.message(id, element);
+                    let key = self.group.row_key(id, &message).encode();
+                    let new = Some(NewRow { id, row });
+                    match long.remove(&(message.tree, key.clone())).and_then(|at| rows.get_mut(at)) {
+                        Some(before) => before.new = new,
+                        None => rows.push(RowDiff { tree: row.tree, key, old: None, new }),
+                    }
+                    come.push(message);
+                }
+            }
+        }
+        Ok(Some(DocumentDiff { id, rows, has: Has::after(self.had, &gone, come), is_partial, is_staged }))
+    }
+}
+
+/// Values that are written anew since a row goes from them.
+#[derive(Default)]
+struct TouchedParts(BTreeSet<u64>);
+
+impl TouchedParts {
+    /// What a change adds to that.
+    fn cost(&mut self, had: &Had, change: &Change<'_>) -> u64 {
+        match change {
+            Change::Old { part, .. } if self.0.insert(*part) => {
+                had.parts.get(part).map_or(0, |rows| rows.iter().map(bytes_of).sum())
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// What changes of what a document has.
+#[derive(Default)]
+struct Has {
+    /// The values that change, each whole; without rows one goes.
+    parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
+    /// The last value that has rows; `None`: there are none.
+    last: Option<u64>,
+}
+
+impl Has {
+    /// Where some rows go and others come.
+    fn after(had: &Had, gone: &HashSet<(u64, usize)>, come: Vec<proto::ViewRowOf>) -> Has {
+        let stays = |part: u64| {
+            let rows = had.parts.get(&part).into_iter().flatten().enumerate();
+            rows.filter(move |(at, _)| !gone.contains(&(part, *at))).map(|(_, row)| row)
+        };
+        let all = || had.parts.keys().flat_map(|part| stays(*part));
+        if all().map(bytes_of).sum::<u64>() + come.iter().map(bytes_of).sum::<u64>() <= PART_BYTES {
+            let rows: Vec<_> = all().cloned().chain(come).collect();
+            let last = (!rows.is_empty()).then_some(0);
+            let others = had.parts.keys().filter(|part| **part > 0).map(|part| (*part, Vec::new()));
+            return Has { parts: std::iter::once((0, rows)).chain(others).collect(), last };
+        }
+        let touched: BTreeSet<u64> = gone.iter().map(|(part, _)| *part).collect();
+        let mut parts: BTreeMap<u64, Vec<_>> =
+            touched.into_iter().map(|part| (part, stays(part).cloned().collect())).collect();
+        let mut last = had.parts.keys().next_back().copied().unwrap_or_default();
+        let mut bytes = stays(last).map(bytes_of).sum::<u64>();
+        for row in come {
+            let more = bytes_of(&row);
+            if bytes > 0 && bytes + more > PART_BYTES {
+                (last, bytes) = (last + 1, 0);
+            }
+            bytes += more;
+            parts.entry(last).or_insert_with(|| stays(last).cloned().collect()).push(row);
+        }
+        let is_left = |(part, rows): &(&u64, &Vec<_>)| !rows.is_empty() && !parts.contains_key(part);
+        let left = had.parts.iter().rfind(is_left).map(|(part, _)| *part);
+        let written = parts.iter().rfind(|(_, rows)| !rows.is_empty()).map(|(part, _)| *part);
+        // The first one says that there are others.
+        parts.entry(0).or_insert_with(|| stays(0).cloned().collect());
+        Has { parts, last: left.max(written) }
+    }
+}
+
+/// What a row takes in a value of what a document has.
+fn bytes_of(row: &proto::ViewRowOf) -> u64 {
+    row.encoded_len() as u64 + 8
+}
+
 /// What a document's new rows change.
 pub(super) struct DocumentDiff<'d> {
     pub id: &'d str,
     /// Each row's key once.
     pub rows: Vec<RowDiff<'d>>,
-    /// What it has from now on.
-    pub has: Vec<proto::ViewRowOf>,
+    has: Has,
     /// It has more that is still to be changed.
     pub is_partial: bool,
-    had: &'d Had,
-    group: ViewGroup,
-}
-
-impl RowDiff<'_> {
-    /// What it writes, about.
-    fn bytes(&self) -> u64 {
-        match &self.new {
-            Some(new) => row_cost(self.key.len(), new.row.bytes()),
-            None => row_cost(self.key.len() / 2, 0),
-        }
-    }
+    /// Parts of values lie there already.
+    pub is_staged: bool,
 }
 
 impl DocumentDiff<'_> {
-    /// What it writes, about, without nodes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.rows.iter().map(RowDiff::bytes).sum()
-    }
-
-    /// Leaves the first changes alone: so many, and of so many bytes, but one at least. What the document has is between what
-    /// it had and what it is to have.
-    pub(super) fn limit(&mut self, rows: usize, bytes: u64) {
-        let mut sum = 0;
-        let fits = |row: &&RowDiff<'_>| {
-            sum += row.bytes();
-            sum <= bytes
-        };
-        let most = self.rows.iter().take(rows).take_while(fits).count().max(1);
-        if most >= self.rows.len() {
-            return;
-        }
-        self.is_partial = true;
-        let left: HashSet<_> = self.rows.drain(most..).map(|row| (row.tree, row.key)).collect();
-        let is_left =
-            |row: &proto::ViewRowOf| left.contains(&(row.tree as usize, self.group.row_key(self.id, row).encode()));
-        let mut old: HashMap<_, &proto::ViewRowOf> = self.had.rows.iter().map(|row| (place(row), row)).collect();
-        let mut has = Vec::new();
-        for row in std::mem::take(&mut self.has) {
-            match old.remove(&place(&row)) {
-                _ if !is_left(&row) => has.push(row),
-                Some(before) => has.push(before.clone()),
-                None => {}
-            }
-        }
-        // Those that go later, in the order that they had.
-        has.extend(self.had.rows.iter().filter(|row| old.contains_key(&place(row)) && is_left(row)).cloned());
-        self.has = has;
+    /// What of it is written beside rows and nodes, about: what the document has, and parts of values.
+    pub(super) fn bytes_beside(&self) -> u64 {
+        let has: u64 = self.has.parts.values().flatten().map(bytes_of).sum();
+        let large =
+            |row: &RowDiff<'_>| row.new.filter(|new| new.row.blob_id(new.id).is_some()).map(|new| new.row.bytes());
+        let parts: usize = self.rows.iter().filter(|_| !self.is_staged).filter_map(large).sum();
+        has + parts as u64
     }
 
     /// Writes what the document has. `conflicts`: whoever else writes it at the same time shall fail.
@@ -131,110 +338,26 @@ impl DocumentDiff<'_> {
         if self.rows.is_empty() {
             return Ok(());
         }
-        let first = keys.of_document(self.id);
-        let (before, parts) = (in_parts(&self.had.rows), in_parts(&self.has));
-        for gone in parts.len().max(1)..before.len() {
-            Quiet(trx).clear(&keys.of_document_part(self.id, gone as u64))?;
-        }
-        if self.has.is_empty() {
-            if conflicts {
-                trx.clear(&first);
-                return Ok(());
-            }
-            return Quiet(trx).clear(&first);
-        }
-        let count = parts.len() as u32;
-        for (at, rows) in parts.into_iter().enumerate() {
-            if at > 0 {
-                // What stays as it is, is not written again.
-                if before.get(at) != Some(&rows) {
-                    let part = proto::ViewRowsOf { rows: rows.to_vec(), parts: 0 };
-                    Quiet(trx).set(&keys.of_document_part(self.id, at as u64), &part.encode_to_vec())?;
-                }
-                continue;
-            }
-            let part = proto::ViewRowsOf { rows: rows.to_vec(), parts: count };
-            if conflicts {
-                trx.set(&first, &part.encode_to_vec());
-            } else {
-                Quiet(trx).set(&first, &part.encode_to_vec())?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What a document has, as it is cut into values.
-fn in_parts(rows: &[proto::ViewRowOf]) -> Vec<&[proto::ViewRowOf]> {
-    let (mut parts, mut rest) = (Vec::new(), rows);
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = |row: &&proto::ViewRowOf| {
-            bytes += row.encoded_len() + 8;
-            bytes <= PART_BYTES
+        let set = |key: &[u8], rows: &[proto::ViewRowOf], parts: u64| {
+            Quiet(trx).set(key, &proto::ViewRowsOf { rows: rows.to_vec(), parts: parts as u32 }.encode_to_vec())
         };
-        let (part, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-        parts.push(part);
-        rest = behind;
+        for (part, rows) in self.has.parts.iter().filter(|(part, _)| **part > 0) {
+            let key = keys.of_document_part(self.id, *part);
+            if rows.is_empty() { Quiet(trx).clear(&key)? } else { set(&key, rows, 0)? }
+        }
+        let first = keys.of_document(self.id);
+        if conflicts {
+            trx.add_conflict_range(&first, &[&first[..], &[0]].concat(), ConflictRangeType::Write)?;
+        }
+        match (self.has.parts.get(&0), self.has.last) {
+            (_, None) => Quiet(trx).clear(&first),
+            (Some(rows), Some(last)) => set(&first, rows, last + 1),
+            (None, Some(_)) => Ok(()),
+        }
     }
-    parts
 }
 
 /// Where a row of a document is.
-fn place(row: &proto::ViewRowOf) -> (u32, u32, u32, Vec<u8>) {
-    (row.tree, row.spelling, row.ordinal, row.element.clone())
-}
-
-/// Compares what a document has with what it is to have. `None`: there is no room for the label of a long key.
-pub(super) async fn diff<'d>(
-    document: &'d PreparedDocument,
-    had: &'d Had,
-    labels: &mut Labels<'_>,
-) -> Result<Option<DocumentDiff<'d>>> {
-    let mut old: HashMap<_, &proto::ViewRowOf> = had.rows.iter().map(|row| (place(row), row)).collect();
-    let group = labels.group().clone();
-    let mut diff = DocumentDiff {
-        id: &document.id,
-        rows: Vec::new(),
-        has: Vec::with_capacity(document.rows.len()),
-        is_partial: false,
-        had,
-        group: group.clone(),
-    };
-    for row in &document.rows {
-        let element = match row.sort_key.is_cut() {
-            false => row.sort_key.bytes().to_vec(),
-            true => match had.rows.iter().find(|old| is_same_long_row(old, row)) {
-                Some(old) => old.element.clone(),
-                None => match labels.element(&document.id, row).await? {
-                    Some(element) => element,
-                    None => return Ok(None),
-                },
-            },
-        };
-        let message = row.message(&document.id, element);
-        let before = old.remove(&place(&message));
-        if before.is_none_or(|before| before.hash != message.hash) {
-            let new = Some(NewRow { id: &document.id, row });
-            let key = group.row_key(&document.id, &message).encode();
-            diff.rows.push(RowDiff { tree: row.tree, key, old: before.cloned(), new });
-        }
-        diff.has.push(message);
-    }
-    let gone = old.into_values().map(|old| RowDiff {
-        tree: old.tree as usize,
-        key: group.row_key(&document.id, old).encode(),
-        old: Some(old.clone()),
-        new: None,
-    });
-    diff.rows.extend(gone);
-    Ok(Some(diff))
-}
-
-/// Whether a row with a long key is what it was, which keeps its label.
-fn is_same_long_row(old: &proto::ViewRowOf, new: &PreparedRow) -> bool {
-    old.tree as usize == new.tree
-        && old.hash == new.hash
-        && (old.spelling, old.ordinal) == (new.tail.spelling, new.tail.ordinal)
-        && flatbed_collate::split(&old.element).0 == new.sort_key.bytes()
+fn place(row: &proto::ViewRowOf) -> Place<'_> {
+    (row.tree, row.spelling, row.ordinal, &row.element)
 }

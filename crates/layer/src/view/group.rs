@@ -32,9 +32,47 @@ pub(crate) struct ViewTree {
     pub reduces: Vec<Reduction>,
 }
 
+/// What a document may have in a group, and what a transaction changes of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// What a document may have: one with more has nothing.
+    pub document: ViewBounds,
+    /// Rows that a transaction changes: for each of them some nodes are read.
+    pub rows: usize,
+    /// What it writes of rows, about.
+    pub rows_bytes: u64,
+    /// What it writes, with nodes, and with what readers see instead: where it is more, it changes less.
+    pub transaction_bytes: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let (rows, rows_bytes) = if cfg!(test) { (60, 60_000) } else { (1_500, 400_000) };
+        Bounds { document: ViewBounds::default(), rows, rows_bytes, transaction_bytes: 800_000 }
+    }
+}
+
+/// What a document may have in a group of views. One that has more is in none of its views: that is logged, and counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewBounds {
+    /// Rows of all views together. Each transaction of a document that is entered in several compares all of them: at most
+    /// 200,000.
+    pub rows: usize,
+    /// What these take in storage, about, in bytes: at most 64 MB.
+    pub bytes: u64,
+    /// Key and value of one row as JSON, in bytes; whoever reads it has it in memory: at most 16 MB.
+    pub row_bytes: usize,
+}
+
+impl Default for ViewBounds {
+    fn default() -> Self {
+        ViewBounds { rows: 50_000, bytes: 64_000_000, row_bytes: 8_500_000 }
+    }
+}
+
 /// A group of views. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct ViewGroup(Arc<Parts>);
+pub(crate) struct ViewGroup(Arc<Parts>, Bounds);
 
 #[derive(Debug)]
 struct Parts {
@@ -52,7 +90,8 @@ impl ViewGroup {
     /// [`Error::Corrupt`]: there is no data for the collation.
     pub(crate) fn new(number: u64, is_partitioned: bool, trees: Vec<ViewTree>) -> Result<ViewGroup> {
         let unicode = Collation::unicode().map_err(|error| Error::Corrupt(error.to_string()))?;
-        Ok(ViewGroup(Arc::new(Parts { number, is_partitioned, trees, unicode, raw: Collation::raw() })))
+        let parts = Parts { number, is_partitioned, trees, unicode, raw: Collation::raw() };
+        Ok(ViewGroup(Arc::new(parts), Bounds::default()))
     }
 
     /// The storage of a group that a design document defines.
@@ -69,6 +108,16 @@ impl ViewGroup {
             reduces: tree.reduces.iter().map(reduction).collect(),
         };
         ViewGroup::new(number, definition.options.partitioned, definition.trees.iter().map(tree).collect())
+    }
+
+    /// The same group with other bounds.
+    #[must_use]
+    pub(crate) fn bounded(self, bounds: Bounds) -> ViewGroup {
+        ViewGroup(self.0, bounds)
+    }
+
+    pub(crate) fn bounds(&self) -> &Bounds {
+        &self.1
     }
 
     /// The index's number in its database.
@@ -114,7 +163,8 @@ impl ViewGroup {
     /// # Errors
     /// [`Error::NoRandomness`].
     pub(crate) fn begin(&self) -> Result<proto::ViewProgress> {
-        let mut progress = proto::ViewProgress::default();
+        // What a build leaves behind is looked for at its end.
+        let mut progress = proto::ViewProgress { untidy: true, ..Default::default() };
         for _ in self.trees() {
             let mut secret = [0; 16];
             getrandom::fill(&mut secret).map_err(|_| Error::NoRandomness)?;
@@ -132,8 +182,8 @@ impl ViewGroup {
 }
 
 /// The shape and the height of a tree.
-pub(crate) fn shape_of(progress: &proto::ViewProgress, tree: usize) -> Result<(Shape, u8)> {
-    let found = progress.trees.get(tree).ok_or_else(|| Error::Corrupt(format!("a group has no tree {tree}")))?;
+pub(crate) fn shape_of(trees: &[proto::ViewTree], tree: usize) -> Result<(Shape, u8)> {
+    let found = trees.get(tree).ok_or_else(|| Error::Corrupt(format!("a group has no tree {tree}")))?;
     let height = u8::try_from(found.height).map_err(|_| Error::Corrupt("a tree is too high".to_owned()))?;
     Ok((Shape::new((found.secret_0, found.secret_1), found.node_bytes), height))
 }

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 
 use flatbed_collate::{Ask, Place, Search, SortKey};
 use flatbed_flatten::json::Value;
-use foundationdb::RangeOption;
+use foundationdb::options::ConflictRangeType;
+use sha2::{Digest, Sha256};
 
 use crate::document::edit::partition_of;
 use crate::error::{Error, Result};
-use crate::store::keys::{KeyRange, RowKey, RowPlaces, ViewKeys};
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::keys::{RowKey, RowPlaces};
 use crate::view::group::ViewGroup;
 use crate::view::parts::{begin_texts, decode};
 use crate::view::prepare::{PreparedRow, value_of};
+use crate::view::undo::{Found, GroupReads};
 
 /// Finds them in one transaction, for rows that are written together.
 pub(super) struct Labels<'a> {
-    trx: &'a Transaction,
-    keys: &'a ViewKeys,
+    reads: GroupReads<'a>,
     group: &'a ViewGroup,
     /// Of rows that are not written yet: tree, partition and sort key with its label, and the key as JSON.
     pending: BTreeMap<Pending, String>,
@@ -27,13 +27,8 @@ pub(super) struct Labels<'a> {
 type Pending = (usize, Option<String>, Vec<u8>);
 
 impl<'a> Labels<'a> {
-    pub(super) fn new(trx: &'a Transaction, keys: &'a ViewKeys, group: &'a ViewGroup) -> Labels<'a> {
-        Labels { trx, keys, group, pending: BTreeMap::new() }
-    }
-
-    /// Whose keys are looked for.
-    pub(super) fn group(&self) -> &'a ViewGroup {
-        self.group
+    pub(super) fn new(reads: GroupReads<'a>, group: &'a ViewGroup) -> Labels<'a> {
+        Labels { reads, group, pending: BTreeMap::new() }
     }
 
     /// The sort key of a row of a document that is to be written, with its label; `None`: there is no room for one.
@@ -42,25 +37,36 @@ impl<'a> Labels<'a> {
         let compare = |found: &Value<'_>| self.group.collation(row.tree).compare(&key, found);
         let partition = partition_of(id).filter(|_| self.group.is_partitioned());
         let at = (row.tree, RowPlaces(partition));
-        let place = self.place(at, &row.sort_key, compare, false).await?;
+        self.alone(row)?;
+        let place = self.place(at, &row.sort_key, compare).await?;
         let Some(label) = place.label() else { return Ok(None) };
         let element = row.sort_key.with_label(Some(&label)).unwrap_or_default();
         self.pending.insert((row.tree, partition.map(str::to_owned), element.clone()), row.key.clone());
         Ok(Some(element))
     }
 
+    /// Of two who look for the places of keys that begin alike at once, to write there, one fails. That the rows that were
+    /// looked at were not would not be enough, and their keys are long.
+    fn alone(&self, row: &PreparedRow) -> Result<()> {
+        let hash = Sha256::digest(row.sort_key.bytes());
+        let begin = self.reads.keys.labelled(row.tree, hash.get(..16).unwrap_or_default());
+        let end = [&begin[..], &[0]].concat();
+        for kind in [ConflictRangeType::Read, ConflictRangeType::Write] {
+            self.reads.trx.add_conflict_range(&begin, &end, kind)?;
+        }
+        Ok(())
+    }
+
     /// The place of a key that was cut, in a tree among rows of some places; `compare` says how it compares with that of a row.
-    /// `snapshot`: nothing will be written there.
     pub(super) async fn place(
         &self,
         at: (usize, RowPlaces<'_>),
         sort_key: &SortKey,
         compare: impl Fn(&Value<'_>) -> Ordering,
-        snapshot: bool,
     ) -> Result<Place> {
         let mut search = Search::new();
         loop {
-            let found = self.find(at, sort_key.bytes(), &search.ask(), snapshot).await?;
+            let found = self.find(at, sort_key.bytes(), &search.ask()).await?;
             let seen = match &found {
                 None => None,
                 Some((element, text)) => {
@@ -81,24 +87,20 @@ impl<'a> Labels<'a> {
         (tree, places): (usize, RowPlaces<'_>),
         cut: &[u8],
         ask: &Ask<'_>,
-        snapshot: bool,
     ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let with = |label: &[u8]| [cut, label].concat();
         let begin = ask.after.map_or_else(|| places.before_prefix(cut), |label| places.behind_element(&with(label)));
         let end = ask.before.map_or_else(|| places.behind_prefix(cut), |label| places.before_element(&with(label)));
         let pivot = places.before_element(&with(&ask.pivot));
-        let one = |range: KeyRange, reverse| {
-            let option = RangeOption { ..page_of(&range, 1, reverse) };
-            self.trx.get_range(&option, 1, snapshot)
-        };
-        let behind = one(self.keys.rows(tree, &pivot, Some(&end)), false);
-        let before = one(self.keys.rows(tree, &begin, Some(&pivot)), true);
+        let GroupReads { trx, keys, .. } = self.reads;
+        let behind = self.reads.range(&keys.rows(tree, &pivot, Some(&end)), 1, false);
+        let before = self.reads.range(&keys.rows(tree, &begin, Some(&pivot)), 1, true);
         let (behind, before) = futures_util::future::try_join(behind, before).await?;
-        let prefix = self.keys.row_prefix(tree);
-        let stored = |page: &foundationdb::future::FdbValues| match page.first() {
-            Some(row) => {
-                let key = RowKey::decode(row.key().get(prefix..).unwrap_or_default())?;
-                Ok(Some((key, row.value().to_vec())))
+        let prefix = keys.row_prefix(tree);
+        let stored = |page: &Found| match page.get(0) {
+            Some((key, value)) => {
+                let key = RowKey::decode(key.get(prefix..).unwrap_or_default())?;
+                Ok(Some((key, value.to_vec())))
             }
             None => Ok::<_, Error>(None),
         };
@@ -131,7 +133,7 @@ impl<'a> Labels<'a> {
             return Ok(Some(found));
         }
         let Some((found, row)) = behind.or(before) else { return Ok(None) };
-        let (key, _) = begin_texts(self.trx, self.keys, &found.id, decode(&row)?).await?;
+        let (key, _) = begin_texts(trx, keys, &found.id, decode(&row)?).await?;
         Ok(Some((found.element, key)))
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod check;
 pub(crate) mod documents;
 pub(crate) mod group;
 mod labels;
+pub(crate) mod large;
 mod parts;
 pub(crate) mod prepare;
 pub(crate) mod read;
@@ -17,8 +18,11 @@ pub(crate) mod reduced;
 pub(crate) mod rows;
 mod stored;
 mod summary;
+pub(crate) mod undo;
 pub(crate) mod written;
 
+#[cfg(test)]
+mod large_tests;
 #[cfg(test)]
 mod partition_tests;
 #[cfg(test)]

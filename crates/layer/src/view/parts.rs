@@ -1,5 +1,7 @@
 //! Keys and values of rows that are too large to lie in them: in parts, under an id of their own.
 
+use std::ops::Range;
+
 use futures_util::future::BoxFuture;
 use prost::Message;
 
@@ -8,28 +10,39 @@ use crate::error::{Error, Result};
 use crate::store::keys::ViewKeys;
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
+use crate::view::prepare::PreparedRow;
 
 /// Key and value of a row that lie in it, at most: whoever reads a node's rows reads so much of each.
 pub(crate) const INLINE_BYTES_MAX: usize = 20_000;
 
 /// Of a part.
-const PART_BYTES: usize = 90_000;
+pub(super) const PART_BYTES: usize = 90_000;
 
 /// Key and value as JSON texts.
 pub(crate) type Texts = (Vec<u8>, Vec<u8>);
 
-/// Writes the parts.
-pub(crate) fn write(
+/// How many parts so many bytes take.
+pub(super) fn count(bytes: usize) -> u64 {
+    bytes.div_ceil(PART_BYTES) as u64
+}
+
+/// Writes some of the parts.
+pub(super) fn write(
     trx: &Transaction,
     keys: &ViewKeys,
     id: &str,
-    blob_id: &[u8],
-    key: &str,
-    value: &str,
+    (blob_id, row): (&[u8], &PreparedRow),
+    parts: Range<u64>,
 ) -> Result<()> {
-    let text = [key.as_bytes(), value.as_bytes()].concat();
-    for (at, part) in text.chunks(PART_BYTES).enumerate() {
-        Quiet(trx).set(&keys.part(id, blob_id, at as u64), part)?;
+    let (key, value) = (row.key.as_bytes(), row.value.as_bytes());
+    let cut = |text: &[u8], from: usize, until: usize| -> Vec<u8> {
+        text.get(from.min(text.len())..until.min(text.len())).unwrap_or_default().to_vec()
+    };
+    for at in parts {
+        let from = at as usize * PART_BYTES;
+        let until = from + PART_BYTES;
+        let of_value = cut(value, from.saturating_sub(key.len()), until.saturating_sub(key.len()));
+        Quiet(trx).set(&keys.part(id, blob_id, at), &[cut(key, from, until), of_value].concat())?;
     }
     Ok(())
 }

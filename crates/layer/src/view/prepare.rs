@@ -11,15 +11,6 @@ use crate::view::group::ViewGroup;
 use crate::view::parts::INLINE_BYTES_MAX;
 use crate::view_functions::EmittedRows;
 
-/// What a document may have in a group, about: what is more is not indexed.
-const DOCUMENT_BYTES_MAX: u64 = 64_000_000;
-
-/// Rows of a document, likewise.
-const DOCUMENT_ROWS_MAX: usize = 50_000;
-
-/// Key and value of one row: they are written in one transaction.
-const ROW_BYTES_MAX: usize = 8_500_000;
-
 /// A value that has no more bytes than this is known without its row.
 const KNOWN_VALUE_BYTES_MAX: usize = 24;
 
@@ -113,7 +104,8 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     let Emitted { id, trees } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
     let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true };
-    if count > DOCUMENT_ROWS_MAX {
+    let bounds = group.bounds().document;
+    if count > bounds.rows {
         return refused(id);
     }
     if group.is_partitioned() && partition_of(&id).is_none() {
@@ -134,7 +126,7 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
         for row in arranged {
             let Some((key, value)) = texts.get(row.at) else { continue };
             let (key, value) = ((*key).to_owned(), (*value).to_owned());
-            if key.len() + value.len() > ROW_BYTES_MAX {
+            if key.len() + value.len() > bounds.row_bytes {
                 return refused(id);
             }
             let hash = hash_of(key.as_bytes(), value.as_bytes());
@@ -143,7 +135,7 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
             rows.push(row);
         }
     }
-    if bytes > DOCUMENT_BYTES_MAX {
+    if bytes > bounds.bytes {
         return refused(id);
     }
     PreparedDocument { id, rows, is_refused: false }
@@ -163,7 +155,7 @@ impl PreparedDocument {
     /// Whether what it has in the group are these rows, whatever labels their keys have.
     pub(crate) fn has_just(&self, had: &Had) -> bool {
         let mut known: Vec<_> =
-            (had.rows.iter()).map(|row| (row.tree as usize, row.spelling, row.ordinal, row.hash.as_slice())).collect();
+            had.rows().map(|row| (row.tree as usize, row.spelling, row.ordinal, row.hash.as_slice())).collect();
         let mut made: Vec<_> =
             self.rows.iter().map(|row| (row.tree, row.tail.spelling, row.tail.ordinal, &row.hash[..])).collect();
         known.sort_unstable();

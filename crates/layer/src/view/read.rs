@@ -19,6 +19,7 @@ use crate::view::build::FOLLOWED;
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::labels::Labels;
 use crate::view::stored::StoredTree;
+use crate::view::undo::{GroupReads, shown};
 use crate::view::written::WrittenReduces;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition, ViewDefinition};
 
@@ -150,6 +151,7 @@ pub(super) struct Reading<'a> {
     /// Where all lies that is read.
     pub places: RowPlaces<'a>,
     pub keys: ViewKeys,
+    is_before: bool,
     pub shape: Shape,
     pub height: u8,
 }
@@ -163,20 +165,20 @@ pub(super) enum Side {
 
 impl<'a> Reading<'a> {
     pub(super) fn new(trx: &'a Transaction, open: &'a OpenView, partition: Option<&'a str>) -> Result<Reading<'a>> {
-        let (shape, height) = shape_of(&open.progress, open.tree)?;
-        Ok(Reading {
-            trx,
-            open,
-            places: RowPlaces(partition),
-            keys: open.instance.keys.view(open.group.number()),
-            shape,
-            height,
-        })
+        let (trees, is_before) = shown(&open.progress);
+        let (shape, height) = shape_of(trees, open.tree)?;
+        let keys = open.instance.keys.view(open.group.number());
+        Ok(Reading { trx, open, places: RowPlaces(partition), keys, is_before, shape, height })
+    }
+
+    /// How keys of rows and nodes are read.
+    pub(super) fn reads(&self) -> GroupReads<'_> {
+        GroupReads { trx: self.trx, keys: &self.keys, is_before: self.is_before }
     }
 
     pub(super) fn stored(&self) -> StoredTree<'_> {
         let OpenView { group, tree, written, .. } = self.open;
-        StoredTree { trx: self.trx, keys: &self.keys, group, tree: *tree, written: written.as_deref() }
+        StoredTree { reads: self.reads(), group, tree: *tree, written: written.as_deref() }
     }
 
     /// Whether there is something to be read: what is being built is as a view without rows.
@@ -186,7 +188,7 @@ impl<'a> Reading<'a> {
 
     /// Rows of the view.
     pub(super) fn total(&self) -> u64 {
-        self.open.progress.trees.get(self.open.tree).map_or(0, |tree| tree.rows)
+        shown(&self.open.progress).0.get(self.open.tree).map_or(0, |tree| tree.rows)
     }
 
     /// Up to where by-seq is in the view.
@@ -209,7 +211,7 @@ impl<'a> Reading<'a> {
             return Ok(exactly(sort_key.bytes()));
         }
         let compare = |found: &Value<'_>| self.open.group.collation(self.open.tree).compare(key, found);
-        let place = self.labels().place((self.open.tree, places), &sort_key, compare, true).await?;
+        let place = self.labels().place((self.open.tree, places), &sort_key, compare).await?;
         Ok(match &place {
             Place::Label(label) => exactly(&[sort_key.bytes(), label].concat()),
             Place::Gap { .. } => at_gap(places, &sort_key, &place),
@@ -225,12 +227,12 @@ impl<'a> Reading<'a> {
             (Ordering::Equal, Side::Behind) => Ordering::Greater,
             (other, _) => other,
         };
-        let place = self.labels().place((self.open.tree, places), &sort_key, compare, true).await?;
+        let place = self.labels().place((self.open.tree, places), &sort_key, compare).await?;
         Ok(at_gap(places, &sort_key, &place))
     }
 
     fn labels(&self) -> Labels<'_> {
-        Labels::new(self.trx, &self.keys, &self.open.group)
+        Labels::new(self.reads(), &self.open.group)
     }
 
     /// The rows of a range, in the view's order.

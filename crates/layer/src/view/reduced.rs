@@ -11,7 +11,6 @@ use futures_util::future::try_join_all;
 use crate::error::{Error, Result};
 use crate::store::keys::RowKey;
 use crate::store::seq::Seq;
-use crate::store::transaction::page_of;
 use crate::view::group::Reduction;
 use crate::view::parts::{Texts, begin_texts, decode};
 use crate::view::prepare::value_of;
@@ -337,16 +336,18 @@ impl ReadGroups<'_> {
 /// Key and value of the first or last row of a range.
 async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<Texts> {
     let keys = reading.keys.rows(reading.open.tree, &range.begin, range.end.as_deref());
-    let page = reading.trx.get_range(&page_of(&keys, 1, is_last), 1, true).await?;
-    let Some(row) = page.first() else { return Err(Error::Corrupt("a group of a view has no rows".to_owned())) };
+    let page = reading.reads().range(&keys, 1, is_last).await?;
+    let Some((key, value)) = page.get(0) else {
+        return Err(Error::Corrupt("a group of a view has no rows".to_owned()));
+    };
     let prefix = reading.keys.row_prefix(reading.open.tree);
-    let id = RowKey::decode(row.key().get(prefix..).unwrap_or_default())?.id;
-    begin_texts(reading.trx, &reading.keys, &id, decode(row.value())?).await
+    let id = RowKey::decode(key.get(prefix..).unwrap_or_default())?.id;
+    begin_texts(reading.trx, &reading.keys, &id, decode(value)?).await
 }
 
 /// Key and value of a row.
 async fn texts(reading: &Reading<'_>, row: &[u8]) -> Result<Texts> {
-    let found = reading.trx.get(&reading.keys.row(reading.open.tree, row), true).await?;
+    let found = reading.reads().get(&reading.keys.row(reading.open.tree, row)).await?;
     let found = found.ok_or_else(|| Error::Corrupt("a row of a view is not there".to_owned()))?;
     begin_texts(reading.trx, &reading.keys, &RowKey::decode(row)?.id, decode(&found)?).await
 }

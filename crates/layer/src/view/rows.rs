@@ -12,7 +12,6 @@ use crate::error::{Error, Refusal, Result};
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::store::keys::RowKey;
 use crate::store::seq::Seq;
-use crate::store::transaction::page_of;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Reading, Select, View, read_page};
 
@@ -402,9 +401,8 @@ async fn passed_over(
     let spelling = key.of_spelling();
     let (tree, end) = (reading.open.tree, Some(spelling.end.as_slice()));
     let all = reading.keys.rows(tree, &spelling.begin, end);
-    let page = reading.trx.get_range(&page_of(&all, 1, true), 1, true).await?;
-    let last =
-        page.first().map(|row| RowKey::decode(row.key().get(reading.keys.row_prefix(tree)..).unwrap_or_default()));
+    let page = reading.reads().range(&all, 1, true).await?;
+    let last = page.get(0).map(|(key, _)| RowKey::decode(key.get(reading.keys.row_prefix(tree)..).unwrap_or_default()));
     let last = last.transpose()?.map_or(key.ordinal, |last| last.ordinal);
     Ok((Some(KeyRange { end: Some(spelling.end), ..range }), u64::from(last.saturating_sub(key.ordinal))))
 }
@@ -422,11 +420,11 @@ async fn rows_of(reading: &Reading<'_>, range: &KeyRange, wanted: usize, descend
     while found.len() < wanted && bytes < PAGE_BYTES && !is_all {
         let keys = reading.keys.rows(tree, &rest.begin, rest.end.as_deref());
         let most = wanted - found.len();
-        let page = reading.trx.get_range(&page_of(&keys, most, descending), 1, true).await?;
+        let page = reading.reads().range(&keys, most, descending).await?;
         is_all = !page.more() && page.len() < most;
-        for row in &page {
-            let key = row.key().get(prefix..).unwrap_or_default().to_vec();
-            let row = decode(row.value())?;
+        for (key, value) in page.iter() {
+            let key = key.get(prefix..).unwrap_or_default().to_vec();
+            let row = decode(value)?;
             bytes += texts_bytes(&row) + key.len() as u64;
             found.push((key, row));
             // Values in parts are still to be read.
@@ -476,10 +474,10 @@ async fn turned(
         let mut end = last.encode();
         loop {
             let range = reading.keys.rows(tree, &begin, Some(&end));
-            let page = reading.trx.get_range(&page_of(&range, 1_000, true), 1, true).await?;
-            for row in &page {
-                end = row.key().get(prefix..).unwrap_or_default().to_vec();
-                found.push((end.clone(), decode(row.value())?));
+            let page = reading.reads().range(&range, 1_000, true).await?;
+            for (key, value) in page.iter() {
+                end = key.get(prefix..).unwrap_or_default().to_vec();
+                found.push((end.clone(), decode(value)?));
             }
             if page.is_empty() || !page.more() && page.len() < 1_000 {
                 break;

@@ -6,18 +6,17 @@ use flatbed_rowtree::{Key, KeyRange, Page, Parts, Tree};
 use futures_util::future::try_join_all;
 
 use crate::error::{Error, Result};
-use crate::store::keys::{RowKey, ViewKeys};
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::keys::RowKey;
 use crate::view::group::{Reduction, ViewGroup};
 use crate::view::parts::{decode, texts_bytes};
 use crate::view::prepare::value_of;
 use crate::view::summary::{Reduced, Summary};
+use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput, WrittenReduces, WrittenResult, WrittenRow};
 
-/// In one transaction. All is read as a snapshot: whoever changes nodes has the group's progress as a read conflict.
+/// In one transaction.
 pub(crate) struct StoredTree<'a> {
-    pub trx: &'a Transaction,
-    pub keys: &'a ViewKeys,
+    pub reads: GroupReads<'a>,
     pub group: &'a ViewGroup,
     pub tree: usize,
     pub written: Option<&'a dyn WrittenReduces>,
@@ -56,16 +55,17 @@ impl Tree for StoredTree<'_> {
     }
 
     async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<TreeRow>> {
-        let range = self.keys.rows(self.tree, &range.begin, range.end.as_deref());
-        let page = asked(self.trx.get_range(&page_of(&range, limit, reverse), 1, true)).await?;
-        let prefix = self.keys.row_prefix(self.tree);
+        let GroupReads { keys, .. } = self.reads;
+        let range = keys.rows(self.tree, &range.begin, range.end.as_deref());
+        let page = asked(self.reads.range(&range, limit, reverse)).await?;
+        let prefix = keys.row_prefix(self.tree);
         let mut entries = Vec::with_capacity(page.len());
         let mut alone = Vec::new();
-        for row in &page {
-            let key = row.key().get(prefix..).unwrap_or_default().to_vec();
-            let row = decode(row.value())?;
+        for (key, value) in page.iter() {
+            let key = key.get(prefix..).unwrap_or_default().to_vec();
+            let row = decode(value)?;
             if !row.blob_id.is_empty() {
-                alone.push((entries.len(), self.trx.get(&self.keys.node(self.tree, 0, &key), true)));
+                alone.push((entries.len(), self.reads.get(&keys.node(self.tree, 0, &key))));
             }
             let bytes = texts_bytes(&row);
             entries.push((key, TreeRow { key: row.key, value: row.value, bytes, alone: None }));
@@ -81,12 +81,13 @@ impl Tree for StoredTree<'_> {
     }
 
     async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Summary>> {
-        let range = self.keys.nodes(self.tree, level, &range.begin, range.end.as_deref());
-        let page = asked(self.trx.get_range(&page_of(&range, limit, reverse), 1, true)).await?;
-        let prefix = self.keys.node(self.tree, level, &[]).len();
+        let GroupReads { keys, .. } = self.reads;
+        let range = keys.nodes(self.tree, level, &range.begin, range.end.as_deref());
+        let page = asked(self.reads.range(&range, limit, reverse)).await?;
+        let prefix = keys.node(self.tree, level, &[]).len();
         let entries = page
             .iter()
-            .map(|node| Ok((node.key().get(prefix..).unwrap_or_default().to_vec(), Summary::decode(node.value())?)))
+            .map(|(key, value)| Ok((key.get(prefix..).unwrap_or_default().to_vec(), Summary::decode(value)?)))
             .collect::<Result<Vec<_>>>()?;
         let more = (page.more() || page.len() == limit) && !entries.is_empty();
         Ok(Page { entries, more })

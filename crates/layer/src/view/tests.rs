@@ -21,6 +21,7 @@ use crate::view::build::{FOLLOWED, build_nodes};
 use crate::view::check::{all_rows, check};
 use crate::view::group::{Reduction, ViewGroup, ViewTree};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
+use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
 use crate::view_functions::EmittedRows;
 use crate::waits::{self, Waits};
@@ -65,6 +66,7 @@ pub(super) fn group_in(is_partitioned: bool) -> ViewGroup {
     ViewGroup::new(NUMBER, is_partitioned, trees).unwrap()
 }
 
+#[derive(Clone, Copy)]
 pub(super) enum Todo<'a> {
     Apply(&'a [PreparedDocument]),
     Write(&'a [PreparedDocument]),
@@ -79,7 +81,8 @@ pub(super) struct Step<'a> {
 }
 
 impl Operation for Step<'_> {
-    type Output = (Applied, proto::ViewProgress);
+    /// With how large the transaction is.
+    type Output = (Applied, proto::ViewProgress, i64);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
@@ -101,11 +104,22 @@ impl Operation for Step<'_> {
             }
         }
         trx.set(&key, &progress.encode_to_vec());
-        Ok((applied, progress))
+        let bytes = trx.get_approximate_size().await?;
+        assert!(bytes < 1_000_000, "{bytes} bytes in a transaction: {applied:?}");
+        Ok((applied, progress, bytes))
     }
 }
 
 pub(super) async fn step(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> (Applied, proto::ViewProgress) {
+    let (applied, progress, _) = sized_step(db, group, todo).await;
+    (applied, progress)
+}
+
+pub(super) async fn sized_step(
+    db: &Database,
+    group: &ViewGroup,
+    todo: Todo<'_>,
+) -> (Applied, proto::ViewProgress, i64) {
     transaction::write(&db.inner.db, &db.inner.metrics, &mut Step { db, group, todo }).await.unwrap()
 }
 
@@ -130,7 +144,7 @@ pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) 
     let (mut rest, mut all) = (&documents[..], Vec::new());
     while !rest.is_empty() {
         let (applied, _) = step(db, group, Todo::Apply(rest)).await;
-        assert!(applied.rows_changed > 0 || applied.documents > 0);
+        assert!(applied.rows_changed > 0 || applied.documents > 0 || applied.bytes > 0);
         assert!(!applied.is_full);
         rest = &rest[applied.documents..];
         all.push(applied);
@@ -143,7 +157,8 @@ pub(super) async fn build(db: &Database, group: &ViewGroup, documents: &Model) {
     let documents = prepared(group, documents);
     let mut rest = &documents[..];
     while !rest.is_empty() {
-        let (applied, _) = step(db, group, Todo::Write(rest)).await;
+        // As many as a range of ids has.
+        let (applied, _) = step(db, group, Todo::Write(&rest[..rest.len().min(300)])).await;
         rest = &rest[applied.documents..];
     }
     while step(db, group, Todo::Build).await.1.phase != FOLLOWED {}
@@ -196,7 +211,8 @@ pub(super) async fn assert_is(db: &Database, group: &ViewGroup, model: &Model) {
     let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     for tree in 0..group.trees().len() {
-        let rows = all_rows(&trx, &instance.keys.view(NUMBER), tree).await.unwrap();
+        let keys = instance.keys.view(NUMBER);
+        let rows = all_rows(GroupReads { trx: &trx, keys: &keys, is_before: false }, tree).await.unwrap();
         let expected = model_rows(group, tree, model);
         assert!(rows == expected, "tree {tree}: {} rows, {} expected", rows.len(), expected.len());
     }
@@ -223,8 +239,8 @@ fn values() -> impl Strategy<Value = String> {
     ]
 }
 
-fn rows() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
-    prop::collection::vec(prop::collection::vec((keys(), values()), 0..5), 3)
+pub(super) fn rows(most: usize) -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
+    prop::collection::vec(prop::collection::vec((keys(), values()), 0..most), 3)
 }
 
 /// What becomes of some documents.
@@ -234,7 +250,7 @@ pub(super) fn batch() -> impl Strategy<Value = Model> {
 
 /// The same, of documents with such ids.
 pub(super) fn batch_of(ids: impl Strategy<Value = String>) -> impl Strategy<Value = Model> {
-    let trees = prop_oneof![4 => rows(), 1 => Just(vec![Vec::new(); 3])];
+    let trees = prop_oneof![4 => rows(5), 1 => Just(vec![Vec::new(); 3])];
     prop::collection::btree_map(ids, trees, 1..30)
 }
 
@@ -273,7 +289,7 @@ proptest! {
 }
 
 /// How many keys the group has.
-async fn keys_of(db: &Database) -> usize {
+pub(super) async fn keys_of(db: &Database) -> usize {
     let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     let pages = crate::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
@@ -371,7 +387,7 @@ async fn the_checker_finds_what_is_broken() {
     for (key, value) in &all {
         // One of each kind, and of each level of nodes.
         let kind = match view.split(key).unwrap() {
-            ViewPart::Progress | ViewPart::Range(_) => continue,
+            ViewPart::Progress | ViewPart::Range(_) | ViewPart::Undo(_) | ViewPart::Staged(..) => continue,
             ViewPart::Row(..) => (1, 0),
             ViewPart::OfDocument(..) => (2, 0),
             ViewPart::Node(_, level, _) => (3, level),

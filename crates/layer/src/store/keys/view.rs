@@ -14,6 +14,9 @@ const OF_DOCUMENT: u64 = 2;
 const NODES: u64 = 3;
 const PARTS: u64 = 4;
 const RANGES: u64 = 5;
+const UNDO: u64 = 6;
+const STAGED: u64 = 7;
+const LABELLED: u64 = 8;
 
 /// Keys of one group of views.
 #[derive(Debug, Clone)]
@@ -47,6 +50,10 @@ pub(crate) enum ViewPart {
     Part(String, Vec<u8>, u64),
     /// A range of ids of the first build.
     Range(String),
+    /// What another key was before the large document that is being changed.
+    Undo(Box<ViewPart>),
+    /// A document and a blob's id: parts that perhaps no row has.
+    Staged(String, Vec<u8>),
 }
 
 impl RowKey {
@@ -193,6 +200,49 @@ impl ViewKeys {
         KeyRange { begin: with_int(&self.prefix, RANGES), end: with_int(&self.prefix, RANGES + 1) }
     }
 
+    /// Where stands what a key of the group was.
+    pub(crate) fn undo(&self, key: &[u8]) -> Vec<u8> {
+        let mut undo = with_int(&self.prefix, UNDO);
+        undo.extend_from_slice(behind(key, &self.prefix));
+        undo
+    }
+
+    /// The key that an undo is of, without a look at either.
+    pub(crate) fn undone(&self, undo: &[u8]) -> Vec<u8> {
+        [&self.prefix[..], behind(undo, &with_int(&self.prefix, UNDO))].concat()
+    }
+
+    /// All undos.
+    pub(crate) fn undos(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, UNDO), end: with_int(&self.prefix, UNDO + 1) }
+    }
+
+    /// The mark of parts that perhaps no row has.
+    pub(crate) fn staged(&self, id: &str, blob_id: &[u8]) -> Vec<u8> {
+        let mut key = self.staged_of(id).begin;
+        put_text(&mut key, TUPLE_BYTES, blob_id);
+        key
+    }
+
+    /// Those of a document.
+    pub(crate) fn staged_of(&self, id: &str) -> KeyRange {
+        let mut key = with_int(&self.prefix, STAGED);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        under(&key)
+    }
+
+    /// All of them.
+    pub(crate) fn all_staged(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, STAGED), end: with_int(&self.prefix, STAGED + 1) }
+    }
+
+    /// Nothing lies there: of two who give labels to long keys that begin alike at once, one conflicts with the other.
+    pub(crate) fn labelled(&self, tree: usize, hash: &[u8]) -> Vec<u8> {
+        let mut key = self.tree(LABELLED, tree);
+        put_text(&mut key, TUPLE_BYTES, hash);
+        key
+    }
+
     /// What a key of the group is.
     pub(crate) fn split(&self, key: &[u8]) -> Result<ViewPart> {
         let (part, rest) = take_int(behind(key, &self.prefix))?;
@@ -226,6 +276,17 @@ impl ViewKeys {
                 }
             }
             RANGES => ViewPart::Range(take_text(rest)?),
+            UNDO => match take_int(rest)? {
+                (ROWS | NODES, _) => ViewPart::Undo(Box::new(self.split(&[&self.prefix[..], rest].concat())?)),
+                _ => return Err(bad_key()),
+            },
+            STAGED => {
+                let (id, rest) = take_text_at(rest)?;
+                match take_bytes_at(rest, TUPLE_BYTES)? {
+                    (blob_id, []) => ViewPart::Staged(id, blob_id),
+                    _ => return Err(bad_key()),
+                }
+            }
             _ => return Err(bad_key()),
         })
     }
@@ -267,7 +328,11 @@ mod tests {
         assert_eq!(view.of_document_part("d", 1), pack(&(root.clone(), 3, 300, 13, 7, 2, "d", 1)));
         let blob_id = Bytes::from(vec![5]);
         assert_eq!(view.part("d", &[5], 1), pack(&(root.clone(), 3, 300, 13, 7, 4, "d", blob_id, 1)));
-        assert_eq!(view.range("d"), pack(&(root, 3, 300, 13, 7, 5, "d")));
+        assert_eq!(view.range("d"), pack(&(root.clone(), 3, 300, 13, 7, 5, "d")));
+        let undo = view.undo(&view.row(2, &row));
+        assert_eq!(undo, pack(&(root.clone(), 3, 300, 13, 7, 6, 1, 2, Bytes::from(vec![0x40, 0, 9]), "d\0", 0, 300)));
+        assert_eq!(view.undone(&undo), view.row(2, &row));
+        assert_eq!(view.staged("d", &[5]), pack(&(root, 3, 300, 13, 7, 7, "d", Bytes::from(vec![5]))));
         assert_eq!(view.progress(), keys().index_progress(7));
     }
 
@@ -294,6 +359,9 @@ mod tests {
                 (view.of_document_part(&id, 3), ViewPart::OfDocument(id.clone(), 3)),
                 (view.part(&id, &element, 3), ViewPart::Part(id.clone(), element.clone(), 3)),
                 (view.range(&id), ViewPart::Range(id.clone())),
+                (view.undo(&view.row(1, &row.encode())), ViewPart::Undo(Box::new(ViewPart::Row(1, row.clone())))),
+                (view.undo(&view.node(1, 0, &[])), ViewPart::Undo(Box::new(ViewPart::Node(1, 0, Vec::new())))),
+                (view.staged(&id, &element), ViewPart::Staged(id.clone(), element.clone())),
                 (view.progress(), ViewPart::Progress),
             ];
             for (key, part) in parts {
