@@ -9,7 +9,7 @@ use std::{
     str::FromStr,
 };
 
-use flatbed_layer::LayerOptions;
+use flatbed_layer::{LayerOptions, ViewBounds};
 
 /// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
 /// `FLATBED_CLUSTER_FILE` in the environment.
@@ -57,6 +57,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         value: "N",
         help: "largest document, in bytes of JSON, up to 8000000 [8000000]",
         storage: false,
+    },
+    Setting {
+        key: "view_rows_max",
+        value: "N",
+        help: "rows that a document may have in the views of a design document, up to 200000 [50000]",
+        storage: true,
+    },
+    Setting {
+        key: "view_bytes_max",
+        value: "N",
+        help: "bytes that these rows may take, up to 64000000 [64000000]",
+        storage: true,
+    },
+    Setting {
+        key: "view_row_bytes_max",
+        value: "N",
+        help: "bytes of JSON that the key and value of one of them may have, up to 16000000 [8500000]",
+        storage: true,
     },
     Setting {
         key: "replication_ca",
@@ -158,6 +176,12 @@ pub(crate) struct Settings {
     pub run_bytes: Option<u32>,
     /// The largest document, if not the layer's default.
     pub document_bytes_max: Option<u64>,
+    /// Rows that a document may have in a group of views, if not the layer's default.
+    pub view_rows_max: Option<usize>,
+    /// What they may take, likewise.
+    pub view_bytes_max: Option<u64>,
+    /// What one of them may have, likewise.
+    pub view_row_bytes_max: Option<usize>,
     /// Certificates that replications trust, beside those that they trust anyhow.
     pub replication_ca: Option<PathBuf>,
     /// Text or JSON.
@@ -204,6 +228,9 @@ impl Settings {
             listen: first("listen").map_or(DEFAULT_LISTEN, |found| &found.text).to_owned(),
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
+            view_rows_max: first("view_rows_max").map(|found| found.number(1..=200_000)).transpose()?,
+            view_bytes_max: first("view_bytes_max").map(|found| found.number(1..=64_000_000)).transpose()?,
+            view_row_bytes_max: first("view_row_bytes_max").map(|found| found.number(1..=16_000_000)).transpose()?,
             replication_ca: first("replication_ca").map(Found::path),
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
@@ -219,6 +246,11 @@ impl Settings {
             root: self.root.as_ref().map_or(defaults.root, |root| root.as_bytes().to_vec()),
             document_bytes_max: self.document_bytes_max.unwrap_or(defaults.document_bytes_max),
             default_run_bytes: self.run_bytes.unwrap_or(defaults.default_run_bytes),
+            view_bounds: ViewBounds {
+                rows: self.view_rows_max.unwrap_or(defaults.view_bounds.rows),
+                bytes: self.view_bytes_max.unwrap_or(defaults.view_bounds.bytes),
+                row_bytes: self.view_row_bytes_max.unwrap_or(defaults.view_bounds.row_bytes),
+            },
             ..defaults
         }
     }
@@ -303,6 +335,17 @@ mod tests {
         assert_eq!(settings.listen, "[::1]:1");
         assert_eq!(settings.root.as_deref(), Some("r"));
         assert_eq!(settings.storage, StorageChoice::DataDirectory("d".into()));
+    }
+
+    #[test]
+    fn bounds_of_views() {
+        let bounds = |values: &[(&'static str, &str)]| {
+            Settings::resolve(&[layer("x", values)]).map(|settings| settings.layer_options().view_bounds)
+        };
+        assert_eq!(bounds(&[]).unwrap(), ViewBounds::default());
+        let set = [("view_rows_max", "7"), ("view_bytes_max", "8"), ("view_row_bytes_max", "9")];
+        assert_eq!(bounds(&set).unwrap(), ViewBounds { rows: 7, bytes: 8, row_bytes: 9 });
+        assert!(bounds(&[("view_rows_max", "200001")]).is_err());
     }
 
     #[test]
