@@ -21,6 +21,7 @@ mod preface;
 mod refused;
 mod reply;
 mod request;
+mod request_line;
 mod server;
 mod stall;
 mod surface;

@@ -21,8 +21,9 @@ use crate::cors::Cors;
 use crate::inside::{self, Inside};
 use crate::metrics::{Requests, Traffic, Usage};
 use crate::outlet::{ANSWERS_MAX, Outlets};
-use crate::preface::{self, Beginning};
+use crate::preface;
 use crate::reply::STALL_MAX;
+use crate::request_line::HeadsRead;
 use crate::stall::StallGuard;
 use crate::surface::Surface;
 use crate::tracked::ContinueTrace;
@@ -304,7 +305,10 @@ async fn accept<S: Surface>(
         let served = served.clone();
         let answers = served.shell.outlets.connect(served.surface.is_open());
         let connection = answers.clone();
+        let heads = Arc::new(HeadsRead::new());
+        let heads_read = heads.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
+            heads_read.saw(&request);
             let outlet = connection.begin();
             // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
             // and the handlers' is many times larger than what a feed that waits needs.
@@ -323,8 +327,10 @@ async fn accept<S: Surface>(
                 told = tokio::time::timeout(HEAD_MAX, preface::beginning(&mut stream)) => told,
                 _ = accepting.wait_for(|accepting| !*accepting) => return,
             };
-            let Ok(Ok(Beginning { is_http2, read })) = told else { return };
-            let stream = TokioIo::new(StallGuard::new(stream, read, stall_max, metrics, answers.clone(), permit));
+            let Ok(Ok(beginning)) = told else { return };
+            let is_http2 = beginning.is_http2;
+            let stream = StallGuard::new(stream, beginning, heads, stall_max, metrics, answers.clone(), permit);
+            let stream = TokioIo::new(stream);
             let serve = async {
                 if is_http2 {
                     return watcher.watch(http2().serve_connection(stream, service)).await;

@@ -3,10 +3,10 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use flatbed_metrics::Held;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -15,6 +15,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::metrics::Traffic;
 use crate::outlet::Connection;
+use crate::preface::Beginning;
+use crate::request_line::{HeadsRead, Next, RequestLines};
+
+/// What is read of a head at once, and perhaps of what is behind it.
+const HEAD_BYTES: usize = 4_096;
 
 /// A TCP stream whose writes fail once none has got through for a while: else a client that stops reading would
 /// keep its connection, and what is buffered for it, for ever.
@@ -22,6 +27,8 @@ pub(crate) struct StallGuard {
     stream: TcpStream,
     /// What was read of it already.
     before: Bytes,
+    lines: RequestLines,
+    heads: Arc<HeadsRead>,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
     stall_max: Duration,
@@ -34,10 +41,12 @@ pub(crate) struct StallGuard {
 
 impl StallGuard {
     /// Counts the connection, and what goes over it, and tells its answers whether it takes more. A client that takes
-    /// nothing for `stall_max` is given up. `before` was read of it already, and is read again first.
+    /// nothing for `stall_max` is given up. Of what it began with some was read already, and is read again first; `heads`
+    /// says which requests were read.
     pub(crate) fn new(
         stream: TcpStream,
-        before: Bytes,
+        Beginning { is_http2, read: before }: Beginning,
+        heads: Arc<HeadsRead>,
         stall_max: Duration,
         metrics: Arc<Traffic>,
         answers: Arc<Connection>,
@@ -45,10 +54,13 @@ impl StallGuard {
     ) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now()));
         metrics.connections_accepted.add(1);
+        metrics.received_bytes.add(before.len() as u64);
         let open = metrics.connections.hold();
         StallGuard {
             stream,
             before,
+            lines: RequestLines::new(!is_http2),
+            heads,
             deadline,
             waiting: false,
             stall_max,
@@ -85,16 +97,61 @@ impl StallGuard {
 
 impl AsyncRead for StallGuard {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let next = this.lines.next(&this.heads);
+        if into.remaining() == 0 || this.lines.copy_encoded(into) {
+            return Poll::Ready(Ok(()));
+        }
+        match next {
+            Next::Head => this.poll_head(context, into),
+            Next::Rest => this.poll_bytes(context, into),
+            Next::Body(most) => {
+                let before = into.filled().len();
+                let read = match usize::try_from(most) {
+                    // The next head may be behind it.
+                    Ok(most) if most < into.remaining() => {
+                        let mut part = ReadBuf::new(into.initialize_unfilled_to(most));
+                        let read = this.poll_bytes(context, &mut part);
+                        let bytes = part.filled().len();
+                        into.advance(bytes);
+                        read
+                    }
+                    _ => this.poll_bytes(context, into),
+                };
+                this.lines.passed(into.filled().len().saturating_sub(before));
+                read
+            }
+        }
+    }
+}
+
+impl StallGuard {
+    /// Reads what comes, as it is.
+    fn poll_bytes(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let ahead = self.before.len().min(into.remaining());
         if ahead > 0 {
             into.put_slice(&self.before.split_to(ahead));
-            self.metrics.received_bytes.add(ahead as u64);
             return Poll::Ready(Ok(()));
         }
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, into);
         self.metrics.received_bytes.add(into.filled().len().saturating_sub(before) as u64);
         read
+    }
+
+    /// Reads some of a head.
+    fn poll_head(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.before.is_empty() {
+            let used = self.lines.copy_head(&self.before, into);
+            self.before.advance(used);
+            return Poll::Ready(Ok(()));
+        }
+        let mut space = [0; HEAD_BYTES];
+        let mut read = ReadBuf::new(&mut space);
+        ready!(self.poll_bytes(context, &mut read))?;
+        let used = self.lines.copy_head(read.filled(), into);
+        self.before = Bytes::copy_from_slice(read.filled().get(used..).unwrap_or_default());
+        Poll::Ready(Ok(()))
     }
 }
 

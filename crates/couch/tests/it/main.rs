@@ -18,6 +18,7 @@ mod locked;
 mod mango;
 mod multipart;
 mod partitioned;
+mod raw_urls;
 mod replication;
 mod replication_peers;
 mod replication_tls;
