@@ -11,6 +11,14 @@ let server;
 before(async () => { server = await startServer(); });
 after(() => server.stop());
 
+/** Asks in JSON. */
+async function ask(method, path, body) {
+  const headers = { 'content-type': 'application/json' };
+  const answer = await call(server.url, method, path, headers, body && JSON.stringify(body));
+  assert.ok(answer.status < 300, `${method} ${path}: ${answer.status} ${answer.text.slice(0, 300)}`);
+  return JSON.parse(answer.text);
+}
+
 for (const [file, known] of Object.entries(differences)) {
   for (const scenario of read(file)) {
     if (!scenario.name.includes(process.env.FLATBED_ANSWERS ?? '')) continue;
@@ -28,3 +36,40 @@ for (const [file, known] of Object.entries(differences)) {
     });
   }
 }
+
+// The strings of collation.jsonl, in the order in which a view of CouchDB has them: a line has those that are one key there.
+test('strings in the order of a view', async (t) => {
+  const classes = read('collation').map((line) => line.equal);
+  const strings = classes.flatMap((equal, at) => equal.map((text) => ({ at, text })));
+  assert.equal(strings.length, 633);
+  const db = newName('collation');
+  await ask('PUT', `/${db}`);
+  t.after(() => call(server.url, 'DELETE', `/${db}`));
+  // Ids say nothing of the order: every 100th comes first.
+  const id = (place) => `${String(place % 100).padStart(3, '0')}-${place}`;
+  const docs = strings.map(({ text }, place) => ({ _id: id(place), text }));
+  await ask('POST', `/${db}/_bulk_docs`, { docs });
+  const views = { text: { map: 'function (doc) { emit(doc.text); }', reduce: '_count' } };
+  await ask('PUT', `/${db}/_design/d`, { views });
+  await ask('POST', `/${db}/_index`, { index: { fields: ['text'] }, ddoc: 'i', name: 'i' });
+  const placeOf = Object.fromEntries(strings.map(({ at }, place) => [id(place), at]));
+  const isOrdered = (ids) => ids.every((of, n) => n === 0
+    || placeOf[ids[n - 1]] < placeOf[of] || (placeOf[ids[n - 1]] === placeOf[of] && ids[n - 1] < of));
+  for (const view of ['_design/d/_view/text', '_design/i/_view/i']) {
+    const isOfFields = view.includes('i/_view');
+    const shown = (key) => (isOfFields ? key[0] : key);
+    const { rows, total_rows: total } = await ask('GET', `/${db}/${view}?reduce=false`);
+    assert.equal(total, strings.length);
+    assert.ok(isOrdered(rows.map((row) => row.id)), view);
+    const groups = (await ask('GET', `/${db}/${view}?group=true`)).rows;
+    assert.deepEqual(groups.map((row) => row.value), classes.map((equal) => equal.length));
+    assert.ok(groups.every((row, at) => classes[at].includes(shown(row.key))));
+    const keys = strings.map(({ text }) => (isOfFields ? [text] : text));
+    const found = (await ask('POST', `/${db}/${view}`, { keys, reduce: false })).rows;
+    const expected = strings.map(({ at }) => classes[at].length).reduce((sum, length) => sum + length);
+    assert.equal(found.length, expected);
+    assert.ok(found.every((row) => classes[placeOf[row.id]].includes(shown(row.key))));
+  }
+  const { docs: sorted } = await ask('POST', `/${db}/_find`, { selector: { text: { $gte: '' } }, sort: ['text'], limit: 1000 });
+  assert.ok(sorted.length === strings.length && isOrdered(sorted.map((doc) => doc._id)));
+});
