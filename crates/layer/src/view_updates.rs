@@ -351,6 +351,12 @@ impl GroupState {
         }
     }
 
+    /// So many documents are done in all, by others too.
+    pub(crate) fn get_to(&self, documents: u64) {
+        let done = lock(&self.shown).task.as_ref().map(|task| task.changes_done);
+        self.get_on(done.map_or(0, |done| documents.saturating_sub(done)));
+    }
+
     fn task(&self) -> Option<ViewTask> {
         let task = lock(&self.shown).task.clone();
         task.map(|task| ViewTask { waiting: self.waiting.load(Ordering::Relaxed), ..task })

@@ -1,19 +1,23 @@
 //! The first build of a group: rows of all documents by ranges of ids, some ranges at once, and then the nodes above them.
 //!
-//! Each range is marked in the transaction that ends it, and marks without a gap between them become the progress. So
-//! who goes on after a builder that died maps no range twice.
+//! Which ids a process maps is said by its leases ([`crate::group::leases`]), of which it has one or two at a time. It says
+//! each second up to where it has built each, so who goes on after a builder that died maps little twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::document::edit::{Conflicts, GetOptions};
 use crate::error::{Error, Result};
 use crate::group::job::Job;
+use crate::group::leases::{
+    Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, Token, WriteRows, Wrote, new_token,
+};
 use crate::group::mapper::{ToMap, map};
-use crate::group::steps::{Merge, Nodes, Ranges, Step, WriteRows, Wrote};
+use crate::group::steps::{Nodes, Step};
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::Got;
 use crate::store::proto::ViewProgress;
@@ -22,8 +26,17 @@ use crate::store::proto::ViewProgress;
 const RANGE_DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 300 };
 const RANGE_BYTES_MAX: usize = 400_000;
 
-/// Between two times at which marks become progress.
-const MERGED_EACH: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(1) };
+/// Between two times at which a process says that it works.
+const BEATS: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
+
+/// A process of whose ranges none has ended for so long does not say so any longer: others may do better.
+const STALLED_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(60) };
+
+/// Between two looks while others build what is left.
+const LOOKS: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_millis(500) };
+
+/// What is left to others is said within this time, or found out by them.
+const LEAVES_IN: Duration = Duration::from_secs(5);
 
 /// How a build ended.
 pub(super) enum Outcome {
@@ -40,44 +53,18 @@ fn ranges_at_once() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 2
 }
 
-/// Builds rows, or goes on with that.
+/// Builds rows, or helps with that, until all are built.
 pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Result<Outcome> {
-    let marks = job.reader.read(&mut Ranges { job }).await?;
-    let mut ranges = Building::new(job, progress, marks);
     let mut total = AllDocs::new(job.reader.clone(), AllDocsQuery::default());
     let total = total.total_rows().await?;
     job.state.show(|| job.task(true, total));
-    job.state.get_on(progress.documents);
-    // The last id up to which ranges are begun, or were built before.
-    let mut begun = ranges.until.clone();
-    loop {
-        let next = ranges.built.range(begun.clone()..).next().map(|(from, until)| (from.clone(), until.clone()));
-        let end = next.as_ref().map(|(from, _)| from.clone());
-        let query = AllDocsQuery {
-            start: Some(begun.clone()).filter(|start| !start.is_empty()),
-            end: end.clone(),
-            include_docs: true,
-            conflicts: Conflicts::All,
-            ..AllDocsQuery::default()
-        };
-        let mut walk = AllDocs::new(job.reader.clone(), query);
-        while let Some(page) = walk.next_page().await? {
-            for range in cut(page) {
-                let until = range.last().map(|row| row.id.clone()).unwrap_or_default();
-                if let Some(outcome) = ranges.begin(range, &begun, &until).await? {
-                    return Ok(outcome);
-                }
-                begun = until;
-            }
-        }
-        let Some((from, until)) = next else { break };
-        // Up to there nothing is left.
-        if begun < from {
-            ranges.built.insert(begun, from);
-        }
-        begun = until;
+    job.state.get_to(progress.documents);
+    let mut building = Building::new(job);
+    let outcome = building.run().await;
+    if !matches!(outcome, Ok(Outcome::Built)) {
+        let _ = tokio::time::timeout(LEAVES_IN, building.leave()).await;
     }
-    ranges.end().await
+    outcome
 }
 
 /// Builds the nodes above rows that are all there.
@@ -110,104 +97,267 @@ fn cut(page: Vec<AllDocsRow>) -> Vec<Vec<AllDocsRow>> {
     ranges
 }
 
-/// A range that has ended.
-struct Range {
-    from: String,
-    until: String,
-    documents: u64,
-    /// `None`: another process builds, or the group is gone.
-    wrote: Option<Wrote>,
+/// What is read for a build.
+enum Read {
+    /// A lease.
+    Lease(Lease),
+    /// Documents of the lease that begins there, behind an id and up to another.
+    Range { of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String },
+    /// All of the lease's.
+    End(String, Token),
+    /// Rows are all built.
+    Over,
+    /// The group is gone.
+    Gone,
 }
 
-/// The ranges of a build.
-struct Building<'a> {
-    job: &'a Arc<Job>,
-    under_way: JoinSet<Result<Range>>,
-    /// Those that are built behind `until`: the last id before each, and its last.
-    built: BTreeMap<String, String>,
+/// Takes leases and reads their documents, until everything is built, or nobody wants them.
+async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Result<Read>>) {
+    loop {
+        let read = read_lease(&job, &others, &sender).await;
+        let ends = !matches!(read, Ok(None));
+        if let Some(read) = read.transpose()
+            && sender.send(read).await.is_err()
+        {
+            return;
+        }
+        if ends || sender.is_closed() {
+            return;
+        }
+    }
+}
+
+/// Takes a lease and reads its documents; what ends the build, if anything does.
+async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Result<Read>>) -> Result<Option<Read>> {
+    let token = new_token()?;
+    let lease = match Step::run(job, TakeLease { others, token }).await? {
+        None => return Ok(Some(Read::Gone)),
+        Some(Taken::Over) => return Ok(Some(Read::Over)),
+        Some(Taken::Nothing) => {
+            tokio::time::sleep(LOOKS).await;
+            return Ok(None);
+        }
+        Some(Taken::Lease(lease)) => lease,
+    };
+    others.is_own(token);
+    let mut begun = lease.built_until.clone();
+    let query = AllDocsQuery {
+        // Behind it: that one is another lease's.
+        start: Some(format!("{begun}\0")),
+        end: lease.until.clone(),
+        include_docs: true,
+        conflicts: Conflicts::All,
+        ..AllDocsQuery::default()
+    };
+    let of = lease.from.clone();
+    if sender.send(Ok(Read::Lease(lease))).await.is_err() {
+        return Ok(None);
+    }
+    let mut walk = AllDocs::new(job.reader.clone(), query);
+    while let Some(page) = walk.next_page().await? {
+        for rows in cut(page) {
+            let until = rows.last().map(|row| row.id.clone()).unwrap_or_default();
+            let range = Read::Range { of: (of.clone(), token), rows, from: begun, until: until.clone() };
+            if sender.send(Ok(range)).await.is_err() {
+                return Ok(None);
+            }
+            begun = until;
+        }
+    }
+    let _ = sender.send(Ok(Read::End(of, token))).await;
+    Ok(None)
+}
+
+/// Something that has ended.
+enum Done {
+    /// A range of the lease that begins there. `None`: the group is gone.
+    Range { of: (String, Token), from: String, until: String, documents: u64, wrote: Option<Wrote> },
+    /// A lease. `None`: the group is gone.
+    Lease(String, Option<Ended>),
+    /// It was said that this process works; which leases are lost, and how many documents are built of those that ended.
+    Beat(Option<(Vec<String>, u64)>),
+}
+
+/// A lease that this process works at.
+struct Part {
+    token: Token,
     /// Up to here there is no gap.
     until: String,
-    /// Up to here it is progress.
-    merged: String,
-    merged_at: Instant,
+    /// Ranges that are built behind it: the last id before each, and its last.
+    built: BTreeMap<String, String>,
     documents: u64,
+    under_way: usize,
+    /// All of its ranges have begun.
+    is_read: bool,
+}
+
+/// A build under way.
+struct Building<'a> {
+    job: &'a Arc<Job>,
+    work: JoinSet<Result<Done>>,
+    /// By where they begin.
+    parts: HashMap<String, Part>,
+    beats: u64,
+    is_beating: bool,
+    /// When something was built last.
+    moved_at: Instant,
 }
 
 impl<'a> Building<'a> {
-    fn new(job: &'a Arc<Job>, progress: &ViewProgress, marks: Vec<(String, String)>) -> Building<'a> {
-        let (until, merged) = (progress.built_until.clone(), progress.built_until.clone());
-        let built = marks.into_iter().filter(|(mark, _)| *mark > until).map(|(mark, from)| (from, mark)).collect();
-        let under_way = JoinSet::new();
-        let mut building = Building { job, under_way, built, until, merged, merged_at: Instant::now(), documents: 0 };
-        building.advance();
-        building
+    fn new(job: &'a Arc<Job>) -> Building<'a> {
+        let (work, parts) = (JoinSet::new(), HashMap::new());
+        Building { job, work, parts, beats: 0, is_beating: false, moved_at: Instant::now() }
     }
 
-    /// Takes in what is built without a gap.
-    fn advance(&mut self) {
-        while let Some(until) = self.built.remove(&self.until) {
-            self.until = until;
-        }
-    }
-
-    /// Begins a range; waits until there is room for it.
-    async fn begin(&mut self, rows: Vec<AllDocsRow>, from: &str, until: &str) -> Result<Option<Outcome>> {
-        while self.under_way.len() >= ranges_at_once() {
-            if let Some(outcome) = self.ended().await? {
-                return Ok(Some(outcome));
+    async fn run(&mut self) -> Result<Outcome> {
+        let (sender, mut read) = mpsc::channel(1);
+        // Ends with this future.
+        let mut source = JoinSet::new();
+        source.spawn(read_leases(Arc::clone(self.job), Arc::default(), sender));
+        let mut beats = tokio::time::interval(BEATS);
+        let at_once = ranges_at_once();
+        loop {
+            if self.job.is_closing() {
+                return Ok(Outcome::Elsewhere);
             }
-        }
-        if self.job.is_closing() {
-            return Ok(Some(Outcome::Elsewhere));
-        }
-        let range = write(Arc::clone(self.job), rows, from.to_owned(), until.to_owned());
-        self.under_way.spawn(range);
-        Ok(None)
-    }
-
-    /// Waits until a range has ended.
-    async fn ended(&mut self) -> Result<Option<Outcome>> {
-        let Some(ended) = self.under_way.join_next().await else { return Ok(None) };
-        let Range { from, until, documents, wrote } = ended.map_err(|_| Error::ShuttingDown)??;
-        match wrote {
-            None => return Ok(Some(Outcome::Elsewhere)),
-            Some(Wrote::Full) => return Ok(Some(Outcome::Anew)),
-            Some(Wrote::Documents(_)) => {}
-        }
-        self.job.state.get_on(documents);
-        self.documents += documents;
-        self.built.insert(from, until);
-        self.advance();
-        if self.until > self.merged && self.merged_at.elapsed() >= MERGED_EACH {
-            return Ok((!self.merge(false).await?).then_some(Outcome::Elsewhere));
-        }
-        Ok(None)
-    }
-
-    /// Makes progress of what is built without a gap.
-    async fn merge(&mut self, is_end: bool) -> Result<bool> {
-        let merge = Merge { until: &self.until, documents: std::mem::take(&mut self.documents), is_end };
-        let is_ours = Step::run(self.job, merge).await?.is_some();
-        self.merged.clone_from(&self.until);
-        self.merged_at = Instant::now();
-        // Those who look whether this process is still at it see that it is.
-        self.job.state.moved_to(0);
-        Ok(is_ours)
-    }
-
-    /// All ranges are begun.
-    async fn end(mut self) -> Result<Outcome> {
-        while !self.under_way.is_empty() {
-            if let Some(outcome) = self.ended().await? {
+            let outcome = tokio::select! {
+                read = read.recv(), if self.work.len() < at_once => match read {
+                    Some(read) => self.take(read?),
+                    None => return Err(Error::ShuttingDown),
+                },
+                Some(done) = self.work.join_next() => self.ended(done.map_err(|_| Error::ShuttingDown)??),
+                _ = beats.tick() => {
+                    self.beat();
+                    None
+                }
+            };
+            if let Some(outcome) = outcome {
                 return Ok(outcome);
             }
         }
-        Ok(if self.merge(true).await? { Outcome::Built } else { Outcome::Elsewhere })
+    }
+
+    /// Something was read.
+    fn take(&mut self, read: Read) -> Option<Outcome> {
+        match read {
+            Read::Over => return Some(Outcome::Built),
+            Read::Gone => return Some(Outcome::Elsewhere),
+            Read::Lease(lease) => {
+                let Lease { token, from, built_until, documents, .. } = lease;
+                let (built, under_way, is_read) = (BTreeMap::new(), 0, false);
+                self.parts.insert(from, Part { token, until: built_until, built, documents, under_way, is_read });
+                self.moved_at = Instant::now();
+            }
+            Read::Range { of, rows, from, until } => {
+                if let Some(part) = self.part(&of.0, &of.1) {
+                    part.under_way += 1;
+                    self.work.spawn(write(Arc::clone(self.job), of, rows, from, until));
+                }
+            }
+            Read::End(from, token) => {
+                if let Some(part) = self.part(&from, &token) {
+                    part.is_read = true;
+                    self.end(&from);
+                }
+            }
+        }
+        None
+    }
+
+    /// A lease, if this process has it still.
+    fn part(&mut self, from: &str, token: &Token) -> Option<&mut Part> {
+        self.parts.get_mut(from).filter(|part| part.token == *token)
+    }
+
+    /// Something has ended.
+    fn ended(&mut self, done: Done) -> Option<Outcome> {
+        match done {
+            Done::Range { wrote: None, .. } | Done::Lease(_, None) => return Some(Outcome::Elsewhere),
+            Done::Range { wrote: Some(Wrote::Full), .. } => return Some(Outcome::Anew),
+            Done::Range { of: (of, token), wrote: Some(Wrote::Lost), .. } => {
+                self.parts.retain(|from, part| *from != of || part.token != token);
+            }
+            Done::Range { of: (of, token), from, until, documents, wrote: Some(Wrote::Documents(_)) } => {
+                self.job.state.get_on(documents);
+                self.moved_at = Instant::now();
+                if let Some(part) = self.part(&of, &token) {
+                    part.under_way -= 1;
+                    part.documents += documents;
+                    part.built.insert(from, until);
+                    while let Some(until) = part.built.remove(&part.until) {
+                        part.until = until;
+                    }
+                    self.end(&of);
+                }
+            }
+            Done::Lease(_, Some(Ended::Rows)) => return Some(Outcome::Built),
+            Done::Lease(from, Some(Ended::Lease | Ended::Lost)) => {
+                self.parts.remove(&from);
+            }
+            Done::Beat(said) => {
+                self.is_beating = false;
+                let (lost, documents) = said.unwrap_or_default();
+                self.parts.retain(|from, _| !lost.contains(from));
+                let own: u64 = self.parts.values().map(|part| part.documents).sum();
+                self.job.state.get_to(documents + own);
+            }
+        }
+        None
+    }
+
+    fn held(&self) -> Vec<Held> {
+        let held = |(from, part): (&String, &Part)| Held {
+            from: from.clone(),
+            token: part.token,
+            built_until: part.until.clone(),
+            documents: part.documents,
+        };
+        self.parts.iter().map(held).collect()
+    }
+
+    /// Ends a lease, if all of it is built.
+    fn end(&mut self, from: &str) {
+        if self.parts.get(from).is_none_or(|part| !part.is_read || part.under_way > 0) {
+            return;
+        }
+        let held = self.held().into_iter().find(|held| held.from == from);
+        let job = Arc::clone(self.job);
+        self.work.spawn(async move {
+            let Some(held) = held else { return Ok(Done::Beat(None)) };
+            let ended = Step::run(&job, EndLease { held: &held }).await?;
+            Ok(Done::Lease(held.from, ended))
+        });
+    }
+
+    /// Says that this process works.
+    fn beat(&mut self) {
+        if self.parts.is_empty() || self.is_beating || self.moved_at.elapsed() >= STALLED_MAX {
+            return;
+        }
+        self.is_beating = true;
+        self.beats += 1;
+        let (job, held, beats) = (Arc::clone(self.job), self.held(), self.beats);
+        self.work.spawn(async move {
+            let said = Step::run(&job, Beat { held: &held, beats, leaves: false }).await?;
+            Ok(Done::Beat(said))
+        });
+    }
+
+    /// Leaves to others what is not built.
+    async fn leave(&mut self) {
+        self.work.shutdown().await;
+        let held = self.held();
+        if !held.is_empty()
+            && let Err(error) = Step::run(self.job, Beat { held: &held, beats: self.beats, leaves: true }).await
+        {
+            // They find out by themselves.
+            tracing::debug!(database = &*self.job.reader.name, %error, "leases of a first build could not be left");
+        }
     }
 }
 
 /// Maps the documents of a range and writes their rows.
-async fn write(job: Arc<Job>, rows: Vec<AllDocsRow>, from: String, until: String) -> Result<Range> {
+async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String) -> Result<Done> {
     let documents = rows.len() as u64;
     let mut to_map: Vec<ToMap> = rows.into_iter().map(|row| ToMap { id: row.id, document: row.doc }).collect();
     if job.definition().options.local_seq {
@@ -216,11 +366,14 @@ async fn write(job: Arc<Job>, rows: Vec<AllDocsRow>, from: String, until: String
     let prepared = map(&job, to_map).await?;
     let mut rest = prepared.as_slice();
     loop {
-        let work = WriteRows { documents: rest, range: (&from, &until) };
-        let wrote = Step::run(&job, work).await?;
+        let wrote = if rest.is_empty() {
+            Some(Wrote::Documents(0))
+        } else {
+            Step::run(&job, WriteRows { lease: (&of.0, of.1), documents: rest }).await?
+        };
         match wrote {
             Some(Wrote::Documents(count)) if count < rest.len() => rest = rest.get(count..).unwrap_or_default(),
-            wrote => return Ok(Range { from, until, documents, wrote }),
+            wrote => return Ok(Done::Range { of, from, until, documents, wrote }),
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Of each group that a database's record names ([`crate::index::groups`]) one process at a time follows by-seq, in a task of
 //! its own ([`updater`]). Which one it is stands in the group's progress; what makes it safe is that every transaction
-//! reads the progress with conflict, or the fence of the first build, so that of two that work at once one fails. A process
-//! begins where somebody writes into the database or asks for a view, and with work in the background that is due
+//! reads the progress with conflict, so that of two that work at once one fails. The rows of a first build are shared: each
+//! process has leases of some ids ([`leases`]), which its transactions read likewise. A process begins where somebody writes into the database or asks for a view, and with work in the background that is due
 //! ([`attend`]); it lets go after a while without changes.
 //!
 //! The first build ([`build`]) maps all documents by ranges of ids, some at once, and makes the nodes above the rows at the
@@ -19,6 +19,7 @@ mod follow;
 pub(crate) mod info;
 mod job;
 mod large;
+mod leases;
 mod mapper;
 mod others;
 mod purges;

@@ -10,17 +10,14 @@ use crate::group::job::Job;
 use crate::index::groups::is_group;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{Counter, KeyRange};
+use crate::store::keys::Counter;
 use crate::store::proto::{self, ViewProgress};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
-use crate::view::apply::{At, apply, write_rows};
+use crate::view::apply::{At, apply};
 use crate::view::build::{FOLLOWED, NODES, ROWS, build_nodes};
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
-
-/// Ranges of the first build that are read at once.
-const RANGES_MAX: usize = 5_000;
 
 /// A group as it stands, and the database beside it.
 pub(super) struct Standing {
@@ -129,40 +126,32 @@ impl<W: Work> Operation for Step<'_, W> {
 }
 
 impl WithinGroup<'_> {
-    fn at(&self) -> At<'_> {
+    pub(super) fn at(&self) -> At<'_> {
         At { trx: self.trx, keys: &self.instance.keys }
     }
 
-    fn write(&self, progress: &ViewProgress) {
+    pub(super) fn write(&self, progress: &ViewProgress) {
         self.trx.set(&self.instance.keys.index_progress(self.job.number()), &progress.encode_to_vec());
     }
 
-    fn owner(&self) -> [u8; 16] {
+    pub(super) fn owner(&self) -> [u8; 16] {
         self.job.reader.inner.views.owner
-    }
-
-    /// Who builds writes here that it does, and each of its transactions reads it.
-    fn fence(&self) -> Vec<u8> {
-        self.instance.keys.view(self.job.number()).range("")
-    }
-
-    /// The ranges that are built, without the fence.
-    fn ranges(&self) -> KeyRange {
-        let KeyRange { end, .. } = self.instance.keys.view(self.job.number()).ranges();
-        KeyRange { begin: [&self.fence()[..], &[0]].concat(), end }
-    }
-
-    /// Whether this process builds.
-    async fn builds(&self) -> Result<bool> {
-        let fence = self.trx.get(&self.fence(), false).await?;
-        Ok(fence.is_some_and(|owner| owner[..] == self.owner()))
     }
 }
 
-/// Takes a group to work at: what nobody has begun begins. Where the log of purges was cut off, or a group has no room for a
-/// row, it is begun anew: `anew`.
+/// Takes a group to work at: what nobody has begun begins. The rows of a first build are anybody's, so nobody holds it then.
+/// Where the log of purges was cut off, or a group has no room for a row, it is begun anew.
 pub(super) struct Take {
-    pub anew: bool,
+    /// Begun anew if it is still the one that was begun so ([`beginning_of`]).
+    pub anew: Option<Beginning>,
+}
+
+/// What tells a group from one that is begun anew.
+pub(super) type Beginning = (u64, u64);
+
+/// See [`Take`].
+pub(super) fn beginning_of(progress: &ViewProgress) -> Beginning {
+    progress.trees.first().map(|tree| (tree.secret_0, tree.secret_1)).unwrap_or_default()
 }
 
 impl Work for Take {
@@ -174,7 +163,9 @@ impl Work for Take {
         let purged = instance.keys.purges();
         let last_purge = trx.get_range(&page_of(&purged, 1, true), 1, true);
         let (progress, last_seq, purges) = standing.await?;
-        let mut progress = match progress.filter(|_| !self.anew) {
+        let mut progress = match progress.filter(|progress| self.anew != Some(beginning_of(progress))) {
+            // Who builds ranges of it has leases.
+            Some(progress) if progress.phase == ROWS => return Ok(Some(progress)),
             Some(progress) => progress,
             None => {
                 let all = instance.keys.index(job.number());
@@ -190,10 +181,7 @@ impl Work for Take {
                 }
             }
         };
-        progress.holder = within.owner().to_vec();
-        if progress.phase == ROWS {
-            trx.set(&within.fence(), &within.owner());
-        }
+        progress.holder = if progress.phase == ROWS { Vec::new() } else { within.owner().to_vec() };
         within.write(&progress);
         Ok(Some(progress))
     }
@@ -215,108 +203,6 @@ impl Work for LetGo {
             within.write(&progress);
         }
         Ok(Some(()))
-    }
-}
-
-/// The ranges of a first build that are built, each by its last id, with the last id before it; behind an id.
-pub(super) struct Ranges<'a> {
-    pub job: &'a Job,
-}
-
-impl Operation for Ranges<'_> {
-    type Output = Vec<(String, String)>;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let Job { reader, .. } = self.job;
-        let instance = reader.inner.resolve(trx, &reader.name).await?;
-        let within = WithinGroup { job: self.job, trx, instance: &instance };
-        let (keys, range) = (instance.keys.view(self.job.number()), within.ranges());
-        let page = trx.get_range(&page_of(&range, RANGES_MAX, false), 1, true).await?;
-        let of = |key: &[u8], value: &[u8]| {
-            let crate::store::keys::ViewPart::Range(until) = keys.split(key)? else {
-                return Err(Error::Corrupt("a range of a group is none".to_owned()));
-            };
-            Ok((until, String::from_utf8_lossy(value).into_owned()))
-        };
-        page.iter().map(|row| of(row.key(), row.value())).collect()
-    }
-}
-
-/// Writes rows of a first build, those of the first documents; with the last the range of them is marked.
-pub(super) struct WriteRows<'a> {
-    pub documents: &'a [PreparedDocument],
-    /// The last id before the range, and its own last.
-    pub range: (&'a str, &'a str),
-}
-
-/// What was written.
-pub(super) enum Wrote {
-    /// Of so many documents.
-    Documents(usize),
-    /// A row has no room: the group must be begun anew.
-    Full,
-}
-
-impl Work for WriteRows<'_> {
-    type Output = Wrote;
-
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
-        if !within.builds().await? {
-            return Ok(None);
-        }
-        let mut written = 0;
-        if !self.documents.is_empty() {
-            let job = within.job;
-            let applied = write_rows(&within.at(), &job.storage, Some(&job.written), self.documents).await?;
-            if applied.is_full {
-                return Ok(Some(Wrote::Full));
-            }
-            written = applied.documents;
-        }
-        if written == self.documents.len() {
-            let (from, until) = self.range;
-            within.trx.set(&within.instance.keys.view(within.job.number()).range(until), from.as_bytes());
-        }
-        Ok(Some(Wrote::Documents(written)))
-    }
-}
-
-/// A first build has come so far without a gap: the marks up to there go. At the end of it the nodes are next.
-pub(super) struct Merge<'a> {
-    pub until: &'a str,
-    pub documents: u64,
-    pub is_end: bool,
-}
-
-impl Work for Merge<'_> {
-    type Output = ViewProgress;
-
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<ViewProgress>> {
-        let WithinGroup { job, trx, instance } = *within;
-        let builds = within.builds();
-        let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
-        let Some(mut progress) = progress.filter(|progress| progress.phase == ROWS) else { return Ok(None) };
-        if !builds.await? {
-            return Ok(None);
-        }
-        // An own earlier attempt was committed.
-        if progress.built_until.as_str() < self.until {
-            progress.built_until = self.until.to_owned();
-            progress.documents += self.documents;
-        }
-        let mut marks = within.ranges();
-        if self.is_end {
-            marks.begin = within.fence();
-            progress.phase = NODES;
-        } else {
-            let until = instance.keys.view(job.number()).range(self.until);
-            marks.end = [&until[..], &[0]].concat();
-        }
-        if marks.begin < marks.end {
-            trx.clear_range(&marks.begin, &marks.end);
-        }
-        within.write(&progress);
-        Ok(Some(progress))
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod functions;
 mod recompute;
+mod together;
 mod torture;
 mod waiting;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::job::Job;
-use crate::group::steps::{Step, Take};
+use crate::group::steps::{Step, Take, beginning_of};
 use crate::group::{build, find, follow, others};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
@@ -133,7 +133,7 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
         };
         let progress = match standing.progress {
             Some(progress) if progress.phase == FOLLOWED => progress,
-            _ => match Step::run(&at, Take { anew: false }).await? {
+            _ => match Step::run(&at, Take { anew: None }).await? {
                 Some(progress) => progress,
                 None => continue,
             },
@@ -146,6 +146,7 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
 
 /// Does what is to be done of a group that stands so. False: it is looked at again.
 async fn work(job: &Arc<Job>, mut progress: ViewProgress) -> Result<bool> {
+    let beginning = beginning_of(&progress);
     let is_anew = match progress.phase {
         ROWS => {
             job.state.is_behind();
@@ -177,7 +178,7 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress) -> Result<bool> {
     if is_anew {
         let (database, group) = (&*job.reader.name, job.number());
         tracing::info!(database, group, "a group of views is built anew");
-        let _ = Step::run(job, Take { anew: true }).await?;
+        let _ = Step::run(job, Take { anew: Some(beginning) }).await?;
     }
     Ok(false)
 }

@@ -402,13 +402,10 @@ pub struct ViewProgress {
     /// documents met whose rows were too many or too large
     #[prost(uint64, tag = "9")]
     pub refused: u64,
-    /// 16 bytes: the process that works at it; none: nobody
+    /// 16 bytes: the process that works at it; none: nobody, and in phase 0
     #[prost(bytes = "vec", tag = "20")]
     pub holder: ::prost::alloc::vec::Vec<u8>,
-    /// in phase 0: documents up to this id are in the rows
-    #[prost(string, tag = "21")]
-    pub built_until: ::prost::alloc::string::String,
-    /// so many
+    /// in phase 0: documents of the leases that have ended
     #[prost(uint64, tag = "22")]
     pub documents: u64,
     /// a document that is changed in several transactions
@@ -429,6 +426,45 @@ pub struct ViewLarge {
     /// transactions that have changed it, or staged parts
     #[prost(uint64, tag = "3")]
     pub steps: u64,
+}
+/// {NS}/INDEXES/{index}/5: in phase 0, up to where ids are leased. Of these all are built but those of leases that are there.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewLeased {
+    /// this id included
+    #[prost(string, tag = "1")]
+    pub until: ::prost::alloc::string::String,
+    /// no document was behind it: all ids are leased
+    #[prost(bool, tag = "2")]
+    pub is_end: bool,
+}
+/// {NS}/INDEXES/{index}/5/{docid}: a lease of the ids behind this one.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewLease {
+    /// this id included
+    #[prost(string, tag = "1")]
+    pub until: ::prost::alloc::string::String,
+    /// to the end of all ids
+    #[prost(bool, tag = "2")]
+    pub is_end: bool,
+    /// 16 bytes: the process that works at it; none: nobody
+    #[prost(bytes = "vec", tag = "3")]
+    pub owner: ::prost::alloc::vec::Vec<u8>,
+    /// 16 bytes: of this holder; each of its transactions reads the lease
+    #[prost(bytes = "vec", tag = "4")]
+    pub token: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/INDEXES/{index}/5/{docid}/1: how far a lease's holder has come.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewLeasePlace {
+    /// up to this id, from where the lease begins
+    #[prost(string, tag = "1")]
+    pub built_until: ::prost::alloc::string::String,
+    /// so many
+    #[prost(uint64, tag = "2")]
+    pub documents: u64,
+    /// changes as long as the holder works
+    #[prost(uint64, tag = "3")]
+    pub beats: u64,
 }
 /// In a ViewProgress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

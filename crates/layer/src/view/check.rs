@@ -107,7 +107,7 @@ impl Check<'_> {
     async fn key(&self, key: &[u8], value: &[u8], seen: &mut Seen) -> Result<Option<String>> {
         Ok(match self.keys.split(key)? {
             ViewPart::Progress => self.roots().await?,
-            ViewPart::Range(_) => None,
+            ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
             ViewPart::Row(tree, row) => {
                 let (wrong, text) = self.row(tree, &row, value, seen).await?;
                 let mut wrong = wrong.or_else(|| self.order(seen.previous.as_ref(), tree, &row, &text));

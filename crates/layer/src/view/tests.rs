@@ -387,7 +387,8 @@ async fn the_checker_finds_what_is_broken() {
     for (key, value) in &all {
         // One of each kind, and of each level of nodes.
         let kind = match view.split(key).unwrap() {
-            ViewPart::Progress | ViewPart::Range(_) | ViewPart::Undo(_) | ViewPart::Staged(..) => continue,
+            ViewPart::Progress | ViewPart::Undo(_) | ViewPart::Staged(..) => continue,
+            ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => continue,
             ViewPart::Row(..) => (1, 0),
             ViewPart::OfDocument(..) => (2, 0),
             ViewPart::Node(_, level, _) => (3, level),

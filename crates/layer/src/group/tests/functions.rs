@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value, parse, write};
 use futures_util::future::BoxFuture;
@@ -20,6 +21,7 @@ pub(super) struct Texts(Arc<State>);
 struct State {
     mapped: AtomicU64,
     stops_after: AtomicU64,
+    pause: Duration,
     go_on: Notify,
     /// Documents with this member have no rows.
     passes_over: Option<&'static str>,
@@ -34,6 +36,11 @@ impl Texts {
         let texts = Texts::default();
         texts.0.stops_after.store(documents, Ordering::Relaxed);
         texts
+    }
+
+    /// Each call takes a while.
+    pub(super) fn pausing(pause: Duration) -> Texts {
+        Texts(Arc::new(State { pause, ..State::default() }))
     }
 
     /// Stands still once it has mapped so many.
@@ -128,6 +135,7 @@ impl GroupFunctions for Loaded {
                 };
                 mapped.documents.push(views.into_iter().map(|rows| rows.map(emitted)).collect());
             }
+            tokio::time::sleep(self.state.pause).await;
             tokio::task::yield_now().await;
             Ok(mapped)
         })

@@ -127,7 +127,7 @@ async fn torment(fdb: Arc<foundationdb::Database>, root: Vec<u8>, shards: Option
 }
 
 /// A store: where `FLATBED_CLUSTER_FILE` says, or the embedded engine; with faults only there.
-fn store(faults: Option<u64>) -> Option<(Arc<foundationdb::Database>, Vec<u8>, Option<tempfile::TempDir>)> {
+pub(super) fn store(faults: Option<u64>) -> Option<(Arc<foundationdb::Database>, Vec<u8>, Option<tempfile::TempDir>)> {
     crate::fenced::network();
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
     let root = format!("torture{}-{now}", std::process::id()).into_bytes();

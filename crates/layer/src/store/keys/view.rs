@@ -1,10 +1,10 @@
-//! The keys of a group of views: rows, what documents have, nodes, values in parts.
+//! The keys of a group of views: rows, what documents have, nodes, values in parts, leases of a first build.
 
 use crate::error::Result;
 use crate::store::keys::places::{RowPlaces, Sorted};
 use crate::store::keys::tuple::{
-    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text, take_text_at,
-    under, with_int,
+    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text_at, under,
+    with_int,
 };
 use crate::store::keys::{INDEXES, KeyRange, Keys};
 
@@ -13,10 +13,13 @@ const ROWS: u64 = 1;
 const OF_DOCUMENT: u64 = 2;
 const NODES: u64 = 3;
 const PARTS: u64 = 4;
-const RANGES: u64 = 5;
+const LEASES: u64 = 5;
 const UNDO: u64 = 6;
 const STAGED: u64 = 7;
 const LABELLED: u64 = 8;
+
+/// Behind a lease.
+const PLACE: u64 = 1;
 
 /// Keys of one group of views.
 #[derive(Debug, Clone)]
@@ -48,12 +51,16 @@ pub(crate) enum ViewPart {
     Node(u64, u64, Vec<u8>),
     /// A document, a blob's id and which part.
     Part(String, Vec<u8>, u64),
-    /// A range of ids of the first build.
-    Range(String),
     /// What another key was before the large document that is being changed.
     Undo(Box<ViewPart>),
     /// A document and a blob's id: parts that perhaps no row has.
     Staged(String, Vec<u8>),
+    /// Up to where ids are leased in the first build.
+    Leased,
+    /// A lease of the ids behind one.
+    Lease(String),
+    /// How far its holder has come.
+    LeasePlace(String),
 }
 
 impl RowKey {
@@ -188,16 +195,26 @@ impl ViewKeys {
         under(&key)
     }
 
-    /// A range of ids of the first build, by where it begins.
-    pub(crate) fn range(&self, from: &str) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, RANGES);
+    /// Up to where ids are leased in the first build.
+    pub(crate) fn leased(&self) -> Vec<u8> {
+        with_int(&self.prefix, LEASES)
+    }
+
+    /// A lease of the ids behind `from`.
+    pub(crate) fn lease(&self, from: &str) -> Vec<u8> {
+        let mut key = self.leased();
         put_text(&mut key, TUPLE_STRING, from.as_bytes());
         key
     }
 
-    /// All ranges of the first build.
-    pub(crate) fn ranges(&self) -> KeyRange {
-        KeyRange { begin: with_int(&self.prefix, RANGES), end: with_int(&self.prefix, RANGES + 1) }
+    /// How far its holder has come.
+    pub(crate) fn lease_place(&self, from: &str) -> Vec<u8> {
+        with_int(&self.lease(from), PLACE)
+    }
+
+    /// All leases with their places, and before them up to where ids are leased.
+    pub(crate) fn leases(&self) -> KeyRange {
+        KeyRange { begin: self.leased(), end: with_int(&self.prefix, LEASES + 1) }
     }
 
     /// Where stands what a key of the group was.
@@ -275,7 +292,6 @@ impl ViewKeys {
                     _ => return Err(bad_key()),
                 }
             }
-            RANGES => ViewPart::Range(take_text(rest)?),
             UNDO => match take_int(rest)? {
                 (ROWS | NODES, _) => ViewPart::Undo(Box::new(self.split(&[&self.prefix[..], rest].concat())?)),
                 _ => return Err(bad_key()),
@@ -287,6 +303,14 @@ impl ViewKeys {
                     _ => return Err(bad_key()),
                 }
             }
+            LEASES if rest.is_empty() => ViewPart::Leased,
+            LEASES => match take_text_at(rest)? {
+                (from, []) => ViewPart::Lease(from),
+                (from, rest) => match take_int(rest)? {
+                    (PLACE, []) => ViewPart::LeasePlace(from),
+                    _ => return Err(bad_key()),
+                },
+            },
             _ => return Err(bad_key()),
         })
     }
@@ -328,11 +352,13 @@ mod tests {
         assert_eq!(view.of_document_part("d", 1), pack(&(root.clone(), 3, 300, 13, 7, 2, "d", 1)));
         let blob_id = Bytes::from(vec![5]);
         assert_eq!(view.part("d", &[5], 1), pack(&(root.clone(), 3, 300, 13, 7, 4, "d", blob_id, 1)));
-        assert_eq!(view.range("d"), pack(&(root.clone(), 3, 300, 13, 7, 5, "d")));
         let undo = view.undo(&view.row(2, &row));
         assert_eq!(undo, pack(&(root.clone(), 3, 300, 13, 7, 6, 1, 2, Bytes::from(vec![0x40, 0, 9]), "d\0", 0, 300)));
         assert_eq!(view.undone(&undo), view.row(2, &row));
-        assert_eq!(view.staged("d", &[5]), pack(&(root, 3, 300, 13, 7, 7, "d", Bytes::from(vec![5]))));
+        assert_eq!(view.staged("d", &[5]), pack(&(root.clone(), 3, 300, 13, 7, 7, "d", Bytes::from(vec![5]))));
+        assert_eq!(view.leased(), pack(&(root.clone(), 3, 300, 13, 7, 5)));
+        assert_eq!(view.lease("d"), pack(&(root.clone(), 3, 300, 13, 7, 5, "d")));
+        assert_eq!(view.lease_place("d"), pack(&(root, 3, 300, 13, 7, 5, "d", 1)));
         assert_eq!(view.progress(), keys().index_progress(7));
     }
 
@@ -358,15 +384,20 @@ mod tests {
                 (view.of_document(&id), ViewPart::OfDocument(id.clone(), 0)),
                 (view.of_document_part(&id, 3), ViewPart::OfDocument(id.clone(), 3)),
                 (view.part(&id, &element, 3), ViewPart::Part(id.clone(), element.clone(), 3)),
-                (view.range(&id), ViewPart::Range(id.clone())),
                 (view.undo(&view.row(1, &row.encode())), ViewPart::Undo(Box::new(ViewPart::Row(1, row.clone())))),
                 (view.undo(&view.node(1, 0, &[])), ViewPart::Undo(Box::new(ViewPart::Node(1, 0, Vec::new())))),
                 (view.staged(&id, &element), ViewPart::Staged(id.clone(), element.clone())),
+                (view.leased(), ViewPart::Leased),
+                (view.lease(&id), ViewPart::Lease(id.clone())),
+                (view.lease_place(&id), ViewPart::LeasePlace(id.clone())),
                 (view.progress(), ViewPart::Progress),
             ];
             for (key, part) in parts {
                 prop_assert_eq!(view.split(&key).unwrap(), part);
             }
+            let leases = view.leases();
+            prop_assert!(leases.begin <= view.leased() && view.leased() < view.lease(""));
+            prop_assert!(view.lease(&id) < view.lease_place(&id) && view.lease_place(&id) < leases.end);
             let rest = view.of_document_rest(&id);
             prop_assert!(rest.begin <= view.of_document_part(&id, 1) && view.of_document_part(&id, 1) < rest.end);
             let next = view.of_document(&[&id, "\u{1}"].concat());

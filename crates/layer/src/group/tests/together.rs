@@ -1,0 +1,225 @@
+//! Several processes at a first build: each does a part, whoever dies is taken over, and the result is the same.
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::functions::Texts;
+use super::torture::store;
+use super::{compare, define, put, recomputed, rows, sorted, standing, violations};
+use crate::error::Result;
+use crate::group::find::find;
+use crate::group::job::Job;
+use crate::group::leases::{Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, WriteRows, Wrote, new_token};
+use crate::group::steps::{Step, Take, Work};
+use crate::handle::Database;
+use crate::store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
+use crate::view::build::NODES;
+use crate::view::prepare::{Emitted, PreparedDocument, prepare};
+use crate::view_functions::ViewFunctions;
+use crate::view_updates::LoadedGroup;
+use crate::{CreateOptions, Layer, LayerOptions, ViewUpdate};
+
+/// A process, as far as the storage can tell.
+struct Process {
+    layer: Layer,
+    db: Database,
+    texts: Arc<Texts>,
+}
+
+async fn process(fdb: &Arc<foundationdb::Database>, root: &[u8]) -> Process {
+    let options = LayerOptions { root: root.to_vec(), ..LayerOptions::default() };
+    let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
+    let texts = Arc::new(Texts::pausing(Duration::from_millis(4)));
+    layer.run_views_by(texts.clone());
+    let db = layer.database("db", authority.for_job("test"));
+    Process { layer, db, texts }
+}
+
+/// Documents, and a group that nobody has begun.
+async fn fill(db: &Database, documents: usize) {
+    db.create(&CreateOptions::default()).await.unwrap();
+    for n in 0..documents {
+        put(db, &format!("d{n:04}"), Some(&format!(r#"{{"n":{}}}"#, n % 13))).await;
+    }
+}
+
+/// Builds with three processes, of which one may be killed in the middle.
+async fn build(faults: Option<u64>, is_killed: bool) {
+    let Some((fdb, root, _directory)) = store(faults) else { return };
+    let documents = 600;
+    let writer = {
+        let options = LayerOptions { root: root.clone(), ..LayerOptions::default() };
+        let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
+        layer.database("db", authority.for_job("test"))
+    };
+    fill(&writer, documents).await;
+    define(&writer, "_design/v", &[("n", "n|_stats"), ("id", "_id|written")]).await;
+    let killed = {
+        let (fdb, root) = (fdb.clone(), root.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let process = runtime.spawn(async move { process(&fdb, &root).await }).await.unwrap();
+        (runtime, process)
+    };
+    let (one, two) = (process(&fdb, &root).await, process(&fdb, &root).await);
+    let ask = |process: &Process| {
+        let reader = process.db.reader().clone();
+        async move { rows(&reader, "_design/v", "n", ViewUpdate::True).await }
+    };
+    let (runtime, third) = killed;
+    runtime.spawn({
+        let asks = ask(&third);
+        async move { drop(asks.await) }
+    });
+    let others = [tokio::spawn(ask(&one)), tokio::spawn(ask(&two))];
+    let until = Instant::now() + Duration::from_secs(30);
+    while third.texts.mapped() < 40 {
+        assert!(Instant::now() < until, "it does not begin");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    if is_killed {
+        runtime.shutdown_background();
+    } else {
+        // It ends before the process does.
+        compare(&one.db, "_design/v", "n", "n").await;
+        runtime.shutdown_background();
+    }
+    for answered in others {
+        assert_eq!(sorted(answered.await.unwrap().unwrap()), recomputed(&writer, "n").await);
+    }
+    compare(&two.db, "_design/v", "id", "_id").await;
+    let mapped = [&one, &two, &third].map(|process| process.texts.mapped() as usize);
+    assert!(mapped.iter().all(|mapped| *mapped >= 30), "each did a part: {mapped:?}");
+    // What is done twice is what was under way with who was killed, or what the storage failed.
+    let twice = mapped.iter().sum::<usize>() - documents;
+    assert!(twice <= 200, "{mapped:?}");
+    let left = leases_of(&two.db).await;
+    assert_eq!(left, 0, "leases are left");
+    assert_eq!(violations(&writer).await, Vec::<String>::new());
+    [&one, &two].iter().for_each(|process| process.layer.shutdown());
+}
+
+/// Keys of leases.
+async fn leases_of(db: &Database) -> usize {
+    let instance = standing(db).await.instance;
+    let number = crate::index::groups::groups_of(&instance.record).next().unwrap().number;
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let all = instance.keys.view(number).leases();
+    trx.get_range(&crate::store::transaction::page_of(&all, 100, false), 1, true).await.unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_processes_build_together() {
+    build(None, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_one_of_them_may_be_killed() {
+    build(None, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_with_faults() {
+    for seed in 0..2 {
+        build(Some(seed), seed == 1).await;
+    }
+}
+
+/// What works at the group by hand: nothing else does, as the process runs no functions.
+async fn job(db: &Database) -> Job {
+    let reader = db.reader().clone();
+    let found = find(&reader, "_design/v").await.unwrap().unwrap();
+    let id = (found.instance.record.namespace, found.number);
+    let definition = Arc::clone(&found.loaded.definition);
+    let functions = Texts::default().load("db", &definition.source());
+    let loaded = Arc::new(LoadedGroup { definition, functions: Some(functions) });
+    let state = reader.inner.views.group(id);
+    Job::new(reader, id, "_design/v".to_owned(), loaded, state).unwrap()
+}
+
+/// A row of a document.
+fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
+    let mut rows = crate::view_functions::EmittedRows::default();
+    rows.push("1", "2");
+    vec![prepare(&job.storage, Emitted { id: id.to_owned(), trees: vec![rows] })]
+}
+
+async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {
+    let token = new_token()?;
+    let taken = Step::run(job, TakeLease { others, token }).await?;
+    others.is_own(token);
+    Ok(match taken.unwrap() {
+        Taken::Lease(lease) => Some(lease),
+        Taken::Nothing => None,
+        Taken::Over => panic!("it is over"),
+    })
+}
+
+/// Attempts some work without committing it.
+async fn attempt<W: Work>(job: &Job, work: W) -> (Transaction, Option<W::Output>) {
+    let trx = Transaction::begin(&job.reader.inner.db, &job.reader.inner.metrics).unwrap();
+    let output = Step { job, work }.attempt(&trx, Attempt::default()).await.unwrap();
+    (trx, output)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
+    let (fdb, root, _directory) = store(None).unwrap();
+    let open = async || {
+        let options = LayerOptions { root: root.clone(), ..LayerOptions::default() };
+        let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
+        layer.database("db", authority.for_job("test"))
+    };
+    let (one, two) = (open().await, open().await);
+    fill(&one, 50).await;
+    define(&one, "_design/v", &[("n", "n")]).await;
+    let (one, two) = (job(&one).await, job(&two).await);
+    let (ones, twos) = (Others::default(), Others::default());
+    Step::run(&one, Take { anew: None }).await.unwrap().unwrap();
+    let first = taken(&one, &ones).await.unwrap().unwrap();
+    let second = taken(&two, &twos).await.unwrap().unwrap();
+    assert_eq!((&*first.from, first.until.as_deref()), ("", Some("d0028")), "the design document and 29 others");
+    assert_eq!((&*second.from, second.until.as_deref()), ("d0028", None));
+    assert!(taken(&two, &twos).await.unwrap().is_none(), "the first one is another's");
+    let held = |lease: &Lease, built_until: &str, documents: u64| Held {
+        from: lease.from.clone(),
+        token: lease.token,
+        built_until: built_until.to_owned(),
+        documents,
+    };
+    let of_first = [held(&first, "d0003", 5)];
+    let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 1, leaves: false }).await.unwrap().unwrap();
+    assert!(lost.is_empty());
+    let documents = prepared(&one, "d0004");
+    let rows = || WriteRows { lease: (&first.from, first.token), documents: &documents };
+    let under_way = attempt(&one, rows()).await;
+    assert!(matches!(under_way.1, Some(Wrote::Documents(1))));
+    let ends = attempt(&one, EndLease { held: &of_first[0] }).await;
+    assert!(matches!(ends.1, Some(Ended::Lease)));
+    // It is silent.
+    assert!(taken(&two, &twos).await.unwrap().is_none());
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let over = taken(&two, &twos).await.unwrap().expect("it is taken over");
+    assert_eq!((&*over.from, &*over.built_until, over.documents), ("", "d0003", 5), "from where it was");
+    for trx in [under_way.0, ends.0] {
+        let failed = trx.commit().await.map(drop).map_err(|failed| failed.code());
+        assert_eq!(failed, Err(NOT_COMMITTED));
+    }
+    assert!(matches!(Step::run(&one, rows()).await.unwrap(), Some(Wrote::Lost)));
+    assert!(matches!(Step::run(&one, EndLease { held: &of_first[0] }).await.unwrap(), Some(Ended::Lost)));
+    let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 2, leaves: false }).await.unwrap().unwrap();
+    assert_eq!(lost, [""]);
+    // What is left is anybody's at once.
+    let of_second = [held(&second, "d0040", 12)];
+    Step::run(&two, Beat { held: &of_second, beats: 1, leaves: true }).await.unwrap().unwrap();
+    let left = taken(&one, &ones).await.unwrap().expect("it was left");
+    assert_eq!((&*left.from, &*left.built_until, left.documents), ("d0028", "d0040", 12));
+    let ended = Step::run(&two, EndLease { held: &held(&over, "d0028", 30) }).await.unwrap();
+    assert!(matches!(ended, Some(Ended::Lease)));
+    let ended = Step::run(&one, EndLease { held: &held(&left, "d0049", 21) }).await.unwrap();
+    assert!(matches!(ended, Some(Ended::Rows)));
+    let progress = standing(&one.reader).await.progress.unwrap();
+    assert_eq!((progress.phase, progress.documents), (NODES, 51));
+    let none = Step::run(&two, TakeLease { others: &twos, token: new_token().unwrap() }).await.unwrap();
+    assert!(matches!(none, Some(Taken::Over)));
+}
