@@ -9,7 +9,7 @@ use flatbed_http::{Client, PagePermit, Pages, Reply, Sender, first_room, shrink,
 use flatbed_layer::json::Value;
 use flatbed_layer::{Error as LayerError, Reader, View, ViewUpdate, design_id};
 use flatbed_service::Read;
-use hyper::Method;
+use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
@@ -75,11 +75,15 @@ async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Re
         Ok(parameters) => (parameters, Ok(())),
         Err(failure) => (Parameters::default(), Err(failure)),
     };
-    let view = open(&database, named, parameters.update, refused).await?;
-    let asked = Asked::new(parameters, &view)?;
-    let pages = Pages::new(asked.has_documents());
-    let mut reading = asked.begin(&view);
-    let (first, room) = unless_gone(request.client.as_ref(), first_page(&view, &mut reading, &pages)).await?;
+    let client = request.client.as_ref();
+    let known = if refused.is_ok() { begin_known(&database, named, &parameters, client).await? } else { None };
+    let Begun { asked, pages, reading, first, room } = match known {
+        Some(begun) => begun,
+        None => {
+            let view = open(&database, named, parameters.update, refused).await?;
+            begin(&view, Asked::new(parameters, &view)?, client).await?
+        }
+    };
     let (reply, mut sender) = Reply::stream();
     spawn(async move {
         let _memory = memory;
@@ -90,6 +94,38 @@ async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Re
         }
     });
     Ok(reply)
+}
+
+/// A query with its first page.
+struct Begun {
+    asked: Asked,
+    pages: Pages,
+    reading: Reading,
+    first: Page,
+    room: PagePermit,
+}
+
+async fn begin(view: &View, asked: Asked, client: Option<&Client>) -> Result<Begun> {
+    let pages = Pages::new(asked.has_documents());
+    let mut reading = asked.begin(view);
+    let (first, room) = unless_gone(client, first_page(view, &mut reading, &pages)).await?;
+    Ok(Begun { asked, pages, reading, first, room })
+}
+
+/// Begins a query of the view as this process saw it last, so that it costs no transaction to look. The first page says if it
+/// is another one by now. `None`: it is to be looked at, be it only to say what is wrong.
+async fn begin_known(
+    database: &Reader,
+    (_, design, view): Named<'_>,
+    parameters: &Parameters,
+    client: Option<&Client>,
+) -> Result<Option<Begun>> {
+    let Some(view) = database.view_known(&design_id(design), view, parameters.update) else { return Ok(None) };
+    let Ok(asked) = Asked::new(parameters.clone(), &view) else { return Ok(None) };
+    match begin(&view, asked, client).await {
+        Err(failure) if failure.status == StatusCode::NOT_FOUND => Ok(None),
+        begun => begun.map(Some),
+    }
 }
 
 async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
@@ -185,7 +221,7 @@ impl Views<'_> {
 async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
         biased;
-        () = Client::gone(client) => Err(Failure::new(hyper::StatusCode::SERVICE_UNAVAILABLE, "gone", "the client is gone")),
+        () = Client::gone(client) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "gone", "the client is gone")),
         done = work => done,
     }
 }

@@ -49,6 +49,15 @@ pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<Found>>
     }
 }
 
+/// The group of a design document as this process saw it last, without a read: it may define another one by now.
+pub(super) fn known(reader: &Reader, design: &str) -> Option<Found> {
+    let instance = reader.inner.cached(&reader.name)?;
+    let group = group_named_by(&instance.record, design)?;
+    let signature = Signature::try_from(group.definition.as_slice()).ok()?;
+    let (number, loaded) = (group.number, reader.inner.views.loaded(instance.record.namespace, &signature)?);
+    Some(Found { instance, number, loaded })
+}
+
 /// The group that a design document defines; `keeps`: whether one is entered that is not kept yet.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result, ViewFailure};
-use crate::group::find::{Found, find};
+use crate::group::find::{Found, find, known};
 use crate::group::job::Written;
 use crate::group::steps::{begin_standing, drained, is_through};
 use crate::group::updater::ensure;
@@ -49,6 +49,17 @@ impl Reader {
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound) of the design document, [`Error::View`].
     pub async fn view(&self, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
         let found = find(self, design).await?.ok_or(ViewFailure::Missing)?;
+        self.view_of(found, design, name, update)
+    }
+
+    /// The same as this process saw the design document last, without a read; `None`: it knows nothing of it, or no such view.
+    /// Where it has been changed since, the first page says [`ViewFailure::Changed`], or [`Error::DatabaseNotFound`]: the view
+    /// is to be asked for once more then, by [`Reader::view`].
+    pub fn view_known(&self, design: &str, name: &str, update: ViewUpdate) -> Option<View> {
+        self.view_of(known(self, design)?, design, name, update).ok()
+    }
+
+    fn view_of(&self, found: Found, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
         let Found { instance, number, loaded } = found;
         let is_it = |view: &ViewDefinition| view.name == name;
         let view = loaded.definition.views.iter().position(is_it).ok_or(ViewFailure::Missing)?;

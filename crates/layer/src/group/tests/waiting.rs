@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flatbed_flatten::json::{Limits, parse};
+
 use super::functions::Texts;
 use super::{compare, define, mapped, put, rows};
 use crate::error::{Error, ViewFailure};
 use crate::handle::Reader;
-use crate::{FunctionFailure, Layer, ViewUpdate};
+use crate::store::waits;
+use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
 
 /// A query of a view, in a task.
 fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usize>> {
@@ -105,4 +108,42 @@ async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
     assert!(matches!(begin(0), Err(ViewFailure::TooManyWaiting)));
     drop(waiting);
     assert_eq!((views.waiting(), views.waits()), (0, (Vec::new(), 0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_a_view_that_is_up_to_date_is_one_transaction_and_says_whether_it_is_another() {
+    let (db, _directory) = mapped().await;
+    for n in 0..150 {
+        put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{n}}}"#))).await;
+    }
+    assert!(db.view_known("_design/v", "n", ViewUpdate::True).is_none());
+    define(&db, "_design/v", &[("n", "n|_sum")]).await;
+    compare(&db, "_design/v", "n", "n").await;
+    let page = async |from: Option<i64>| {
+        let view = db.view_known("_design/v", "n", ViewUpdate::True).expect("it is known");
+        let start = from.map(|from| parse(from.to_string().as_bytes(), &Limits::default()).unwrap().into_owned());
+        let range = ViewRange { start, ..ViewRange::default() };
+        let query = ViewQuery { select: Select::Range(range), limit: Some(20), ..ViewQuery::default() };
+        view.rows(query).next_page().await.map(|page| page.unwrap().rows.len())
+    };
+    // Rows that are before a key are counted down the tree.
+    for (from, most) in [(None, 4), (Some(100), 5)] {
+        let (rows, waits) = waits::count(page(from)).await;
+        assert_eq!((rows.unwrap(), waits.transactions), (20, 1));
+        assert!(waits.path.depth() <= most, "{waits:?}");
+    }
+    // Another process changes it.
+    let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
+    let theirs = other.database("db", others.for_job("test"));
+    define(&theirs, "_design/v", &[("n", "_id|_count")]).await;
+    let changed = page(None).await;
+    assert!(matches!(changed, Err(Error::View(ViewFailure::Changed))), "{changed:?}");
+    compare(&db, "_design/v", "n", "_id").await;
+    assert_eq!(page(None).await.unwrap(), 20);
+    put(&theirs, "_design/v", None).await;
+    let changed = page(None).await;
+    assert!(matches!(changed, Err(Error::View(ViewFailure::Changed))), "{changed:?}");
+    assert!(db.view_known("_design/v", "n", ViewUpdate::True).is_none());
+    db.delete().await.unwrap();
+    assert!(db.view_known("_design/v", "n", ViewUpdate::True).is_none());
 }
