@@ -61,7 +61,7 @@ export const differences = {
       31: offset,
     },
     'views in the mango language': {},
-    partitioned: { 15: offset, 16: offset },
+    partitioned: {},
     shows: {
       8: 'the server that is asked has no administrators: who asks has no name',
       9: 'the server that is asked has no administrators: who asks has no name',

@@ -99,6 +99,11 @@ impl Reader {
         self.of_instance(|instance| instance.record.partitioned).await
     }
 
+    /// The same as this process saw it last, without a read; `None`: it knows nothing of the database.
+    pub fn is_partitioned_known(&self) -> Option<bool> {
+        self.inner.cached(&self.name).map(|instance| instance.record.partitioned)
+    }
+
     /// Whether it exists.
     pub async fn exists(&self) -> Result<()> {
         struct Exists<'a>(&'a Inner, &'a str);

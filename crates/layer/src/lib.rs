@@ -54,7 +54,7 @@ pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_M
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{
     Conflicts, DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id,
-    check_partition, partition_of,
+    check_partition, check_partitioned_id, partition_of,
 };
 pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};

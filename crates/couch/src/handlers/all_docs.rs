@@ -85,10 +85,10 @@ pub(super) async fn queries_of(request: &mut Request) -> Result<(Vec<Value<'stat
 
 pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let (parameters, memory) = parameters(&mut request).await?;
-    let mut selection = Selection::new(parameters, &request.query, documents)?;
+    let selection = Selection::new(parameters, &request.query, documents)?;
     let database = request.context.database(name, Read)?;
-    match partition::asked_for(&request.query, &database).await? {
-        Some(partition) => partition::only(&mut selection.walk, &partition),
+    match selection.walk.partition {
+        Some(_) => partition::has_some(&database).await?,
         None => database.exists().await?,
     }
     let (reply, mut sender) = Reply::stream();
@@ -107,14 +107,19 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
 pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let (queries, memory) = queries_of(&mut request).await?;
     let parameters = std::mem::take(&mut request.query);
-    let mut include_docs = false;
+    let (mut include_docs, mut of_partition) = (false, false);
     for query in &queries {
-        include_docs |= Selection::of_one(&parameters, query, documents)?.walk.include_docs;
+        let walk = Selection::of_one(&parameters, query, documents)?.walk;
+        include_docs |= walk.include_docs;
+        of_partition |= walk.partition.is_some();
         // The parameters may be long, and are read for each.
         tokio::task::yield_now().await;
     }
     let database = request.context.database(name, Read)?;
-    database.exists().await?;
+    match of_partition {
+        true => partition::has_some(&database).await?,
+        false => database.exists().await?,
+    }
     let (reply, mut sender) = Reply::stream();
     let pages = Pages::new(include_docs);
     spawn(async move {
@@ -170,7 +175,8 @@ impl Selection {
     fn new(parameters: Parameters, query: &Query, documents: Listed) -> Result<Selection> {
         parameters.check(Rows::Mapped)?;
         let conflicts = parameters.conflicts();
-        let Parameters { start, start_docid, end, end_docid, descending, skip, limit, include_docs, .. } = parameters;
+        let Parameters { start, start_docid, end, end_docid, descending, skip, limit, include_docs, partition, .. } =
+            parameters;
         // Of one key among `keys`, which is looked up as several are.
         let (start, end) = match parameters.keys {
             None => (Bound::of(start, start_docid), Bound::of(end, end_docid)),
@@ -182,6 +188,7 @@ impl Selection {
             start: start.id(),
             end: end.id(),
             exclusive_end: !parameters.inclusive_end,
+            partition,
             descending,
             include_docs,
             conflicts: conflicts.into(),
@@ -245,6 +252,7 @@ async fn write(
     let keys = selection.keys.take();
     let before = match (&selection.walk.start, selection.documents) {
         _ if keys.is_some() => None,
+        (_, Listed::All) if selection.walk.partition.is_some() => sender.unless_gone(walk.rows_before()).await??,
         (None, _) => Some(0),
         (start, Listed::Design) => {
             let before =

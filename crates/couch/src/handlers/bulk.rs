@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Array, Limits, Value, name};
-use flatbed_layer::{DocumentId, Edit, Outcome, Refusal, Updated};
+use flatbed_layer::{DocumentId, Edit, Outcome, Refusal, Updated, check_partitioned_id};
 use flatbed_service::{Uploads, Write, Writer};
 use hyper::{Method, StatusCode};
 
@@ -72,6 +72,19 @@ async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Writte
     Ok(written.into_iter().map(|(_, written)| written).collect())
 }
 
+/// In a partitioned database CouchDB refuses the whole request for an id that is illegal there.
+async fn check_ids(database: &Writer, edits: &[Edit<'_>]) -> Result<()> {
+    if database.is_partitioned_known() == Some(false) {
+        return Ok(());
+    }
+    let is_local = |edit: &&Edit<'_>| DocumentId::of(&edit.id).is_local();
+    let refusal = edits.iter().filter(|edit| !is_local(edit)).find_map(|edit| check_partitioned_id(&edit.id).err());
+    match refusal {
+        Some(refusal) if database.is_partitioned().await? => Err(refusal.into()),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     let body = json_body(&mut request).await?;
     let value = object(&body.bytes)?;
@@ -98,6 +111,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         }
         edits.push(edit);
     }
+    check_ids(&database, &edits).await?;
     uploads.stage().await?;
     let outcomes = write(&database, edits).await?;
     // What another replica sends may be known already, and its data with it.

@@ -4,7 +4,7 @@ use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
     AttachmentEdit, DESIGN, DocumentId, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX,
-    Refusal, RevId,
+    Reader, Refusal, RevId, check_partitioned_id,
 };
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
@@ -54,6 +54,16 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
     Some(reply)
 }
 
+/// What was read of a document. In a partitioned database one whose id names no partition is refused, as by who looks for
+/// its shard in CouchDB.
+async fn found<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -> Result<T> {
+    let is_missing = matches!(read, Err(LayerError::Refused(Refusal::DocumentNotFound(_))));
+    if is_missing && !id.contains(':') && !id.starts_with('_') && database.is_partitioned().await? {
+        check_partitioned_id(id)?;
+    }
+    Ok(read?)
+}
+
 async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
     let database = request.context.database(name, Read)?;
@@ -84,12 +94,12 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
         Err(LayerError::Refused(Refusal::LargeDocument)) => {
             room = first_room(&Pages::new(true)).await?;
             options.small_only = false;
-            let document = database.get(id, &options).await?;
+            let document = found(&database, id, database.get(id, &options).await).await?;
             // Twice: as it was read, and as text.
             shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
             document
         }
-        document => document?,
+        document => found(&database, id, document).await?,
     };
     let etag = etag(&document.rev);
     let has_any = |revs: &Option<Vec<RevId>>| revs.as_ref().is_some_and(|revs| !revs.is_empty());

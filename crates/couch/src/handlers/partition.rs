@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
-use flatbed_layer::{AllDocsQuery, Reader, check_partition};
+use flatbed_layer::{Reader, check_partition};
 use flatbed_service::Read;
 use hyper::{Method, StatusCode};
 
@@ -12,7 +12,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::mango;
 use crate::handlers::rewrite::go_to;
 use crate::path::{Endpoint, InDatabase, Mango, Target};
-use crate::query::{Query, encode};
+use crate::query::encode;
 use crate::request::Request;
 use crate::router::again;
 use crate::state::State;
@@ -63,29 +63,14 @@ pub(crate) async fn partition(
     }
 }
 
-/// The partition that a query names, of a database that has partitions.
+/// A partition can be asked for where there are some.
 ///
 /// # Errors
-/// 400 for a database that has none, and for what is no partition; that the database is not there.
-pub(crate) async fn asked_for(query: &Query, database: &Reader) -> Result<Option<String>> {
-    let Some(partition) = query.get("partition") else { return Ok(None) };
-    if !database.is_partitioned().await? {
-        return Err(Failure::query("`partition` parameter is not supported on this db"));
-    }
-    check_partition(partition)?;
-    Ok(Some(partition.to_owned()))
-}
-
-/// Narrows a walk to a partition's ids.
-pub(crate) fn only(walk: &mut AllDocsQuery, partition: &str) {
-    let (first, last) = (format!("{partition}:"), format!("{partition}:\u{10ffff}\u{10ffff}"));
-    let (low, high) = if walk.descending { (&mut walk.end, &mut walk.start) } else { (&mut walk.start, &mut walk.end) };
-    if low.as_deref().is_none_or(|low| *low < *first) {
-        *low = Some(first);
-    }
-    // No id of the partition is as high as this.
-    if high.as_deref().is_none_or(|high| *high > *last) {
-        *high = Some(last);
+/// 400 for a database that has none; that the database is not there.
+pub(crate) async fn has_some(database: &Reader) -> Result<()> {
+    match database.is_partitioned().await? {
+        true => Ok(()),
+        false => Err(Failure::query("`partition` parameter is not supported on this db")),
     }
 }
 

@@ -23,11 +23,17 @@ async fn partitions() {
     let illegal = |reason: &str| (400, "illegal_docid".to_owned(), reason.to_owned());
     let partition = |reason: &str| (400, "illegal_partition".to_owned(), reason.to_owned());
     let bad = |reason: &str| (400, "bad_request".to_owned(), reason.to_owned());
+    let parse = |reason: &str| (400, "query_parse_error".to_owned(), reason.to_owned());
     for (method, path, expected) in [
         ("PUT", "/db/nopartition", illegal("Doc id must be of form partition:id")),
         ("PUT", "/db/:x", partition("Partition must not be empty")),
         ("PUT", "/db/_x:x", illegal("Only reserved document ids may start with underscore.")),
         ("POST", "/db", illegal("Doc id must be of form partition:id")),
+        ("GET", "/db/nopartition", illegal("Doc id must be of form partition:id")),
+        ("GET", "/db/no:partition", (404, "not_found".to_owned(), "missing".to_owned())),
+        ("GET", "/plain/nopartition", (404, "not_found".to_owned(), "missing".to_owned())),
+        ("GET", "/plain/_all_docs?partition=a", parse("`partition` parameter is not supported on this db")),
+        ("GET", "/db/_all_docs?partition=_a", partition("Partition must not start with an underscore")),
         ("GET", "/db/_partition/_x", partition("Partition must not start with an underscore")),
         ("GET", "/db/_partition/a/_all_docs?partition=b", bad("Conflicting value for `partition` in query string")),
         // Not recorded: as CouchDB's source has it.
@@ -58,6 +64,18 @@ async fn partitions() {
     };
     assert_eq!(ids("/db/_partition/a/_all_docs").await, ["a:1", "a:2"]);
     assert_eq!(ids("/db/_all_docs?partition=b").await, ["b:1"]);
+    for (query, offset) in
+        [("", 1), ("?skip=1", 2), ("?descending=true", 1), ("?startkey=%22a:2%22", 2), ("?startkey=%22b%22", 3)]
+    {
+        let answer = server.ok("GET", &format!("/db/_partition/a/_all_docs{query}"), NULL).await;
+        assert_eq!((&answer["offset"], &answer["total_rows"]), (&json!(offset), &json!(4)), "{query}");
+    }
+    let posted = server.ok("POST", "/db/_all_docs", json!({"partition": "b"})).await;
+    assert_eq!(posted["rows"].as_array().unwrap().len(), 1);
+    let queries = json!({"queries": [{"partition": "a"}, {"partition": "b"}, {}]});
+    let several = server.ok("POST", "/db/_all_docs/queries", queries).await;
+    let rows = |at: usize| several["results"][at]["rows"].as_array().unwrap().len();
+    assert_eq!([rows(0), rows(1), rows(2)], [2, 1, 4]);
     assert_eq!(ids("/db/_partition/a/_all_docs?descending=true&limit=1").await, ["a:2"]);
     assert_eq!(ids("/db/_partition/a/_all_docs?startkey=%22a:2%22").await, ["a:2"]);
     assert_eq!(ids("/db/_partition/a/_all_docs?endkey=%22a:2%22&inclusive_end=false").await, ["a:1"]);
@@ -83,10 +101,17 @@ async fn partitions() {
     assert_eq!(refused.1["reason"], "`partition` parameter is not supported on this db");
     // Local documents have none, and replicated ones must have one, too.
     server.ok("PUT", "/db/_local/x", json!({})).await;
-    let docs = json!({"new_edits": false, "docs": [{"_id": "x", "_rev": "1-a"}, {"_id": "c:x", "_rev": "1-a"}]});
-    let replicated = server.ok("POST", "/db/_bulk_docs", docs).await;
-    assert_eq!((replicated.as_array().unwrap().len(), &replicated[0]["error"]), (1, &json!("illegal_docid")));
-    assert_eq!(server.ok("GET", "/db/_partition/c", NULL).await["doc_count"], 1);
+    for new_edits in [true, false] {
+        let docs = json!([{"_id": "c:x", "_rev": "1-a"}, {"_id": "x", "_rev": "1-a"}]);
+        let (status, answer) =
+            server.json("POST", "/db/_bulk_docs", json!({"new_edits": new_edits, "docs": docs})).await;
+        assert_eq!((status, &answer["error"]), (400, &json!("illegal_docid")), "all of them are refused");
+    }
+    assert_eq!(server.ok("GET", "/db/_partition/c", NULL).await["doc_count"], 0);
+    let docs = json!([{"_id": "_local/y"}, {"_id": "_design/y"}, {"_id": "c:x"}]);
+    let written = server.ok("POST", "/db/_bulk_docs", json!({"docs": docs})).await;
+    assert!(written.as_array().unwrap().iter().all(|row| row["ok"] == true), "{written}");
+    server.ok("POST", "/plain/_bulk_docs", json!({"docs": [{"_id": "x"}]})).await;
 }
 
 /// All that is asked of a view of a partition is of its rows alone.

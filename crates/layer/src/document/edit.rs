@@ -142,7 +142,7 @@ pub fn check_partition(partition: &str) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// [`Refusal::InvalidDocument`].
-pub(crate) fn check_partitioned_id(id: &str) -> Result<(), Refusal> {
+pub fn check_partitioned_id(id: &str) -> Result<(), Refusal> {
     if DocumentId::of(id).is_design() {
         return Ok(());
     }

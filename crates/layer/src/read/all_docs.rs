@@ -10,14 +10,14 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use crate::document::edit::{Conflicts, Document};
+use crate::document::edit::{Conflicts, Document, partition_ids};
 use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
 use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::read::get::{Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, show_documents};
-use crate::store::keys::{Counter, KeyRange};
+use crate::store::keys::{Counter, KeyRange, Keys};
 use crate::store::proto;
 use crate::store::records::{Info, revision};
 use crate::store::transaction::page_of;
@@ -56,6 +56,8 @@ pub struct AllDocsQuery {
     pub end: Option<String>,
     /// Without `end` itself.
     pub exclusive_end: bool,
+    /// In a partitioned database, those of this partition alone.
+    pub partition: Option<String>,
     /// From `start` downwards.
     pub descending: bool,
     /// With each document's body.
@@ -84,8 +86,8 @@ pub struct AllDocsRow {
 /// A walk under way. Each page is a transaction of its own: consistent in itself, and the walk may take longer than
 /// FoundationDB's 5 s.
 pub struct AllDocs {
-    database: Reader,
-    query: Arc<AllDocsQuery>,
+    pub(super) database: Reader,
+    pub(super) query: Arc<AllDocsQuery>,
     /// Where the next page begins; `None`: the walk is over.
     next: Option<Place>,
     /// Of the first page.
@@ -406,7 +408,7 @@ impl ShowsDocument for AllDocsRow {
     }
 }
 
-fn whole_range(keys: &crate::store::keys::Keys, query: &AllDocsQuery) -> KeyRange {
+pub(super) fn whole_range(keys: &Keys, query: &AllDocsQuery) -> KeyRange {
     let mut range = keys.all_docs();
     let after = |id: &str| [keys.all_docs_entry(id).as_slice(), &[0]].concat();
     let (low, high) = if query.descending { (&query.end, &query.start) } else { (&query.start, &query.end) };
@@ -418,7 +420,17 @@ fn whole_range(keys: &crate::store::keys::Keys, query: &AllDocsQuery) -> KeyRang
         let exclusive = !query.descending && query.exclusive_end;
         range.end = if exclusive { keys.all_docs_entry(high) } else { after(high) };
     }
+    if let Some(partition) = &query.partition {
+        let KeyRange { begin, end } = of_partition(keys, partition);
+        (range.begin, range.end) = (range.begin.max(begin), range.end.min(end));
+    }
     range
+}
+
+/// The ids of a partition.
+pub(super) fn of_partition(keys: &Keys, partition: &str) -> KeyRange {
+    let [first, behind] = partition_ids(partition);
+    KeyRange { begin: keys.all_docs_entry(&first), end: keys.all_docs_entry(&behind) }
 }
 
 /// Looks documents up by their ids.

@@ -160,6 +160,7 @@ fn query() -> impl Strategy<Value = AllDocsQuery> {
             start,
             end,
             exclusive_end,
+            partition: None,
             descending,
             include_docs: true,
             conflicts: conflicts.into(),

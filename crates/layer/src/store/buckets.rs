@@ -168,6 +168,37 @@ impl Buckets {
         }
     }
 
+    /// Asks how many documents there are in the partitions whose ids are before those of this one. `None`: they have more
+    /// counters in a bucket than are read.
+    pub(crate) fn begin_partitions_before(
+        &self,
+        trx: &Transaction,
+        partition: &str,
+        counters_max: usize,
+    ) -> impl Future<Output = Result<Option<u64>>> + Send + use<> {
+        let (buckets, own) = (self.all.clone(), format!("{partition}:"));
+        let read = |range| trx.get_range(&page_of(&range, counters_max, false), 1, true);
+        let reads: Vec<_> = buckets.iter().map(|bucket| bucket.partitions_around(partition).map(read)).collect();
+        async move {
+            let mut sum = 0_i64;
+            for (bucket, reads) in buckets.iter().zip(reads) {
+                for read in reads {
+                    let page = read.await?;
+                    if page.more() || page.len() == counters_max {
+                        return Ok(None);
+                    }
+                    for row in &page {
+                        let (other, counter) = bucket.partition_parse(row.key())?;
+                        if counter == Counter::Documents && format!("{other}:") < own {
+                            sum = sum.wrapping_add(decode_counter(Some(row.value()))?);
+                        }
+                    }
+                }
+            }
+            Ok(Some(sum.max(0) as u64))
+        }
+    }
+
     /// Adds to a counter of a partition, likewise; one that is nought leaves no key.
     pub(crate) fn add_of_partition(
         &self,

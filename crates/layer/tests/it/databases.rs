@@ -206,6 +206,7 @@ async fn walks_go_page_by_page_both_ways() {
                 start: Some(if descending { "d02400" } else { "d00100" }.into()),
                 end: Some(if descending { "d00100" } else { "d02400" }.into()),
                 exclusive_end: true,
+                partition: None,
                 descending,
                 include_docs,
                 conflicts: false.into(),

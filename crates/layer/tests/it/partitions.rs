@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::{Store, assert_clean, change, delete, put, snapshot};
 use flatbed_layer::check::check_database;
-use flatbed_layer::{CreateOptions, Database, Error, Invalid, PartitionInfo, Refusal, RevId};
+use flatbed_layer::{AllDocsQuery, CreateOptions, Database, Error, Invalid, PartitionInfo, Refusal, RevId};
 
 async fn partitioned(shards: Option<u32>) -> (Store, crate::support::Layer, Database) {
     let store = Store::new();
@@ -126,5 +126,76 @@ async fn partitions_are_queried() {
     for partitioned in [true, false] {
         let user = layer.written_by("db", "anna");
         put(&user, &format!("_design/{partitioned}"), None, &both(partitioned)).await.unwrap();
+    }
+}
+
+/// What is before a walk of a partition is what a walk of all has before it, whichever partitions there are.
+#[tokio::test]
+async fn walks_of_partitions_know_what_is_before_them() {
+    for shards in [None, Some(4)] {
+        let (_store, layer, db) = partitioned(shards).await;
+        let other = layer.written_by("db", "anna");
+        // Ids of those that begin with others are before theirs, or behind.
+        let partitions = ["a", "a!", "a\0", "aa", "A", "\u{e9}", "\u{10ffff}", "\u{10ffff}\u{10ffff}", "none"];
+        for (at, partition) in partitions.iter().take(8).enumerate() {
+            for n in 0..=at {
+                // The last one is above all that is tried for an end.
+                let rest = if n == at { "\u{10ffff}".repeat(4) } else { n.to_string() };
+                put(&other, &format!("{partition}:{rest}"), None, "{}").await.unwrap();
+            }
+        }
+        put(&other, "_design/x", None, "{}").await.unwrap();
+        put(&other, "_design/y:z", None, "{}").await.unwrap();
+        let gone = put(&other, "a:gone", None, "{}").await.unwrap();
+        delete(&other, "a:gone", &gone).await.unwrap();
+        let ids = async |query: AllDocsQuery| {
+            let mut walk = db.all_docs(query);
+            let (before, mut ids) = (walk.rows_before().await.unwrap(), Vec::new());
+            while let Some(page) = walk.next_page().await.unwrap() {
+                ids.extend(page.into_iter().map(|row| row.id));
+            }
+            (before, ids)
+        };
+        let (none, all) = ids(AllDocsQuery::default()).await;
+        assert_eq!((none, all.len()), (None, 38));
+        for partition in partitions {
+            let prefix = format!("{partition}:");
+            let starts = [
+                None,
+                Some(format!("{prefix}1")),
+                Some(prefix.clone()),
+                Some(format!("{partition};")),
+                Some("0".to_owned()),
+            ];
+            for (descending, start) in
+                [false, true].into_iter().flat_map(|way| starts.clone().map(|start| (way, start)))
+            {
+                let query = AllDocsQuery {
+                    partition: Some(partition.to_owned()),
+                    start,
+                    descending,
+                    ..AllDocsQuery::default()
+                };
+                let mut order = all.clone();
+                if descending {
+                    order.reverse();
+                }
+                let has_begun = |id: &String| match (&query.start, descending) {
+                    (None, _) => true,
+                    (Some(start), false) => id >= start,
+                    (Some(start), true) => id <= start,
+                };
+                let wanted: Vec<_> =
+                    order.iter().filter(|id| id.starts_with(&prefix) && has_begun(id)).cloned().collect();
+                let place = query.start.clone();
+                let (before, found) = ids(query).await;
+                assert_eq!(found, wanted, "{partition:?} {place:?} {descending}");
+                // Where there are no rows it is known between which they would be.
+                if let Some(first) = wanted.first() {
+                    let position = order.iter().position(|id| id == first).unwrap();
+                    assert_eq!(before, Some(position as u64), "{partition:?} {place:?} {descending}");
+                }
+            }
+        }
     }
 }

@@ -87,6 +87,15 @@ impl BucketKeys {
         under(&self.partition_prefix(partition))
     }
 
+    /// Those of all partitions among which are all whose ids are before this one's: partitions lie by their names, and ids of
+    /// one that begins with this one may be before its own.
+    pub(crate) fn partitions_around(&self, partition: &str) -> [KeyRange; 2] {
+        let KeyRange { begin, end } = self.partition(partition);
+        let mut colon = with_int(&self.prefix, PARTITIONS);
+        put_text(&mut colon, TUPLE_STRING, format!("{partition}:").as_bytes());
+        [KeyRange { begin: self.partitions().begin, end: begin }, KeyRange { begin: end, end: colon }]
+    }
+
     /// Those of all partitions.
     pub(crate) fn partitions(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, PARTITIONS), end: with_int(&self.prefix, PARTITIONS + 1) }

@@ -1,0 +1,76 @@
+//! How many documents of the database are before a walk of a partition.
+
+use flatbed_revtree::DESIGN_IDS;
+use futures_util::future::try_join4;
+
+use crate::error::Result;
+use crate::layer::Inner;
+use crate::read::all_docs::{AllDocs, AllDocsQuery, of_partition, whole_range};
+use crate::store::keys::{Counter, KeyRange};
+use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+
+/// What is counted one by one: ids, counters of partitions.
+const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
+
+impl AllDocs {
+    /// Documents of the database that are before a walk of a partition, in its order and not deleted. Those of other partitions
+    /// are known by their counters. `None`: they are too many partitions to be added up, or ids of the partition before the
+    /// first of the walk; or it is no walk of a partition.
+    ///
+    /// # Errors
+    /// [`crate::Error::DatabaseNotFound`], and those of the storage.
+    pub async fn rows_before(&self) -> Result<Option<u64>> {
+        let (inner, name) = (&self.database.inner, &self.database.name);
+        self.database.read(&mut RowsBefore { inner, name, query: &self.query }).await
+    }
+}
+
+struct RowsBefore<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    query: &'a AllDocsQuery,
+}
+
+impl Operation for RowsBefore<'_> {
+    type Output = Option<u64>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let Some(partition) = self.query.partition.as_deref().filter(|_| instance.record.partitioned) else {
+            return Ok(None);
+        };
+        let (keys, buckets) = (&instance.keys, &instance.buckets);
+        let (ids, walked) = (of_partition(keys, partition), whole_range(keys, self.query));
+        let descending = self.query.descending;
+        let place = if descending { walked.end } else { walked.begin };
+        // All that is before the place in the order of ids.
+        let own = KeyRange { begin: ids.begin.clone(), end: place.clamp(ids.begin, ids.end) };
+        let (first, behind) = DESIGN_IDS;
+        // No partition begins as their ids do.
+        let behind = if partition > first { behind } else { first };
+        let designs = KeyRange { begin: keys.all_docs_entry(first), end: keys.all_docs_entry(behind) };
+        let total = async {
+            match descending {
+                true => buckets.begin_count(trx, Counter::Documents).await.map(Some),
+                false => Ok(None),
+            }
+        };
+        let others = buckets.begin_partitions_before(trx, partition, COUNTED_MAX);
+        let (own, designs, others, total) = try_join4(count(trx, own), count(trx, designs), others, total).await?;
+        let (Some(own), Some(designs), Some(others)) = (own, designs, others) else { return Ok(None) };
+        let before = own + designs + others;
+        Ok(Some(match total {
+            Some(total) => (total.max(0) as u64).saturating_sub(before),
+            None => before,
+        }))
+    }
+}
+
+/// The keys of a range; `None`: they are too many.
+async fn count(trx: &Transaction, range: KeyRange) -> Result<Option<u64>> {
+    if range.begin >= range.end {
+        return Ok(Some(0));
+    }
+    let page = trx.get_range(&page_of(&range, COUNTED_MAX, false), 1, true).await?;
+    Ok((!page.more() && page.len() < COUNTED_MAX).then_some(page.len() as u64))
+}
