@@ -165,6 +165,17 @@ async fn views_in_the_query_language() {
     server.ok("PUT", "/db/_design/w", written).await;
     let (status, answer) = server.json("GET", "/db/_design/w/_view/x", NULL).await;
     assert_eq!((status, &answer["error"]), (400, &json!("invalid_design_doc")));
+    // In a partitioned database they are local to a partition.
+    server.ok("PUT", "/parted?partitioned=true", NULL).await;
+    for id in ["a:1", "a:2", "b:1"] {
+        server.ok("PUT", &format!("/parted/{id}"), json!({"n": id})).await;
+    }
+    let index = json!({"index": {"fields": ["n"]}, "ddoc": "q", "name": "i"});
+    server.ok("POST", "/parted/_index", index).await;
+    let local = server.ok("GET", "/parted/_partition/a/_design/q/_view/i?reduce=false", NULL).await;
+    assert_eq!(ids(&local), ["a:1", "a:2"]);
+    let (status, _) = server.json("GET", "/parted/_design/q/_view/i", NULL).await;
+    assert_eq!(status, 400);
     let (status, answer) = server.json("GET", "/db/_design/q/_view/none", NULL).await;
     assert_eq!((status, &answer["reason"]), (404, &json!("missing_named_view")));
 }
