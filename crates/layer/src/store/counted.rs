@@ -300,6 +300,14 @@ impl Transaction {
         self.given(Kind::ReadVersion, self.trx.get_read_version())
     }
 
+    /// The transaction reads as of a version that another one had, some seconds ago at most: none is asked for.
+    pub(crate) fn set_read_version(&self, version: i64) {
+        if let Some(part) = &self.tally.operation {
+            *part.read_version() = Some(part.operation.given());
+        }
+        self.trx.set_read_version(version);
+    }
+
     /// Nothing is waited for: the client knows it.
     pub(crate) fn get_approximate_size(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<> {
         self.trx.get_approximate_size()

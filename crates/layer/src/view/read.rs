@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flatbed_collate::{Collation, Place, SortKey, cut_to_level};
 use flatbed_flatten::json::Value;
@@ -287,34 +288,68 @@ enum Attempted<P> {
     Wait(BoxFuture<'static, Result<()>>),
 }
 
+/// As of which version the pages of a query are read: all as of one, as long as FoundationDB keeps it, so that a query that does not
+/// take longer sees one state of the view. What takes longer goes on with a later one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pinned(Option<(i64, Instant)>);
+
+/// FoundationDB keeps versions for 5 s; a page is to be read in that time, too.
+const PINNED_FOR: Duration = Duration::from_millis(3_500);
+
+impl Pinned {
+    fn version(self) -> Option<i64> {
+        self.0.filter(|(_, since)| since.elapsed() < PINNED_FOR).map(|(version, _)| version)
+    }
+}
+
 struct OpenAndRead<'a, R> {
     view: &'a View,
     is_first: bool,
+    /// As of which the first attempt reads.
+    version: Option<i64>,
     read: &'a mut R,
 }
 
 impl<R: PageRead> Operation for OpenAndRead<'_, R> {
-    type Output = Attempted<R::Page>;
+    /// With the version as of which it was read, where that is another one.
+    type Output = (Attempted<R::Page>, Option<i64>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let pinned = self.version.take();
+        if let Some(version) = pinned {
+            trx.set_read_version(version);
+        }
         match self.view.source.open(trx, self.is_first).await? {
-            Opening::Wait(wait) => Ok(Attempted::Wait(wait)),
+            Opening::Wait(wait) => Ok((Attempted::Wait(wait), None)),
             Opening::Open(open) => {
                 let reading = Reading::new(trx, &open, self.view.partition.as_deref())?;
-                self.read.read(&reading).await.map(Attempted::Page)
+                let page = self.read.read(&reading).await?;
+                // It is known by now.
+                let version = if pinned.is_some() { None } else { Some(trx.get_read_version().await?) };
+                Ok((Attempted::Page(page), version))
             }
         }
     }
 }
 
 /// Reads a page, once the view may be read.
-pub(super) async fn read_page<R: PageRead>(view: &View, is_first: bool, read: &mut R) -> Result<R::Page> {
+pub(super) async fn read_page<R: PageRead>(
+    view: &View,
+    is_first: bool,
+    pinned: &mut Pinned,
+    read: &mut R,
+) -> Result<R::Page> {
     loop {
-        let inner = &view.reader.inner;
-        let mut operation = OpenAndRead { view, is_first, read };
+        let (inner, since) = (&view.reader.inner, Instant::now());
+        let mut operation = OpenAndRead { view, is_first, version: pinned.version(), read };
         match transaction::read(&inner.db, &inner.metrics, &mut operation).await? {
-            Attempted::Page(page) => return Ok(page),
-            Attempted::Wait(wait) => wait.await?,
+            (Attempted::Page(page), version) => {
+                if let Some(version) = version {
+                    *pinned = Pinned(Some((version, since)));
+                }
+                return Ok(page);
+            }
+            (Attempted::Wait(wait), _) => wait.await?,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::store::seq::Seq;
 use crate::view::group::Reduction;
 use crate::view::parts::{Texts, begin_texts, decode};
 use crate::view::prepare::value_of;
-use crate::view::read::{PageRead, Reading, Select, Side, View, read_page};
+use crate::view::read::{PageRead, Pinned, Reading, Select, Side, View, read_page};
 use crate::view::summary::{Reduced, Summary};
 use crate::view::written::{ReduceFailure, WrittenResult};
 
@@ -59,6 +59,7 @@ pub struct ReducedRows {
     query: Arc<ReduceQuery>,
     /// `None`: it is over.
     place: Option<Cursor>,
+    pinned: Pinned,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -95,7 +96,7 @@ impl View {
     pub fn reduce(&self, query: ReduceQuery) -> ReducedRows {
         let place =
             Cursor { is_first: true, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), ..Cursor::default() };
-        ReducedRows { view: self.clone(), query: Arc::new(query), place: Some(place) }
+        ReducedRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: Pinned::default() }
     }
 }
 
@@ -107,7 +108,7 @@ impl ReducedRows {
     pub async fn next_page(&mut self) -> Result<Option<ReducedPage>> {
         let Some(from) = self.place.clone() else { return Ok(None) };
         let mut read = ReadGroups { query: &self.query, from: &from };
-        let (page, next) = Box::pin(read_page(&self.view, from.is_first, &mut read)).await?;
+        let (page, next) = Box::pin(read_page(&self.view, from.is_first, &mut self.pinned, &mut read)).await?;
         self.place = next;
         Ok(Some(page))
     }

@@ -13,7 +13,7 @@ use crate::read::get::{ShowsDocument, show_documents};
 use crate::store::keys::RowKey;
 use crate::store::seq::Seq;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
-use crate::view::read::{PageRead, Reading, Select, View, read_page};
+use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
 
 /// Rows of a page.
 const PAGE_ROWS: usize = if cfg!(test) { 30 } else { 1_000 };
@@ -44,13 +44,14 @@ pub struct ViewQuery {
     pub conflicts: bool,
 }
 
-/// Rows of a view under way. Each page is a transaction of its own, so that a view of any size can be read: a page is of one
-/// state, and the next one perhaps of a later one.
+/// Rows of a view under way. Each page is a transaction of its own, so that a view of any size can be read. Pages that are
+/// read within some seconds are of one state, later ones perhaps of a later one.
 pub struct ViewRows {
     view: View,
     query: Arc<ViewQuery>,
     /// `None`: it is over.
     place: Option<Cursor>,
+    pinned: Pinned,
 }
 
 /// Where the next page begins.
@@ -97,7 +98,7 @@ impl View {
     pub fn rows(&self, query: ViewQuery) -> ViewRows {
         let place =
             Cursor { is_first: true, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), ..Cursor::default() };
-        ViewRows { view: self.clone(), query: Arc::new(query), place: Some(place) }
+        ViewRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: Pinned::default() }
     }
 }
 
@@ -109,7 +110,7 @@ impl ViewRows {
     pub async fn next_page(&mut self) -> Result<Option<ViewPage>> {
         let Some(from) = self.place.clone() else { return Ok(None) };
         let mut read = ReadRows { view: &self.view, query: &self.query, from: &from };
-        let (mut page, next) = Box::pin(read_page(&self.view, from.is_first, &mut read)).await?;
+        let (mut page, next) = Box::pin(read_page(&self.view, from.is_first, &mut self.pinned, &mut read)).await?;
         self.place = next;
         if self.query.include_docs {
             self.named_revisions(&mut page.rows).await?;
