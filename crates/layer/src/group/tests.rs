@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod functions;
+mod large;
 mod recompute;
 mod together;
 mod torture;

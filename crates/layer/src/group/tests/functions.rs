@@ -69,7 +69,8 @@ struct Loaded {
     maps: Vec<String>,
 }
 
-/// What a map emits for a document: its member's value, with the document's revision; twice where it is 3.
+/// What a map emits for a document: its member's value, with that of `n`; twice where it is 3. Where the document has a number
+/// `many`, so many numbers.
 pub(super) fn emitted_by(map: &str, document: &[u8]) -> Result<Vec<(String, String)>, FunctionFailure> {
     let document = parse(document, &Limits::default()).unwrap();
     let (fails, member) = map.split_once(':').unwrap_or(("", map));
@@ -88,6 +89,9 @@ pub(super) fn emitted_by(map: &str, document: &[u8]) -> Result<Vec<(String, Stri
     };
     let Some(key) = document.get(member).map(text) else { return Ok(Vec::new()) };
     let value = text(document.get("n").unwrap_or(&Value::Null));
+    if let Some(many) = document.get("many").map(text) {
+        return Ok((0..many.parse::<u32>().unwrap()).map(|at| (at.to_string(), value.clone())).collect());
+    }
     let count = if key == "3" { 2 } else { 1 };
     Ok(vec![(key, value); count])
 }
