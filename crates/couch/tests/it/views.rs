@@ -263,3 +263,54 @@ async fn lists_of_local_documents() {
     let (status, _) = server.json("GET", "/db/_local_docs/queries", NULL).await;
     assert_eq!(status, 405);
 }
+
+#[tokio::test]
+async fn a_query_of_what_is_up_to_date_is_one_transaction() {
+    let Some(server) = serve(200, design()).await else { return };
+    server.ok("POST", "/db/_index", json!({"index": {"fields": ["n"]}, "ddoc": "i", "name": "n"})).await;
+    let transactions = async || -> f64 {
+        let text = server.call("GET", "/metrics", "").await.body;
+        let line = text.lines().find_map(|line| line.strip_prefix("flatbed_transactions_total "));
+        line.expect("a line of them").trim().parse().expect("a number")
+    };
+    for (method, path, body) in [
+        ("GET", "/db/_design/d/_view/n?startkey=50&limit=20", NULL),
+        ("GET", "/db/_design/d/_view/tens?group_level=1&limit=20", NULL),
+        ("POST", "/db/_find", json!({"selector": {"n": {"$gte": 50}}, "limit": 20})),
+    ] {
+        server.ok(method, path, body.clone()).await;
+        let before = transactions().await;
+        for _ in 0..60 {
+            server.ok(method, path, body.clone()).await;
+        }
+        // A few are what the server does beside.
+        let done = transactions().await - before;
+        assert!(done < 90.0, "{path}: {done} transactions for 60 queries");
+    }
+}
+
+#[tokio::test]
+async fn queries_that_wait_are_tasks() {
+    let slow = "function (doc) { var began = Date.now(); while (Date.now() - began < 200); emit(doc.n); }";
+    let Some(server) = serve(20, json!({"views": {"n": {"map": slow}}})).await else { return };
+    let ask = || server.ok("GET", "/db/_design/d/_view/n?limit=1", NULL);
+    let look = async {
+        let is_query = |task: &&Value| task["type"] == "view_query";
+        let tasks = server
+            .until("/_active_tasks", |tasks| {
+                let query = tasks.as_array().and_then(|tasks| tasks.iter().find(is_query));
+                query.is_some_and(|query| query["waiting_clients"] == 2 && query["total_changes"] == 21)
+            })
+            .await;
+        let query = tasks.as_array().unwrap().iter().find(is_query).unwrap();
+        assert_eq!(
+            (&query["database"], &query["design_document"], &query["view"]),
+            (&json!("db"), &json!("_design/d"), &json!("n"))
+        );
+        assert!(query["started_on"].is_u64(), "{tasks}");
+    };
+    let (one, two, ()) = tokio::join!(ask(), ask(), look);
+    assert_eq!((rows(&one).len(), rows(&two).len()), (1, 1));
+    let tasks = server.ok("GET", "/_active_tasks", NULL).await;
+    assert_eq!(tasks, json!([]));
+}
