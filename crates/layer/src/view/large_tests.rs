@@ -2,16 +2,20 @@
 #![cfg(test)]
 
 use proptest::prelude::*;
+use prost::Message;
 
 use crate::fenced::database;
 use crate::handle::Database;
+use crate::store::keys::{KeyRange, ViewPart};
+use crate::store::proto;
+use crate::store::transaction::{Transaction, page_of};
 use crate::view::apply::Applied;
 use crate::view::build::FOLLOWED;
 use crate::view::group::{Bounds, ViewGroup};
 use crate::view::large::under_way;
 use crate::view::read_tests::{Asked, asked, compare};
 use crate::view::tests::{
-    Model, Todo, assert_is, batch, build, group, keys_of, prepared, rows, sized_step, step, violations,
+    Model, NUMBER, Todo, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,
 };
 
 /// Documents with a few dozens of rows each, of all kinds.
@@ -157,4 +161,54 @@ async fn no_transaction_is_large() {
         assert_is(&db, &group, &Model::new()).await;
         assert_eq!(keys_of(&db).await, 1, "its progress alone");
     }
+}
+
+/// What is broken of what readers see instead is found, and so are marks that nobody looks for.
+#[tokio::test]
+async fn the_checker_looks_through_undos() {
+    let (db, _directory) = database().await;
+    let group = group();
+    let rows = |count: u32, value: u32| {
+        let row = |n: u32| (format!("[{},{n}]", n % 7), value.to_string());
+        let staged = vec![("1".to_owned(), format!("{value}{}", " ".repeat(400_000)))];
+        Model::from([("large".to_owned(), vec![(0..count).map(row).collect(), staged, Vec::new()])])
+    };
+    build(&db, &group, &rows(300, 1)).await;
+    let view = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap().keys.view(NUMBER);
+    let all = async |range: KeyRange| -> Vec<(Vec<u8>, Vec<u8>)> {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        let page = trx.get_range(&page_of(&range, 1_000, false), 1, true).await.unwrap();
+        page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect()
+    };
+    let changed = rows(200, 2);
+    while all(view.undos()).await.is_empty() {
+        assert!(enter(&db, &group, &changed, 0).await.1);
+    }
+    assert_eq!(violations(&db, &group).await, Vec::<String>::new());
+    let undos = all(view.undos()).await;
+    let is_row = |key: &[u8]| match view.split(key).unwrap() {
+        ViewPart::Undo(undone) => matches!(*undone, ViewPart::Row(..)),
+        _ => panic!("no undo"),
+    };
+    let other = proto::ViewUndo { absent: true, value: Vec::new() }.encode_to_vec();
+    for of_rows in [true, false] {
+        let (key, undo) = undos.iter().find(|(key, undo)| is_row(key) == of_rows && **undo != other).unwrap();
+        // Readers would see what is there now, or nothing.
+        for broken in [None, Some(other.as_slice())] {
+            set(&db, key, broken).await;
+            assert!(!violations(&db, &group).await.is_empty(), "rows: {of_rows}");
+            set(&db, key, Some(undo)).await;
+        }
+    }
+    assert_eq!(violations(&db, &group).await, Vec::<String>::new());
+    let (mark, parts) = all(view.all_staged()).await.into_iter().next().unwrap();
+    while enter(&db, &group, &changed, 0).await.0.documents == 0 {}
+    while step(&db, &group, Todo::Apply(&[])).await.1.untidy {}
+    assert!(all(view.all_staged()).await.is_empty() && all(view.undos()).await.is_empty());
+    for (key, value) in [(&mark, &parts), (&undos[0].0, &undos[0].1)] {
+        set(&db, key, Some(value)).await;
+        assert!(!violations(&db, &group).await.is_empty(), "it is left behind");
+        set(&db, key, None).await;
+    }
+    assert_is(&db, &group, &changed).await;
 }

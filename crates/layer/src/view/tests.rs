@@ -409,7 +409,7 @@ async fn the_checker_finds_what_is_broken() {
     assert_is(&db, &group, &model).await;
 }
 
-async fn set(db: &Database, key: &[u8], value: Option<&[u8]>) {
+pub(super) async fn set(db: &Database, key: &[u8], value: Option<&[u8]>) {
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     match value {
         Some(value) => trx.set(key, value),
