@@ -35,14 +35,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_miss_nothing() {
-    torture(Store::new()).await;
+    torture(Store::new(), false).await;
+}
+
+/// Of a partitioned database each partition is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_of_partitions_miss_nothing() {
+    torture(Store::new(), true).await;
 }
 
 /// Late and spurious watches, 1007, 1020, 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_miss_nothing_under_faults() {
     let Some(store) = Store::with_faults() else { return };
-    torture(store).await;
+    torture(store, false).await;
 }
 
 fn length() -> Duration {
@@ -80,6 +86,7 @@ impl Process {
 
 struct World {
     servers: Vec<SocketAddr>,
+    is_partitioned: bool,
     is_over: AtomicBool,
     writes: AtomicU64,
     refused: AtomicU64,
@@ -89,6 +96,28 @@ struct World {
 }
 
 impl World {
+    /// The id of a document: in a partitioned database `of` is its partition.
+    fn id(&self, of: &str, rest: u64) -> String {
+        format!("{of}{}{rest:02}", if self.is_partitioned { ':' } else { '-' })
+    }
+
+    /// Where is asked for a document of this id.
+    fn base(&self, id: &str) -> String {
+        match id.split_once(':') {
+            Some((partition, _)) => format!("/db/_partition/{partition}"),
+            None => "/db".to_owned(),
+        }
+    }
+
+    /// Documents as they are asked for together, with where.
+    fn asked_together(&self, documents: &[Value]) -> BTreeMap<String, Vec<Value>> {
+        let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for document in documents {
+            all.entry(self.base(document["_id"].as_str().expect("an id"))).or_default().push(document.clone());
+        }
+        all
+    }
+
     /// One request on one of the servers, repeated where it was given up after half a minute of conflicts.
     async fn call(&self, random: &mut Random, method: Method, path: &str, body: &Value) -> (u16, Value) {
         let server = self.servers[random.below(self.servers.len() as u64) as usize];
@@ -101,11 +130,12 @@ impl World {
     }
 }
 
-async fn torture(store: Store) {
+async fn torture(store: Store, is_partitioned: bool) {
     let processes = [Process::start(&store).await, Process::start(&store).await];
     let killed = Process::start(&store).await;
     let world = Arc::new(World {
         servers: processes.iter().map(|process| process.server.address).collect(),
+        is_partitioned,
         is_over: AtomicBool::new(false),
         writes: AtomicU64::new(0),
         refused: AtomicU64::new(0),
@@ -115,7 +145,8 @@ async fn torture(store: Store) {
     });
     println!("seed {}", world.seed);
     let mut random = Random(world.seed);
-    assert_eq!(world.call(&mut random, Method::PUT, "/db", &Value::Null).await.0, 201);
+    let database = format!("/db?partitioned={is_partitioned}");
+    assert_eq!(world.call(&mut random, Method::PUT, &database, &Value::Null).await.0, 201);
     for design in DESIGNS.iter().filter(|design| design.stays) {
         define(&world, &mut random, design.id, Some((design.body)(0))).await;
     }
@@ -137,12 +168,16 @@ async fn torture(store: Store) {
         define(&world, &mut random, design.id, Some((design.body)(1))).await;
     }
     for design in DESIGNS {
-        design.views.iter().for_each(drop);
         for view in design.views {
-            must_equal(&world, &mut random, design, view, &documents).await;
+            let total = documents.iter().map(|document| (view.rows)(document).len()).sum();
+            for (base, documents) in world.asked_together(&documents) {
+                must_equal(&world, &mut random, (&base, design.id), view, (&documents, total)).await;
+            }
         }
     }
-    must_find(&world, &mut random, &documents).await;
+    for (base, documents) in world.asked_together(&documents) {
+        must_find(&world, &mut random, &base, &documents).await;
+    }
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     println!(
         "{:?}: {} writes, {} refused, {} queries, {} definitions",
@@ -300,7 +335,8 @@ async fn redefine(world: Arc<World>) {
         }
         for view in design.views {
             // Whatever is there at that moment is answered, and soon.
-            let path = format!("/db/{}/_view/{}?limit=5&reduce=false", design.id, view.name);
+            let base = world.base(&world.id("hot1", 1));
+            let path = format!("{base}/{}/_view/{}?limit=5&reduce=false", design.id, view.name);
             let (status, answer) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
             assert!(matches!(status, 200 | 404 | 503), "{path}: {status} {answer}");
         }
@@ -317,7 +353,8 @@ fn document(random: &mut Random) -> Value {
 async fn write_hot(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32));
     while !world.is_over.load(Ordering::SeqCst) {
-        let path = format!("/db/hot{:02}", random.below(HOT));
+        let hot = random.below(HOT);
+        let path = format!("/db/{}", world.id(&format!("hot{}", hot % 7), hot));
         let (_, found) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
         let rev = found["_rev"].as_str().map(str::to_owned);
         let (status, answer) = match (random.below(100), rev) {
@@ -358,7 +395,7 @@ async fn write_own(world: Arc<World>, number: u64) {
     // What each is, with its revision; `None`: it may be either.
     let mut own: BTreeMap<String, Option<(Value, String)>> = BTreeMap::new();
     while !world.is_over.load(Ordering::SeqCst) {
-        let id = format!("own{number:02}-{}", random.below(OWN));
+        let id = world.id(&format!("own{:02}", number % 5), number * 100 + random.below(OWN));
         let path = format!("/db/{id}");
         let rev = match own.get(&id) {
             Some(Some((_, rev))) => Some(rev.clone()),
@@ -405,7 +442,7 @@ async fn write_own(world: Arc<World>, number: u64) {
 async fn ask(world: &World, random: &mut Random, id: &str, body: Option<&Value>) {
     world.queries.fetch_add(1, Ordering::Relaxed);
     if random.percent(50) {
-        let path = format!("/db/_design/stays/_view/by_id?key=%22{id}%22");
+        let path = format!("{}/_design/stays/_view/by_id?key=%22{id}%22", world.base(id));
         let (status, answer) = world.call(random, Method::GET, &path, &Value::Null).await;
         if status == 503 {
             return;
@@ -419,7 +456,7 @@ async fn ask(world: &World, random: &mut Random, id: &str, body: Option<&Value>)
     }
     let Some(body) = body else { return };
     let asked = json!({ "selector": { "mark": body["mark"] }, "fields": ["_id", "n"], "use_index": "_design/by-mark" });
-    let (status, answer) = world.call(random, Method::POST, "/db/_find", &asked).await;
+    let (status, answer) = world.call(random, Method::POST, &format!("{}/_find", world.base(id)), &asked).await;
     if status == 503 {
         return;
     }
@@ -446,8 +483,14 @@ fn place(key: &Value) -> (u64, u64, String) {
     }
 }
 
-/// All that a view answers is what its documents say.
-async fn must_equal(world: &World, random: &mut Random, design: &Design, view: &View, documents: &[Value]) {
+/// All that a view answers is what its documents say. `total`: its rows, with those of other partitions.
+async fn must_equal(
+    world: &World,
+    random: &mut Random,
+    (base, design): (&str, &str),
+    view: &View,
+    (documents, total): (&[Value], usize),
+) {
     let mut rows: Vec<(Value, Value, Value)> = Vec::new();
     for document in documents {
         rows.extend((view.rows)(document).into_iter().map(|(key, value)| (key, document["_id"].clone(), value)));
@@ -455,7 +498,7 @@ async fn must_equal(world: &World, random: &mut Random, design: &Design, view: &
     rows.sort_by_key(|(key, id, _)| (place(key), id.as_str().expect("an id").to_owned()));
     let shown: Vec<Value> =
         rows.iter().map(|(key, id, value)| json!({ "id": id, "key": key, "value": value })).collect();
-    let base = format!("/db/{}/_view/{}", design.id, view.name);
+    let base = format!("{base}/{design}/_view/{}", view.name);
     let mut get = async |query: &str| {
         let path = format!("{base}?{query}");
         let (status, answer) = world.call(random, Method::GET, &path, &Value::Null).await;
@@ -463,7 +506,7 @@ async fn must_equal(world: &World, random: &mut Random, design: &Design, view: &
         answer
     };
     let all = get("reduce=false").await;
-    assert_eq!(all["total_rows"], json!(shown.len()), "{base}");
+    assert_eq!(all["total_rows"], json!(total), "{base}");
     assert_eq!(all["rows"], json!(shown), "{base}");
     let backwards = get("reduce=false&descending=true").await;
     assert_eq!(backwards["rows"].as_array().expect("rows").len(), shown.len(), "{base}");
@@ -481,11 +524,12 @@ async fn must_equal(world: &World, random: &mut Random, design: &Design, view: &
         groups.iter().map(|(key, values)| json!({ "key": key, "value": reduce(values) })).collect();
     assert_eq!(get("group=true").await["rows"], json!(grouped), "{base}");
     let values: Vec<&Value> = rows.iter().map(|(_, _, value)| value).collect();
-    assert_eq!(get("").await["rows"][0]["value"], reduce(&values), "{base}");
+    let reduced = if values.is_empty() { json!([]) } else { json!([{ "key": null, "value": reduce(&values) }]) };
+    assert_eq!(get("").await["rows"], reduced, "{base}");
 }
 
 /// What indexes of Mango find is what documents say.
-async fn must_find(world: &World, random: &mut Random, documents: &[Value]) {
+async fn must_find(world: &World, random: &mut Random, base: &str, documents: &[Value]) {
     for kind in 0..5_u64 {
         let mut expected: Vec<(u64, String)> = documents
             .iter()
@@ -499,7 +543,7 @@ async fn must_find(world: &World, random: &mut Random, documents: &[Value]) {
         });
         let deadline = Instant::now() + PATIENCE;
         let answer = loop {
-            let (status, answer) = world.call(random, Method::POST, "/db/_find", &asked).await;
+            let (status, answer) = world.call(random, Method::POST, &format!("{base}/_find"), &asked).await;
             if status == 200 {
                 break answer;
             }
