@@ -1,12 +1,14 @@
 //! What a change of rows does to the nodes above them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::try_join_all;
 
-use crate::adjust::Adjusted;
 use crate::shape::Shape;
-use crate::tree::{Entry, EntryOf, Key, KeyRange, Keyed, PartsOf, Tree, parts, read_all};
+use crate::tree::{Entry, EntryOf, Key, KeyRange, Keyed, PartsOf, Summary, Tree, parts, read_all};
+
+/// Nodes whose contents are read at once where they are neighbours.
+const NEIGHBOURS_MAX: usize = 32;
 
 /// A row that comes, goes or has another value.
 #[derive(Debug, Clone)]
@@ -39,10 +41,10 @@ type Entries<T> = BTreeMap<Key, EntryOf<T>>;
 ///
 /// The rows in storage are those of before, and no row is changed twice. It waits once for the nodes of each level, from above, and
 /// once for each level's summaries, from below. What it reads is what lies in the nodes that change: of a level as many as
-/// rows change, and one more for each that no longer begins a node.
+/// rows change, and one more for each that no longer begins a node; nodes that a tree [knows](Tree::known) are not read.
 ///
-/// Rows that begin no node, neither before nor after, and whose [delta](RowChange::delta) is known cost one node of each level, where
-/// these can be [adjusted](Tree::adjusted): without another row, and all at once.
+/// The rows of a node of level 1 are not read where all that change in it keep beginning a node or none, and their
+/// [deltas](RowChange::delta) say what it is [from now on](Tree::adjusted).
 ///
 /// # Errors
 /// The tree's.
@@ -52,28 +54,7 @@ pub async fn change<T: Tree>(
     height: u8,
     rows: Vec<RowChange<T::Row, T::Delta>>,
 ) -> Result<NodeChanges<T::Summary>, T::Error> {
-    let begins = |row: &RowChange<T::Row, T::Delta>| {
-        let (old_level, new_level) = levels(tree, shape, row);
-        row.delta.is_none() || old_level > 0 || new_level > 0
-    };
-    let (others, plain): (Vec<_>, Vec<_>) = rows.iter().partition(|row| begins(row));
-    let descend = async {
-        match others.as_slice() {
-            [] if !plain.is_empty() => Ok(Touched::none(height)),
-            others => Touched::<T>::descend(tree, shape, height, others).await,
-        }
-    };
-    let adjust = async { if height == 0 { Ok(None) } else { Adjusted::read(tree, height, &plain).await } };
-    let (mut old, mut adjusted) = match (plain.is_empty(), try_join(descend, adjust).await?) {
-        (false, (_, None)) => {
-            let all: Vec<_> = rows.iter().collect();
-            (Touched::<T>::descend(tree, shape, height, &all).await?, Adjusted::default())
-        }
-        (_, (old, adjusted)) => (old, adjusted.unwrap_or_default()),
-    };
-    if old.ranges.is_empty() && height > 0 {
-        return Ok(adjusted.alone(height));
-    }
+    let mut old = Touched::<T>::descend(tree, shape, height, &rows).await?;
     let mut changes: BTreeMap<Key, Option<EntryOf<T>>> =
         rows.into_iter().map(|row| (row.key, row.new.map(Entry::Row))).collect();
     let mut done = NodeChanges { nodes: Vec::new(), height: 0, root: None };
@@ -99,8 +80,10 @@ pub async fn change<T: Tree>(
             done.root = summaries.first().cloned();
         }
         changes.extend(begins.into_iter().zip(summaries).map(|(key, summary)| (key, Some(Entry::Node(summary)))));
-        let outside = adjusted.take(level).into_iter().filter(|(key, _)| holding(&runs, key, false).is_none());
-        changes.extend(outside.map(|(key, summary)| (key, Some(Entry::Node(summary)))));
+        if level == 1 {
+            let adjusted = std::mem::take(&mut old.adjusted).into_iter();
+            changes.extend(adjusted.map(|(key, summary)| (key, Some(Entry::Node(summary)))));
+        }
         done.nodes.extend(changes.iter().map(|(key, change)| {
             let summary = change
                 .as_ref()
@@ -160,48 +143,62 @@ fn levels<T: Tree>(tree: &T, shape: &Shape, row: &RowChange<T::Row, T::Delta>) -
 
 /// The part of a tree that a change is about, as it was before.
 struct Touched<T: Tree> {
-    /// Of each level from rows to the one below the root: what lies in the nodes of the next level that change.
+    /// Of each level from rows to the one below the root: what lies in the nodes of the next level that are made anew.
     entries: Vec<Entries<T>>,
-    /// Of each level from 1 to the root's: what its nodes that change are about.
+    /// Of each level from 1 to the root's: what its nodes that are made anew are about.
     ranges: Vec<Vec<KeyRange>>,
+    /// Nodes of level 1 that change and are not made anew, as they are from now on.
+    adjusted: Vec<(Key, T::Summary)>,
     height: u8,
 }
 
 impl<T: Tree> Touched<T> {
-    /// Nothing of it.
-    fn none(height: u8) -> Touched<T> {
-        Touched { entries: Vec::new(), ranges: Vec::new(), height }
-    }
-
     async fn descend(
         tree: &T,
         shape: &Shape,
         height: u8,
-        rows: &[&RowChange<T::Row, T::Delta>],
+        rows: &[RowChange<T::Row, T::Delta>],
     ) -> Result<Touched<T>, T::Error> {
         let (mut entries, mut ranges) = (Vec::new(), vec![vec![KeyRange::all()]]);
-        for level in (0..height).rev() {
+        let levels: Vec<(u8, u8)> = rows.iter().map(|row| levels(tree, shape, row)).collect();
+        let mut adjusted = Vec::new();
+        for level in (1..height).rev() {
             let above = ranges.last().map(Vec::as_slice).unwrap_or_default();
-            let read = try_join_all(above.iter().map(|range| read_all(tree, level, range))).await?;
-            let found: Entries<T> = read.into_iter().flatten().collect();
-            if level > 0 {
-                let mut touched = BTreeSet::new();
-                for row in rows {
-                    let (old_level, new_level) = levels(tree, shape, row);
-                    touched.insert(node_at(above, &found, &row.key, false));
-                    if (new_level + 1..=old_level).contains(&level) {
-                        // What it began is the end of the node before it from now on.
-                        touched.insert(node_at(above, &found, &row.key, true));
-                    }
+            let found: Entries<T> = read_nodes(tree, level, above).await?;
+            let mut touched: BTreeMap<Key, TouchedNode<'_, T::Delta>> = BTreeMap::new();
+            for (row, (old_level, new_level)) in rows.iter().zip(&levels) {
+                let (begin, end) = node_at(above, &found, &row.key, false);
+                let delta = row.delta.as_ref().filter(|_| old_level == new_level);
+                touched.entry(begin).or_insert_with(|| TouchedNode::new(end)).change(delta);
+                if (new_level + 1..=*old_level).contains(&level) {
+                    // What it began is the end of the node before it from now on.
+                    let (begin, end) = node_at(above, &found, &row.key, true);
+                    touched.entry(begin).or_insert_with(|| TouchedNode::new(end)).change(None);
                 }
-                let range = |(begin, end)| KeyRange { begin, end };
-                ranges.push(touched.into_iter().map(range).collect());
             }
+            let mut anew = Vec::with_capacity(touched.len());
+            for (begin, TouchedNode { end, deltas }) in touched {
+                let known = (level == 1).then(|| found.get(&begin).zip(deltas)).flatten();
+                let summary = match known {
+                    Some((Entry::Node(summary), deltas)) => tree.adjusted(summary, &deltas),
+                    _ => None,
+                };
+                match summary.filter(|summary| summary.rows() > 0) {
+                    Some(summary) => adjusted.push((begin, summary)),
+                    None => anew.push(KeyRange { begin, end }),
+                }
+            }
+            ranges.push(anew);
             entries.push(found);
+        }
+        if height > 0 {
+            let above = ranges.last().map(Vec::as_slice).unwrap_or_default();
+            let read = try_join_all(above.iter().map(|range| read_all(tree, 0, range))).await?;
+            entries.push(read.into_iter().flatten().collect());
         }
         entries.reverse();
         ranges.reverse();
-        Ok(Touched { entries, ranges, height })
+        Ok(Touched { entries, ranges, adjusted, height })
     }
 
     /// What of a level is made anew: neighbours in one, as they may become one node.
@@ -226,6 +223,56 @@ impl<T: Tree> Touched<T> {
         let known = self.entries.get(usize::from(level)).into_iter().flat_map(|entries| entries.keys());
         root.into_iter().chain(known)
     }
+}
+
+/// A node in which rows change.
+struct TouchedNode<'d, D> {
+    end: Option<Key>,
+    /// What the changes mean for it; `None`: only what lies in it tells.
+    deltas: Option<Vec<&'d D>>,
+}
+
+impl<'d, D> TouchedNode<'d, D> {
+    fn new(end: Option<Key>) -> Self {
+        TouchedNode { end, deltas: Some(Vec::new()) }
+    }
+
+    fn change(&mut self, delta: Option<&'d D>) {
+        match (&mut self.deltas, delta) {
+            (Some(deltas), Some(delta)) => deltas.push(delta),
+            _ => self.deltas = None,
+        }
+    }
+}
+
+/// The nodes of a level that lie in some nodes of the next, which are in order.
+async fn read_nodes<T: Tree>(tree: &T, level: u8, above: &[KeyRange]) -> Result<Entries<T>, T::Error> {
+    let mut found = Entries::<T>::new();
+    // Neighbours are read together.
+    let mut unknown: Vec<(KeyRange, usize)> = Vec::new();
+    for range in above {
+        if let Some(known) = tree.known(level, range) {
+            found.extend(known.into_iter().map(|(key, summary)| (key, Entry::Node(summary))));
+            continue;
+        }
+        match unknown.last_mut() {
+            Some((last, count)) if last.end.as_ref() == Some(&range.begin) && *count < NEIGHBOURS_MAX => {
+                last.end.clone_from(&range.end);
+                *count += 1;
+            }
+            _ => unknown.push((range.clone(), 1)),
+        }
+    }
+    let read = try_join_all(unknown.iter().map(|(range, _)| read_all(tree, level, range))).await?;
+    for ((range, _), entries) in unknown.into_iter().zip(read) {
+        let nodes = entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Node(summary) => Some((key.clone(), summary.clone())),
+            Entry::Row(_) => None,
+        });
+        tree.learn(level, range, nodes);
+        found.extend(entries);
+    }
+    Ok(found)
 }
 
 /// What the node is about in which a key lies (`before`: in which what is just before it lies), of a level whose nodes

@@ -21,11 +21,11 @@
 //!
 //! Nothing here waits for more than a [`Tree`], which storage implements, and nothing is written: callers get what they have to write.
 
-mod adjust;
 mod build;
 mod change;
 mod cover;
 mod groups;
+mod known;
 mod shape;
 mod tree;
 
@@ -33,5 +33,6 @@ pub use build::{BuiltNodes, build};
 pub use change::{NodeChanges, RowChange, change};
 pub use cover::{count, cover, nth};
 pub use groups::{Group, Groups, groups};
+pub use known::KnownNodes;
 pub use shape::{LEVELS_MAX, Shape};
 pub use tree::{Key, KeyRange, Page, Parts, Summary, Tree};

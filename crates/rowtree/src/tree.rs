@@ -98,6 +98,14 @@ pub trait Tree: Sync {
         None
     }
 
+    /// All nodes of a level in a range that begins and ends with nodes, if they are known as they lie in storage without being read.
+    fn known(&self, _level: u8, _range: &KeyRange) -> Option<Vec<(Key, Self::Summary)>> {
+        None
+    }
+
+    /// Such nodes, which were not known and have been read.
+    fn learn(&self, _level: u8, _range: KeyRange, _nodes: impl Iterator<Item = (Key, Self::Summary)>) {}
+
     /// Makes one summary of each of these: all at once, as a function may be asked.
     fn summaries(
         &self,
