@@ -10,6 +10,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
 use crate::store::once::now_ms;
+use crate::view::known::KnowingGroups;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
 
@@ -46,6 +47,7 @@ pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
     /// Marks what this process is at.
     pub owner: [u8; 16],
+    pub knowing: KnowingGroups,
     groups: Mutex<HashMap<GroupId, Arc<GroupState>>>,
     loaded: Mutex<HashMap<(u64, Signature), Arc<LoadedGroup>>>,
     waiting: Arc<AtomicU64>,

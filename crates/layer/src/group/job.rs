@@ -9,6 +9,7 @@ use crate::error::{Error, Result, ViewFailure};
 use crate::group::steps::Look;
 use crate::handle::Reader;
 use crate::view::group::{Bounds, ViewGroup};
+use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
@@ -24,6 +25,7 @@ pub(super) struct Job {
     pub functions: Arc<dyn GroupFunctions>,
     pub written: Written,
     pub storage: ViewGroup,
+    pub known: KnownNodes,
     pub state: Arc<GroupState>,
     /// Documents after each other on which its functions broke a bound.
     pub breaches: AtomicUsize,
@@ -43,7 +45,8 @@ impl Job {
         let bounds = Bounds { document: reader.inner.options.view_bounds, ..Bounds::default() };
         let storage = ViewGroup::of(id.1, &loaded.definition)?.bounded(bounds);
         let written = Written(Arc::clone(&functions));
-        Ok(Job { reader, id, design, loaded, functions, written, storage, state, breaches: AtomicUsize::new(0) })
+        let (known, breaches) = (KnownNodes::new(&reader.inner.views.knowing), AtomicUsize::new(0));
+        Ok(Job { reader, id, design, loaded, functions, written, storage, known, state, breaches })
     }
 
     pub(super) fn definition(&self) -> &GroupDefinition {

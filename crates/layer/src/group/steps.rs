@@ -14,7 +14,7 @@ use crate::store::keys::Counter;
 use crate::store::proto::{self, ViewProgress};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
-use crate::view::apply::{At, apply};
+use crate::view::apply::{Applied, At, apply};
 use crate::view::build::{FOLLOWED, NODES, ROWS, build_nodes};
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
@@ -136,6 +136,11 @@ impl WithinGroup<'_> {
 
     pub(super) fn owner(&self) -> [u8; 16] {
         self.job.reader.inner.views.owner
+    }
+
+    async fn apply(&self, progress: &mut ViewProgress, documents: &[PreparedDocument]) -> Result<Applied> {
+        let Job { storage, written, known, .. } = self.job;
+        apply(&self.at(), storage, Some(written), known, progress, documents).await
     }
 }
 
@@ -265,7 +270,7 @@ impl Work for Enter<'_> {
         }
         let mut count = 0;
         if !self.documents.is_empty() {
-            let entered = apply(&within.at(), &job.storage, Some(&job.written), &mut progress, self.documents).await?;
+            let entered = within.apply(&mut progress, self.documents).await?;
             if entered.is_full {
                 return Ok(Some(Entered::Full));
             }
@@ -325,7 +330,7 @@ impl Work for EnterPurged<'_> {
         let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
         let mut count = 0;
         if !self.documents.is_empty() {
-            let entered = apply(&within.at(), &job.storage, Some(&job.written), &mut progress, self.documents).await?;
+            let entered = within.apply(&mut progress, self.documents).await?;
             if entered.is_full {
                 return Ok(Some((None, progress)));
             }

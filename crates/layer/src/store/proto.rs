@@ -402,6 +402,9 @@ pub struct ViewProgress {
     /// documents met whose rows were too many or too large
     #[prost(uint64, tag = "9")]
     pub refused: u64,
+    /// 16 random bytes, others after each transaction that changes nodes
+    #[prost(bytes = "vec", tag = "10")]
+    pub nodes_mark: ::prost::alloc::vec::Vec<u8>,
     /// 16 bytes: the process that works at it; none: nobody, and in phase 0
     #[prost(bytes = "vec", tag = "20")]
     pub holder: ::prost::alloc::vec::Vec<u8>,

@@ -11,6 +11,7 @@ use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
 use crate::view::documents::{DocumentDiff, Had, NewRow, Plan, RowDiff, read_had};
 use crate::view::group::{ViewGroup, shape_of};
+use crate::view::known::{ChangedNode, KnownNodes};
 use crate::view::labels::Labels;
 use crate::view::large;
 use crate::view::parts;
@@ -50,14 +51,16 @@ pub(crate) struct Applied {
 /// Of a first document that has more changes than a transaction holds a part is changed, and readers see none of it before all
 /// is ([`large`]). Until then it must be the first one of what is entered: [`large::may_enter`].
 ///
-/// It waits once for what the documents have, and then for the nodes of each level.
+/// It waits once for what the documents have, and then for the nodes of each level that are not known.
 pub(crate) async fn apply(
     at: &At<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
+    known: &KnownNodes,
     progress: &mut proto::ViewProgress,
     documents: &[PreparedDocument],
 ) -> Result<Applied> {
+    known.begin(progress);
     if !large::may_enter(progress, documents) {
         return Err(Error::Corrupt("a document was entered before a large one was through".to_owned()));
     }
@@ -76,7 +79,7 @@ pub(crate) async fn apply(
         };
         let alone = make_alone(reads, group, written, &diffs).await?;
         let trees = (0..group.trees().len()).map(|tree| {
-            let tree = StoredTree { reads, group, tree, written };
+            let tree = StoredTree { reads, group, tree, written, known: Some(known) };
             change_tree(tree, progress, &diffs, &alone)
         });
         let changed = each_tree(trees).await?;
@@ -84,13 +87,17 @@ pub(crate) async fn apply(
         writes
             .extend(alone.iter().map(|((tree, row), (_, encoded))| (keys.node(*tree, 0, row), Some(encoded.clone()))));
         let (mut trees, mut nodes) = (progress.trees.clone(), Vec::new());
-        for (changed, tree) in changed.into_iter().zip(&mut trees) {
+        for (place, (changed, tree)) in changed.into_iter().zip(&mut trees).enumerate() {
             let Some(changed) = changed else { continue };
-            nodes.extend(changed.nodes);
+            for (level, from, summary) in changed.nodes {
+                let encoded = summary.as_ref().map(Summary::encode);
+                let bytes = encoded.as_ref().map_or(0, Vec::len);
+                writes.insert(keys.node(place, level, &from), encoded);
+                nodes.push(ChangedNode { tree: place, level, from, summary: summary.map(|summary| (summary, bytes)) });
+            }
             tree.height = u32::from(changed.height);
             (tree.rows, tree.bytes) = (changed.rows, changed.bytes);
         }
-        writes.extend(nodes);
         // With the last part of a large document all of it comes into sight.
         let is_partial = diffs.iter().any(|diff| diff.is_partial);
         let undos = if is_partial { undos(trx, &keys, &writes).await? } else { Vec::new() };
@@ -124,6 +131,9 @@ pub(crate) async fn apply(
         undos.iter().try_for_each(|(key, undo)| Quiet(trx).set(key, undo))?;
         write(trx, &keys, &diffs, &writes, is_partial, false)?;
         progress.trees = trees;
+        if !nodes.is_empty() {
+            known.attempt(progress, nodes)?;
+        }
         progress.refused += applied.refused;
         return Ok(applied);
     }
@@ -254,7 +264,7 @@ async fn make_alone(
             continue;
         }
         let row_keys: Vec<Vec<u8>> = rows.iter().map(|(key, _)| key.clone()).collect();
-        let made = StoredTree { reads, group, tree, written }.alone(rows).await?;
+        let made = StoredTree { reads, group, tree, written, known: None }.alone(rows).await?;
         for (key, summary) in row_keys.into_iter().zip(made) {
             let encoded = summary.encode();
             all.insert((tree, key), (summary, encoded));
@@ -274,7 +284,8 @@ fn in_memory(row: &crate::view::prepare::PreparedRow) -> TreeRow {
 
 /// What is to be written of a tree's nodes.
 struct Changed {
-    nodes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Level, where it begins, and what it is from now on; `None`: it goes.
+    nodes: Vec<(u8, Vec<u8>, Option<Summary>)>,
     height: u8,
     rows: u64,
     bytes: u64,
@@ -311,12 +322,6 @@ async fn change_tree(
     }
     let (shape, height) = shape_of(&progress.trees, tree.tree)?;
     let NodeChanges { nodes, height, root } = change(&tree, &shape, height, rows).await?;
-    let nodes = nodes
-        .into_iter()
-        .map(|(level, from, summary)| {
-            (tree.reads.keys.node(tree.tree, level, &from), summary.map(|summary| summary.encode()))
-        })
-        .collect();
     let (rows, bytes) = root.map_or((0, 0), |root| (root.rows, root.bytes));
     Ok(Some(Changed { nodes, height, rows, bytes }))
 }

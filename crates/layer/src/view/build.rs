@@ -42,7 +42,7 @@ pub(crate) async fn build_nodes(
     }
     progress.phase = NODES;
     let reads = GroupReads { trx: at.trx, keys: &keys, is_before: false };
-    let stored = StoredTree { reads, group, tree: place, written };
+    let stored = StoredTree { reads, group, tree: place, written, known: None };
     let (shape, _) = shape_of(&progress.trees, place)?;
     let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(1);
     let BuiltNodes { nodes, next, is_root } = build(&stored, &shape, at_level, begin, STEP_ENTRIES).await?;

@@ -258,7 +258,7 @@ impl Check<'_> {
         if place >= self.group.trees().len() {
             return Ok(Some("there is no such tree".to_owned()));
         }
-        let stored = StoredTree { reads: self.reads, group: self.group, tree: place, written: None };
+        let stored = StoredTree { reads: self.reads, group: self.group, tree: place, written: None, known: None };
         let found = Summary::decode(value)?;
         if at == 0 {
             return self.alone(&stored, from, &found).await;

@@ -9,6 +9,7 @@ use flatbed_rowtree::Shape;
 use crate::error::{Error, Result};
 use crate::store::keys::RowKey;
 use crate::store::proto;
+use crate::view::known::new_mark;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
 /// Bytes of rows in a node of level 1, in the mean.
@@ -164,7 +165,7 @@ impl ViewGroup {
     /// [`Error::NoRandomness`].
     pub(crate) fn begin(&self) -> Result<proto::ViewProgress> {
         // What a build leaves behind is looked for at its end.
-        let mut progress = proto::ViewProgress { untidy: true, ..Default::default() };
+        let mut progress = proto::ViewProgress { untidy: true, nodes_mark: new_mark()?, ..Default::default() };
         for _ in self.trees() {
             let mut secret = [0; 16];
             getrandom::fill(&mut secret).map_err(|_| Error::NoRandomness)?;

@@ -9,6 +9,7 @@ pub(crate) mod build;
 pub(crate) mod check;
 pub(crate) mod documents;
 pub(crate) mod group;
+pub(crate) mod known;
 mod labels;
 pub(crate) mod large;
 mod parts;

@@ -179,7 +179,7 @@ impl<'a> Reading<'a> {
 
     pub(super) fn stored(&self) -> StoredTree<'_> {
         let OpenView { group, tree, written, .. } = self.open;
-        StoredTree { reads: self.reads(), group, tree: *tree, written: written.as_deref() }
+        StoredTree { reads: self.reads(), group, tree: *tree, written: written.as_deref(), known: None }
     }
 
     /// Whether there is something to be read: what is being built is as a view without rows.

@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 use crate::error::{Error, Result};
 use crate::store::keys::RowKey;
 use crate::view::group::{Reduction, ViewGroup};
+use crate::view::known::KnownNodes;
 use crate::view::parts::{decode, texts_bytes};
 use crate::view::prepare::value_of;
 use crate::view::summary::{Reduced, Summary};
@@ -20,6 +21,8 @@ pub(crate) struct StoredTree<'a> {
     pub group: &'a ViewGroup,
     pub tree: usize,
     pub written: Option<&'a dyn WrittenReduces>,
+    /// Nodes as they are in this transaction.
+    pub known: Option<&'a KnownNodes>,
 }
 
 /// What a row has beside its key.
@@ -105,6 +108,16 @@ impl Tree for StoredTree<'_> {
             bytes: summary.bytes.checked_add_signed(deltas.iter().map(|delta| delta.bytes).sum())?,
             states: summary.states.iter().map(state).collect::<Option<_>>()?,
         })
+    }
+
+    fn known(&self, level: u8, range: &KeyRange) -> Option<Vec<(Key, Summary)>> {
+        self.known?.get(self.tree, level, range)
+    }
+
+    fn learn(&self, level: u8, range: KeyRange, nodes: impl Iterator<Item = (Key, Summary)>) {
+        if let Some(known) = self.known {
+            known.learn(self.tree, level, range, nodes);
+        }
     }
 
     async fn summaries(&self, of: Vec<Parts<TreeRow, Summary>>) -> Result<Vec<Summary>> {

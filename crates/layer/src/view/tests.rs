@@ -20,6 +20,7 @@ use crate::view::apply::{Applied, At, apply, write_rows};
 use crate::view::build::{FOLLOWED, build_nodes};
 use crate::view::check::{all_rows, check};
 use crate::view::group::{Reduction, ViewGroup, ViewTree};
+use crate::view::known::{KnowingGroups, KnownNodes};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
@@ -77,6 +78,7 @@ pub(super) enum Todo<'a> {
 pub(super) struct Step<'a> {
     pub db: &'a Database,
     pub group: &'a ViewGroup,
+    pub known: &'a KnownNodes,
     pub todo: Todo<'a>,
 }
 
@@ -96,7 +98,7 @@ impl Operation for Step<'_> {
         let mut applied = Applied::default();
         match self.todo {
             Todo::Apply(documents) => {
-                applied = apply(&at, self.group, Some(&Lengths), &mut progress, documents).await?;
+                applied = apply(&at, self.group, Some(&Lengths), self.known, &mut progress, documents).await?;
             }
             Todo::Write(documents) => applied = write_rows(&at, self.group, Some(&Lengths), documents).await?,
             Todo::Build => {
@@ -120,7 +122,16 @@ pub(super) async fn sized_step(
     group: &ViewGroup,
     todo: Todo<'_>,
 ) -> (Applied, proto::ViewProgress, i64) {
-    transaction::write(&db.inner.db, &db.inner.metrics, &mut Step { db, group, todo }).await.unwrap()
+    step_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), todo).await
+}
+
+async fn step_knowing(
+    db: &Database,
+    group: &ViewGroup,
+    known: &KnownNodes,
+    todo: Todo<'_>,
+) -> (Applied, proto::ViewProgress, i64) {
+    transaction::write(&db.inner.db, &db.inner.metrics, &mut Step { db, group, known, todo }).await.unwrap()
 }
 
 /// Rows of documents, by tree.
@@ -140,10 +151,15 @@ pub(super) fn prepared(group: &ViewGroup, documents: &Model) -> Vec<PreparedDocu
 
 /// Follows until all documents are through.
 pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) -> Vec<Applied> {
+    follow_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), documents).await
+}
+
+/// The same, by who may know nodes.
+async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, documents: &Model) -> Vec<Applied> {
     let documents = prepared(group, documents);
     let (mut rest, mut all) = (&documents[..], Vec::new());
     while !rest.is_empty() {
-        let (applied, _) = step(db, group, Todo::Apply(rest)).await;
+        let (applied, ..) = step_knowing(db, group, known, Todo::Apply(rest)).await;
         assert!(applied.rows_changed > 0 || applied.documents > 0 || applied.bytes > 0);
         assert!(!applied.is_full);
         rest = &rest[applied.documents..];
@@ -255,10 +271,10 @@ pub(super) fn batch_of(ids: impl Strategy<Value = String>) -> impl Strategy<Valu
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_changes_are_those_of_the_model(first in batch(), batches in prop::collection::vec(batch(), 1..3), is_built: bool) {
+    fn random_changes_are_those_of_the_model(first in batch(), batches in prop::collection::vec((batch(), 0..2_usize), 1..6), is_built: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (db, _directory) = database().await;
@@ -269,10 +285,13 @@ proptest! {
                 begin(&db, &group).await;
                 follow(&db, &group, &first).await;
             }
+            // Two who take turns: what one knows is wrong where the other was at it.
+            let knowing = KnowingGroups::default();
+            let known = [KnownNodes::new(&knowing), KnownNodes::new(&knowing)];
             let mut model = first;
             assert_is(&db, &group, &model).await;
-            for batch in batches {
-                follow(&db, &group, &batch).await;
+            for (batch, turn) in batches {
+                follow_knowing(&db, &group, &known[turn], &batch).await;
                 model.extend(batch);
                 assert_is(&db, &group, &model).await;
                 // Nothing new costs nothing.
@@ -281,7 +300,7 @@ proptest! {
             }
             // All goes.
             let gone: Model = model.keys().map(|id| (id.clone(), vec![Vec::new(); 3])).collect();
-            follow(&db, &group, &gone).await;
+            follow_knowing(&db, &group, &known[0], &gone).await;
             assert_is(&db, &group, &Model::new()).await;
             assert_eq!(keys_of(&db).await, 1, "its progress alone");
         });

@@ -1,0 +1,130 @@
+//! What the holder of a group knows of its nodes, so that it does not read them again for each batch.
+//!
+//! Each transaction that changes nodes marks the group's progress, with a mark that no other attempt has. Who reads the progress with conflict and
+//! finds the mark of what it knows, knows what lies in storage; a mark that it does not know lets it forget all.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flatbed_rowtree::{Key, KeyRange};
+
+use crate::error::{Error, Result};
+use crate::store::proto;
+use crate::view::summary::Summary;
+
+/// Of all groups that a process follows, and of one.
+const ALL_BYTES_MAX: usize = 64_000_000;
+const GROUP_BYTES_MAX: usize = if cfg!(test) { 20_000 } else { 32_000_000 };
+
+/// The groups of a process that know nodes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnowingGroups(Arc<AtomicUsize>);
+
+/// Nodes of a group.
+#[derive(Debug)]
+pub(crate) struct KnownNodes {
+    of: KnowingGroups,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The mark of the progress that they belong to.
+    mark: Vec<u8>,
+    trees: Vec<flatbed_rowtree::KnownNodes<Summary>>,
+    /// What the last attempt has changed: it is so if the progress has its mark.
+    attempt: Option<Attempt>,
+}
+
+#[derive(Debug, Default)]
+struct Attempt {
+    mark: Vec<u8>,
+    nodes: Vec<ChangedNode>,
+}
+
+/// A node that is written; `None`: it is cleared.
+#[derive(Debug)]
+pub(super) struct ChangedNode {
+    pub tree: usize,
+    pub level: u8,
+    pub from: Key,
+    /// With the bytes that are stored of it.
+    pub summary: Option<(Summary, usize)>,
+}
+
+/// A mark that nobody has.
+///
+/// # Errors
+/// [`Error::NoRandomness`].
+pub(super) fn new_mark() -> Result<Vec<u8>> {
+    let mut mark = [0; 16];
+    getrandom::fill(&mut mark).map_err(|_| Error::NoRandomness)?;
+    Ok(mark.to_vec())
+}
+
+impl KnownNodes {
+    /// None yet.
+    pub(crate) fn new(of: &KnowingGroups) -> KnownNodes {
+        of.0.fetch_add(1, Ordering::Relaxed);
+        KnownNodes { of: of.clone(), state: Mutex::default() }
+    }
+
+    /// A transaction begins that has read this progress with conflict.
+    pub(super) fn begin(&self, progress: &proto::ViewProgress) {
+        let groups = self.of.0.load(Ordering::Relaxed).max(1);
+        let bytes_max = GROUP_BYTES_MAX.min(ALL_BYTES_MAX / groups) / progress.trees.len().max(1);
+        let mut state = self.lock();
+        let attempt = state.attempt.take().filter(|attempt| attempt.mark == progress.nodes_mark);
+        if let Some(Attempt { mark, nodes }) = attempt {
+            for ChangedNode { tree, level, from, summary } in nodes {
+                if let Some(tree) = state.trees.get_mut(tree) {
+                    tree.change(level, from, summary);
+                }
+            }
+            state.mark = mark;
+        } else if state.mark != progress.nodes_mark {
+            state.mark.clone_from(&progress.nodes_mark);
+            state.trees.clear();
+        }
+        state.trees.resize_with(progress.trees.len(), Default::default);
+        state.trees.iter_mut().for_each(|tree| tree.trim(bytes_max));
+    }
+
+    /// The transaction changes these nodes: its progress is marked.
+    pub(super) fn attempt(&self, progress: &mut proto::ViewProgress, nodes: Vec<ChangedNode>) -> Result<()> {
+        progress.nodes_mark = new_mark()?;
+        self.lock().attempt = Some(Attempt { mark: progress.nodes_mark.clone(), nodes });
+        Ok(())
+    }
+
+    pub(super) fn get(&self, tree: usize, level: u8, range: &KeyRange) -> Option<Vec<(Key, Summary)>> {
+        self.lock().trees.get_mut(tree)?.get(level, range)
+    }
+
+    /// All nodes of a level in a range, as the transaction has read them.
+    pub(super) fn learn(
+        &self,
+        tree: usize,
+        level: u8,
+        range: KeyRange,
+        nodes: impl Iterator<Item = (Key, Summary)>,
+    ) {
+        let nodes = nodes.map(|(key, summary)| {
+            let bytes = summary.encode().len();
+            (key, summary, bytes)
+        });
+        if let Some(tree) = self.lock().trees.get_mut(tree) {
+            tree.insert(level, range, nodes);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for KnownNodes {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
