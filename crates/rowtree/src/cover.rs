@@ -4,7 +4,7 @@ use futures_util::future::{join, join_all};
 
 use crate::change::level_of;
 use crate::shape::Shape;
-use crate::tree::{Entry, EntryOf, Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, after, parts, read, read_all};
+use crate::tree::{Entry, Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, after, parts, read, read_all};
 
 /// Entries that are read at first at each end of a range, of each level: of 16 one ends the part of a level that is needed.
 const END_ENTRIES: usize = 40;
@@ -166,33 +166,38 @@ pub async fn cover<T: Tree>(
     range: &KeyRange,
 ) -> Result<Option<T::Summary>, T::Error> {
     let pieces = pieces(tree, shape, height, range).await?;
-    Ok(sums(tree, vec![pieces]).await?.pop().flatten())
+    let mut of = Vec::new();
+    for Piece { key, entry, .. } in pieces {
+        add(&mut of, parts(vec![(key, entry)]));
+    }
+    Ok(sums(tree, vec![of]).await?.pop().flatten())
+}
+
+/// Adds what comes behind.
+pub(crate) fn add<R, S>(of: &mut Vec<Parts<R, S>>, behind: Parts<R, S>) {
+    match (of.last_mut(), behind) {
+        (Some(Parts::Rows(rows)), Parts::Rows(behind)) => rows.extend(behind),
+        (Some(Parts::Summaries(summaries)), Parts::Summaries(behind)) => summaries.extend(behind),
+        (_, behind) => of.push(behind),
+    }
 }
 
 /// One summary of each of these, in two rounds at most: rows first, and then what is made of them and the nodes. `None`: of nothing.
-pub(crate) async fn sums<T: Tree>(tree: &T, of: Vec<Vec<PieceOf<T>>>) -> Result<Vec<Option<T::Summary>>, T::Error> {
+pub(crate) async fn sums<T: Tree>(tree: &T, of: Vec<Vec<PartsOf<T>>>) -> Result<Vec<Option<T::Summary>>, T::Error> {
     let mut rows: Vec<PartsOf<T>> = Vec::new();
     // Of each: summaries, and places of those that are still to be made.
     let mut wanted: Vec<Vec<Result<T::Summary, usize>>> = Vec::new();
-    for pieces in of {
+    for parts in of {
         let mut parts_of = Vec::new();
-        let mut run = Vec::new();
-        let mut end_run = |run: &mut Vec<(Key, EntryOf<T>)>, parts_of: &mut Vec<_>| {
-            if !run.is_empty() {
-                parts_of.push(Err(rows.len()));
-                rows.push(parts(std::mem::take(run)));
-            }
-        };
-        for piece in pieces {
-            match piece.entry {
-                Entry::Row(_) => run.push((piece.key, piece.entry)),
-                Entry::Node(summary) => {
-                    end_run(&mut run, &mut parts_of);
-                    parts_of.push(Ok(summary));
+        for part in parts {
+            match part {
+                Parts::Summaries(summaries) => parts_of.extend(summaries.into_iter().map(Ok)),
+                Parts::Rows(_) => {
+                    parts_of.push(Err(rows.len()));
+                    rows.push(part);
                 }
             }
         }
-        end_run(&mut run, &mut parts_of);
         wanted.push(parts_of);
     }
     let made = if rows.is_empty() { Vec::new() } else { tree.summaries(rows).await? };

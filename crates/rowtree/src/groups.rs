@@ -4,30 +4,75 @@ use std::collections::VecDeque;
 
 use futures_util::future::try_join_all;
 
-use crate::cover::{Piece, PieceOf, pieces, sums};
+use crate::cover::{Piece, add, pieces, sums};
 use crate::shape::Shape;
-use crate::tree::{Key, KeyRange, Tree, read_all};
+use crate::tree::{Entry, Key, KeyRange, Parts, PartsOf, Tree, read_all};
 
 /// Nodes that are opened at once.
 const OPENED_AT_ONCE: usize = 512;
 
 /// Some rows that belong together.
 #[derive(Debug, Clone)]
-pub struct Group<S> {
+pub struct Group<R, S> {
     /// The first row's key.
     pub first: Key,
+    /// The first row, if it was read.
+    pub first_row: Option<R>,
     /// What is kept of them.
     pub summary: S,
 }
 
 /// The groups of a range, or the first ones of them.
 #[derive(Debug, Clone)]
-pub struct Groups<S> {
+pub struct Groups<R, S> {
     /// In order.
-    pub groups: Vec<Group<S>>,
+    pub groups: Vec<Group<R, S>>,
     /// The first row's key of the group behind them, `reverse`: of the last one here, before which the next ends; `None`: the
     /// range is through.
     pub next: Option<Key>,
+}
+
+/// Groups of a tree.
+type GroupsOf<T> = Groups<<T as Tree>::Row, <T as Tree>::Summary>;
+
+/// A part of the range, in order.
+enum Ahead<R, S> {
+    /// Rows of one group, at least one.
+    Rows(Vec<(Key, R)>),
+    Node {
+        level: u8,
+        key: Key,
+        summary: S,
+    },
+}
+
+type AheadOf<T> = Ahead<<T as Tree>::Row, <T as Tree>::Summary>;
+
+impl<R, S> Ahead<R, S> {
+    /// Of the first row, or where the node begins.
+    fn key(&self) -> &Key {
+        static NONE: Key = Key::new();
+        match self {
+            Ahead::Rows(rows) => rows.first().map_or(&NONE, |(key, _)| key),
+            Ahead::Node { key, .. } => key,
+        }
+    }
+
+    /// Whether all its rows belong to one group, that of its key, as far as the next part's key tells.
+    fn is_of_one(&self, next: Option<&Key>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> bool {
+        match self {
+            Ahead::Rows(_) => true,
+            // The first node's key is no row's.
+            Ahead::Node { key, .. } => !key.is_empty() && next.is_some_and(|next| are_together(key, next)),
+        }
+    }
+
+    fn into_parts(self) -> Parts<R, S> {
+        match self {
+            Ahead::Rows(rows) => Parts::Rows(rows),
+            Ahead::Node { summary, .. } => Parts::Summaries(vec![summary]),
+        }
+    }
 }
 
 /// Summaries of the groups of a range, at most `limit`; `reverse`: the last ones, the last first.
@@ -48,36 +93,47 @@ pub async fn groups<T: Tree>(
     limit: usize,
     reverse: bool,
     are_together: impl Fn(&[u8], &[u8]) -> bool,
-) -> Result<Groups<T::Summary>, T::Error> {
-    let mut ahead: VecDeque<PieceOf<T>> = pieces(tree, shape, height, range).await?.into();
-    let mut done: Vec<(Key, Vec<PieceOf<T>>)> = Vec::new();
+) -> Result<GroupsOf<T>, T::Error> {
+    let mut ahead: VecDeque<AheadOf<T>> = VecDeque::new();
+    let mut rows = Vec::new();
+    for Piece { level, key, entry } in pieces(tree, shape, height, range).await? {
+        match entry {
+            Entry::Row(row) => rows.push((key, row)),
+            Entry::Node(summary) => {
+                ahead.extend(parted(std::mem::take(&mut rows), &are_together));
+                ahead.push_back(Ahead::Node { level, key, summary });
+            }
+        }
+    }
+    ahead.extend(parted(rows, &are_together));
+    let mut done: Vec<(Key, Vec<AheadOf<T>>)> = Vec::new();
     // What was taken last, where it is taken from the end.
     let mut behind: Option<Key> = None;
     loop {
         // What is known from the side that it begins at.
-        while let Some(piece) = if reverse { ahead.back() } else { ahead.front() } {
-            let next = if reverse { behind.as_ref() } else { ahead.get(1).map(|next| &next.key) };
-            if !is_of_one(piece, next, &are_together) {
+        while let Some(part) = if reverse { ahead.back() } else { ahead.front() } {
+            let next = if reverse { behind.as_ref() } else { ahead.get(1).map(Ahead::key) };
+            if !part.is_of_one(next, &are_together) {
                 break;
             }
             let taken = if reverse { ahead.pop_back() } else { ahead.pop_front() };
-            let Some(piece) = taken else { break };
+            let Some(part) = taken else { break };
             if reverse {
-                behind = Some(piece.key.clone());
+                behind = Some(part.key().clone());
             }
             let count = done.len();
             match done.last_mut() {
-                Some((first, group)) if are_together(first, &piece.key) => {
+                Some((first, group)) if are_together(first, part.key()) => {
                     if reverse {
-                        first.clone_from(&piece.key);
+                        first.clone_from(part.key());
                     }
-                    group.push(piece);
+                    group.push(part);
                 }
                 last if count == limit => {
-                    let next = if reverse { last.map(|(first, _)| first.clone()) } else { Some(piece.key) };
+                    let next = if reverse { last.map(|(first, _)| first.clone()) } else { Some(part.key().clone()) };
                     return Ok(Groups { groups: summed(tree, done, reverse).await?, next });
                 }
-                _ => done.push((piece.key.clone(), vec![piece])),
+                _ => done.push((part.key().clone(), vec![part])),
             }
         }
         if ahead.is_empty() {
@@ -88,17 +144,35 @@ pub async fn groups<T: Tree>(
     }
 }
 
-/// Whether all rows of a piece belong to one group, that of its key, as far as the next piece's key tells.
-fn is_of_one<R, S>(piece: &Piece<R, S>, next: Option<&Key>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> bool {
-    // The first node's key is no row's.
-    piece.level == 0 || !piece.key.is_empty() && next.is_some_and(|next| are_together(&piece.key, next))
+/// Rows in order, by groups.
+fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> Vec<Ahead<R, S>> {
+    let mut counts = Vec::new();
+    let mut rest = rows.as_slice();
+    while let [(first, _), behind @ ..] = rest {
+        let is_in = |(key, _): &(Key, R)| are_together(first, key);
+        let count = match behind.last() {
+            Some(last) if is_in(last) => behind.len(),
+            _ => {
+                // Groups may be small beside all: the end is looked for from the beginning.
+                let mut most = 1;
+                while behind.get(most - 1).is_some_and(is_in) {
+                    most *= 2;
+                }
+                behind.get(..most.min(behind.len())).unwrap_or_default().partition_point(is_in)
+            }
+        };
+        counts.push(1 + count);
+        rest = behind.get(count..).unwrap_or_default();
+    }
+    let mut rows = rows.into_iter();
+    counts.into_iter().map(|count| Ahead::Rows(rows.by_ref().take(count).collect())).collect()
 }
 
 /// Puts what lies in the first nodes (`reverse`: the last ones) in which groups may end in their places: as many as groups
 /// are wanted. `behind`: what comes behind them, if that was taken.
 async fn open<T: Tree>(
     tree: &T,
-    ahead: &mut VecDeque<PieceOf<T>>,
+    ahead: &mut VecDeque<AheadOf<T>>,
     behind: Option<&Key>,
     wanted: usize,
     range: &KeyRange,
@@ -106,12 +180,13 @@ async fn open<T: Tree>(
     are_together: impl Fn(&[u8], &[u8]) -> bool,
 ) -> Result<(), T::Error> {
     let most = wanted.min(OPENED_AT_ONCE);
-    let nexts = || ahead.iter().skip(1).map(|next| Some(&next.key)).chain([behind]);
-    let to_open =
-        ahead.iter().zip(nexts()).enumerate().filter(|(_, (piece, next))| !is_of_one(piece, *next, &are_together));
-    let to_open = to_open.map(|(at, (piece, next))| {
-        let end = next.cloned().or_else(|| range.end.clone());
-        (at, piece.level - 1, KeyRange { begin: piece.key.clone(), end })
+    let nexts = || ahead.iter().skip(1).map(|next| Some(next.key())).chain([behind]);
+    let to_open = ahead.iter().zip(nexts()).enumerate().filter_map(|(at, (part, next))| match part {
+        Ahead::Node { level, key, .. } if !part.is_of_one(next, &are_together) => {
+            let end = next.cloned().or_else(|| range.end.clone());
+            Some((at, level - 1, KeyRange { begin: key.clone(), end }))
+        }
+        _ => None,
     });
     let mut opened: Vec<(usize, u8, KeyRange)> = to_open.collect();
     if reverse {
@@ -121,26 +196,53 @@ async fn open<T: Tree>(
     }
     let found = try_join_all(opened.iter().map(|(_, level, range)| read_all(tree, *level, range))).await?;
     let mut replaced = opened.into_iter().zip(found).peekable();
-    for (at, piece) in std::mem::take(ahead).into_iter().enumerate() {
+    for (at, part) in std::mem::take(ahead).into_iter().enumerate() {
         match replaced.next_if(|((opened, ..), _)| *opened == at) {
-            Some(((_, level, _), entries)) => {
-                ahead.extend(entries.into_iter().map(|(key, entry)| Piece { level, key, entry }));
-            }
-            None => ahead.push_back(piece),
+            Some(((_, level, _), entries)) => ahead.extend(lying_in(level, entries, &are_together)),
+            None => ahead.push_back(part),
         }
     }
     Ok(())
 }
 
+/// What lies in a node, which is of this level.
+fn lying_in<R, S>(
+    level: u8,
+    entries: Vec<(Key, Entry<R, S>)>,
+    are_together: impl Fn(&[u8], &[u8]) -> bool,
+) -> Vec<Ahead<R, S>> {
+    let (mut rows, mut nodes) = (Vec::new(), Vec::new());
+    for (key, entry) in entries {
+        match entry {
+            Entry::Row(row) => rows.push((key, row)),
+            Entry::Node(summary) => nodes.push(Ahead::Node { level, key, summary }),
+        }
+    }
+    if rows.is_empty() { nodes } else { parted(rows, are_together) }
+}
+
 async fn summed<T: Tree>(
     tree: &T,
-    groups: Vec<(Key, Vec<PieceOf<T>>)>,
+    groups: Vec<(Key, Vec<AheadOf<T>>)>,
     reverse: bool,
-) -> Result<Vec<Group<T::Summary>>, T::Error> {
-    let (firsts, mut of): (Vec<Key>, Vec<_>) = groups.into_iter().unzip();
-    if reverse {
-        of.iter_mut().for_each(|pieces| pieces.reverse());
+) -> Result<Vec<Group<T::Row, T::Summary>>, T::Error> {
+    let (mut firsts, mut of) = (Vec::with_capacity(groups.len()), Vec::with_capacity(groups.len()));
+    for (first, mut group) in groups {
+        if reverse {
+            group.reverse();
+        }
+        let mut all: Vec<PartsOf<T>> = Vec::new();
+        group.into_iter().for_each(|part| add(&mut all, part.into_parts()));
+        let first_row = match all.first() {
+            Some(Parts::Rows(rows)) => rows.first().map(|(_, row)| row.clone()),
+            _ => None,
+        };
+        firsts.push((first, first_row));
+        of.push(all);
     }
     let sums = sums(tree, of).await?;
-    Ok(firsts.into_iter().zip(sums).filter_map(|(first, summary)| Some(Group { first, summary: summary? })).collect())
+    let group = |((first, first_row), summary): (_, Option<T::Summary>)| {
+        Some(Group { first, first_row, summary: summary? })
+    };
+    Ok(firsts.into_iter().zip(sums).filter_map(group).collect())
 }

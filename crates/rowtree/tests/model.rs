@@ -402,7 +402,11 @@ proptest! {
                 let (page, _) = memory.run(groups(&memory, &shape(), memory.height, &rest, limit, reverse, together));
                 prop_assert!(page.groups.len() <= limit);
                 prop_assert!(page.next.is_none() || page.groups.len() == limit);
-                found.extend(page.groups.into_iter().map(|group| (group.first, group.summary)));
+                for group in page.groups {
+                    let row = group.first_row.map(|row| (group.first.clone(), row));
+                    prop_assert!(row.is_none_or(|(key, row)| memory.rows.get(&key) == Some(&row)));
+                    found.push((group.first, group.summary));
+                }
                 match page.next {
                     Some(next) if reverse => rest.end = Some(next),
                     Some(next) => rest.begin = next,

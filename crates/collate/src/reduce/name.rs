@@ -39,6 +39,16 @@ pub enum NameError {
 }
 
 impl Reducer {
+    /// Whether it looks at rows' keys.
+    pub fn needs_key(self) -> bool {
+        self == Reducer::ApproxCountDistinct
+    }
+
+    /// Whether it looks at their values.
+    pub fn needs_value(self) -> bool {
+        !matches!(self, Reducer::Count | Reducer::ApproxCountDistinct)
+    }
+
     /// The reduction that the source of a reduce function names; `None` for one that is a function. As in CouchDB the name's
     /// beginning counts: `_summer` is `_sum`.
     ///

@@ -420,3 +420,16 @@ fn states_of_different_reducers_are_not_mixed() {
     count.merge(Reducer::Count, &Collation::raw(), &of_rows(Reducer::Sum, &rows));
     assert_eq!(count, of_rows(Reducer::Count, &rows));
 }
+
+#[test]
+fn what_a_reducer_does_not_need_changes_nothing() {
+    let rows = [("[1,2]", "3"), ("\"a\"", "[4,5]"), ("null", "7"), ("[1,2]", "\"text\"")];
+    let rows: Vec<_> = rows.iter().map(|(key, of)| (value(key), value(of))).collect();
+    for reducer in ALL {
+        let needed = rows.iter().map(|(key, value)| {
+            let of = |needs: bool, value: &Value<'static>| if needs { value.clone() } else { Value::Null };
+            (of(reducer.needs_key(), key), of(reducer.needs_value(), value))
+        });
+        assert_eq!(of_rows(reducer, &rows), of_rows(reducer, &needed.collect::<Vec<_>>()), "{reducer:?}");
+    }
+}

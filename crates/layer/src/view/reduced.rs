@@ -15,6 +15,7 @@ use crate::view::group::Reduction;
 use crate::view::parts::{Texts, begin_texts, decode};
 use crate::view::prepare::value_of;
 use crate::view::read::{PageRead, Pinned, Reading, Select, Side, View, read_page};
+use crate::view::stored::TreeRow;
 use crate::view::summary::{Reduced, Summary};
 use crate::view::written::{ReduceFailure, WrittenResult};
 
@@ -124,6 +125,8 @@ struct Found {
     range: KeyRange,
     /// Its key has so many items; `None`: all of it. Of no group: there is no key.
     key: Option<Option<usize>>,
+    /// Its first row, if it was read.
+    first: Option<TreeRow>,
     summary: Summary,
 }
 
@@ -175,7 +178,7 @@ impl ReadGroups<'_> {
     /// All rows of a range together.
     async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<Found>> {
         let summary = cover(&reading.stored(), &reading.shape, reading.height, &range).await?;
-        Ok(summary.map(|summary| Found { range, key: None, summary }))
+        Ok(summary.map(|summary| Found { range, key: None, first: None, summary }))
     }
 
     /// The rows of some keys, each by itself.
@@ -235,13 +238,13 @@ impl ReadGroups<'_> {
                     .collect(),
             };
             let mut long = None;
-            for (Group { first, summary }, end) in groups.into_iter().zip(ends) {
+            for (Group { first, first_row, summary }, end) in groups.into_iter().zip(ends) {
                 if group_of(&first).is_none() {
                     long = Some(first);
                     break;
                 }
                 let of = KeyRange { begin: first, end };
-                found.push(Found { range: of, key: Some(level), summary });
+                found.push(Found { range: of, key: Some(level), first: first_row, summary });
             }
             if let Some(first) = long {
                 let (found_of, rest) = self.long_group(reading, &range, &first, level.unwrap_or(0)).await?;
@@ -289,7 +292,10 @@ impl ReadGroups<'_> {
         let key = match found.key {
             None => None,
             Some(level) => {
-                let (key, _) = edge(reading, &found.range, false).await?;
+                let key = match &found.first {
+                    Some(TreeRow { key, alone: None, .. }) => key.clone(),
+                    _ => edge(reading, &found.range, false).await?.0,
+                };
                 Some(match level {
                     None => key,
                     Some(level) => match value_of(&key) {

@@ -194,16 +194,23 @@ impl StoredTree<'_> {
                 }
             }
             Parts::Rows(rows) => {
-                let has_built_in = reduces.iter().any(|reduce| matches!(reduce, Reduction::BuiltIn(_)));
+                let needs = |needs: fn(Reducer) -> bool| {
+                    reduces.iter().any(|reduce| matches!(reduce, Reduction::BuiltIn(reducer) if needs(*reducer)))
+                };
+                let has_built_in = needs(|_| true);
+                let (needs_key, needs_value) = (needs(Reducer::needs_key), needs(Reducer::needs_value));
+                // What nobody looks at is not parsed.
+                let parsed = |text, is_needed| match is_needed {
+                    true => value_of(text).ok_or_else(|| Error::Corrupt("a row of a view is no JSON".to_owned())),
+                    false => Ok(Value::Null),
+                };
                 for (_, row) in rows {
                     sum.rows += 1;
                     sum.bytes += row.bytes;
                     if let Some(alone) = &row.alone {
                         merge(&mut states, alone);
                     } else if has_built_in {
-                        let bad = || Error::Corrupt("a row of a view is no JSON".to_owned());
-                        let key = value_of(&row.key).ok_or_else(bad)?;
-                        let value = value_of(&row.value).ok_or_else(bad)?;
+                        let (key, value) = (parsed(&row.key, needs_key)?, parsed(&row.value, needs_value)?);
                         for (state, reduce) in states.iter_mut().zip(reduces) {
                             if let Reduction::BuiltIn(reducer) = reduce {
                                 state.add(*reducer, unicode, &key, &value);
