@@ -160,6 +160,7 @@ pub struct ViewTask {
 impl ViewUpdates {
     pub(crate) fn new(owner: [u8; 16]) -> ViewUpdates {
         ViewUpdates {
+            knowing: KnowingGroups::default(),
             functions: OnceLock::new(),
             owner,
             groups: Mutex::default(),

@@ -241,8 +241,7 @@ async fn summed<T: Tree>(
         of.push(all);
     }
     let sums = sums(tree, of).await?;
-    let group = |((first, first_row), summary): (_, Option<T::Summary>)| {
-        Some(Group { first, first_row, summary: summary? })
-    };
+    let group =
+        |((first, first_row), summary): (_, Option<T::Summary>)| Some(Group { first, first_row, summary: summary? });
     Ok(firsts.into_iter().zip(sums).filter_map(group).collect())
 }

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use flatbed_rowtree::{
-    Key, KeyRange, KnownNodes, NodeChanges, Page, Parts, RowChange, Shape, Summary, Tree, build, change, count, cover, groups, nth,
+    Key, KeyRange, KnownNodes, NodeChanges, Page, Parts, RowChange, Shape, Summary, Tree, build, change, count, cover,
+    groups, nth,
 };
 use proptest::prelude::*;
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use foundationdb::{FdbError, FdbResult};
+use futures_util::future::try_join_all;
 use tokio::sync::{Notify, watch};
 
 use crate::document::edit::Conflicts;
@@ -23,7 +24,6 @@ use crate::feed::tail::{Part, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
-use crate::read::get::READ_AHEAD;
 use crate::store::buckets::Buckets;
 use crate::store::by_seq;
 use crate::store::keys::Counter;
@@ -461,9 +461,8 @@ impl Reader {
             page.at_end = false;
             page.drained = rows.last().map_or(newest, |row| row.seq);
         }
-        for row in rows.iter_mut().filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX) {
-            row.read_leaves(trx, &instance).await?;
-        }
+        let lacking = rows.iter_mut().filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX);
+        try_join_all(lacking.map(|row| row.read_leaves(trx, &instance))).await?;
         page.rows = if wants_documents {
             with_documents(trx, inner, &instance, rows).await?
         } else {
@@ -513,21 +512,17 @@ async fn with_documents(
     let with_conflicts = instance.hub.conflicts_wanted.load(Ordering::Relaxed) > 0;
     // The tree is read for one as for all.
     let conflicts = if with_conflicts { Conflicts::All } else { Conflicts::No };
-    let mut read = Vec::with_capacity(rows.len());
-    let mut rows = rows.into_iter();
-    loop {
-        let part: Vec<_> = rows.by_ref().take(READ_AHEAD).collect();
-        if part.is_empty() {
-            return Ok(read);
-        }
-        let reads: Vec<_> = part.iter().map(|row| begin_latest(trx, instance, &row.id)).collect();
-        for (row, document) in part.into_iter().zip(reads) {
-            let document = document.small_document(trx, inner, instance, &row.id, conflicts).await?;
+    // All at once, also what is read of those that have conflicts.
+    let reads = rows.into_iter().map(|row| {
+        let read = begin_latest(trx, instance, &row.id);
+        async move {
+            let document = read.small_document(trx, inner, instance, &row.id, conflicts).await?;
             let document = document.map_or(TailDocument::NotRead, |document| {
                 // Its conflicts are all other leaves: complete only if they were asked for.
                 TailDocument::Read { document: Box::new(document), with_conflicts }
             });
-            read.push(TailRow::new(row, document));
+            Ok(TailRow::new(row, document))
         }
-    }
+    });
+    try_join_all(reads.collect::<Vec<_>>()).await
 }

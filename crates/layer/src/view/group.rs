@@ -13,7 +13,7 @@ use crate::view::known::new_mark;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
 /// Bytes of rows in a node of level 1, in the mean.
-const NODE_BYTES: u32 = 4_096;
+const NODE_BYTES: u32 = 2_048;
 
 /// How the rows of a tree are reduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -102,13 +102,7 @@ impl KnownNodes {
     }
 
     /// All nodes of a level in a range, as the transaction has read them.
-    pub(super) fn learn(
-        &self,
-        tree: usize,
-        level: u8,
-        range: KeyRange,
-        nodes: impl Iterator<Item = (Key, Summary)>,
-    ) {
+    pub(super) fn learn(&self, tree: usize, level: u8, range: KeyRange, nodes: impl Iterator<Item = (Key, Summary)>) {
         let nodes = nodes.map(|(key, summary)| {
             let bytes = summary.encode().len();
             (key, summary, bytes)
