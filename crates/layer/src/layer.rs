@@ -36,7 +36,7 @@ use crate::store::root_upgrade::move_updates;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
-use crate::view::group::ViewBounds;
+use crate::view_bounds::ViewBounds;
 use crate::view_updates::ViewUpdates;
 
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB

@@ -42,6 +42,7 @@ mod store;
 mod sweeper;
 mod unknown_results;
 mod view;
+mod view_bounds;
 mod view_definition;
 mod view_functions;
 mod view_updates;
@@ -85,11 +86,11 @@ pub use store::database_name::{DatabaseKind, REPLICATOR};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
-pub use view::group::ViewBounds;
 pub use view::read::{Select, View, ViewRange};
 pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
 pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
 pub use view::written::ReduceFailure;
+pub use view_bounds::ViewBounds;
 pub use view_definition::{
     DefinitionError, GroupDefinition, GroupOptions, ReduceFunction, Signature, TreeDefinition, ViewDefinition,
     collator_version,
@@ -110,9 +111,10 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 31] = [
+    let table: [(&str, &[&str]); 32] = [
         ("actor", &[]),
         ("compactions", &[]),
+        ("view_bounds", &[]),
         ("view_functions", &[]),
         ("view_definition", &["view_functions"]),
         ("field_maps", &["view_functions", "view_definition"]),
@@ -125,7 +127,18 @@ fn folders_know_only_those_below_them() {
         ("lanes", &["instance"]),
         (
             "layer",
-            &["actor", "compactions", "error", "index_builds", "metrics", "store", "view_updates", "instance", "lanes"],
+            &[
+                "actor",
+                "compactions",
+                "error",
+                "index_builds",
+                "metrics",
+                "store",
+                "view_bounds",
+                "view_updates",
+                "instance",
+                "lanes",
+            ],
         ),
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
@@ -133,7 +146,21 @@ fn folders_know_only_those_below_them() {
         ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
         ("read", &["error", "store", "instance", "layer", "handle", "document"]),
         ("find", &["error", "store", "instance", "layer", "handle", "document", "index", "read"]),
-        ("view", &["error", "store", "instance", "handle", "view_functions", "view_definition", "document", "read"]),
+        (
+            "view",
+            &[
+                "error",
+                "store",
+                "instance",
+                "handle",
+                "view_bounds",
+                "view_updates",
+                "view_functions",
+                "view_definition",
+                "document",
+                "read",
+            ],
+        ),
         (
             "judge",
             &[

@@ -1,7 +1,7 @@
 //! What a process knows of groups of views: their definitions, which of them it follows or builds, and who waits for that.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,6 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
 use crate::store::once::now_ms;
-use crate::view::known::KnowingGroups;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
 
@@ -53,6 +52,10 @@ pub(crate) struct ViewUpdates {
     waiting: Arc<AtomicU64>,
     watched: Semaphore,
 }
+
+/// How many groups of a process know nodes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnowingGroups(pub Arc<AtomicUsize>);
 
 /// A group's definition, and its functions if this process runs any.
 pub(crate) struct LoadedGroup {

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::store::keys::RowKey;
 use crate::store::proto;
 use crate::view::known::new_mark;
+use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
 /// Bytes of rows in a node of level 1, in the mean.
@@ -50,24 +51,6 @@ impl Default for Bounds {
     fn default() -> Self {
         let (rows, rows_bytes) = if cfg!(test) { (60, 60_000) } else { (1_500, 400_000) };
         Bounds { document: ViewBounds::default(), rows, rows_bytes, transaction_bytes: 800_000 }
-    }
-}
-
-/// What a document may have in a group of views. One that has more is in none of its views: that is logged, and counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ViewBounds {
-    /// Rows of all views together. Each transaction of a document that is entered in several compares all of them: at most
-    /// 200,000.
-    pub rows: usize,
-    /// What these take in storage, about, in bytes: at most 64 MB.
-    pub bytes: u64,
-    /// Key and value of one row as JSON, in bytes; whoever reads it has it in memory: at most 16 MB.
-    pub row_bytes: usize,
-}
-
-impl Default for ViewBounds {
-    fn default() -> Self {
-        ViewBounds { rows: 50_000, bytes: 64_000_000, row_bytes: 8_500_000 }
     }
 }
 

@@ -3,22 +3,19 @@
 //! Each transaction that changes nodes marks the group's progress, with a mark that no other attempt has. Who reads the progress with conflict and
 //! finds the mark of what it knows, knows what lies in storage; a mark that it does not know lets it forget all.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flatbed_rowtree::{Key, KeyRange};
 
 use crate::error::{Error, Result};
 use crate::store::proto;
 use crate::view::summary::Summary;
+use crate::view_updates::KnowingGroups;
 
 /// Of all groups that a process follows, and of one.
 const ALL_BYTES_MAX: usize = 64_000_000;
 const GROUP_BYTES_MAX: usize = if cfg!(test) { 20_000 } else { 32_000_000 };
-
-/// The groups of a process that know nodes.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct KnowingGroups(Arc<AtomicUsize>);
 
 /// Nodes of a group.
 #[derive(Debug)]

@@ -20,11 +20,12 @@ use crate::view::apply::{Applied, At, apply, write_rows};
 use crate::view::build::{FOLLOWED, build_nodes};
 use crate::view::check::{all_rows, check};
 use crate::view::group::{Reduction, ViewGroup, ViewTree};
-use crate::view::known::{KnowingGroups, KnownNodes};
+use crate::view::known::KnownNodes;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
 use crate::view_functions::EmittedRows;
+use crate::view_updates::KnowingGroups;
 use crate::waits::{self, Waits};
 
 /// A reduce that tells how many rows there are and which: the length of all their texts.
