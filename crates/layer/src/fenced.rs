@@ -171,6 +171,32 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     assert!(report.is_clean() && report.staged_uploads == 0, "{report:#?}");
 }
 
+/// Who reads as of a version of before sees the database that was there, and the cache keeps the one that is.
+#[tokio::test]
+async fn caches_learn_nothing_from_the_past() {
+    let (db, _directory) = database().await;
+    let (inner, name) = (&db.inner, &*db.name);
+    let resolved = async |version: Option<i64>| {
+        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        if let Some(version) = version {
+            trx.set_read_version(version);
+        }
+        let found = inner.resolve(&trx, name).await.map(|instance| instance.id());
+        (found, trx.get_read_version().await.unwrap())
+    };
+    let (before, version) = resolved(None).await;
+    db.delete().await.unwrap();
+    let (gone, _) = resolved(None).await;
+    assert!(matches!(gone, Err(Error::DatabaseNotFound)));
+    db.create(&CreateOptions::default()).await.unwrap();
+    let (now, _) = resolved(None).await;
+    let (before, now) = (before.unwrap(), now.unwrap());
+    assert_ne!(before, now);
+    let cached = || inner.cached(name).map(|instance| instance.id());
+    assert_eq!(resolved(Some(version)).await.0.unwrap(), before);
+    assert_eq!(cached(), Some(now));
+}
+
 #[tokio::test]
 async fn nothing_is_written_while_a_renewal_goes_on() {
     let (db, _directory) = database().await;

@@ -333,7 +333,7 @@ impl Layer {
 
 impl Inner {
     /// The database's instance as of the transaction's read version: from the cache where `\xff/metadataVersion` has not
-    /// changed, else from its record.
+    /// changed, else from its record. What a transaction reads that was given its version goes into no cache.
     pub(crate) async fn resolve(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let version = trx.get(METADATA_VERSION, true).await?;
         let version: &[u8] = version.as_deref().unwrap_or_default();
@@ -344,9 +344,14 @@ impl Inner {
         }
         let record_key = self.keys.database(name);
         let (record, root) = (trx.get(&record_key, true), trx.get(&self.keys.instance(), true));
-        self.enter_epoch(in_use(root.await?.as_deref())?.epoch);
+        let epoch = in_use(root.await?.as_deref())?.epoch;
+        if !trx.is_pinned() {
+            self.enter_epoch(epoch);
+        }
         let Some(bytes) = record.await? else {
-            self.databases.remove(name);
+            if !trx.is_pinned() {
+                self.databases.remove(name);
+            }
             return Err(Error::DatabaseNotFound);
         };
         let record = proto::DatabaseRecord::decode(&*bytes)?;
@@ -390,8 +395,10 @@ impl Inner {
                 })
             }
         };
-        self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
-        self.make_room();
+        if !trx.is_pinned() {
+            self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
+            self.make_room();
+        }
         Ok(instance)
     }
 

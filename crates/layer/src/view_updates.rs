@@ -16,6 +16,9 @@ use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
 /// Definitions that are kept; with more of them any goes, and is read again.
 const LOADED_MAX: usize = 500;
 
+/// Groups that a process may remember without a use for it; then, and with as many again, those go.
+const IDLE_MAX: usize = if cfg!(test) { 10 } else { 1_000 };
+
 /// Queries of a process that wait for groups.
 const WAITING_MAX: u64 = 10_000;
 
@@ -183,7 +186,15 @@ impl ViewUpdates {
     }
 
     pub(crate) fn group(&self, id: GroupId) -> Arc<GroupState> {
-        Arc::clone(lock(&self.groups).entry(id).or_insert_with(|| Arc::new(GroupState::new())))
+        let mut groups = lock(&self.groups);
+        if let Some(known) = groups.get(&id) {
+            return Arc::clone(known);
+        }
+        if groups.len() >= IDLE_MAX && groups.len().is_multiple_of(IDLE_MAX) {
+            // Those that nobody has: they are followed by nobody, and nobody waits for them.
+            groups.retain(|_, group| Arc::strong_count(group) > 1);
+        }
+        Arc::clone(groups.entry(id).or_insert_with(|| Arc::new(GroupState::new())))
     }
 
     /// The group if this process has had anything to do with it.
@@ -419,4 +430,18 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_nobody_uses_are_forgotten() {
+        let views = ViewUpdates::new([0; 16]);
+        let used = views.group((0, 0));
+        (1..10 * IDLE_MAX as u64).for_each(|number| drop(views.group((0, number))));
+        assert!(lock(&views.groups).len() <= 2 * IDLE_MAX);
+        assert!(Arc::ptr_eq(&used, &views.group((0, 0))));
+    }
 }

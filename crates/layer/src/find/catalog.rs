@@ -9,7 +9,7 @@ use crate::handle::Reader;
 use crate::index::definitions::has_room;
 use crate::index::json::definition::{DEFINITION_BYTES_MAX, compiled};
 use crate::index::json::kind::NAME;
-use crate::instance::Instance;
+use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -17,6 +17,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 /// A database's indexes of Mango at one moment.
 #[derive(Debug, Clone)]
 pub struct JsonIndexes {
+    of: InstanceId,
     all: Vec<Index>,
     readable: Vec<Index>,
     /// Each json index's number, and its index.
@@ -40,7 +41,8 @@ impl JsonIndexes {
         }
         all.sort_by(Index::compare);
         readable.sort_by(Index::compare);
-        Ok(JsonIndexes { all, readable, numbers, has_room: has_room(indexes, DEFINITION_BYTES_MAX), is_partitioned })
+        let (of, has_room) = (instance.id(), has_room(indexes, DEFINITION_BYTES_MAX));
+        Ok(JsonIndexes { of, all, readable, numbers, has_room, is_partitioned })
     }
 
     /// All that are defined, with the index of all ids, in the order of lists.
@@ -88,9 +90,14 @@ impl JsonIndexes {
         self.numbers.iter().find(|(_, found)| found == index).map(|(number, _)| *number)
     }
 
-    /// Whether a database has the same ones.
-    pub(crate) fn are_those_of(&self, record: &proto::DatabaseRecord) -> bool {
-        let now = json_indexes(&record.indexes).map(|index| index.number);
+    /// Whether they are of this database, and not of another one that had its name: numbers are the same in all.
+    pub(crate) fn are_of(&self, instance: &Instance) -> bool {
+        self.of == instance.id()
+    }
+
+    /// Whether the database has the same ones.
+    pub(crate) fn are_those_of(&self, instance: &Instance) -> bool {
+        let now = json_indexes(&instance.record.indexes).map(|index| index.number);
         now.eq(self.numbers.iter().map(|(number, _)| *number))
     }
 }

@@ -115,7 +115,7 @@ impl Operation for Page<'_> {
         let began = Instant::now();
         let instance = self.inner.resolve(trx, self.name).await?;
         let (query, place) = (self.query, self.place);
-        if self.is_first && !query.indexes.are_those_of(&instance.record) {
+        if !query.indexes.are_of(&instance) || self.is_first && !query.indexes.are_those_of(&instance) {
             return Err(Refusal::IndexGone.into());
         }
         if let Some(number) = query.number {

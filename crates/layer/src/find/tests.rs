@@ -290,6 +290,31 @@ async fn queries_are_answered_as_all_documents_say() {
     assert_clean(&db).await;
 }
 
+/// Numbers of indexes are the same in all databases: a plan is none of the next database of the name.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_are_not_carried_out_on_another_database_of_the_same_name() {
+    let (_layer, background, db, _directory) = with_background().await;
+    put(&db, "_design/i", None, &design(&[r#"{"fields":{"a":"asc"},"partial_filter_selector":{}}"#])).await.unwrap();
+    built(&db).await;
+    let find = Request::parse(&json(r#"{"selector":{"a":2}}"#), None, &|| false).unwrap();
+    let known = db.json_indexes_known().unwrap();
+    // Another process makes it anew, with an index on another field.
+    let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
+    let theirs = other.database("db", others.for_job("test"));
+    theirs.delete().await.unwrap();
+    theirs.create(&crate::CreateOptions::default()).await.unwrap();
+    put(&theirs, "_design/i", None, &design(&[r#"{"fields":{"b":"asc"},"partial_filter_selector":{}}"#]))
+        .await
+        .unwrap();
+    put(&theirs, "x", None, r#"{"a":1,"b":2}"#).await.unwrap();
+    built(&theirs).await;
+    let plan = known.plan("db", &find).unwrap();
+    let mut late = db.find(&known, &plan, FindOptions { limit: 10, ..FindOptions::default() });
+    assert!(matches!(late.next_page().await, Err(Error::Refused(Refusal::IndexGone))));
+    assert_eq!(ask(&db, r#"{"selector":{"a":2}}"#, 10).await, []);
+    background.stop().await;
+}
+
 /// Keys that begin alike for more than what a key holds, written in an order that is not theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_that_do_not_fit_are_found_in_order() {

@@ -33,6 +33,8 @@ struct Tally {
     bytes_read: AtomicU64,
     keys_written: AtomicU64,
     bytes_written: AtomicU64,
+    /// Whether it was given its read version.
+    is_pinned: AtomicBool,
     /// Whether there is something to commit.
     is_written: AtomicBool,
     operation: Option<InOperation>,
@@ -251,6 +253,7 @@ impl Transaction {
             bytes_read: AtomicU64::new(0),
             keys_written: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
+            is_pinned: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
             operation,
         };
@@ -305,7 +308,13 @@ impl Transaction {
         if let Some(part) = &self.tally.operation {
             *part.read_version() = Some(part.operation.given());
         }
+        self.tally.is_pinned.store(true, Ordering::Relaxed);
         self.trx.set_read_version(version);
+    }
+
+    /// Whether it may read what others know to be over: caches learn nothing from it.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.tally.is_pinned.load(Ordering::Relaxed)
     }
 
     /// Nothing is waited for: the client knows it.

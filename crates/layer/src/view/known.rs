@@ -79,7 +79,8 @@ impl KnownNodes {
                 }
             }
             state.mark = mark;
-        } else if state.mark != progress.nodes_mark {
+        } else if state.mark != progress.nodes_mark || state.mark.is_empty() {
+            // A program that knows of no marks writes an empty one, whatever it changes.
             state.mark.clone_from(&progress.nodes_mark);
             state.trees.clear();
         }
