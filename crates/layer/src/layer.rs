@@ -344,14 +344,9 @@ impl Inner {
         }
         let record_key = self.keys.database(name);
         let (record, root) = (trx.get(&record_key, true), trx.get(&self.keys.instance(), true));
-        let epoch = in_use(root.await?.as_deref())?.epoch;
-        if !trx.is_pinned() {
-            self.enter_epoch(epoch);
-        }
+        self.enter_epoch(trx, in_use(root.await?.as_deref())?.epoch);
         let Some(bytes) = record.await? else {
-            if !trx.is_pinned() {
-                self.databases.remove(name);
-            }
+            self.databases.remove_if(name, |_, _| !trx.is_pinned());
             return Err(Error::DatabaseNotFound);
         };
         let record = proto::DatabaseRecord::decode(&*bytes)?;
@@ -418,9 +413,9 @@ impl Inner {
     }
 
     /// What is cached of another epoch goes, also of databases that nobody asks for again.
-    fn enter_epoch(&self, epoch: u64) {
+    fn enter_epoch(&self, trx: &Transaction, epoch: u64) {
         let mut entered = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-        if *entered != epoch {
+        if *entered != epoch && !trx.is_pinned() {
             *entered = epoch;
             self.databases.clear();
         }
