@@ -3,6 +3,7 @@
 
 mod functions;
 mod large;
+mod overflow;
 mod recompute;
 mod together;
 mod torture;

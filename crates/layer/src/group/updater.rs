@@ -22,6 +22,9 @@ const LOOKS: Duration = Duration::from_millis(20);
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// `transaction_too_large`, `key_too_large` and `value_too_large`: the same is never written.
+const NEVER_WRITTEN: [i32; 3] = [2101, 2102, 2103];
+
 /// Lets a group be followed by this process, if no other one does.
 pub(super) fn ensure(reader: &Reader, id: GroupId) {
     let state = reader.inner.views.group(id);
@@ -99,6 +102,12 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool
             tracing::info!(database, group, %failure, "a group of views cannot be built");
             state.is_through();
             state.fail(failure);
+            false
+        }
+        Error::Storage(ref never) if NEVER_WRITTEN.contains(&never.code()) => {
+            tracing::error!(database, group, %error, "a group of views has more to write than storage takes");
+            state.is_through();
+            state.fail(ViewFailure::Stuck(error.to_string()));
             false
         }
         error => {
@@ -188,4 +197,24 @@ pub(super) fn ids_of(instance: &crate::instance::Instance) -> Vec<GroupId> {
     let namespace = instance.record.namespace;
     let named = groups_of(&instance.record).filter(|group| !group.named_by.is_empty());
     named.map(|group| (namespace, group.number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_never_written_is_not_tried_again() {
+        let (db, _directory) = database().await;
+        let (id, storage) = ((1, 1), |code| Error::Storage(foundationdb::FdbError::from_code(code)));
+        let state = db.inner.views.group(id);
+        assert!(fails(&db, id, &state, storage(1007)));
+        assert_eq!(state.failure(), None);
+        for code in NEVER_WRITTEN {
+            let state = db.inner.views.group((2, code as u64));
+            assert!(!fails(&db, id, &state, storage(code)));
+            assert!(matches!(state.failure(), Some(ViewFailure::Stuck(_))));
+        }
+    }
 }

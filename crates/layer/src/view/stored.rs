@@ -103,11 +103,12 @@ impl Tree for StoredTree<'_> {
             Reduced::BuiltIn(state) => state.replaced(&gone, &come).map(Reduced::BuiltIn),
             Reduced::Written(_) => None,
         };
-        Some(Summary {
+        let adjusted = Summary {
             rows: summary.rows.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?,
             bytes: summary.bytes.checked_add_signed(deltas.iter().map(|delta| delta.bytes).sum())?,
             states: summary.states.iter().map(state).collect::<Option<_>>()?,
-        })
+        };
+        Some(adjusted.bounded())
     }
 
     fn known(&self, level: u8, range: &KeyRange) -> Option<Vec<(Key, Summary)>> {
@@ -136,7 +137,7 @@ impl Tree for StoredTree<'_> {
                 }
             }
         }
-        Ok(done)
+        Ok(done.into_iter().map(Summary::bounded).collect())
     }
 }
 
@@ -178,10 +179,16 @@ impl StoredTree<'_> {
         let unicode = self.group.unicode();
         let mut sum = Summary::default();
         let mut states: Vec<State> = vec![State::default(); reduces.len()];
-        let merge = |states: &mut Vec<State>, summary: &Summary| {
-            for ((state, reduce), other) in states.iter_mut().zip(reduces).zip(&summary.states) {
-                if let (Reduction::BuiltIn(reducer), Reduced::BuiltIn(other)) = (reduce, other) {
-                    state.merge(*reducer, unicode, other);
+        let mut failures: Vec<Option<ReduceFailure>> = vec![None; reduces.len()];
+        let mut merge = |states: &mut Vec<State>, summary: &Summary| {
+            let of_reduces = states.iter_mut().zip(&mut failures).zip(reduces).zip(&summary.states);
+            for (((state, failure), reduce), other) in of_reduces {
+                match (reduce, other) {
+                    (Reduction::BuiltIn(reducer), Reduced::BuiltIn(other)) => state.merge(*reducer, unicode, other),
+                    (Reduction::BuiltIn(_), Reduced::Written(Err(other))) => {
+                        failure.get_or_insert_with(|| other.clone());
+                    }
+                    _ => {}
                 }
             }
         };
@@ -220,7 +227,12 @@ impl StoredTree<'_> {
                 }
             }
         }
-        sum.states = states.into_iter().map(Reduced::BuiltIn).collect();
+        // What had no room in a part has none of the whole.
+        let state = |(state, failure): (State, Option<ReduceFailure>)| match failure {
+            Some(failure) => Reduced::Written(Err(failure)),
+            None => Reduced::BuiltIn(state),
+        };
+        sum.states = states.into_iter().zip(failures).map(state).collect();
         Ok(sum)
     }
 

@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 use crate::store::proto;
 use crate::view::written::{ReduceFailure, WrittenResult};
 
+/// What a summary may take as it is stored, in bytes: it is one value of FoundationDB, which takes 100,000.
+pub(crate) const SUMMARY_BYTES_MAX: usize = 90_000;
+
 /// Of some rows, or nodes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Summary {
@@ -30,9 +33,9 @@ impl flatbed_rowtree::Summary for Summary {
     }
 }
 
-impl Summary {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let state = |reduced: &Reduced| match reduced {
+impl Reduced {
+    fn stored(&self) -> proto::ViewState {
+        match self {
             Reduced::BuiltIn(state) => {
                 let mut built_in = Vec::new();
                 state.encode(&mut built_in);
@@ -40,8 +43,41 @@ impl Summary {
             }
             Reduced::Written(Ok(text)) => proto::ViewState { written: text.clone().into_bytes(), ..Default::default() },
             Reduced::Written(Err(failure)) => proto::ViewState { failure: Some(failure.into()), ..Default::default() },
-        };
-        let states = self.states.iter().map(state).collect();
+        }
+    }
+
+    /// In place of a state that has no room.
+    fn too_large() -> Reduced {
+        let reason = format!(
+            "Reduce output must shrink more rapidly: all reductions of a map take at most {SUMMARY_BYTES_MAX} bytes"
+        );
+        Reduced::Written(Err(ReduceFailure { error: "reduce_overflow_error".to_owned(), reason }))
+    }
+}
+
+impl Summary {
+    /// The same as it can be stored: of states that take more than [`SUMMARY_BYTES_MAX`] together the largest are failures, as
+    /// few as need be, the first one of several that are as large.
+    pub(crate) fn bounded(mut self) -> Summary {
+        // Beside each state there are its tag and its length, and beside all of them two numbers.
+        let mut sizes: Vec<usize> = self.states.iter().map(|state| state.stored().encoded_len() + 6).collect();
+        let mut bytes = sizes.iter().sum::<usize>() + 22;
+        while bytes > SUMMARY_BYTES_MAX {
+            let largest = sizes.iter_mut().zip(&mut self.states).rev().max_by_key(|(size, _)| **size);
+            let Some((size, state)) = largest else { break };
+            let failed = Reduced::too_large();
+            let now = failed.stored().encoded_len() + 6;
+            if now >= *size {
+                break;
+            }
+            bytes -= *size - now;
+            (*size, *state) = (now, failed);
+        }
+        self
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let states = self.states.iter().map(Reduced::stored).collect();
         proto::ViewNode { rows: self.rows, bytes: self.bytes, states }.encode_to_vec()
     }
 
@@ -58,5 +94,31 @@ impl Summary {
         };
         let states = node.states.into_iter().map(state).collect::<Result<_>>()?;
         Ok(Summary { rows: node.rows, bytes: node.bytes, states })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: usize) -> Reduced {
+        Reduced::Written(Ok("x".repeat(bytes)))
+    }
+
+    #[test]
+    fn the_largest_states_have_no_room() {
+        let summary = |states| Summary { rows: u64::MAX, bytes: u64::MAX, states };
+        let states = vec![of(10), of(50_000), of(70_000), of(30_000), of(50_000)];
+        let bounded = summary(states.clone()).bounded();
+        let failed = Reduced::too_large();
+        assert_eq!(bounded.states, [of(10), failed.clone(), failed.clone(), of(30_000), of(50_000)]);
+        assert!(bounded.encode().len() <= SUMMARY_BYTES_MAX);
+        assert_eq!(Summary::decode(&bounded.encode()).unwrap(), bounded);
+        assert_eq!(bounded.clone().bounded(), bounded);
+        let fits = summary(vec![of(SUMMARY_BYTES_MAX - 50)]);
+        assert_eq!(fits.clone().bounded(), fits);
+        assert!(summary(vec![of(SUMMARY_BYTES_MAX - 20)]).bounded().encode().len() < 1_000);
+        // No failure has room: it is left to who writes it.
+        assert_eq!(summary(vec![of(90); 2_000]).bounded().states.len(), 2_000);
     }
 }

@@ -60,13 +60,15 @@ impl Texts {
 
 impl ViewFunctions for Texts {
     fn load(&self, _database: &str, source: &GroupSource) -> Arc<dyn GroupFunctions> {
-        Arc::new(Loaded { state: Arc::clone(&self.0), maps: source.maps.iter().map(|(_, map)| map.clone()).collect() })
+        let texts = |all: &[(String, String)]| all.iter().map(|(_, text)| text.clone()).collect();
+        Arc::new(Loaded { state: Arc::clone(&self.0), maps: texts(&source.maps), reduces: texts(&source.reduces) })
     }
 }
 
 struct Loaded {
     state: Arc<State>,
     maps: Vec<String>,
+    reduces: Vec<String>,
 }
 
 /// What a map emits for a document: its member's value, with that of `n`; twice where it is 3. Where the document has a number
@@ -145,14 +147,24 @@ impl GroupFunctions for Loaded {
         })
     }
 
-    /// How many rows there are.
+    /// How many rows there are; of the reduce `longest` the longest value.
     fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
         let reduced = reductions.iter().map(|reduction| {
-            let count: usize = match reduction.input {
+            let count = || match reduction.input {
                 ReduceInput::Rows(rows) => rows.len(),
-                ReduceInput::Reductions(values) => values.iter().map(|value| value.parse::<usize>().unwrap()).sum(),
+                ReduceInput::Reductions(values) => {
+                    values.iter().map(|value| value.parse::<usize>().unwrap()).sum::<usize>()
+                }
             };
-            reduction.functions.iter().map(|_| Ok(count.to_string())).collect()
+            let longest = || match reduction.input {
+                ReduceInput::Rows(rows) => rows.iter().map(|(_, _, value)| *value).max_by_key(|value| value.len()),
+                ReduceInput::Reductions(values) => values.iter().copied().max_by_key(|value| value.len()),
+            };
+            let result = |function: &usize| match self.reduces.get(*function).map(String::as_str) {
+                Some("longest") => longest().unwrap_or("null").to_owned(),
+                _ => count().to_string(),
+            };
+            reduction.functions.iter().map(|function| Ok(result(function))).collect()
         });
         let reduced = reduced.collect();
         Box::pin(async move { Ok(reduced) })
