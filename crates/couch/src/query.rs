@@ -70,6 +70,11 @@ impl Query {
         self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
+    /// The first of several values of a name, where CouchDB takes that.
+    pub(crate) fn first(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
     /// Names and values in their order, all that are given.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))

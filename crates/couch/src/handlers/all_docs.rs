@@ -8,7 +8,8 @@ use hyper::Method;
 
 use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
-use crate::handlers::bulk::{json_body, object, take};
+use crate::handlers::bulk::{object, take};
+use crate::handlers::local;
 use crate::handlers::partition;
 use crate::handlers::view::{Parameters, Rows};
 use crate::json_out;
@@ -39,10 +40,7 @@ struct Selection {
 /// The parameters of one query, and the memory that a body takes.
 pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Memory)> {
     match request.method {
-        Method::GET | Method::HEAD => match request.query.json(&["keys"])? {
-            None | Some(Value::Array(_)) => Ok((Parameters::of_query(&request.query)?, Memory::default())),
-            Some(_) => Err(Failure::bad_request("`keys` parameter must be an array.")),
-        },
+        Method::GET | Method::HEAD => Ok((Parameters::of_documents_query(&request.query)?, Memory::default())),
         Method::POST => {
             if let Err(failure) = request.require_json() {
                 request.skip_body().await;
@@ -50,9 +48,7 @@ pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Mem
             }
             let Body { bytes, memory } = request.read_body().await?;
             let members = object(&bytes)?;
-            check_keys(&members)?;
-            let parameters = Parameters::of_members(&members, &request.query)?;
-            Ok((parameters, memory))
+            Ok((Parameters::of_documents_body(&members, &request.query)?, memory))
         }
         _ => {
             request.skip_body().await;
@@ -61,20 +57,17 @@ pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Mem
     }
 }
 
-/// Refuses `keys` that are no array, in a body or in one of its queries.
-pub(super) fn check_keys(members: &Value<'_>) -> Result<()> {
-    match members.get("keys") {
-        None | Some(Value::Array(_)) => Ok(()),
-        Some(_) => Err(Failure::bad_request("`keys` body member must be an array.")),
-    }
-}
-
 /// The queries of a body that has several, and the memory that they take.
 pub(super) async fn queries_of(request: &mut Request) -> Result<(Vec<Value<'static>>, Memory)> {
-    let Body { bytes, memory } = json_body(request).await?;
+    if request.method != Method::POST {
+        request.skip_body().await;
+        return Err(Failure::method("POST"));
+    }
+    // Of any media type, as in CouchDB.
+    let Body { bytes, memory } = request.read_body().await?;
     let queries = match take(object(&bytes)?.into_owned(), "queries") {
         Some(Value::Array(queries)) => queries,
-        Some(_) => return Err(Failure::bad_request("`queries` must be an array.")),
+        Some(_) => return Err(Failure::bad_request("`queries` member must be an array.")),
         None => return Err(Failure::bad_request("POST body must include `queries` parameter.")),
     };
     if queries.len() > QUERIES_MAX {
@@ -107,6 +100,7 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
 pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let (queries, memory) = queries_of(&mut request).await?;
     let parameters = std::mem::take(&mut request.query);
+    Parameters::of_all(&parameters)?;
     let (mut include_docs, mut of_partition) = (false, false);
     for query in &queries {
         let walk = Selection::of_one(&parameters, query, documents)?.walk;
@@ -168,7 +162,6 @@ impl Bound {
 
 impl Selection {
     fn of_one(query: &Query, one: &Value<'_>, documents: Listed) -> Result<Selection> {
-        check_keys(one)?;
         Selection::new(Parameters::of_one(query, one)?, query, documents)
     }
 
@@ -198,13 +191,10 @@ impl Selection {
         if documents == Listed::Design {
             only_design(&mut walk);
         }
-        let mut keys = match parameters.keys {
+        let keys = match parameters.keys {
             Some(Value::Array(keys)) => Some(keys),
             _ => None,
         };
-        if let (Listed::Design, Some(keys)) = (documents, &mut keys) {
-            keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).is_design()));
-        }
         let mut show = Show::new(query)?;
         show.data |= parameters.attachments;
         show.encoding |= parameters.att_encoding_info;
@@ -265,13 +255,11 @@ async fn write(
     let offset = before.map(|before| before.saturating_add(skip).min(total));
     head(total, offset, update_seq, &mut sender.buffer);
     let mut rows = 0;
-    if let Some(mut keys) = keys {
-        if descending {
-            keys.reverse();
+    if let Some(keys) = keys {
+        let mut keys = page_of_keys(keys, descending, skip, limit.unwrap_or(u64::MAX));
+        if selection.documents == Listed::Design {
+            keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).is_design()));
         }
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        let keys: Vec<Value<'static>> = keys.into_iter().skip(skip).take(limit).collect();
         let mut rest = keys.as_slice();
         while !rest.is_empty() {
             let mut room = sender.page_room(pages).await?;
@@ -292,9 +280,7 @@ async fn write(
                 let row = if key.as_str().is_some() { found.next().flatten() } else { None };
                 match row {
                     Some(row) => write_row(database, &row, include_docs, &selection.show, sender).await?,
-                    None => {
-                        Object::new(&mut sender.buffer).value(name!("key"), key).string(name!("error"), "not_found");
-                    }
+                    None => local::write_found(database, key, include_docs, sender).await?,
                 }
                 written += 1;
                 sender.send_if_full().await?;
@@ -316,6 +302,20 @@ async fn write(
     }
     sender.buffer.extend_from_slice(b"\r\n]}");
     Ok(())
+}
+
+/// Of the ids that are asked for one by one those that `skip` and `limit` leave.
+pub(super) fn page_of_keys(
+    mut keys: Vec<Value<'static>>,
+    descending: bool,
+    skip: u64,
+    limit: u64,
+) -> Vec<Value<'static>> {
+    if descending {
+        keys.reverse();
+    }
+    let (skip, limit) = (usize::try_from(skip).unwrap_or(usize::MAX), usize::try_from(limit).unwrap_or(usize::MAX));
+    keys.into_iter().skip(skip).take(limit).collect()
 }
 
 /// Design documents are few: they are counted by a walk.

@@ -1,16 +1,17 @@
 //! `_local/...`.
 
-use flatbed_http::Reply;
-use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_http::{Reply, Sender};
+use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{
-    DocumentId, Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Refusal, RevId, Updated, check_local_id,
-    local_id,
+    DocumentId, Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Reader, Refusal, RevId, Updated,
+    check_local_id, local_id,
 };
 use flatbed_service::{Read, Write, Writer};
 use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
 use crate::query::encode;
+use crate::reply::Interrupted;
 use crate::request::Request;
 
 /// Edits of local documents that are made ready before they are written.
@@ -175,4 +176,36 @@ pub(super) fn write(document: &LocalDocument, out: &mut Vec<u8>) {
     let mut object = Object::new(out);
     object.string("_id", &local_id(&document.id)).string("_rev", &format!("0-{}", document.revision));
     object.members(&document.body);
+}
+
+/// A document's row in a list.
+pub(super) fn write_row(document: &LocalDocument, include_docs: bool, out: &mut Vec<u8>) {
+    let id = local_id(&document.id);
+    let mut object = Object::new(out);
+    object.string("id", &id).string("key", &id);
+    object.object("value").string("rev", &format!("0-{}", document.revision));
+    if include_docs {
+        write(document, object.place("doc"));
+    }
+}
+
+/// The row of what is asked for by its id: that of a local document, or that there is none.
+pub(super) async fn write_found(
+    database: &Reader,
+    key: &Value<'_>,
+    include_docs: bool,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
+    let id = key.as_str().and_then(|id| DocumentId::of(id).local_name()).filter(|id| check_local_id(id).is_ok());
+    let found = match id {
+        Some(id) => sender.unless_gone(database.get_local(id)).await??,
+        None => None,
+    };
+    match found {
+        Some(document) => write_row(&document, include_docs, &mut sender.buffer),
+        None => {
+            Object::new(&mut sender.buffer).value(name!("key"), key).string(name!("error"), "not_found");
+        }
+    }
+    Ok(())
 }

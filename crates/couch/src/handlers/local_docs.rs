@@ -2,12 +2,12 @@
 
 use flatbed_http::{Pages, Reply, Sender, spawn};
 use flatbed_layer::json::{Object, Value};
-use flatbed_layer::{LocalDocument, Reader, Seq, check_local_id, local_id};
+use flatbed_layer::{DocumentId, Reader, Seq};
 use flatbed_service::Read;
 
 use crate::error::Result;
-use crate::handlers::all_docs::{self, Bound, queries_of};
-use crate::handlers::local::{short, write};
+use crate::handlers::all_docs::{self, Bound, page_of_keys, queries_of};
+use crate::handlers::local::{short, write_found, write_row};
 use crate::handlers::view::{Parameters, Rows};
 use crate::query::Query;
 use crate::reply::Interrupted;
@@ -31,7 +31,6 @@ struct Selection {
 
 impl Selection {
     fn of_one(query: &Query, one: &Value<'_>) -> Result<Selection> {
-        all_docs::check_keys(one)?;
         Selection::new(Parameters::of_one(query, one)?)
     }
 
@@ -91,6 +90,7 @@ pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
 pub(crate) async fn queries(mut request: Request, name: &str) -> Result<Reply> {
     let (queries, memory) = queries_of(&mut request).await?;
     let parameters = std::mem::take(&mut request.query);
+    Parameters::of_all(&parameters)?;
     for query in &queries {
         Selection::of_one(&parameters, query)?;
         // The parameters may be long, and are read for each.
@@ -158,7 +158,8 @@ async fn walk(database: &Reader, selection: &Selection, sender: &mut Sender) -> 
                 continue;
             }
             let Some(document) = sender.unless_gone(database.get_local(id)).await?? else { continue };
-            row(&document, selection.include_docs, written, &mut sender.buffer);
+            separate(written > 0, &mut sender.buffer);
+            write_row(&document, selection.include_docs, &mut sender.buffer);
             written += 1;
             sender.send_if_full().await?;
         }
@@ -169,46 +170,20 @@ async fn walk(database: &Reader, selection: &Selection, sender: &mut Sender) -> 
     }
 }
 
-async fn by_keys(
-    database: &Reader,
-    mut keys: Vec<Value<'static>>,
-    selection: &Selection,
-    sender: &mut Sender,
-) -> Written {
-    if selection.descending {
-        keys.reverse();
-    }
-    let skip = usize::try_from(selection.skip).unwrap_or(usize::MAX);
-    let limit = usize::try_from(selection.limit).unwrap_or(usize::MAX);
-    for (at, key) in (0..).zip(keys.iter().skip(skip).take(limit)) {
-        let id = key.as_str().map(short);
-        let found = match id {
-            Some(id) if check_local_id(id).is_ok() => sender.unless_gone(database.get_local(id)).await??,
-            _ => None,
-        };
-        match found {
-            Some(document) => row(&document, selection.include_docs, at, &mut sender.buffer),
-            None => {
-                if at > 0 {
-                    sender.buffer.extend_from_slice(b",\r\n");
-                }
-                Object::new(&mut sender.buffer).value("key", key).string("error", "not_found");
-            }
-        }
+async fn by_keys(database: &Reader, keys: Vec<Value<'static>>, selection: &Selection, sender: &mut Sender) -> Written {
+    let mut keys = page_of_keys(keys, selection.descending, selection.skip, selection.limit);
+    // Pages are of all keys, as in CouchDB.
+    keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).local_name().is_some()));
+    for (at, key) in keys.iter().enumerate() {
+        separate(at > 0, &mut sender.buffer);
+        write_found(database, key, selection.include_docs, sender).await?;
         sender.send_if_full().await?;
     }
     Ok(())
 }
 
-fn row(document: &LocalDocument, include_docs: bool, at: u64, out: &mut Vec<u8>) {
-    if at > 0 {
+fn separate(is_behind_another: bool, out: &mut Vec<u8>) {
+    if is_behind_another {
         out.extend_from_slice(b",\r\n");
-    }
-    let id = local_id(&document.id);
-    let mut object = Object::new(out);
-    object.string("id", &id).string("key", &id);
-    object.object("value").string("rev", &format!("0-{}", document.revision));
-    if include_docs {
-        write(document, object.place("doc"));
     }
 }

@@ -141,7 +141,7 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
         Ok(queries) if queries.len() > QUERIES_MAX => {
             (Vec::new(), Err(Failure::bad_request(format!("at most {QUERIES_MAX} queries"))))
         }
-        Ok(queries) => (queries, Ok(())),
+        Ok(queries) => (queries, Parameters::of_all(&request.query).map(drop)),
         Err(failure) => (Vec::new(), Err(failure)),
     };
     let database = request.context.database(name, Read)?;

@@ -14,6 +14,7 @@ mod feeds;
 mod functions;
 mod hostile_connections;
 mod hostile_revisions;
+mod keys;
 mod locked;
 mod mango;
 mod multipart;

@@ -32,7 +32,8 @@ pub(crate) enum Grouping {
 /// Parameters as they were given, each by itself right.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
-    /// Any JSON; refused by [`check`](Parameters::check) if it is no array.
+    /// Any JSON; refused by [`check`](Parameters::check) if it is no array. One key among `keys` is `start` and `end`; it
+    /// stands here as well where all documents are asked for.
     pub keys: Option<Value<'static>>,
     pub start: Option<Value<'static>>,
     pub start_docid: Option<String>,
@@ -52,8 +53,6 @@ pub(crate) struct Parameters {
     conflicts: Option<bool>,
     group: Option<bool>,
     group_level: Option<u64>,
-    /// Whether a key is given beside `keys`.
-    has_bounds: bool,
 }
 
 impl Default for Parameters {
@@ -78,7 +77,6 @@ impl Default for Parameters {
             conflicts: None,
             group: None,
             group_level: None,
-            has_bounds: false,
         }
     }
 }
@@ -93,7 +91,12 @@ enum Given<'g> {
 impl Parameters {
     /// Of a query string. `keys` that are no JSON are refused before anything else, as `GET` does.
     pub(crate) fn of_query(query: &Query) -> Result<Parameters> {
-        query.get("keys").map(|text| parse(text).map(drop)).transpose()?;
+        query.first("keys").map(|text| parse(text).map(drop)).transpose()?;
+        Parameters::of_all(query)
+    }
+
+    /// Of a query string that several queries share.
+    pub(crate) fn of_all(query: &Query) -> Result<Parameters> {
         Parameters::default().and_query(query)
     }
 
@@ -106,17 +109,34 @@ impl Parameters {
             None | Some(Value::Array(_)) => {}
             Some(_) => return Err(Failure::bad_request("`keys` member must be an array.")),
         }
-        Parameters::of_members(body, query)
+        Parameters::default().and_members(body)?.and_query(query)
     }
 
-    /// Of a body's members and of the query string, which beats them.
-    pub(crate) fn of_members(body: &Value<'_>, query: &Query) -> Result<Parameters> {
-        Parameters::default().and_members(body)?.and_query(query)
+    /// Of a query string that asks for all documents, where one key among `keys` is looked up as several are.
+    pub(crate) fn of_documents_query(query: &Query) -> Result<Parameters> {
+        let keys = query.first("keys").map(parse).transpose()?;
+        match &keys {
+            None | Some(Value::Array(_)) => Parameters { keys, ..Parameters::default() }.and_query(query),
+            Some(_) => Err(Failure::bad_request("`keys` parameter must be an array.")),
+        }
+    }
+
+    /// Of a body that asks for all documents, as [`of_documents_query`](Parameters::of_documents_query), and of the query
+    /// string, which beats it.
+    pub(crate) fn of_documents_body(body: &Value<'_>, query: &Query) -> Result<Parameters> {
+        let keys = match body.get("keys") {
+            None => None,
+            Some(Value::Array(keys)) if keys.len() == 1 => Some(Value::Array(keys.clone()).into_owned()),
+            // They are set with the other members.
+            Some(Value::Array(_)) => None,
+            Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
+        };
+        Parameters { keys, ..Parameters::default() }.and_members(body)?.and_query(query)
     }
 
     /// Of one among several queries, which beats what the query string says for all of them; grouping is its own matter.
     pub(crate) fn of_one(query: &Query, one: &Value<'_>) -> Result<Parameters> {
-        let all = Parameters::default().and_query(query)?;
+        let all = Parameters::of_all(query)?;
         Parameters { keys: None, group: None, group_level: None, ..all }.and_members(one)
     }
 
@@ -138,21 +158,18 @@ impl Parameters {
 
     /// Names that are not known are passed over, as in CouchDB.
     fn set(&mut self, name: &str, value: Given<'_>) -> Result<()> {
-        self.has_bounds |= matches!(name, "key" | "startkey" | "start_key" | "endkey" | "end_key");
         match name {
             "key" => {
                 let key = value.json()?;
                 (self.start, self.end) = (Some(key.clone()), Some(key));
             }
-            "keys" => {
-                let keys = value.json()?;
-                if let Value::Array(items) = &keys
-                    && let [key] = &items[..]
-                {
-                    (self.start, self.end) = (Some(key.clone()), Some(key.clone()));
+            "keys" => match value.json()? {
+                Value::Array(mut keys) if keys.len() == 1 => {
+                    let key = keys.pop();
+                    (self.start, self.end) = (key.clone(), key);
                 }
-                self.keys = Some(keys);
-            }
+                keys => self.keys = Some(keys),
+            },
             "startkey" | "start_key" => self.start = Some(value.json()?),
             "endkey" | "end_key" => self.end = Some(value.json()?),
             "startkey_docid" | "start_key_doc_id" => self.start_docid = Some(value.id("start_key_docid")?),
@@ -227,7 +244,9 @@ impl Parameters {
             if rows == Rows::Reduced && grouping != Grouping::Exact {
                 return refuse("Multi-key fetches for reduce views must use `group=true`");
             }
-            if !keys.is_empty() && self.has_bounds {
+            let bounds = (self.start.as_ref(), self.end.as_ref());
+            let are_bounds = matches!(&keys[..], [key] if bounds == (Some(key), Some(key)));
+            if !keys.is_empty() && !are_bounds && bounds != (None, None) {
                 return refuse("`keys` is incompatible with `key`, `start_key` and `end_key`");
             }
         }
@@ -241,13 +260,6 @@ impl Parameters {
             return refuse("`conflicts` is invalid for reduce views.");
         }
         Ok(grouping)
-    }
-
-    /// One key among `keys` is a view's `key`, or was where another came behind it. (In `_all_docs` it is not.)
-    pub(crate) fn narrow(&mut self) {
-        if matches!(&self.keys, Some(Value::Array(keys)) if keys.len() == 1) {
-            self.keys = None;
-        }
     }
 
     fn grouping(&self) -> Result<Grouping> {
@@ -299,7 +311,11 @@ impl Given<'_> {
         match self.text().map(str::to_ascii_lowercase).as_deref() {
             Some("true") => Ok(true),
             Some("false") => Ok(false),
-            _ => Err(Failure::query(format!("Invalid boolean parameter: {}", self.term()))),
+            _ => {
+                // CouchDB reads a string of a body as it reads one of the query string.
+                let printed = self.text().map_or_else(|| self.term(), as_list);
+                Err(Failure::query(format!("Invalid boolean parameter: {printed}")))
+            }
         }
     }
 

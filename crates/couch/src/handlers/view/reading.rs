@@ -42,9 +42,8 @@ pub(crate) enum Page {
 impl Asked {
     /// # Errors
     /// 400: the parameters do not go together, or not with this view.
-    pub(crate) fn new(mut parameters: Parameters, view: &View) -> Result<Asked> {
+    pub(crate) fn new(parameters: Parameters, view: &View) -> Result<Asked> {
         let rows = parameters.rows(view.reduce_at().is_some());
-        parameters.narrow();
         let grouping = parameters.check(rows)?;
         match (view.definition().options.partitioned, &parameters.partition) {
             (true, None) => {
