@@ -118,9 +118,12 @@ impl Expected<'_> {
                     end_docid: end_docid.clone(),
                     exclusive_end: *exclusive_end,
                 });
-                let rows: Vec<Row> = ranges.flat_map(|range| self.select(&Select::Range(range)).0).collect();
-                let before = rows.first().map_or(0, |first| self.rows.iter().position(|row| row == first).unwrap());
-                (rows, before as u64)
+                let found: Vec<(Vec<Row>, u64)> = ranges.map(|range| self.select(&Select::Range(range))).collect();
+                let last = found.last().map_or(0, |(_, before)| *before);
+                let rows: Vec<Row> = found.into_iter().flat_map(|(rows, _)| rows).collect();
+                let place = |first: &Row| self.rows.iter().position(|row| row == first).unwrap() as u64;
+                let before = rows.first().map_or(last, place);
+                (rows, before)
             }
         }
     }

@@ -74,7 +74,8 @@ pub struct ViewPage {
     /// Of the whole view.
     pub total_rows: u64,
     /// Rows of the view before where reading began, in the order of reading, those not counted that were passed over. Where
-    /// keys are asked for: before the first row that one of them has; 0 if none has. Of the first page.
+    /// keys are asked for: before the first row that one of them has; if none has, before where the last one would have its own.
+    /// Of the first page.
     pub before: u64,
     /// Up to where changes are in the view.
     pub place: Option<Seq>,
@@ -326,6 +327,11 @@ impl ReadRows<'_> {
             }
             if has_found && (rows.len() >= PAGE_ROWS || next.rest.is_some()) {
                 break;
+            }
+        }
+        if !has_found && let Some(last) = count.checked_sub(1) {
+            if let Some(range) = reading.range_of_key(&self.query.select, last, descending).await? {
+                *before = self.before(reading, &range).await?;
             }
         }
         Ok(rows)
