@@ -103,9 +103,10 @@ pub(crate) enum InDatabase {
         design: String,
         rest: Vec<String>,
     },
-    /// `/{db}/_design/{ddoc}/_info`
+    /// `/{db}/_design/{ddoc}/_info`; `is_longer`: something stands behind it.
     DesignInfo {
         design: String,
+        is_longer: bool,
     },
     /// `/{db}/_compact/{ddoc}`
     CompactViews {
@@ -337,7 +338,9 @@ impl InDatabase {
                 let rest = rest.iter().map(|&segment| segment.to_owned()).collect();
                 InDatabase::View { design: design.to_owned(), rest }
             }
-            [DESIGN, design, "_info"] => InDatabase::DesignInfo { design: design.to_owned() },
+            [DESIGN, design, "_info", ref rest @ ..] => {
+                InDatabase::DesignInfo { design: design.to_owned(), is_longer: !rest.is_empty() }
+            }
             [DESIGN, id, ref file @ ..] => {
                 InDatabase::Attachment { id: design_id(id), kind: IdKind::Design, name: file.join("/") }
             }

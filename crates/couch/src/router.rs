@@ -169,7 +169,11 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
             };
         }
         InDatabase::View { design, rest } => return Box::pin(view::view(request, name, &design, &rest)).await,
-        InDatabase::DesignInfo { design } => return Box::pin(maintenance::view_info(request, name, &design)).await,
+        InDatabase::DesignInfo { is_longer: true, .. } => {
+            request.skip_body().await;
+            return Err(Failure::method("GET"));
+        }
+        InDatabase::DesignInfo { design, .. } => return Box::pin(maintenance::view_info(request, name, &design)).await,
         InDatabase::CompactViews { design } => {
             return Box::pin(maintenance::compact_views(request, name, &design)).await;
         }

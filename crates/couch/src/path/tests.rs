@@ -59,7 +59,7 @@ fn handler(target: &Target) -> String {
                     format!("{kind:?} {name} {design} {}", rest.join(" "))
                 }
                 InDatabase::View { design, rest } => format!("view {name} {design} {}", rest.join(" ")),
-                InDatabase::DesignInfo { design } => format!("info {name} {design}"),
+                InDatabase::DesignInfo { design, is_longer } => format!("info {name} {design} {is_longer}"),
                 InDatabase::CompactViews { design } => format!("compact {name} {design}"),
                 InDatabase::ViewCleanup => format!("cleanup {name}"),
                 InDatabase::TempView => "gone".into(),
