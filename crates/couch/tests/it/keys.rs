@@ -136,6 +136,19 @@ async fn one_key_among_several_queries() {
 }
 
 #[tokio::test]
+async fn offset_of_keys_that_are_not_there() {
+    let Some(server) = serve().await else { return };
+    let cases =
+        [("keys=[0,9]", 3), ("keys=[9,0]", 0), ("keys=[0,9]&descending=true", 3), ("keys=[9,0]&descending=true", 0)];
+    let cases =
+        cases.into_iter().chain([("keys=[9,2.5]", 2), ("keys=[9,1.5]&skip=1", 2), ("keys=[]", 0), ("keys=[9,2]", 1)]);
+    for (query, expected) in cases {
+        let answer = server.ok("GET", &format!("/db/_design/p/_view/n?{query}"), NULL).await;
+        assert_eq!(answer["offset"], expected, "{query}");
+    }
+}
+
+#[tokio::test]
 async fn wrong_parameters_are_printed_as_erlang_does() {
     let Some(server) = serve().await else { return };
     let names = ["descending", "reduce", "group", "include_docs", "inclusive_end", "conflicts", "sorted", "update_seq"];
@@ -148,4 +161,16 @@ async fn wrong_parameters_are_printed_as_erlang_does() {
         let answer = server.call("POST", "/db/_all_docs/queries", &format!(r#"{{"queries":[{body}]}}"#)).await;
         assert_eq!((answer.status, &*answer.text("reason")), (400, reason), "{body}");
     }
+    for (body, reason) in [
+        (r#"{"include_docs":["t"]}"#, "Invalid boolean parameter: [<<\"t\">>]"),
+        (r#"{"include_docs":null}"#, "Invalid boolean parameter: null"),
+        (r#"{"limit":[1]}"#, "Invalid value for integer: [1]"),
+        (r#"{"limit":{"a":[{}]}}"#, "Invalid value for integer: {[{<<\"a\">>,[{[]}]}]}"),
+        (&format!(r#"{{"limit":["{}"]}}"#, "x".repeat(80)), "Invalid value for integer: [...]"),
+    ] {
+        let answer = server.call("POST", "/db/_design/p/_view/n", body).await;
+        assert_eq!((answer.status, &*answer.text("reason")), (400, reason), "{body}");
+    }
+    let answer = server.call("GET", "/db/_design/p/_info/x", "").await;
+    assert_eq!((answer.status, &*answer.text("reason")), (405, "Only GET allowed"));
 }
