@@ -8,7 +8,7 @@ use hyper::Method;
 
 use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
-use crate::handlers::bulk::{object, take};
+use crate::handlers::bulk::{json_body, object, take};
 use crate::handlers::local;
 use crate::handlers::partition;
 use crate::handlers::view::{Parameters, Rows};
@@ -59,12 +59,7 @@ pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Mem
 
 /// The queries of a body that has several, and the memory that they take.
 pub(super) async fn queries_of(request: &mut Request) -> Result<(Vec<Value<'static>>, Memory)> {
-    if request.method != Method::POST {
-        request.skip_body().await;
-        return Err(Failure::method("POST"));
-    }
-    // Of any media type, as in CouchDB.
-    let Body { bytes, memory } = request.read_body().await?;
+    let Body { bytes, memory } = json_body(request).await?;
     let queries = match take(object(&bytes)?.into_owned(), "queries") {
         Some(Value::Array(queries)) => queries,
         Some(_) => return Err(Failure::bad_request("`queries` member must be an array.")),

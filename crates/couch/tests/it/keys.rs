@@ -127,12 +127,6 @@ async fn one_key_among_several_queries() {
         let answer = ask(&format!("{path}?limit=x"), r#"{"queries":[]}"#.to_owned()).await;
         assert_eq!((answer.status, &*answer.text("reason")), (400, "Invalid value for integer: \"x\""), "{path}");
     }
-    let headers = [("content-type", "text/plain")];
-    let mut client = server.connect().await;
-    for (list, status) in [("_all_docs", 200), ("_local_docs", 200), ("_design/p/_view/n", 415)] {
-        let answer = client.call("POST", &format!("/db/{list}/queries"), &headers, br#"{"queries":[]}"#).await;
-        assert_eq!(answer.status, status, "{list}");
-    }
 }
 
 #[tokio::test]
