@@ -25,6 +25,8 @@ pub(crate) mod written;
 #[cfg(test)]
 mod large_tests;
 #[cfg(test)]
+mod page_tests;
+#[cfg(test)]
 mod partition_tests;
 #[cfg(test)]
 mod read_tests;

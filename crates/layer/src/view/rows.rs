@@ -11,6 +11,7 @@ use crate::document::edit::{Document, GetOptions};
 use crate::error::{Error, Refusal, Result};
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::store::keys::RowKey;
+use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
@@ -64,6 +65,10 @@ struct Cursor {
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
+    /// The row shown last, where the rest begins again with its spelling, as rows of one are not turned round.
+    shown: Option<Vec<u8>>,
+    /// Of how many keys rows are asked for together; 0: it is not known how large they are.
+    keys_at_once: usize,
 }
 
 /// A part of a view.
@@ -201,8 +206,7 @@ impl PageRead for ReadRows<'_> {
 
     async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
         let mut page = ViewPage { total_rows: reading.total(), place: reading.place(), ..ViewPage::default() };
-        let mut next = self.from.clone();
-        next.is_first = false;
+        let mut next = Cursor { is_first: false, shown: None, ..self.from.clone() };
         if !reading.is_built() {
             return Ok((page, None));
         }
@@ -236,6 +240,9 @@ impl PageRead for ReadRows<'_> {
 impl ReadRows<'_> {
     /// The first rows of a range, and how many of the view are before it.
     async fn range_page(&self, reading: &Reading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
+        if let Some(shown) = &self.from.shown {
+            return Ok((self.behind_shown(reading, &range, shown, next.limit).await?, 0));
+        }
         let before = async { if self.from.is_first { self.before(reading, &range).await } else { Ok(0) } };
         if next.skip <= SKIP_READ_MAX {
             let wanted = next.skip.saturating_add(next.limit).min(PAGE_ROWS as u64 + next.skip) as usize;
@@ -258,6 +265,18 @@ impl ReadRows<'_> {
         Ok((part, before))
     }
 
+    /// The first rows of a range that begins with a spelling, without those of this that were shown.
+    async fn behind_shown(&self, reading: &Reading<'_>, range: &KeyRange, shown: &[u8], limit: u64) -> Result<Part> {
+        let key = RowKey::decode(shown)?;
+        let begin = key.of_spelling().begin;
+        let count = u64::from(key.ordinal) + 1;
+        let wanted = limit.min(PAGE_ROWS as u64).saturating_add(count) as usize;
+        let mut part = rows_of(reading, range, wanted, self.query.descending).await?;
+        part.rows.retain(|(key, _)| !(begin.as_slice()..=shown).contains(&key.as_slice()));
+        part.rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(part)
+    }
+
     /// Rows of the view before a range, in the order of reading.
     async fn before(&self, reading: &Reading<'_>, range: &KeyRange) -> Result<u64> {
         let place = match (self.query.descending, &range.end) {
@@ -273,7 +292,8 @@ impl ReadRows<'_> {
         Ok(if self.query.descending { reading.total().saturating_sub(counted) } else { counted })
     }
 
-    /// Rows of keys from a place on.
+    /// Rows of keys from a place on. Rows of several keys are asked for together, a page's bytes of them at most, and what of them
+    /// lies apart is read of those alone that are in the page.
     async fn keys_page(
         &self,
         reading: &Reading<'_>,
@@ -286,21 +306,26 @@ impl ReadRows<'_> {
         // One at least tells where reading begins.
         let wanted = next.skip.saturating_add(next.limit).clamp(1, PAGE_ROWS as u64) as usize;
         let mut has_found = !self.from.is_first;
-        while next.key < count {
-            let keys = (next.key..count).take(KEYS_AT_ONCE).map(|key| {
-                let rest = if key == next.key { next.rest.take() } else { None };
+        let (mut seen, mut bytes) = (0, 0);
+        if next.keys_at_once == 0 {
+            next.keys_at_once = KEYS_AT_ONCE;
+        }
+        'page: while next.key < count {
+            let (first, asked) = (next.key, next.keys_at_once.min(count - next.key));
+            let keys = (first..first + asked).map(|key| {
+                let rest = if key == first { next.rest.take() } else { None };
                 async move {
                     let range = match rest {
                         Some(rest) => Some(rest),
                         None => reading.range_of_key(&self.query.select, key, descending).await?,
                     };
                     match range {
-                        Some(range) => rows_of(reading, &range, wanted, descending).await,
-                        None => Ok(Part::default()),
+                        Some(range) => find_rows(reading, &range, wanted, PAGE_BYTES / asked as u64, descending).await,
+                        None => Ok(FoundRows::default()),
                     }
                 }
             });
-            for part in try_join_all(keys.collect::<Vec<_>>()).await? {
+            for mut part in try_join_all(keys.collect::<Vec<_>>()).await? {
                 if let (false, Some((key, _))) = (has_found, part.rows.first()) {
                     has_found = true;
                     let range = match descending {
@@ -310,31 +335,39 @@ impl ReadRows<'_> {
                     };
                     *before = self.before(reading, &range).await?;
                 }
-                let skipped = next.skip.min(part.rows.len() as u64) as usize;
-                next.skip -= skipped as u64;
-                rows.extend(part.rows.into_iter().skip(skipped));
-                next.rest = part.rest;
-                next.key += usize::from(next.rest.is_none());
-                if rows.len() >= limit {
-                    rows.truncate(limit);
-                    if has_found {
-                        return Ok(rows);
+                // The key's other rows follow at once where there is room.
+                loop {
+                    if descending {
+                        part.turn(reading).await?;
                     }
+                    seen += part.rows.len();
+                    bytes += part.rows.iter().map(|(key, row)| key.len() as u64 + texts_bytes(row)).sum::<u64>();
+                    let skipped = next.skip.min(part.rows.len() as u64);
+                    next.skip -= skipped;
+                    rows.extend(part.rows.into_iter().skip(skipped as usize));
+                    next.rest = part.rest;
+                    let Some(rest) = next.rest.as_ref().filter(|_| rows.len() < limit) else { break };
+                    if seen >= PAGE_ROWS || bytes >= PAGE_BYTES {
+                        break;
+                    }
+                    part = find_rows(reading, rest, wanted, PAGE_BYTES - bytes, descending).await?;
                 }
-                if next.rest.is_some() || rows.len() >= PAGE_ROWS {
-                    break;
+                next.key += usize::from(next.rest.is_none());
+                let is_full = rows.len() >= limit || seen >= PAGE_ROWS || bytes >= PAGE_BYTES;
+                if has_found && (is_full || next.rest.is_some()) {
+                    next.keys_at_once = (next.key - first).max(1);
+                    break 'page;
                 }
             }
-            if has_found && (rows.len() >= PAGE_ROWS || next.rest.is_some()) {
-                break;
-            }
+            next.keys_at_once = next.keys_at_once.saturating_mul(2).min(KEYS_AT_ONCE);
         }
         if !has_found && let Some(last) = count.checked_sub(1) {
             if let Some(range) = reading.range_of_key(&self.query.select, last, descending).await? {
                 *before = self.before(reading, &range).await?;
             }
         }
-        Ok(rows)
+        rows.truncate(limit);
+        with_texts(reading, rows).await
     }
 
     /// Reads the documents of rows; whether some rows had no room and come with the next page.
@@ -358,8 +391,8 @@ impl ReadRows<'_> {
         }
         // The rest is read again, by number: rows of a range may have moved by then, as between any two pages.
         let (left, taken) = (keys.len() - page.rows.len(), page.rows.len() as u64);
-        *next = Cursor { is_first: false, skip: self.from.skip, limit: self.from.limit, ..self.from.clone() };
-        next.limit = next.limit.saturating_sub(taken);
+        let limit = self.from.limit.saturating_sub(taken);
+        *next = Cursor { is_first: false, limit, shown: None, keys_at_once: next.keys_at_once, ..self.from.clone() };
         match (&self.query.select, keys.get(page.rows.len().wrapping_sub(1))) {
             (Select::Range(range), Some(last)) if left > 0 => {
                 let whole = match &self.from.rest {
@@ -367,8 +400,8 @@ impl ReadRows<'_> {
                     None => reading.range(range, self.query.descending).await?,
                 };
                 next.rest = Some(behind(whole, last, self.query.descending)?);
-                // Rows of one spelling are shown in their own order.
-                next.skip = if self.query.descending { u64::from(RowKey::decode(last)?.ordinal) + 1 } else { 0 };
+                next.shown = self.query.descending.then(|| last.clone());
+                next.skip = 0;
             }
             _ => next.skip += taken,
         }
@@ -417,62 +450,88 @@ async fn passed_over(
 /// The first rows of a range in the order of reading: as many as are wanted, as a page has bytes, and some more that belong
 /// to the last one.
 async fn rows_of(reading: &Reading<'_>, range: &KeyRange, wanted: usize, descending: bool) -> Result<Part> {
+    let mut found = find_rows(reading, range, wanted, PAGE_BYTES, descending).await?;
+    if descending {
+        found.turn(reading).await?;
+    }
+    Ok(Part { rows: with_texts(reading, found.rows).await?, rest: found.rest })
+}
+
+/// Rows with their keys in storage, and where it goes on. What of them lies apart was not read yet.
+#[derive(Default)]
+struct FoundRows {
+    rows: Vec<(Vec<u8>, proto::ViewRow)>,
+    /// What is left of the range; `None`: nothing.
+    rest: Option<KeyRange>,
+}
+
+/// The first rows of a range, backwards if asked for so, until they have about so many bytes.
+async fn find_rows(
+    reading: &Reading<'_>,
+    range: &KeyRange,
+    wanted: usize,
+    bytes_max: u64,
+    descending: bool,
+) -> Result<FoundRows> {
     let (tree, prefix) = (reading.open.tree, reading.keys.row_prefix(reading.open.tree));
-    let mut rest = range.clone();
-    let mut found: Vec<(Vec<u8>, crate::store::proto::ViewRow)> = Vec::new();
+    let (mut rest, mut rows) = (range.clone(), Vec::new());
     let (mut bytes, mut is_all) = (0, false);
     if range.end.as_ref().is_some_and(|end| *end <= range.begin) {
-        return Ok(Part::default());
+        return Ok(FoundRows::default());
     }
-    while found.len() < wanted && bytes < PAGE_BYTES && !is_all {
+    while rows.len() < wanted && bytes < bytes_max && !is_all {
         let keys = reading.keys.rows(tree, &rest.begin, rest.end.as_deref());
-        let most = wanted - found.len();
+        let most = wanted - rows.len();
         let page = reading.reads().range(&keys, most, descending).await?;
         is_all = !page.more() && page.len() < most;
         for (key, value) in page.iter() {
             let key = key.get(prefix..).unwrap_or_default().to_vec();
             let row = decode(value)?;
             bytes += texts_bytes(&row) + key.len() as u64;
-            found.push((key, row));
-            // Values in parts are still to be read.
-            if bytes > 4 * PAGE_BYTES {
+            let is_apart = !row.blob_id.is_empty();
+            rows.push((key, row));
+            // It is still to be read.
+            if is_apart && bytes > 4 * bytes_max {
                 is_all = false;
                 break;
             }
         }
-        match found.last() {
+        match rows.last() {
             Some((last, _)) if descending => rest.end = Some(last.clone()),
             Some((last, _)) => rest.begin = [&last[..], &[0]].concat(),
             None => {}
         }
     }
-    if descending {
-        let more = turned(reading, &mut found).await?;
-        if let Some(end) = more {
+    Ok(FoundRows { rows, rest: (!is_all).then_some(rest) })
+}
+
+impl FoundRows {
+    /// Puts what was read backwards in the order of reading.
+    async fn turn(&mut self, reading: &Reading<'_>) -> Result<()> {
+        let end = turned(reading, &mut self.rows).await?;
+        if let (Some(rest), Some(end)) = (&mut self.rest, end) {
             rest.end = Some(end);
         }
+        Ok(())
     }
-    let texts = found
-        .iter()
-        .map(|(key, row)| {
-            let id = RowKey::decode(key)?.id;
-            Ok((begin_texts(reading.trx, &reading.keys, &id, row.clone()), id))
+}
+
+/// Reads what of rows lies apart.
+async fn with_texts(reading: &Reading<'_>, rows: Vec<(Vec<u8>, proto::ViewRow)>) -> Result<Vec<(Vec<u8>, ViewRow)>> {
+    let rows = rows.into_iter().map(|(row_key, row)| {
+        let id = RowKey::decode(&row_key)?.id;
+        let texts = begin_texts(reading.trx, &reading.keys, &id, row);
+        Ok(async move {
+            let (key, value) = texts.await?;
+            Ok((row_key, ViewRow { id, key, value, doc: None }))
         })
-        .collect::<Result<Vec<_>>>()?;
-    let (texts, ids): (Vec<_>, Vec<String>) = texts.into_iter().unzip();
-    let rows = found
-        .into_iter()
-        .zip(ids.into_iter().zip(try_join_all(texts).await?))
-        .map(|((row_key, _), (id, (key, value)))| (row_key, ViewRow { id, key, value, doc: None }));
-    Ok(Part { rows: rows.collect(), rest: (!is_all).then_some(rest) })
+    });
+    try_join_all(rows.collect::<Result<Vec<_>>>()?).await
 }
 
 /// Puts rows of one spelling that were read backwards in their own order, and reads what is missing of the last ones. Where that
 /// was something, where the rest ends now.
-async fn turned(
-    reading: &Reading<'_>,
-    found: &mut Vec<(Vec<u8>, crate::store::proto::ViewRow)>,
-) -> Result<Option<Vec<u8>>> {
+async fn turned(reading: &Reading<'_>, found: &mut Vec<(Vec<u8>, proto::ViewRow)>) -> Result<Option<Vec<u8>>> {
     let keys = found.iter().map(|(key, _)| RowKey::decode(key)).collect::<Result<Vec<_>>>()?;
     let mut rest = None;
     if let Some(last) = keys.last().filter(|last| last.ordinal > 0) {

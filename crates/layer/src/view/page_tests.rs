@@ -1,0 +1,121 @@
+//! What a page of a view reads at most, and that pages together are the whole.
+#![cfg(test)]
+
+use flatbed_flatten::json::{Limits, parse};
+
+use crate::Edit;
+use crate::fenced::database;
+use crate::handle::Database;
+use crate::view::read::{Select, ViewRange};
+use crate::view::read_tests::{Row, in_order, view_of};
+use crate::view::rows::ViewQuery;
+use crate::view::tests::{Model, build, group, model_rows, value};
+use crate::waits;
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Rows of the tree without reduces alone.
+fn of_rows(rows: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
+    vec![Vec::new(), rows, Vec::new()]
+}
+
+fn keys(keys: &[&str]) -> Select {
+    let keys = keys.iter().map(|key| value(key)).collect();
+    Select::Keys { keys, start_docid: None, end_docid: None, exclusive_end: false }
+}
+
+/// Pages of rows, each with how many bytes were read for it, and all rows.
+async fn pages(db: &Database, query: ViewQuery) -> (Vec<(Vec<Row>, u64)>, Vec<Row>) {
+    let (mut reading, mut pages) = (view_of(db, group(), 1).rows(query), Vec::new());
+    loop {
+        let (page, waits) = waits::count(reading.next_page()).await;
+        let Some(page) = page.unwrap() else { break };
+        let rows = page.rows.into_iter().map(|row| (text(row.key), row.id, text(row.value)));
+        pages.push((rows.collect(), waits.bytes_read));
+    }
+    let all = pages.iter().flat_map(|(rows, _): &(Vec<Row>, u64)| rows.clone()).collect();
+    (pages, all)
+}
+
+/// Many rows of one document and one key, joined to a document of which a page holds some: each row is there once, with it.
+#[tokio::test]
+async fn rows_of_one_key_with_documents_are_there_once() {
+    let (db, _directory) = database().await;
+    let body = format!("{{\"text\":\"{}\"}}", "a".repeat(60_000));
+    let body = parse(body.as_bytes(), &Limits::default()).unwrap();
+    let big = Edit { id: "big".into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+    assert!(db.bulk_update(&[big]).await.unwrap().iter().all(Result::is_ok));
+    let joined = |n: u32| ("1".to_owned(), format!("{{\"_id\":\"big\",\"n\":{n}}}"));
+    let mut model = Model::from([("many".to_owned(), of_rows((0..60).map(joined).collect()))]);
+    model.extend(
+        (0..45).map(|n| (format!("m{n:02}"), of_rows(vec![(if n < 5 { "0" } else { "2" }.into(), "7".into())]))),
+    );
+    build(&db, &group(), &model).await;
+    let all = model_rows(&group(), 1, &model);
+    let one = || ViewRange { start: Some(value("1")), end: Some(value("1")), ..ViewRange::default() };
+    for (select, descending, skip, limit) in [
+        (Select::default(), true, 0, None),
+        (Select::default(), false, 0, None),
+        (Select::Range(one()), true, 0, None),
+        (Select::Range(one()), true, 3, Some(50)),
+        (Select::Range(one()), true, 25, None),
+        (Select::default(), true, 50, Some(48)),
+        (keys(&["1", "2", "1"]), true, 4, None),
+        (keys(&["1", "2", "1"]), false, 0, Some(80)),
+    ] {
+        let of = |key: &str| -> Vec<Row> {
+            let rows = all.iter().filter(|row| row.0 == key).cloned().collect();
+            in_order(rows, descending)
+        };
+        let expected = match &select {
+            Select::Keys { .. } => [of("1"), of("2"), of("1")].concat(),
+            Select::Range(range) if range.start.is_some() => of("1"),
+            Select::Range(_) => in_order(all.clone(), descending),
+        };
+        let expected: Vec<Row> = expected.into_iter().skip(skip).take(limit.unwrap_or(usize::MAX)).collect();
+        let (skip, limit) = (skip as u64, limit.map(|limit| limit as u64));
+        let name = format!("{select:?} {descending} {skip} {limit:?}");
+        let query = ViewQuery { select, descending, skip, limit, include_docs: true, ..ViewQuery::default() };
+        let (mut reading, mut found) = (view_of(&db, group(), 1).rows(query), Vec::new());
+        while let Some(page) = reading.next_page().await.unwrap() {
+            for row in page.rows {
+                assert_eq!(row.doc.is_some(), row.id == "many");
+                found.push((text(row.key), row.id, text(row.value)));
+            }
+        }
+        assert!(found == expected, "{} rows, {} expected: {name}", found.len(), expected.len());
+    }
+}
+
+/// Of many keys with large rows a page reads about what it answers.
+#[tokio::test]
+async fn pages_of_keys_are_bounded_in_bytes() {
+    let (db, _directory) = database().await;
+    let large = |bytes: usize| format!("7{}", " ".repeat(bytes));
+    let mut model = Model::from([
+        ("a-large".to_owned(), of_rows(vec![("1".into(), large(1_500_000))])),
+        ("many".to_owned(), of_rows((0..200).map(|_| ("3".into(), large(15_000))).collect())),
+    ]);
+    model.extend((0..20).map(|n| (format!("s{n:02}"), of_rows(vec![("2".into(), n.to_string())]))));
+    build(&db, &group(), &model).await;
+    let all = model_rows(&group(), 1, &model);
+    for (asked, descending) in
+        [(vec!["1"; 40], false), (vec!["2", "1", "2", "2", "1", "9"], true), (vec!["3"; 8], false)]
+    {
+        let of = |key: &&str| -> Vec<Row> {
+            in_order(all.iter().filter(|row| row.0 == *key).cloned().collect(), descending)
+        };
+        let expected: Vec<Row> = asked.iter().flat_map(of).collect();
+        let query = ViewQuery { select: keys(&asked), descending, ..ViewQuery::default() };
+        let (pages, found) = pages(&db, query).await;
+        assert!(found == expected, "{} rows, {} expected: {asked:?}", found.len(), expected.len());
+        let most = pages.iter().map(|(_, bytes)| *bytes).max();
+        let read: u64 = pages.iter().map(|(_, bytes)| bytes).sum();
+        let answered: usize = found.iter().map(|row| row.2.len()).sum();
+        println!("{asked:.20?}: {} pages, {most:?} bytes at most, {read} read, {answered} answered", pages.len());
+        assert!(most < Some(3_500_000), "{most:?}");
+        assert!(read < 4 * answered as u64 + 100_000, "{read} for {answered}");
+    }
+}
