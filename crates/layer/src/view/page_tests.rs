@@ -1,15 +1,18 @@
 //! What a page of a view reads at most, and that pages together are the whole.
 #![cfg(test)]
 
+use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::{Limits, parse};
 
 use crate::Edit;
 use crate::fenced::database;
 use crate::handle::Database;
+use crate::view::group::{Reduction, ViewGroup, ViewTree};
 use crate::view::read::{Select, ViewRange};
 use crate::view::read_tests::{Row, in_order, view_of};
+use crate::view::reduced::{Grouping, ReduceQuery};
 use crate::view::rows::ViewQuery;
-use crate::view::tests::{Model, build, group, model_rows, value};
+use crate::view::tests::{Model, NUMBER, build, group, model_rows, value};
 use crate::waits;
 
 fn text(bytes: Vec<u8>) -> String {
@@ -117,5 +120,74 @@ async fn pages_of_keys_are_bounded_in_bytes() {
         println!("{asked:.20?}: {} pages, {most:?} bytes at most, {read} read, {answered} answered", pages.len());
         assert!(most < Some(3_500_000), "{most:?}");
         assert!(read < 4 * answered as u64 + 100_000, "{read} for {answered}");
+    }
+}
+
+/// Groups are named by their rows' keys: values are not read for that.
+#[tokio::test]
+async fn keys_of_groups_are_read_without_values() {
+    let (db, _directory) = database().await;
+    let large = format!("1{}", " ".repeat(600_000));
+    let long = "k".repeat(100_000);
+    let row = |n: u32| {
+        if n == 3 { (format!("[{n},\"{long}\"]"), large.clone()) } else { (format!("[{n},0]"), large.clone()) }
+    };
+    let model: Model = (0..25).map(|n| (format!("d{n:02}"), vec![vec![row(n)], Vec::new(), Vec::new()])).collect();
+    build(&db, &group(), &model).await;
+    let all: Select = Select::default();
+    let some = keys(&["[1,0]", "[5,0]", "[99]", "[24,0]", "[1,0]", "[2,0]"]);
+    for (select, grouping, descending, groups) in [
+        (all.clone(), Grouping::Exact, false, 25),
+        (all.clone(), Grouping::Exact, true, 25),
+        (all, Grouping::Level(1), true, 25),
+        (some, Grouping::Exact, false, 5),
+    ] {
+        let view = view_of(&db, group(), 0);
+        let query = ReduceQuery { select, grouping, descending, ..ReduceQuery::default() };
+        let read = async {
+            let (mut rows, mut found) = (view.reduce(query), Vec::new());
+            while let Some(page) = rows.next_page().await.unwrap() {
+                found.extend(page.rows.into_iter().map(|row| (row.key.map(text).unwrap(), text(row.value.unwrap()))));
+            }
+            found
+        };
+        let (found, waits) = waits::count(read).await;
+        assert_eq!(found.len(), groups);
+        println!("{grouping:?} {descending}: {} bytes read", waits.bytes_read);
+        if groups == 25 {
+            let at = |n: u32| if descending { 24 - n } else { n };
+            let key = |n| if grouping == Grouping::Exact { row(at(n)).0 } else { format!("[{}]", at(n)) };
+            assert!(found.iter().zip(0..).all(|((found, sum), n)| *found == key(n) && sum == "1"));
+        }
+        assert!(waits.bytes_read < 200_000 * groups as u64, "{waits:?}");
+    }
+}
+
+/// What `_first` and `_last` answer may be large: a page has some of it.
+#[tokio::test]
+async fn pages_of_groups_are_bounded_in_bytes() {
+    let (db, _directory) = database().await;
+    let built_in = |reducer| Reduction::BuiltIn(reducer);
+    let reduces = vec![built_in(Reducer::First), built_in(Reducer::Last)];
+    let group = ViewGroup::new(NUMBER, false, vec![ViewTree { raw_collation: false, reduces }]).unwrap();
+    let row = |n: u32, of: u32| (n.to_string(), format!("\"{of}{}\"", "a".repeat(1_000_000)));
+    let document = |of: u32| (format!("d{of}"), vec![(0..6).map(|n| row(n, of)).collect()]);
+    let model: Model = (0..2).map(document).collect();
+    build(&db, &group, &model).await;
+    for (reduce, descending, is_by_key) in [(0, false, false), (1, true, false), (1, false, true)] {
+        let asked: Vec<String> = (0..6).map(|n: u32| n.to_string()).collect();
+        let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+        let select = if is_by_key { keys(&asked) } else { Select::default() };
+        let query =
+            ReduceQuery { select, reduce, grouping: Grouping::Exact, descending, skip: 1, ..ReduceQuery::default() };
+        let (mut rows, mut found) = (view_of(&db, group.clone(), 0).reduce(query), Vec::new());
+        loop {
+            let (page, waits) = waits::count(rows.next_page()).await;
+            let Some(page) = page.unwrap() else { break };
+            assert!(waits.bytes_read < 4_000_000, "{waits:?}");
+            found.extend(page.rows.into_iter().map(|row| (text(row.key.unwrap()), text(row.value.unwrap()))));
+        }
+        let order: Vec<u32> = if descending { (0..5).rev().collect() } else { (1..6).collect() };
+        assert!(found == order.into_iter().map(|n| row(n, reduce as u32)).collect::<Vec<_>>(), "{}", found.len());
     }
 }

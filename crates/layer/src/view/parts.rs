@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::error::{Error, Result};
-use crate::store::keys::ViewKeys;
+use crate::store::keys::{KeyRange, ViewKeys};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
 use crate::view::prepare::PreparedRow;
@@ -69,6 +69,42 @@ pub(crate) fn begin_texts<'t>(
         let value = text.split_off(usize::try_from(row.key_bytes).unwrap_or(text.len()).min(text.len()));
         Ok((text, value))
     })
+}
+
+/// Begins to read the key of a row: of what lies apart no more than the parts that it is in.
+pub(crate) fn begin_key<'t>(
+    trx: &'t Transaction,
+    keys: &ViewKeys,
+    id: &str,
+    row: proto::ViewRow,
+) -> BoxFuture<'t, Result<Vec<u8>>> {
+    if row.blob_id.is_empty() {
+        return Box::pin(std::future::ready(Ok(row.key)));
+    }
+    let bytes = usize::try_from(row.key_bytes).unwrap_or(usize::MAX);
+    let (begin, end) = (keys.part(id, &row.blob_id, 0), keys.part(id, &row.blob_id, count(bytes)));
+    let read = begin_read(trx, KeyRange { begin, end });
+    Box::pin(async move {
+        let mut text = Vec::new();
+        for page in read.finish(trx, BODY_BYTES_MAX).await? {
+            page.iter().for_each(|part| text.extend_from_slice(part.value()));
+        }
+        if text.len() < bytes {
+            return Err(Error::Corrupt("a row of a view lacks parts of its key".to_owned()));
+        }
+        text.truncate(bytes);
+        text.shrink_to_fit();
+        Ok(text)
+    })
+}
+
+/// How many bytes [`begin_key`] reads of what lies apart.
+pub(crate) fn key_parts_bytes(row: &proto::ViewRow) -> u64 {
+    if row.blob_id.is_empty() {
+        return 0;
+    }
+    let bytes = usize::try_from(row.key_bytes).unwrap_or(usize::MAX);
+    count(bytes).saturating_mul(PART_BYTES as u64).min(texts_bytes(row))
 }
 
 /// How many bytes key and value have.

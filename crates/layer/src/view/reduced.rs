@@ -10,9 +10,10 @@ use futures_util::future::try_join_all;
 
 use crate::error::{Error, Result};
 use crate::store::keys::RowKey;
+use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::view::group::Reduction;
-use crate::view::parts::{Texts, begin_texts, decode};
+use crate::view::parts::{begin_key, begin_texts, decode, key_parts_bytes, texts_bytes};
 use crate::view::prepare::value_of;
 use crate::view::read::{PageRead, Pinned, Reading, Select, Side, View, read_page};
 use crate::view::stored::TreeRow;
@@ -21,6 +22,12 @@ use crate::view::written::{ReduceFailure, WrittenResult};
 
 /// Groups of a page.
 const PAGE_GROUPS: usize = if cfg!(test) { 6 } else { 1_000 };
+
+/// Bytes that a page reads of its groups' first and last rows, and answers, about; one group more may pass it.
+const PAGE_BYTES: u64 = 1_600_000;
+
+/// Groups whose first and last rows are looked up at once; twice as many then, as long as they are small.
+const GROUPS_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
 
 /// Keys that are reduced at once.
 const KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
@@ -72,6 +79,8 @@ struct Cursor {
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
+    /// How many groups a page is likely to have room for.
+    groups: usize,
 }
 
 /// Some groups, in order.
@@ -95,8 +104,8 @@ pub struct ReducedRow {
 impl View {
     /// Begins to read reductions.
     pub fn reduce(&self, query: ReduceQuery) -> ReducedRows {
-        let place =
-            Cursor { is_first: true, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), ..Cursor::default() };
+        let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
+        let place = Cursor { is_first: true, skip, limit, groups: PAGE_GROUPS, ..Cursor::default() };
         ReducedRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: Pinned::default() }
     }
 }
@@ -123,6 +132,8 @@ struct ReadGroups<'a> {
 /// A group, where its rows are.
 struct Found {
     range: KeyRange,
+    /// Of keys: which one.
+    at: usize,
     /// Its key has so many items; `None`: all of it. Of no group: there is no key.
     key: Option<Option<usize>>,
     /// Its first row, if it was read.
@@ -135,11 +146,13 @@ impl PageRead for ReadGroups<'_> {
 
     async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
         let mut next = Cursor { is_first: false, ..self.from.clone() };
-        let wanted = next.skip.saturating_add(next.limit).min(PAGE_GROUPS as u64) as usize;
+        let groups = if next.skip > 0 { PAGE_GROUPS } else { next.groups };
+        let wanted = next.skip.saturating_add(next.limit).min(groups as u64) as usize;
         let mut page = ReducedPage { rows: Vec::new(), place: reading.place() };
         if wanted == 0 || !reading.is_built() {
             return Ok((page, None));
         }
+        let mut whole = None;
         let (found, is_over) = match (&self.query.select, self.query.grouping) {
             (Select::Keys { keys, .. }, _) => {
                 (self.keys(reading, keys.len(), &mut next).await?, next.key >= keys.len())
@@ -149,6 +162,7 @@ impl PageRead for ReadGroups<'_> {
                     Some(rest) => rest.clone(),
                     None => reading.range(range, self.query.descending).await?,
                 };
+                whole = Some(range.clone());
                 let level = match grouping {
                     Grouping::All | Grouping::Level(0) => None,
                     Grouping::Level(level) => Some(Some(level)),
@@ -166,10 +180,21 @@ impl PageRead for ReadGroups<'_> {
         };
         let skipped = next.skip.min(found.len() as u64);
         next.skip -= skipped;
-        let found = found.into_iter().skip(skipped as usize).take(usize::try_from(next.limit).unwrap_or(usize::MAX));
-        page.rows = try_join_all(found.map(|found| self.row(reading, found)).collect::<Vec<_>>()).await?;
+        let limit = usize::try_from(next.limit).unwrap_or(usize::MAX);
+        let found: Vec<Found> = found.into_iter().skip(skipped as usize).take(limit).collect();
+        page.rows = self.answered(reading, &found).await?;
         next.limit = next.limit.saturating_sub(page.rows.len() as u64);
-        let is_over = is_over || next.limit == 0;
+        next.groups = next.groups.saturating_mul(2).min(PAGE_GROUPS);
+        let mut is_over = is_over || next.limit == 0;
+        if let Some(left) = found.get(page.rows.len()) {
+            is_over = false;
+            next.groups = page.rows.len().saturating_mul(2).clamp(1, PAGE_GROUPS);
+            next.key = left.at;
+            next.rest = whole.map(|whole| match self.query.descending {
+                true => KeyRange { begin: whole.begin, end: left.range.end.clone() },
+                false => KeyRange { begin: left.range.begin.clone(), end: whole.end },
+            });
+        }
         Ok((page, (!is_over).then_some(next)))
     }
 }
@@ -178,18 +203,18 @@ impl ReadGroups<'_> {
     /// All rows of a range together.
     async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<Found>> {
         let summary = cover(&reading.stored(), &reading.shape, reading.height, &range).await?;
-        Ok(summary.map(|summary| Found { range, key: None, first: None, summary }))
+        Ok(summary.map(|summary| Found { range, at: 0, key: None, first: None, summary }))
     }
 
     /// The rows of some keys, each by itself.
     async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<Found>> {
-        let end = count.min(next.key + KEYS_AT_ONCE);
+        let end = count.min(next.key + KEYS_AT_ONCE.min(next.groups.max(1)));
         let found = (next.key..end).map(|key| async move {
             let Some(range) = reading.range_of_key(&self.query.select, key, self.query.descending).await? else {
                 return Ok(None);
             };
             let found = self.all(reading, range).await?;
-            Ok::<_, Error>(found.map(|found| Found { key: Some(None), ..found }))
+            Ok::<_, Error>(found.map(|found| Found { at: key, key: Some(None), ..found }))
         });
         let found = try_join_all(found.collect::<Vec<_>>()).await?;
         next.key = end;
@@ -244,7 +269,7 @@ impl ReadGroups<'_> {
                     break;
                 }
                 let of = KeyRange { begin: first, end };
-                found.push(Found { range: of, key: Some(level), first: first_row, summary });
+                found.push(Found { range: of, at: 0, key: Some(level), first: first_row, summary });
             }
             if let Some(first) = long {
                 let (found_of, rest) = self.long_group(reading, &range, &first, level.unwrap_or(0)).await?;
@@ -273,7 +298,7 @@ impl ReadGroups<'_> {
         row: &[u8],
         level: usize,
     ) -> Result<(Option<Found>, Option<KeyRange>)> {
-        let (key, _) = texts(reading, row).await?;
+        let key = key_of(reading, row).await?;
         let key = value_of(&key).ok_or_else(|| Error::Corrupt("a row of a view is no JSON".to_owned()))?;
         let begin = reading.place_of_group(&key, level, Side::Before).await?.max(range.begin.clone());
         let end = reading.place_of_group(&key, level, Side::Behind).await?;
@@ -287,14 +312,101 @@ impl ReadGroups<'_> {
         Ok((found.map(|found| Found { key: Some(Some(level)), ..found }), is_left.then_some(rest)))
     }
 
-    /// What is answered of a group.
-    async fn row(&self, reading: &Reading<'_>, found: Found) -> Result<ReducedRow> {
-        let key = match found.key {
+    /// What is answered of the first groups: of one at least, and of as many as a page has bytes for.
+    async fn answered(&self, reading: &Reading<'_>, found: &[Found]) -> Result<Vec<ReducedRow>> {
+        let (mut rows, mut bytes, mut at_once) = (Vec::new(), 0, GROUPS_AT_ONCE);
+        while rows.len() < found.len() && bytes < PAGE_BYTES {
+            let some = found.iter().skip(rows.len()).take(at_once);
+            let begun = try_join_all(some.map(|found| self.begun(reading, found)).collect::<Vec<_>>()).await?;
+            let (count, had) = (begun.len(), rows.len());
+            let mut answers = Vec::with_capacity(count);
+            for begun in begun {
+                if bytes >= PAGE_BYTES && had + answers.len() > 0 {
+                    break;
+                }
+                bytes += begun.bytes();
+                answers.push(begun.row(reading));
+            }
+            let is_cut = answers.len() < count;
+            rows.extend(try_join_all(answers).await?);
+            if is_cut {
+                break;
+            }
+            at_once = at_once.saturating_mul(2);
+        }
+        Ok(rows)
+    }
+
+    /// Looks up what is answered of a group, but for what lies apart.
+    async fn begun(&self, reading: &Reading<'_>, found: &Found) -> Result<Begun> {
+        let key = match (found.key, &found.first) {
+            (None, _) => None,
+            (Some(level), Some(TreeRow { key, alone: None, .. })) => Some((level, Text::Known(key.clone()))),
+            (Some(level), _) => Some((level, edge(reading, &found.range, false).await?)),
+        };
+        let none = || ReduceFailure { error: "not_found".to_owned(), reason: "the view has no such reduce".to_owned() };
+        let known = |value: WrittenResult| value.map(String::into_bytes).map(Text::Known);
+        let state = match found.summary.states.get(self.query.reduce) {
+            None => return Ok(Begun { key, value: Err(none()) }),
+            Some(Reduced::Written(result)) => return Ok(Begun { key, value: known(result.clone()) }),
+            Some(Reduced::BuiltIn(state)) => state,
+        };
+        let value = match state.finish() {
+            Ok(Some(value)) => {
+                let mut out = Vec::new();
+                json::write(&value, &mut out);
+                Ok(Text::Known(out))
+            }
+            // It is too large to be kept, and lies in its row.
+            Ok(None) => {
+                let reduces = reading.open.group.reduces(reading.open.tree);
+                let is_last = matches!(reduces.get(self.query.reduce), Some(Reduction::BuiltIn(Reducer::Last)));
+                Ok(edge(reading, &found.range, is_last).await?)
+            }
+            Err(error) => Err(ReduceFailure { error: error.error.to_owned(), reason: error.reason }),
+        };
+        Ok(Begun { key, value })
+    }
+}
+
+/// A key, or a value.
+enum Text {
+    Known(Vec<u8>),
+    /// A document's row that has it.
+    Of(String, proto::ViewRow),
+}
+
+/// What is answered of a group, as far as it was looked up.
+struct Begun {
+    /// `None`: of all rows together. How many items of the key are its group's, as in [`Found`].
+    key: Option<(Option<usize>, Text)>,
+    value: std::result::Result<Text, ReduceFailure>,
+}
+
+impl Begun {
+    /// Bytes that it takes.
+    fn bytes(&self) -> u64 {
+        let key = match &self.key {
+            None => 0,
+            Some((_, Text::Known(key))) => key.len() as u64,
+            // What lies in the row was read.
+            Some((_, Text::Of(_, row))) => key_parts_bytes(row).max((row.key.len() + row.value.len()) as u64),
+        };
+        let value = match &self.value {
+            Ok(Text::Known(value)) => value.len() as u64,
+            Ok(Text::Of(_, row)) => texts_bytes(row),
+            Err(_) => 0,
+        };
+        key + value
+    }
+
+    async fn row(self, reading: &Reading<'_>) -> Result<ReducedRow> {
+        let key = match self.key {
             None => None,
-            Some(level) => {
-                let key = match &found.first {
-                    Some(TreeRow { key, alone: None, .. }) => key.clone(),
-                    _ => edge(reading, &found.range, false).await?.0,
+            Some((level, text)) => {
+                let key = match text {
+                    Text::Known(key) => key,
+                    Text::Of(id, row) => begin_key(reading.trx, &reading.keys, &id, row).await?,
                 };
                 Some(match level {
                     None => key,
@@ -309,39 +421,17 @@ impl ReadGroups<'_> {
                 })
             }
         };
-        let value = self.value(reading, &found).await?;
-        Ok(ReducedRow { key, value: value.map(String::into_bytes) })
-    }
-
-    async fn value(&self, reading: &Reading<'_>, found: &Found) -> Result<WrittenResult> {
-        let none = || ReduceFailure { error: "not_found".to_owned(), reason: "the view has no such reduce".to_owned() };
-        let state = match found.summary.states.get(self.query.reduce) {
-            None => return Ok(Err(none())),
-            Some(Reduced::Written(result)) => return Ok(result.clone()),
-            Some(Reduced::BuiltIn(state)) => state,
+        let value = match self.value {
+            Ok(Text::Known(value)) => Ok(value),
+            Ok(Text::Of(id, row)) => Ok(begin_texts(reading.trx, &reading.keys, &id, row).await?.1),
+            Err(failure) => Err(failure),
         };
-        let text =
-            |bytes| String::from_utf8(bytes).map_err(|_| Error::Corrupt("a row of a view is no text".to_owned()));
-        match state.finish() {
-            Ok(Some(value)) => {
-                let mut out = Vec::new();
-                json::write(&value, &mut out);
-                text(out).map(Ok)
-            }
-            // It is too large to be kept, and lies in its row.
-            Ok(None) => {
-                let reduces = reading.open.group.reduces(reading.open.tree);
-                let is_last = matches!(reduces.get(self.query.reduce), Some(Reduction::BuiltIn(Reducer::Last)));
-                let (_, value) = edge(reading, &found.range, is_last).await?;
-                text(value).map(Ok)
-            }
-            Err(error) => Ok(Err(ReduceFailure { error: error.error.to_owned(), reason: error.reason })),
-        }
+        Ok(ReducedRow { key, value })
     }
 }
 
-/// Key and value of the first or last row of a range.
-async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<Texts> {
+/// The first or last row of a range.
+async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<Text> {
     let keys = reading.keys.rows(reading.open.tree, &range.begin, range.end.as_deref());
     let page = reading.reads().range(&keys, 1, is_last).await?;
     let Some((key, value)) = page.get(0) else {
@@ -349,12 +439,12 @@ async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<
     };
     let prefix = reading.keys.row_prefix(reading.open.tree);
     let id = RowKey::decode(key.get(prefix..).unwrap_or_default())?.id;
-    begin_texts(reading.trx, &reading.keys, &id, decode(value)?).await
+    Ok(Text::Of(id, decode(value)?))
 }
 
-/// Key and value of a row.
-async fn texts(reading: &Reading<'_>, row: &[u8]) -> Result<Texts> {
+/// The key of a row.
+async fn key_of(reading: &Reading<'_>, row: &[u8]) -> Result<Vec<u8>> {
     let found = reading.reads().get(&reading.keys.row(reading.open.tree, row)).await?;
     let found = found.ok_or_else(|| Error::Corrupt("a row of a view is not there".to_owned()))?;
-    begin_texts(reading.trx, &reading.keys, &RowKey::decode(row)?.id, decode(&found)?).await
+    begin_key(reading.trx, &reading.keys, &RowKey::decode(row)?.id, decode(&found)?).await
 }
