@@ -14,6 +14,9 @@ use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
+/// The longest id of a design document that defines an index here.
+const DESIGN_ID_BYTES_MAX: usize = 2_048;
+
 /// A database's indexes of Mango at one moment.
 #[derive(Debug, Clone)]
 pub struct JsonIndexes {
@@ -41,7 +44,7 @@ impl JsonIndexes {
         }
         all.sort_by(Index::compare);
         readable.sort_by(Index::compare);
-        let (of, has_room) = (instance.id(), has_room(indexes, DEFINITION_BYTES_MAX));
+        let (of, has_room) = (instance.id(), has_room(&instance.record, DEFINITION_BYTES_MAX, DESIGN_ID_BYTES_MAX));
         Ok(JsonIndexes { of, all, readable, numbers, has_room, is_partitioned })
     }
 

@@ -21,6 +21,13 @@ const INDEXES_MAX: usize = 64;
 /// What the definitions of a database take altogether, in bytes: all of them stand in its record.
 const DEFINITIONS_BYTES_MAX: usize = 60_000;
 
+/// What the whole record may take for one more index or group, in bytes: it is one value, of at most 100,000. The rest is left to
+/// what is noted in it later: features, indexes that become readable, groups that lose their names.
+pub(crate) const RECORD_BYTES_MAX: usize = 90_000;
+
+/// What an index or a group takes in the record beside its definition and names, at most.
+pub(crate) const ENTRY_BYTES: usize = 50;
+
 /// What the design documents of one transaction define.
 #[derive(Default)]
 pub(crate) struct Definitions {
@@ -160,11 +167,12 @@ fn renumber(record: &mut proto::DatabaseRecord, numbers: &[u64]) {
     }
 }
 
-/// Whether one more index can be defined, of so many bytes.
-pub(crate) fn has_room(indexes: &[proto::Index], definition_bytes: usize) -> bool {
-    let kept = || indexes.iter().filter(|index| !is_group(index));
+/// Whether one more index can be defined: so many bytes of its definition, and of its design document's id.
+pub(crate) fn has_room(record: &proto::DatabaseRecord, definition_bytes: usize, source_bytes: usize) -> bool {
+    let kept = || record.indexes.iter().filter(|index| !is_group(index));
     let bytes: usize = kept().map(|index| index.definition.len()).sum();
-    kept().count() < INDEXES_MAX && bytes + definition_bytes <= DEFINITIONS_BYTES_MAX
+    let has_room = kept().count() < INDEXES_MAX && bytes + definition_bytes <= DEFINITIONS_BYTES_MAX;
+    has_room && record.encoded_len() + definition_bytes + source_bytes + ENTRY_BYTES <= RECORD_BYTES_MAX
 }
 
 /// Replaces what `source` defined: what it still defines keeps its number and its state.
@@ -173,7 +181,7 @@ fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined
     record.indexes.retain(|index| index.source != source || defined.iter().any(|defined| is(index, defined)));
     for new in defined {
         let is_there = record.indexes.iter().any(|index| index.source == source && is(index, new));
-        if is_there || !has_room(&record.indexes, new.1.len()) {
+        if is_there || !has_room(record, new.1.len(), source.len()) {
             continue;
         }
         record.indexes_defined += 1;
@@ -184,5 +192,47 @@ fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined
             definition: new.1.clone(),
             ..proto::Index::default()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::groups::GROUPS_MAX;
+
+    /// As much as can be, of indexes and of groups, the one or the other first.
+    fn full(groups_first: bool) -> proto::DatabaseRecord {
+        let mut record = proto::DatabaseRecord { security: vec![b'x'; 3_000], ..Default::default() };
+        let id = |n: usize| format!("_design/{n:02000}");
+        let groups = |record: &mut proto::DatabaseRecord| {
+            for n in 0..GROUPS_MAX {
+                let mut signature = [0; 16];
+                signature[..8].copy_from_slice(&n.to_be_bytes());
+                name_group(record, &id(n), Some(&signature));
+            }
+        };
+        if groups_first {
+            groups(&mut record);
+        }
+        for n in 0..INDEXES_MAX {
+            redefine(&mut record, &id(n), &[("json", vec![b'x'; 900])]);
+        }
+        groups(&mut record);
+        record
+    }
+
+    #[test]
+    fn the_record_fits_a_value_whatever_is_defined() {
+        for groups_first in [false, true] {
+            let mut record = full(groups_first);
+            let bytes = record.encoded_len();
+            assert!(bytes > RECORD_BYTES_MAX - 4_000 && bytes <= RECORD_BYTES_MAX, "{bytes}");
+            assert!(!has_room(&record, 900, 2_048));
+            // What is noted later.
+            record.indexes.iter_mut().for_each(|index| index.readable = true);
+            let designs: Vec<String> = record.indexes.iter().flat_map(|index| index.named_by.clone()).collect();
+            designs.iter().for_each(|design| name_group(&mut record, design, None));
+            assert!(record.encoded_len() <= RECORD_BYTES_MAX);
+        }
     }
 }

@@ -5,8 +5,10 @@
 //! design documents are swapped by writing the new one under another name first, and who goes back finds the old group as
 //! it was. What nobody names goes with `_view_cleanup`, or after a day.
 
+use prost::Message;
+
 use crate::error::Result;
-use crate::index::definitions::write_record;
+use crate::index::definitions::{RECORD_BYTES_MAX, write_record};
 use crate::index::maintainers::Within;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
@@ -57,7 +59,8 @@ pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signa
     }
     let Some(signature) = signature else { return };
     let taken: usize = groups_of(record).map(room_of).sum();
-    let has_room = taken + design.len() + GROUP_BYTES <= GROUPS_BYTES_MAX;
+    let more = design.len() + GROUP_BYTES;
+    let has_room = taken + more <= GROUPS_BYTES_MAX && record.encoded_len() + more <= RECORD_BYTES_MAX;
     if let Some(group) = record.indexes.iter_mut().find(|index| is_group(index) && is_this(index)) {
         if let (Err(at), true) = (group.named_by.binary_search_by(|name| (**name).cmp(design)), has_room) {
             group.named_by.insert(at, design.to_owned());
@@ -193,6 +196,6 @@ mod tests {
         for number in 0..100 {
             name_group(&mut record, &format!("_design/{number:02000}"), Some(&signature(number % 3)));
         }
-        assert!(prost::Message::encoded_len(&record) < 70_000);
+        assert!(record.encoded_len() < 70_000);
     }
 }
