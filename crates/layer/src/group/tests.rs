@@ -5,6 +5,7 @@ mod functions;
 mod large;
 mod overflow;
 mod recompute;
+mod signatures;
 mod together;
 mod torture;
 mod waiting;

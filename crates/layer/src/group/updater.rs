@@ -15,8 +15,9 @@ use crate::view::build::{FOLLOWED, NODES, ROWS};
 use crate::view_functions::FunctionFailure;
 use crate::view_updates::{GroupId, GroupState};
 
-/// Before design documents that are just being changed are looked at again.
-const LOOKS: Duration = Duration::from_millis(20);
+/// Before design documents that are just being changed are looked at again, each time twice as long, and how often.
+const LOOK_FIRST: Duration = Duration::from_millis(20);
+const LOOKS_MAX: u32 = 7;
 
 /// After failures that may pass, each time twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
@@ -121,6 +122,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool
 /// Builds and follows until there is nothing to be done, or others do it.
 async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
+    let mut looks = 0;
     loop {
         if reader.inner.is_closing() {
             return Err(Error::ShuttingDown);
@@ -131,8 +133,16 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
             Some(job) => Arc::clone(job),
             None => {
                 let Some(loaded) = find::load(reader, &standing.instance, &standing.group).await? else {
-                    // Its design documents are being changed: the record will say so.
-                    tokio::time::sleep(LOOKS).await;
+                    if looks == LOOKS_MAX {
+                        return Err(ViewFailure::Changed.into());
+                    }
+                    // Its design documents are being changed, and the record will say so; or they define other groups
+                    // than when they were written, by a program with other signatures.
+                    tokio::time::sleep(LOOK_FIRST * 2_u32.pow(looks)).await;
+                    looks += 1;
+                    if looks > 1 {
+                        name_anew(reader, &standing.group.named_by).await?;
+                    }
                     continue;
                 };
                 let made = Job::new(reader.clone(), id, design.clone(), loaded, Arc::clone(state))?;
@@ -151,6 +161,18 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
             return Ok(());
         }
     }
+}
+
+/// Enters the groups that design documents define by now into the record.
+async fn name_anew(reader: &Reader, designs: &[String]) -> Result<()> {
+    for design in designs {
+        match find::look(reader, design, |_| true).await {
+            // It is for who asks for its views to know.
+            Ok(_) | Err(Error::View(_) | Error::Refused(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Does what is to be done of a group that stands so. False: it is looked at again.
