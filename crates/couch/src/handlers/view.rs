@@ -22,7 +22,7 @@ pub(crate) use reading::{Asked, Page, Reading};
 /// Queries in one request.
 const QUERIES_MAX: usize = 1_000;
 
-/// A query whose view is not ready after this time gives its room for a page to others while it waits.
+/// A query that waits for its view is looked at this often: one that waits then gives its room for a page to others.
 const READY_AT_ONCE: Duration = Duration::from_millis(250);
 
 /// `rest`: what stands behind `_view` in the path.
@@ -229,13 +229,26 @@ async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Resu
 /// The first page of a query, with room for it. The view may have to be built before it: what waits for that holds no room.
 pub(crate) async fn first_page(view: &View, reading: &mut Reading, pages: &Pages) -> Result<(Page, PagePermit)> {
     let room = first_room(pages).await?;
-    if let Ok(page) = tokio::time::timeout(READY_AT_ONCE, reading.next_page()).await {
+    if let Some(page) = unless_waiting(reading.next_page(), || view.is_waiting()).await {
         return held(page?, room);
     }
     drop(room);
     Asked::wait_for(view).await?;
     let room = first_room(pages).await?;
     held(reading.next_page().await?, room)
+}
+
+/// Some work, unless it is found waiting. What is slow is not broken off: it would be as slow again.
+async fn unless_waiting<T>(work: impl Future<Output = T>, is_waiting: impl Fn() -> bool) -> Option<T> {
+    tokio::pin!(work);
+    loop {
+        if let Ok(done) = tokio::time::timeout(READY_AT_ONCE, &mut work).await {
+            return Some(done);
+        }
+        if is_waiting() {
+            return None;
+        }
+    }
 }
 
 /// There is a first page always.
@@ -272,5 +285,21 @@ impl Answer<'_> {
         }
         sender.buffer.extend_from_slice(b"\r\n]}");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_slow_is_not_begun_again() {
+        let slow = async {
+            tokio::time::sleep(2 * READY_AT_ONCE).await;
+            7
+        };
+        assert_eq!(unless_waiting(slow, || false).await, Some(7));
+        assert_eq!(unless_waiting(std::future::pending::<()>(), || true).await, None);
+        assert_eq!(unless_waiting(std::future::ready(7), || true).await, Some(7));
     }
 }

@@ -107,6 +107,10 @@ impl ViewSource for Source {
             opened
         })
     }
+
+    fn is_waiting(&self) -> bool {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
 }
 
 impl Source {

@@ -160,6 +160,26 @@ async fn mapped() -> (Database, Option<tempfile::TempDir>) {
     (db, directory)
 }
 
+/// Whoever reads a view can be told apart from who waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_says_whether_it_is_waited_for() {
+    let (db, _directory) = mapped().await;
+    put(&db, "d", Some(r#"{"n":1}"#)).await;
+    define(&db, "_design/v", &[("n", "n")]).await;
+    let view = db.view("_design/v", "n", ViewUpdate::True).await.unwrap();
+    for is_new in [true, false] {
+        let mut rows = view.rows(crate::ViewQuery::default());
+        let (mut page, mut has_waited) = (Box::pin(rows.next_page()), view.is_waiting());
+        let page = std::future::poll_fn(|context| {
+            let polled = page.as_mut().poll(context);
+            has_waited |= view.is_waiting();
+            polled
+        });
+        assert_eq!(page.await.unwrap().unwrap().rows.len(), 1);
+        assert_eq!((has_waited, view.is_waiting()), (is_new, false));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_is_built_and_has_every_write_before_it_is_asked() {
     let (db, _directory) = mapped().await;

@@ -28,6 +28,11 @@ use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition, Vi
 pub(crate) trait ViewSource: Send + Sync {
     /// `is_first`: of what is read together, which sees all that was asked for; later pages take what is there.
     fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<Opening>>;
+
+    /// See [`View::is_waiting`].
+    fn is_waiting(&self) -> bool {
+        false
+    }
 }
 
 /// What became of it.
@@ -80,6 +85,11 @@ impl View {
     /// Its map, with all reduces of its rows.
     pub fn tree(&self) -> Option<&TreeDefinition> {
         self.definition.trees.get(self.view()?.tree)
+    }
+
+    /// Whether who reads it waits for it to be as fresh as asked: nothing of it is read by then.
+    pub fn is_waiting(&self) -> bool {
+        self.source.is_waiting()
     }
 
     /// Its reduce's place among those of its rows; `None`: it has none.
