@@ -59,7 +59,8 @@ fn handler(target: &Target) -> String {
                     format!("{kind:?} {name} {design} {}", rest.join(" "))
                 }
                 InDatabase::View { design, rest } => format!("view {name} {design} {}", rest.join(" ")),
-                InDatabase::DesignInfo { design, is_longer } => format!("info {name} {design} {is_longer}"),
+                InDatabase::DesignInfo { design, is_longer: false } => format!("info {name} {design}"),
+                InDatabase::DesignInfo { design, is_longer: true } => format!("behind info {name} {design}"),
                 InDatabase::CompactViews { design } => format!("compact {name} {design}"),
                 InDatabase::ViewCleanup => format!("cleanup {name}"),
                 InDatabase::TempView => "gone".into(),
