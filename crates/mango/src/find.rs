@@ -167,6 +167,7 @@ fn partition_of(path: Option<&str>, body: Option<&Value<'_>>) -> Result<Option<S
         (Some(path), Some(body)) if body.as_str() != Some(path) => {
             return Err(Refused::unknown("mango_httpd", &format!("{{bad_partition,{}}}", written(body))));
         }
+        (Some(""), _) => return Ok(None),
         (Some(path), _) => path,
         (None, None) => return Ok(None),
         (None, Some(Value::String(text))) if text.is_empty() => return Ok(None),

@@ -53,7 +53,8 @@ fn field<'v>(value: &'v Value<'_>) -> Result<(&'v str, bool), Refused> {
     match value {
         Value::String(name) if !name.is_empty() => Ok((name, false)),
         Value::Object(members) => match members.as_slice() {
-            [(name, direction)] if !name.is_empty() => match direction.as_str() {
+            // As in CouchDB an object may name the empty field, which a text alone may not.
+            [(name, direction)] => match direction.as_str() {
                 Some("asc") => Ok((name, false)),
                 Some("desc") => Ok((name, true)),
                 _ => Err(bad()),

@@ -207,6 +207,7 @@ impl Planned {
             limit: find.limit,
             conflicts: find.conflicts,
             exact_stats: find.execution_stats,
+            counts_each: find.r > 1,
             is_alone: is_heavy,
             stop: Some(stop),
         };

@@ -15,7 +15,7 @@ use crate::reply::Interrupted;
 use crate::request::{Body, Memory, Request};
 use crate::state::State;
 
-/// `partition`: the path's.
+/// `partition`: the path's. `_find` and `_explain` take the query string's, too, as in CouchDB.
 pub(crate) async fn mango(
     state: &State,
     mut request: Request,
@@ -23,6 +23,10 @@ pub(crate) async fn mango(
     what: Mango,
     partition: Option<String>,
 ) -> Result<Reply> {
+    let partition = match what {
+        Mango::Find | Mango::Explain => partition.or_else(|| request.query.get("partition").map(str::to_owned)),
+        _ => partition,
+    };
     match what {
         Mango::Find => find(state, request, name, partition).await,
         Mango::Explain => explain_find(request, name, partition).await,

@@ -11,7 +11,7 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::mango;
 use crate::handlers::rewrite::go_to;
-use crate::path::{Endpoint, InDatabase, Mango, Target};
+use crate::path::{Endpoint, InDatabase, Listed, Mango, Target};
 use crate::query::encode;
 use crate::request::Request;
 use crate::router::again;
@@ -45,11 +45,14 @@ pub(crate) async fn partition(
         return Err(failure);
     }
     match of {
-        InDatabase::Mango(what @ (Mango::Find | Mango::Explain | Mango::Count)) => {
+        InDatabase::Mango(what @ (Mango::Find | Mango::Explain | Mango::Count | Mango::Indexes)) => {
             Box::pin(mango::mango(state, request, name, what, Some(partition))).await
         }
         InDatabase::Endpoint(Endpoint::AllDocs) => {
             within(state, request, &partition, &format!("/{}/_all_docs", encode(name))).await
+        }
+        InDatabase::Queries(Listed::All) => {
+            within(state, request, &partition, &format!("/{}/_all_docs/queries", encode(name))).await
         }
         InDatabase::View { .. } => {
             let parts: Vec<&str> = request.uri.path().split('/').filter(|part| !part.is_empty()).skip(3).collect();

@@ -62,6 +62,41 @@ async fn all_documents_of_many_pages_are_found() {
     server.stop().await;
 }
 
+/// Selected design documents are dropped with what was examined since the last selected row, as by CouchDB's coordinator.
+#[tokio::test(flavor = "multi_thread")]
+async fn design_documents_count_as_in_couchdb() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    for id in ["A", "_design/n", "_design/t", "a", "b", "c"] {
+        server.ok("PUT", &format!("/db/{id}"), json!({"zz": id != "_design/n" && id != "b"})).await;
+    }
+    for (query, expected) in [
+        (json!({"selector": {}}), [4, 4, 0, 4]),
+        (json!({"selector": {}, "limit": 1}), [2, 2, 0, 1]),
+        (json!({"selector": {}, "limit": 4}), [4, 4, 0, 4]),
+        (json!({"selector": {"_id": {"$gt": null}}}), [4, 4, 0, 4]),
+        (json!({"selector": {"_id": {"$gt": null}}, "sort": [{"_id": "desc"}]}), [4, 4, 0, 4]),
+        // None is selected, and all are counted.
+        (json!({"selector": {"n": 1}}), [6, 6, 0, 0]),
+        // `_design/n` is not selected, and lost with `_design/t`.
+        (json!({"selector": {"zz": true}}), [4, 4, 0, 3]),
+        // Only `_design/n` is, and the rows behind it are counted.
+        (json!({"selector": {"zz": false}}), [4, 4, 0, 1]),
+        (json!({"selector": {"zz": 1}, "r": 2}), [4, 0, 4, 0]),
+        (json!({"selector": {}, "r": 2}), [4, 0, 4, 4]),
+    ] {
+        let mut asked = query.clone();
+        asked["execution_stats"] = json!(true);
+        let stats = server.ok("POST", "/db/_find", asked).await["execution_stats"].clone();
+        let names = ["total_keys_examined", "total_docs_examined", "total_quorum_docs_examined", "results_returned"];
+        assert_eq!(names.map(|name| stats[name].as_u64().unwrap()), expected, "{query}");
+    }
+    let sort = server.json("POST", "/db/_find", json!({"selector": {}, "sort": [{"": "asc"}]})).await;
+    assert_eq!((sort.0, &sort.1["error"]), (400, &json!("no_usable_index")));
+    server.stop().await;
+}
+
 /// Two servers: what one defines the other plans with, whatever it knew before.
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_answer_wherever_they_were_defined() {

@@ -86,6 +86,8 @@ async fn partitions() {
     for (path, partition, expected) in [
         ("/db/_partition/a/_find", NULL, json!([{"_id": "a:1"}, {"_id": "a:2"}])),
         ("/db/_find", json!("b"), json!([{"_id": "b:1"}])),
+        ("/db/_find?partition=b", NULL, json!([{"_id": "b:1"}])),
+        ("/db/_find?partition=", NULL, json!([{"_id": "a:1"}, {"_id": "a:2"}, {"_id": "b:1"}])),
         ("/db/_find", NULL, json!([{"_id": "a:1"}, {"_id": "a:2"}, {"_id": "b:1"}])),
     ] {
         let mut query = json!({"selector": {"n": {"$gt": 0}}, "fields": ["_id"]});
@@ -94,6 +96,16 @@ async fn partitions() {
         }
         assert_eq!(server.ok("POST", path, query).await["docs"], expected, "{path}");
     }
+    let of_other = json!({"selector": {}, "partition": "b"});
+    let (status, refused) = server.json("POST", "/db/_find?partition=a", of_other).await;
+    assert_eq!((status, &refused["reason"]), (500, &json!("Unknown Error: mango_httpd :: {bad_partition,<<98>>}")));
+    let explained = server.ok("POST", "/db/_explain?partition=a", json!({"selector": {}})).await;
+    assert_eq!(explained["opts"]["partition"], "a", "{explained}");
+    let queries = json!({"queries": [{}, {"descending": true, "limit": 1}]});
+    let several = server.ok("POST", "/db/_partition/a/_all_docs/queries", queries).await;
+    let ids_at = |at: usize| several["results"][at]["rows"].as_array().unwrap().iter().map(|row| row["id"].clone());
+    assert_eq!((ids_at(0).collect(), ids_at(1).collect()), (json!(["a:1", "a:2"]), json!(["a:2"])));
+    assert_eq!(server.ok("GET", "/db/_partition/a/_index", NULL).await["total_rows"], 1);
     let sorted = json!({"selector": {"n": 1}, "sort": ["m"]});
     let refused = server.json("POST", "/db/_partition/a/_find", sorted).await.1;
     assert_eq!(refused["reason"], "No partitioned index exists for this sort, try indexing by the sort fields.");

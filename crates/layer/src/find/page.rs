@@ -86,6 +86,8 @@ pub(crate) struct Found {
     pub key: Value<'static>,
     /// `None`: it is only counted, or passed over.
     pub document: Option<FoundDocument>,
+    /// A design document, which is not answered, nor are the rows that were examined for it.
+    pub is_dropped: bool,
 }
 
 /// What was read.
@@ -165,12 +167,15 @@ impl Operation for Page<'_> {
         let mut bytes = 0;
         for (at, (id, entry)) in rows.iter().enumerate() {
             page.examined += 1;
-            let one = One { query, within: &within, passes: (at as u64) < place.skip };
+            // Of an index of fields no entry is of one.
+            let is_dropped = query.number.is_none() && DocumentId::of(id).is_design();
+            let one = One { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
             if let Some((key, document)) = one.look(id, entry, at, &mut documents, matcher.as_mut()).await? {
                 if let Some(FoundDocument::Whole(document)) = &document {
                     bytes += document.body.len();
                 }
-                page.found.push(Found { ordinal: page.examined, id: id.clone(), key, document });
+                let ordinal = page.examined;
+                page.found.push(Found { ordinal, id: id.clone(), key, document, is_dropped });
             }
             if at + 1 < rows.len() && (bytes > READ_BYTES_MAX || began.elapsed() > TIME_MAX) {
                 break;
@@ -211,6 +216,8 @@ struct One<'a> {
     within: &'a Within<'a>,
     /// It is passed over whatever it holds.
     passes: bool,
+    /// It is a design document.
+    is_dropped: bool,
 }
 
 impl One<'_> {
@@ -223,7 +230,7 @@ impl One<'_> {
         documents: &mut Documents<'_>,
         matcher: Option<&mut Matcher<'_>>,
     ) -> Result<Option<(Value<'static>, Option<FoundDocument>)>> {
-        let One { query, within, passes } = *self;
+        let One { query, within, passes, is_dropped } = *self;
         if query.counts_rows {
             return Ok(Some((Value::Null, None)));
         }
@@ -245,9 +252,9 @@ impl One<'_> {
         if passes && query.number.is_some() {
             return Ok(Some((shown_key(key().await?), None)));
         }
-        // Of an index of fields no entry is of one.
-        if query.number.is_none() && DocumentId::of(id).is_design() {
-            return Ok(None);
+        // What all of these are worth is known without their documents.
+        if is_dropped && (query.counts || query.counts_each) {
+            return Ok(query.counts_each.then_some((Value::Null, None)));
         }
         let Some(found) = documents.get(at).await? else { return Ok(None) };
         let is_selected = match matcher {
@@ -257,7 +264,7 @@ impl One<'_> {
         if found.0.deleted || !is_selected {
             return Ok(None);
         }
-        if query.counts {
+        if query.counts || is_dropped {
             return Ok(Some((Value::Null, None)));
         }
         let key = shown_key(key().await?);

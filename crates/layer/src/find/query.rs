@@ -46,6 +46,8 @@ pub struct FindOptions {
     pub conflicts: bool,
     /// What is examined is counted up to the document behind the last one, as CouchDB does; else no further than that one.
     pub exact_stats: bool,
+    /// Each row is looked at where the query is asked, as in CouchDB with `r` above 1: of design documents none is counted.
+    pub counts_each: bool,
     /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
     pub is_alone: bool,
     /// Asked now and then; `true`: nobody is waiting.
@@ -87,6 +89,8 @@ pub(crate) struct Query {
     pub counts: bool,
     /// No document is read, either.
     pub counts_rows: bool,
+    /// No design document is counted, whether it is selected or not.
+    pub counts_each: bool,
     pub stop: Option<Stop>,
     /// The indexes that it was planned with.
     pub indexes: JsonIndexes,
@@ -115,6 +119,8 @@ pub struct Find {
     next: Option<Place>,
     instance: Option<InstanceId>,
     stats: ExecutionStats,
+    /// Rows that were examined since the last one that is selected.
+    pending: u64,
     last: Option<Bookmark>,
     ahead: VecDeque<Ahead>,
 }
@@ -137,7 +143,7 @@ impl Drop for Ahead {
 impl Reader {
     /// Carries out a plan that was made with these indexes of the database. Nothing is read yet.
     pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
-        let FindOptions { skip, limit, conflicts, exact_stats, is_alone, stop } = options;
+        let FindOptions { skip, limit, conflicts, exact_stats, counts_each, is_alone, stop } = options;
         let query = Query {
             index: plan.index.clone(),
             number: indexes.number(plan.index),
@@ -150,6 +156,7 @@ impl Reader {
             conflicts,
             counts: false,
             counts_rows: false,
+            counts_each,
             stop,
             indexes: indexes.clone(),
         };
@@ -165,6 +172,7 @@ impl Reader {
             next,
             instance: None,
             stats: ExecutionStats::default(),
+            pending: 0,
             last: None,
             ahead: VecDeque::new(),
         }
@@ -235,14 +243,25 @@ impl Find {
     }
 
     /// Counts a page's rows, and takes those that are answered.
+    ///
+    /// As in CouchDB a row that is selected brings what was examined since the one before it, and what the end of the query
+    /// finds comes with that; a selected design document is dropped with all that it brings.
     fn take(&mut self, page: PageRead) -> Vec<FoundRow> {
         let PageRead { examined, found, .. } = page;
         let mut rows = Vec::new();
-        let mut until = examined;
-        for Found { ordinal, id, key, document } in found {
+        let mut counted = 0;
+        for Found { ordinal, id, key, document, is_dropped } in found {
+            let brings = std::mem::take(&mut self.pending) + ordinal.saturating_sub(counted);
+            counted = ordinal;
+            if is_dropped {
+                // What rows that are sent each by itself bring is not lost with another one.
+                self.pending = if self.query.counts_each { brings.saturating_sub(1) } else { 0 };
+                continue;
+            }
+            self.count(brings);
             if self.limit == 0 {
-                (until, self.next) = (ordinal, None);
-                break;
+                self.next = None;
+                return rows;
             }
             if !self.query.counts {
                 self.last = Some(Bookmark { id: id.clone(), key });
@@ -255,15 +274,23 @@ impl Find {
             self.stats.results_returned += 1;
             rows.extend(document.map(|document| FoundRow { id, document }));
             if self.limit == 0 && !self.exact_stats {
-                (until, self.next) = (ordinal, None);
-                break;
+                self.next = None;
+                return rows;
             }
         }
-        self.stats.keys_examined += until;
-        if !self.query.covering && !self.query.counts_rows {
-            self.stats.docs_examined += until;
+        self.pending += examined.saturating_sub(counted);
+        if self.next.is_none() {
+            let pending = std::mem::take(&mut self.pending);
+            self.count(pending);
         }
         rows
+    }
+
+    fn count(&mut self, examined: u64) {
+        self.stats.keys_examined += examined;
+        if !self.query.covering && !self.query.counts_rows {
+            self.stats.docs_examined += examined;
+        }
     }
 
     /// A page that is read ahead, once it is there; what is behind it is begun as soon as it is known where.

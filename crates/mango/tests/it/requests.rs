@@ -134,7 +134,7 @@ fn requests_that_are_refused() {
     for (body, error) in [
         (r#"{"selector":{},"fields":[{"a":1}]}"#, "invalid_field"),
         (r#"{"selector":{},"fields":["a."]}"#, "invalid_field_name"),
-        (r#"{"selector":{},"sort":[{"":"asc"}]}"#, "invalid_sort_field"),
+        (r#"{"selector":{},"sort":[""]}"#, "invalid_sort_field"),
         (r#"{"selector":{},"use_index":["a",1]}"#, "invalid_index_name"),
         (r#"{"selector":{},"use_index":"a/b/c"}"#, "invalid_index_name"),
         (r#"{"selector":{},"partition":1}"#, "illegal_partition"),
