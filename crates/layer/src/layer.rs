@@ -333,7 +333,7 @@ impl Layer {
 
 impl Inner {
     /// The database's instance as of the transaction's read version: from the cache where `\xff/metadataVersion` has not
-    /// changed, else from its record. What a transaction reads that was given its version goes into no cache.
+    /// changed, else from its record. What is older than what the cache has does not go into it.
     pub(crate) async fn resolve(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let version = trx.get(METADATA_VERSION, true).await?;
         let version: &[u8] = version.as_deref().unwrap_or_default();
@@ -390,7 +390,8 @@ impl Inner {
                 })
             }
         };
-        if !trx.is_pinned() {
+        let is_past = trx.is_pinned() || self.databases.get(name).is_some_and(|cached| *cached.seen > *version);
+        if !is_past {
             self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
             self.make_room();
         }

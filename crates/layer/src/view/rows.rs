@@ -361,10 +361,11 @@ impl ReadRows<'_> {
             }
             next.keys_at_once = next.keys_at_once.saturating_mul(2).min(KEYS_AT_ONCE);
         }
-        if !has_found && let Some(last) = count.checked_sub(1) {
-            if let Some(range) = reading.range_of_key(&self.query.select, last, descending).await? {
-                *before = self.before(reading, &range).await?;
-            }
+        if !has_found
+            && let Some(last) = count.checked_sub(1)
+            && let Some(range) = reading.range_of_key(&self.query.select, last, descending).await?
+        {
+            *before = self.before(reading, &range).await?;
         }
         rows.truncate(limit);
         with_texts(reading, rows).await
