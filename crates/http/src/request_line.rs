@@ -4,7 +4,7 @@
 //! them as they are, so they are encoded here before the library sees them. Only a request's first line is touched. Where the
 //! next one begins is not guessed: a connection's bytes are handed over up to the end of a head and no further, and what
 //! follows is a body of as many bytes as the library says, once it has read that head, or the next head. Wherever that is
-//! not clear (a body in chunks, another protocol, a head that the library sees end elsewhere) nothing is touched any more.
+//! not clear (a body in chunks, another protocol, a head that the library sees end elsewhere) nothing more is touched.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

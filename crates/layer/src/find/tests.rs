@@ -290,7 +290,7 @@ async fn queries_are_answered_as_all_documents_say() {
     assert_clean(&db).await;
 }
 
-/// Numbers of indexes are the same in all databases: a plan is none of the next database of the name.
+/// Numbers of indexes are the same in all databases: a plan does not hold for the next database of the name.
 #[tokio::test(flavor = "multi_thread")]
 async fn plans_are_not_carried_out_on_another_database_of_the_same_name() {
     let (_layer, background, db, _directory) = with_background().await;

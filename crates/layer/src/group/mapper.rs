@@ -34,7 +34,7 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 ///
 /// # Errors
 /// [`Error::View`]: the group's functions cannot be run, ended the whole query, or break their bounds on every document.
-/// [`Error::ShuttingDown`]: nobody wants it any more.
+/// [`Error::ShuttingDown`]: the group is gone, or the process stops.
 pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<PreparedDocument>> {
     let metrics = &job.reader.inner.metrics;
     let (mut texts, mut places) = (Vec::with_capacity(documents.len()), Vec::with_capacity(documents.len()));

@@ -322,7 +322,7 @@ impl Given<'_> {
     fn number(self) -> Result<u64> {
         match self {
             Given::Text(text) => number(text),
-            // A number in quotes is none in a body.
+            // In a body a number in quotes is a string.
             Given::Json(Value::Number(text)) if !text.contains(['.', 'e', 'E']) => match number(text) {
                 Err(_) => Err(Failure::query(format!("Invalid value for positive integer: {text}"))),
                 positive => positive,

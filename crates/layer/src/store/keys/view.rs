@@ -436,7 +436,7 @@ mod tests {
             prop_assert_eq!(row.cmp(&other), row.encode().cmp(&other.encode()));
             let of = row.partition.clone().unwrap();
             let places = RowPlaces(Some(&partition));
-            // Whatever the partition, its places part its own rows as those of a group that is none, and no others.
+            // Whatever the partition, its places part its own rows as those of a group without partitions, and no others.
             let is_before = |place: Vec<u8>, among: bool| {
                 prop_assert_eq!(row.encode() < place, if of == partition { among } else { of < partition });
                 Ok(())
