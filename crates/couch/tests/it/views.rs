@@ -227,6 +227,52 @@ async fn deleted_leaves_are_shown_to_maps_alone() {
     }
 }
 
+/// As in CouchDB a function is given the last row first, and the first one where the order is the other. (Forwards where nodes begin
+/// is chance, and with it what is reduced in one call.)
+#[tokio::test]
+async fn rows_of_a_reduce_are_in_the_other_order() {
+    let map = "function (doc) { if (doc.tens === 0) emit([doc.n % 2, doc.n], String(doc.n)); }";
+    let views = json!({"v": {"map": map, "reduce": "function (keys, values) { return values.join(''); }"}});
+    let Some(server) = serve(12, json!({ "views": views })).await else { return };
+    for (query, expected) in [
+        ("descending=true", json!(["0246813579"])),
+        ("group_level=1&descending=true", json!(["13579", "02468"])),
+        ("group_level=1&descending=true&startkey=[1,6]&endkey=[0,4]", json!(["135", "468"])),
+        ("group=true&descending=true&limit=2", json!(["9", "7"])),
+    ] {
+        let answer = server.ok("GET", &format!("/db/_design/d/_view/v?{query}"), NULL).await;
+        let values: Vec<&Value> = rows(&answer).iter().map(|row| &row["value"]).collect();
+        assert_eq!(json!(values), expected, "{query}");
+    }
+}
+
+/// As in CouchDB the documents that values name are opened without options; local ones, too.
+#[tokio::test]
+async fn joined_documents_are_plain() {
+    let map =
+        "function (doc) { emit(0); emit(1, {_id: 'x'}); emit(2, {_id: '_local/l'}); emit(3, {_id: '_local/no'}); }";
+    let Some(server) = serve(0, json!({"views": {"v": {"map": map}}})).await else { return };
+    server.ok("PUT", "/db/_local/l", json!({"n": 7})).await;
+    let data = json!("eHh4".repeat(200));
+    let file = json!({"f": {"content_type": "text/plain", "data": data}});
+    let leaf = |hash: &str| json!({"_id": "x", "_rev": format!("1-{hash}"), "_attachments": file});
+    server.ok("POST", "/db/_bulk_docs", json!({"new_edits": false, "docs": [leaf("a"), leaf("b")]})).await;
+    let get = async |options: &str| {
+        let path = format!("/db/_design/d/_view/v?include_docs=true&conflicts=true&{options}");
+        let answer = server.ok("GET", &path, NULL).await;
+        let docs: Vec<Value> = rows(&answer).iter().map(|row| row["doc"].clone()).collect();
+        docs
+    };
+    let docs = get("attachments=true").await;
+    let file = |at: usize| &docs[at]["_attachments"]["f"];
+    assert_eq!((&docs[0]["_conflicts"], docs[1].get("_conflicts")), (&json!(["1-a"]), None));
+    assert_eq!((&file(0)["data"], file(1).get("data"), &file(1)["stub"]), (&data, None, &json!(true)));
+    assert_eq!((&docs[2], &docs[3]), (&json!({"_id": "_local/l", "_rev": "0-1", "n": 7}), &NULL));
+    let docs = get("att_encoding_info=true").await;
+    let file = |at: usize| &docs[at]["_attachments"]["f"];
+    assert_eq!((&file(0)["encoding"], file(1).get("encoding")), (&json!("gzip"), None));
+}
+
 /// `_local_docs` takes the parameters of `_all_docs`, and several queries.
 #[tokio::test]
 async fn lists_of_local_documents() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flatbed_collate::reduce::Reducer;
 use flatbed_collate::{cut_to_level, group_prefix};
 use flatbed_flatten::json;
-use flatbed_rowtree::{Group, Groups, KeyRange, cover, groups};
+use flatbed_rowtree::{Group, Groups, KeyRange, Parts, Tree, cover, groups};
 use futures_util::future::try_join_all;
 
 use crate::error::{Error, Result};
@@ -22,6 +22,14 @@ use crate::view::written::{ReduceFailure, WrittenResult};
 
 /// Groups of a page.
 const PAGE_GROUPS: usize = if cfg!(test) { 6 } else { 1_000 };
+
+/// Groups of so many rows at most, whose keys and values take so much, are reduced anew where their rows are asked for in the other
+/// order: those that CouchDB finds in one node.
+const TURNED_ROWS_MAX: u64 = 32;
+const TURNED_BYTES_MAX: u64 = 4_000;
+
+/// The same of all groups of a page together.
+const TURNED_PAGE_BYTES: u64 = 1_000_000;
 
 /// Bytes that a page reads of its groups' first and last rows, and answers, about; one group more may pass it.
 const PAGE_BYTES: u64 = 1_600_000;
@@ -181,7 +189,8 @@ impl PageRead for ReadGroups<'_> {
         let skipped = next.skip.min(found.len() as u64);
         next.skip -= skipped;
         let limit = usize::try_from(next.limit).unwrap_or(usize::MAX);
-        let found: Vec<Found> = found.into_iter().skip(skipped as usize).take(limit).collect();
+        let mut found: Vec<Found> = found.into_iter().skip(skipped as usize).take(limit).collect();
+        self.turn(reading, &mut found).await?;
         page.rows = self.answered(reading, &found).await?;
         next.limit = next.limit.saturating_sub(page.rows.len() as u64);
         next.groups = next.groups.saturating_mul(2).min(PAGE_GROUPS);
@@ -310,6 +319,43 @@ impl ReadGroups<'_> {
         let found = self.all(reading, KeyRange { begin, end: Some(end) }).await?;
         let is_left = rest.end.as_ref().is_none_or(|end| rest.begin < *end);
         Ok((found.map(|found| Found { key: Some(Some(level)), ..found }), is_left.then_some(rest)))
+    }
+
+    /// Reduces groups of few rows anew, `descending`: as in CouchDB a function is given the rows in the other order then. What is
+    /// kept of a node was made in the one.
+    async fn turn(&self, reading: &Reading<'_>, found: &mut [Found]) -> Result<()> {
+        let reduces = reading.open.group.reduces(reading.open.tree);
+        let is_written = matches!(reduces.get(self.query.reduce), Some(Reduction::Written(_)));
+        if !self.query.descending || !is_written {
+            return Ok(());
+        }
+        let mut bytes = 0;
+        let mut may_turn = |found: &&mut Found| {
+            let Summary { rows, bytes: own, .. } = found.summary;
+            let is_small = (2..=TURNED_ROWS_MAX).contains(&rows) && own <= TURNED_BYTES_MAX;
+            if is_small {
+                bytes += own;
+            }
+            is_small && bytes <= TURNED_PAGE_BYTES
+        };
+        let mut small: Vec<&mut Found> = found.iter_mut().filter(|found| may_turn(found)).collect();
+        let stored = reading.stored();
+        let rows = small.iter().map(|found| async {
+            let page = stored.rows(&found.range, TURNED_ROWS_MAX as usize, true).await?;
+            // In storage rows of one read may be fewer than there are.
+            let is_all = page.entries.len() as u64 == found.summary.rows;
+            Ok::<_, Error>(is_all.then_some(Parts::Rows(page.entries)))
+        });
+        let rows = try_join_all(rows.collect::<Vec<_>>()).await?;
+        let (turned, parts): (Vec<&mut &mut Found>, Vec<_>) =
+            small.iter_mut().zip(rows).filter_map(|(found, rows)| Some((found, rows?))).unzip();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        for (found, summary) in turned.into_iter().zip(stored.summaries(parts).await?) {
+            found.summary = summary;
+        }
+        Ok(())
     }
 
     /// What is answered of the first groups: of one at least, and of as many as a page has bytes for.

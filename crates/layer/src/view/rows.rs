@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_revtree::RevId;
+use flatbed_revtree::{DocumentId, RevId, local_id};
 use flatbed_rowtree::{KeyRange, count, nth};
 use futures_util::future::{try_join, try_join_all};
 
 use crate::document::edit::{Document, GetOptions};
 use crate::error::{Error, Refusal, Result};
 use crate::read::get::{ShowsDocument, show_documents};
+use crate::read::local::LocalDocument;
 use crate::store::keys::RowKey;
 use crate::store::proto;
 use crate::store::seq::Seq;
@@ -41,7 +42,7 @@ pub struct ViewQuery {
     pub limit: Option<u64>,
     /// With documents: the row's own, or the one that its value names (`{"_id": ...}`).
     pub include_docs: bool,
-    /// The documents with their other leaves that are not deleted.
+    /// The rows' own documents with their other leaves that are not deleted. As in CouchDB not those that values name.
     pub conflicts: bool,
 }
 
@@ -97,6 +98,8 @@ pub struct ViewRow {
     pub value: Vec<u8>,
     /// Where documents are asked for: its own, or the one that its value names; `None`: it is not there, or deleted.
     pub doc: Option<Document>,
+    /// The document is the one that the value names, which CouchDB opens without options.
+    pub is_joined: bool,
 }
 
 impl View {
@@ -120,6 +123,7 @@ impl ViewRows {
         self.place = next;
         if self.query.include_docs {
             self.named_revisions(&mut page.rows).await?;
+            self.local_documents(&mut page.rows).await?;
         }
         Ok(Some(page))
     }
@@ -131,9 +135,10 @@ impl ViewRows {
             if id.as_deref() == Some(NO_ID) {
                 continue;
             }
+            let conflicts = self.query.conflicts && !row.is_joined;
             let rev: std::result::Result<RevId, _> = rev.parse();
             let options = match rev {
-                Ok(rev) => GetOptions { rev: Some(rev), conflicts: self.query.conflicts, ..GetOptions::default() },
+                Ok(rev) => GetOptions { rev: Some(rev), conflicts, ..GetOptions::default() },
                 Err(_) => {
                     row.doc = None;
                     continue;
@@ -148,6 +153,38 @@ impl ViewRows {
         }
         Ok(())
     }
+
+    /// Local documents that values name: as few.
+    async fn local_documents(&self, rows: &mut [ViewRow]) -> Result<()> {
+        for row in rows.iter_mut().filter(|row| row.is_joined) {
+            let Some(Joined { id: Some(id), rev: None }) = joined(&row.value) else { continue };
+            let id = DocumentId::of(&id);
+            let Some(local) = id.local_name() else { continue };
+            let found = match self.view.reader.get_local(local).await {
+                Err(Error::Refused(Refusal::InvalidDocument { .. })) => None,
+                found => found?,
+            };
+            row.doc = found.map(document_of_local).transpose()?;
+        }
+        Ok(())
+    }
+}
+
+/// A local document as others are shown.
+fn document_of_local(local: LocalDocument) -> Result<Document> {
+    let rev = RevId::from_parts(0, &local.revision.to_string());
+    Ok(Document {
+        id: local_id(&local.id),
+        rev: rev.map_err(|_| Error::Corrupt("a local document has no revision".to_owned()))?,
+        deleted: false,
+        body: local.body,
+        revisions: None,
+        revs_info: None,
+        conflicts: None,
+        deleted_conflicts: None,
+        attachments: Vec::new(),
+        local_seq: None,
+    })
 }
 
 /// What a value names.
@@ -183,6 +220,9 @@ impl ShowsDocument for Shown {
 
     fn show(&mut self, document: Option<Document>) {
         self.row.doc = document.filter(|document| !document.deleted);
+        if let (true, Some(document)) = (self.row.is_joined, &mut self.row.doc) {
+            document.conflicts = None;
+        }
     }
 }
 
@@ -380,7 +420,11 @@ impl ReadRows<'_> {
         next: &mut Cursor,
     ) -> Result<bool> {
         let keys: Vec<Vec<u8>> = rows.iter().map(|(key, _)| key.clone()).collect();
-        let shown = |(_, row): (Vec<u8>, ViewRow)| Shown { id: joined(&row.value).and_then(|joined| joined.id), row };
+        let shown = |(_, mut row): (Vec<u8>, ViewRow)| {
+            let id = joined(&row.value).and_then(|joined| joined.id);
+            row.is_joined = id.is_some();
+            Shown { id, row }
+        };
         let mut shown: Vec<Shown> = rows.into_iter().map(shown).collect();
         let instance = &reading.open.instance;
         let inner = &self.view.reader.inner;
@@ -524,7 +568,7 @@ async fn with_texts(reading: &Reading<'_>, rows: Vec<(Vec<u8>, proto::ViewRow)>)
         let texts = begin_texts(reading.trx, &reading.keys, &id, row);
         Ok(async move {
             let (key, value) = texts.await?;
-            Ok((row_key, ViewRow { id, key, value, doc: None }))
+            Ok((row_key, ViewRow { id, key, value, doc: None, is_joined: false }))
         })
     });
     try_join_all(rows.collect::<Result<Vec<_>>>()?).await

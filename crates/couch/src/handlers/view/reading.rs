@@ -178,7 +178,10 @@ impl Asked {
         sender.write(&row.value).await?;
         if self.parameters.include_docs {
             sender.buffer.extend_from_slice(b",\"doc\":");
-            attached::send_or_null(database, row.doc.as_ref(), &self.show, sender).await?;
+            // As in CouchDB what was asked for of attachments goes for the row's own document alone.
+            let plain = Show::default();
+            let show = if row.is_joined { &plain } else { &self.show };
+            attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
         }
         sender.buffer.push(b'}');
         Ok(())
