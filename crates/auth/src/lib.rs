@@ -1,19 +1,22 @@
 //! Who makes a request, as far as that can be said without asking anybody.
 //!
 //! Password hashes in CouchDB's forms, the credentials of an `authorization` header, the names that have passwords and the
-//! credentials that were right before. Nothing here does I/O, waits, or knows the time or randomness: salts are passed in,
+//! credentials that were right before. How each form looks, and where it is CouchDB's: `design/auth.md`. Nothing here does I/O, waits, or knows the time or randomness: salts are passed in,
 //! and so is the clock by what will need one. How many passwords are checked at once is for the caller to bound.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
 mod credentials;
+mod hex;
 mod known;
 mod password;
 mod passwords;
 mod principal;
+mod refused;
 
 pub use credentials::{Credentials, Digest, InvalidCredentials, digest, is_basic};
 pub use known::Known;
-pub use password::{InvalidHash, PasswordHash, SALT_BYTES};
+pub use password::{ITERATIONS, ITERATIONS_MAX, InvalidHash, PasswordHash, Prf, SALT_BYTES};
 pub use passwords::Passwords;
-pub use principal::Principal;
+pub use principal::{ADMIN_ROLE, Principal, SignedIn};
+pub use refused::{Kind, Refused};

@@ -51,7 +51,7 @@ impl Surface for State {
         let handled = async {
             let principal = if origin.is_inside {
                 // Whoever may begin a replication is an administrator, and so is what speaks for it here.
-                Principal { name: None, is_admin: true }
+                Principal::nameless_admin()
             } else {
                 self.service.authenticate(request.header(header::AUTHORIZATION)).await?
             };

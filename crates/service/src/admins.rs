@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use checks::{Checks, TooMany};
-use flatbed_auth::{Credentials, InvalidCredentials, Known, PasswordHash, Passwords, Principal, digest, is_basic};
+use flatbed_auth::{
+    Credentials, InvalidCredentials, Known, PasswordHash, Passwords, Principal, SignedIn, digest, is_basic,
+};
 
 /// Credentials known to be right.
 const CACHE_MAX: usize = 1_000;
@@ -49,14 +51,14 @@ impl Admins {
     /// Who stands behind an `authorization` header. Without administrators everyone is one.
     pub(crate) async fn authenticate(&self, authorization: Option<&str>) -> Result<Principal, SignInError> {
         let Some(authorization) = authorization.filter(|authorization| is_basic(authorization)) else {
-            return Ok(Principal { name: None, is_admin: self.is_empty() });
+            return Ok(if self.is_empty() { Principal::nameless_admin() } else { Principal::anonymous() });
         };
         if self.is_empty() {
-            return Ok(Principal { name: None, is_admin: true });
+            return Ok(Principal::nameless_admin());
         }
         let digest = digest(authorization);
         if let Some(name) = self.known().name(&digest) {
-            return Ok(Principal { name: Some(name.to_owned()), is_admin: true });
+            return Ok(Principal::admin(name, SignedIn::Password));
         }
         let Credentials { name, password } = Credentials::parse(authorization)?;
         let (hash, exists) = (self.passwords.hash_for(&name), self.passwords.contains(&name));
@@ -65,7 +67,7 @@ impl Admins {
             return Err(SignInError::Wrong);
         }
         self.known().insert(digest, name.clone());
-        Ok(Principal { name: Some(name), is_admin: true })
+        Ok(Principal::admin(name, SignedIn::Password))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -132,10 +134,11 @@ mod tests {
 
     #[tokio::test]
     async fn basic_authentication() {
-        let admins = Admins::new([("admin".to_owned(), PasswordHash::new("pass:word", &[1; 16]))].into());
+        let admins =
+            Admins::new([("admin".to_owned(), PasswordHash::with_iterations("pass:word", &[1; 16], 1_000))].into());
         for _ in 0..2 {
             let found = admins.authenticate(Some(&encode("admin:pass:word"))).await.unwrap();
-            assert_eq!(found, Principal { name: Some("admin".into()), is_admin: true });
+            assert_eq!(found, Principal::admin("admin", SignedIn::Password));
         }
         for wrong in [encode("admin:pass"), encode("other:pass:word"), encode("x"), "Basic !".into()] {
             assert_eq!(admins.authenticate(Some(&wrong)).await.unwrap_err(), SignInError::Wrong);

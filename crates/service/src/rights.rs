@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn rights(name: Option<&str>, is_admin: bool) -> Rights {
-        Rights { principal: Principal { name: name.map(str::to_owned), is_admin } }
+        Rights { principal: Principal { name: name.map(str::to_owned), is_admin, ..Principal::anonymous() } }
     }
 
     #[test]

@@ -72,7 +72,7 @@ async fn what_is_asked_wrongly_is_refused() {
     assert_eq!((answer.status, answer.header("allow")), (405, Some("GET")));
     assert_eq!(server.call("HEAD", "/_db_updates?feed=continuous", "").await.status, 200);
     server.stop().await;
-    let admins = [("root".to_owned(), PasswordHash::new("secret", &[1; 16]))].into();
+    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
     let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
     assert_eq!(guarded.call("GET", "/_db_updates", "").await.status, 401);
     guarded.stop().await;

@@ -200,7 +200,7 @@ async fn what_is_no_handshake_is_refused() {
     }
     drop(Socket::open(&server, path, &[("origin", "http://localhost")]).await);
     server.stop().await;
-    let admins = [("root".to_owned(), PasswordHash::new("secret", &[1; 16]))].into();
+    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
     let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
     assert_eq!(guarded.connect().await.call("GET", path, &UPGRADE, b"").await.status, 401);
     drop(Socket::open(&guarded, path, &[("authorization", "Basic cm9vdDpzZWNyZXQ=")]).await);

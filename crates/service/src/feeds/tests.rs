@@ -39,7 +39,7 @@ impl Store {
         let (layer, _) = Layer::open(fdb, LayerOptions { root, ..LayerOptions::default() }, None).await.unwrap();
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
         let service = Service::new(layer, functions, Admins::new([].into()));
-        let context = service.context(Principal { name: None, is_admin: true });
+        let context = service.context(Principal::nameless_admin());
         context.database("db", Own).unwrap().create(&CreateOptions::default()).await.unwrap();
         Store { service, context, _directory: directory }
     }

@@ -1,0 +1,91 @@
+//! Why something is refused, in CouchDB's words.
+
+use std::borrow::Cow;
+
+/// What kind of refusal it is: a status and CouchDB's name of the error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// 400 `bad_request`
+    BadRequest,
+    /// 401 `unauthorized`
+    Unauthorized,
+    /// 403 `forbidden`
+    Forbidden,
+    /// 404 `not_found`
+    NotFound,
+}
+
+impl Kind {
+    /// The status of the answer.
+    pub fn status(self) -> u16 {
+        match self {
+            Kind::BadRequest => 400,
+            Kind::Unauthorized => 401,
+            Kind::Forbidden => 403,
+            Kind::NotFound => 404,
+        }
+    }
+
+    /// The answer's member `error`.
+    pub fn error(self) -> &'static str {
+        match self {
+            Kind::BadRequest => "bad_request",
+            Kind::Unauthorized => "unauthorized",
+            Kind::Forbidden => "forbidden",
+            Kind::NotFound => "not_found",
+        }
+    }
+}
+
+/// Something is refused. Never holds a secret; a reason that quotes input is bounded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {reason}", kind.error())]
+pub struct Refused {
+    /// What kind of refusal.
+    pub kind: Kind,
+    /// The answer's member `reason`.
+    pub reason: Cow<'static, str>,
+}
+
+impl Refused {
+    /// A refusal.
+    pub fn new(kind: Kind, reason: impl Into<Cow<'static, str>>) -> Refused {
+        Refused { kind, reason: reason.into() }
+    }
+
+    pub(crate) fn bad_request(reason: impl Into<Cow<'static, str>>) -> Refused {
+        Refused::new(Kind::BadRequest, reason)
+    }
+
+    pub(crate) fn unauthorized(reason: impl Into<Cow<'static, str>>) -> Refused {
+        Refused::new(Kind::Unauthorized, reason)
+    }
+
+    pub(crate) fn forbidden(reason: impl Into<Cow<'static, str>>) -> Refused {
+        Refused::new(Kind::Forbidden, reason)
+    }
+
+    pub(crate) fn not_found() -> Refused {
+        Refused::new(Kind::NotFound, "missing")
+    }
+
+    /// A name or a password is wrong; which of them is not said.
+    pub fn wrong_password() -> Refused {
+        Refused::unauthorized("Name or password is incorrect.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_couchdbs_status_and_name() {
+        let kinds = [Kind::BadRequest, Kind::Unauthorized, Kind::Forbidden, Kind::NotFound];
+        let found = kinds.map(|kind| (kind.status(), kind.error()));
+        assert_eq!(found, [(400, "bad_request"), (401, "unauthorized"), (403, "forbidden"), (404, "not_found")]);
+        assert_eq!(Refused::not_found().to_string(), "not_found: missing");
+        let wrong = Refused::wrong_password();
+        assert_eq!((wrong.kind, &*wrong.reason), (Kind::Unauthorized, "Name or password is incorrect."));
+    }
+}
