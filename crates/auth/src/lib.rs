@@ -7,12 +7,15 @@
 #![warn(clippy::indexing_slicing)]
 
 mod credentials;
+mod erlang;
 mod hex;
 mod known;
 mod password;
 mod passwords;
 mod principal;
 mod refused;
+pub mod security;
+pub mod users;
 
 pub use credentials::{Credentials, Digest, InvalidCredentials, digest, is_basic};
 pub use known::Known;

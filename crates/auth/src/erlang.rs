@@ -1,0 +1,58 @@
+//! Values as CouchDB puts them into its reasons: as Erlang terms.
+
+use flatbed_flatten::json::Value;
+
+/// Characters of a string that a reason quotes.
+const QUOTED_MAX: usize = 100;
+
+/// A scalar as `~p` prints it. What is in arrays and objects is left out, and long strings are cut: a reason has a bound.
+pub(crate) fn term(value: &Value<'_>) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(text) => cut(text),
+        Value::String(text) => format!("<<\"{}\">>", cut(text)),
+        Value::Array(items) if items.is_empty() => "[]".to_owned(),
+        Value::Array(_) => "[...]".to_owned(),
+        Value::Object(members) if members.is_empty() => "{[]}".to_owned(),
+        Value::Object(_) => "{[...]}".to_owned(),
+    }
+}
+
+/// The first characters of a text.
+pub(crate) fn cut(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_MAX) {
+        Some((at, _)) => text.get(..at).map(|start| format!("{start}...")).unwrap_or_default(),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+
+    use super::*;
+
+    #[test]
+    fn scalars_as_erlang_prints_them() {
+        for (text, expected) in [
+            ("null", "null"),
+            ("true", "true"),
+            ("5", "5"),
+            ("\"x\"", "<<\"x\">>"),
+            ("[]", "[]"),
+            ("[1]", "[...]"),
+            ("{}", "{[]}"),
+            ("{\"a\":1}", "{[...]}"),
+        ] {
+            assert_eq!(term(&parse(text.as_bytes(), &Limits::default()).unwrap()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let hundred = "\u{e9}".repeat(100);
+        assert_eq!(cut(&hundred), hundred);
+        assert_eq!(cut(&format!("{hundred}x")), format!("{hundred}..."));
+    }
+}

@@ -1,0 +1,119 @@
+//! Who is shown what of the documents of `_users`.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use flatbed_flatten::json::Value;
+
+use super::Actor;
+use crate::refused::Refused;
+
+/// The members of user documents that everyone may see: the setting `public_fields`. None by default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PublicFields(HashSet<String>);
+
+impl PublicFields {
+    /// Reads names with commas between them, and white space around these or not.
+    pub fn parse(text: &str) -> PublicFields {
+        PublicFields(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+}
+
+/// What somebody is shown of a document.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen<'a> {
+    /// All of it.
+    Whole(Value<'a>),
+    /// These members of its body; id and revision besides.
+    Public(Value<'a>),
+}
+
+/// What somebody is shown of a document of `_users`, whose body stands here without special members: the server's and the
+/// database's administrators and whose document it is see all of it, others what is public.
+///
+/// # Errors
+/// 404 where nothing of it is public, as for a document that there is not; 403 for a design document.
+pub fn read<'a>(id: &str, body: Value<'a>, reader: &Actor<'_>, public: &PublicFields) -> Result<Seen<'a>, Refused> {
+    if id.starts_with("_design/") {
+        may_see_designs(reader)?;
+        return Ok(Seen::Whole(body));
+    }
+    if reader.is_admin || reader.owns(id) {
+        return Ok(Seen::Whole(body));
+    }
+    let members: Vec<(Cow<'_, str>, Value<'_>)> = match body {
+        Value::Object(members) => members.into_iter().filter(|(name, _)| public.0.contains(&**name)).collect(),
+        _ => Vec::new(),
+    };
+    if members.is_empty() {
+        return Err(Refused::not_found());
+    }
+    Ok(Seen::Public(Value::Object(members)))
+}
+
+/// Whether somebody may see the design documents of `_users`.
+///
+/// # Errors
+/// 403, as CouchDB's, also for an anonymous one.
+pub fn may_see_designs(reader: &Actor<'_>) -> Result<(), Refused> {
+    if reader.is_admin {
+        return Ok(());
+    }
+    Err(Refused::forbidden("Only administrators can view design docs in the users database."))
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse, write};
+
+    use super::*;
+    use crate::refused::Kind;
+
+    const BODY: &str = r#"{"name":"bob","roles":["r"],"email":"b@x","nick":"B","derived_key":"k"}"#;
+
+    fn seen(id: &str, name: Option<&str>, is_admin: bool, public: &str) -> Result<String, Refused> {
+        let reader = Actor { name, is_server_admin: false, is_admin };
+        let body = parse(BODY.as_bytes(), &Limits::default()).unwrap();
+        let (body, is_whole) = match read(id, body, &reader, &PublicFields::parse(public))? {
+            Seen::Whole(body) => (body, true),
+            Seen::Public(body) => (body, false),
+        };
+        let mut out = Vec::new();
+        write(&body, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(is_whole, text == BODY);
+        Ok(text)
+    }
+
+    #[test]
+    fn administrators_and_owners_see_all() {
+        let id = "org.couchdb.user:bob";
+        for (name, is_admin) in [(Some("bob"), false), (Some("anna"), true), (None, true)] {
+            assert_eq!(seen(id, name, is_admin, "").unwrap(), BODY);
+        }
+    }
+
+    #[test]
+    fn others_see_what_is_public() {
+        let id = "org.couchdb.user:bob";
+        for name in [None, Some("anna")] {
+            for none in ["", " , ", "phone", "Email"] {
+                let refused = seen(id, name, false, none).unwrap_err();
+                assert_eq!((refused.kind, &*refused.reason), (Kind::NotFound, "missing"), "{none}");
+            }
+            assert_eq!(seen(id, name, false, "nick , email,phone").unwrap(), r#"{"email":"b@x","nick":"B"}"#);
+        }
+        assert!(seen("other", Some("bob"), false, "").is_err());
+    }
+
+    #[test]
+    fn design_documents_are_for_administrators() {
+        let id = "_design/_auth";
+        assert_eq!(seen(id, None, true, "").unwrap(), BODY);
+        for name in [None, Some("_auth")] {
+            let refused = seen(id, name, false, "nick").unwrap_err();
+            assert_eq!(refused.kind, Kind::Forbidden);
+            assert_eq!(refused.reason, "Only administrators can view design docs in the users database.");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What is done to a user document before it is written: a password becomes a hash.
+
+use std::borrow::Cow;
+
+use flatbed_flatten::json::Value;
+
+use super::Actor;
+use crate::erlang::term;
+use crate::hex::hex;
+use crate::password::{ITERATIONS, PasswordHash, SALT_BYTES};
+use crate::refused::Refused;
+
+type Members<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
+
+/// What is to be written in the place of what was sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prepared<'a> {
+    /// What was sent: it has no password.
+    AsIs(Value<'a>),
+    /// Its password must be hashed first, which takes some tenths of a second.
+    Hash(Unhashed<'a>),
+}
+
+/// A document with its password.
+#[derive(Clone, PartialEq)]
+pub struct Unhashed<'a> {
+    password: String,
+    salt: String,
+    members: Members<'a>,
+}
+
+impl std::fmt::Debug for Unhashed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unhashed").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Unhashed<'a> {
+    /// The password and the salt, for who hashes elsewhere and calls [`Unhashed::with`].
+    pub fn to_hash(&self) -> (&str, &str) {
+        (&self.password, &self.salt)
+    }
+
+    /// Hashes the password: the body to be written. Takes as long as a check.
+    pub fn hash(self) -> Value<'a> {
+        self.hash_with(ITERATIONS)
+    }
+
+    fn hash_with(self, iterations: u32) -> Value<'a> {
+        let hash = PasswordHash::salted(&self.password, &self.salt, iterations);
+        self.with(&hash)
+    }
+
+    /// The body to be written, with the hash that was made of [`Unhashed::to_hash`].
+    pub fn with(self, hash: &PasswordHash) -> Value<'a> {
+        Value::Object(hash.put_into(self.members))
+    }
+}
+
+/// What is to be written for a document of `_users`, `body` without special members. `random` makes the salt of a new
+/// password, unless the document says `"preserve_salt": true` and has one, as what hashes anew does.
+///
+/// # Errors
+/// 404 where somebody writes what is not theirs: neither their own document nor as an anonymous one, who may write any
+/// here and is held by [`super::validate()`]. 403 for a password or a salt that is no text.
+pub fn before_update<'a>(
+    id: &str,
+    body: Value<'a>,
+    actor: &Actor<'_>,
+    random: &[u8; SALT_BYTES],
+) -> Result<Prepared<'a>, Refused> {
+    if !actor.is_admin && actor.name.is_some() && !actor.owns(id) {
+        return Err(Refused::not_found());
+    }
+    let password = match body.get("password") {
+        None | Some(Value::Null) => return Ok(Prepared::AsIs(body)),
+        Some(Value::String(password)) => password.clone().into_owned(),
+        Some(other) => return Err(Refused::forbidden(format!("Password value of '{}' is invalid.", term(other)))),
+    };
+    let kept = body.get("salt").filter(|_| body.get("preserve_salt") == Some(&Value::Bool(true)));
+    let salt = match kept {
+        None => hex(random),
+        Some(Value::String(salt)) => salt.clone().into_owned(),
+        Some(other) => return Err(Refused::forbidden(format!("Salt value of '{}' is invalid.", term(other)))),
+    };
+    let Value::Object(members) = body else { return Ok(Prepared::AsIs(body)) };
+    Ok(Prepared::Hash(Unhashed { password, salt, members }))
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse, write};
+
+    use super::*;
+
+    const ADMIN: Actor<'static> = Actor { name: Some("root"), is_server_admin: true, is_admin: true };
+    const ID: &str = "org.couchdb.user:anna";
+
+    fn prepare<'a>(text: &'a str, actor: &Actor<'_>, id: &str) -> Result<Prepared<'a>, Refused> {
+        before_update(id, parse(text.as_bytes(), &Limits::default()).unwrap(), actor, &[0xab; 16])
+    }
+
+    fn hashed(text: &str) -> Value<'static> {
+        match prepare(text, &ADMIN, ID).unwrap() {
+            Prepared::Hash(unhashed) => unhashed.hash_with(3).into_owned(),
+            Prepared::AsIs(body) => panic!("{body:?}"),
+        }
+    }
+
+    #[test]
+    fn a_password_becomes_a_hash() {
+        let text = r#"{"name":"anna","password":"secret","salt":"s","roles":["r"],"type":"user","email":"a@x"}"#;
+        let found = hashed(text);
+        let hash = PasswordHash::of_document(&found).unwrap().unwrap();
+        assert!(hash.verify("secret") && !hash.verify("s"));
+        assert_eq!(hash.salt(), "ab".repeat(16));
+        let Value::Object(members) = &found else { panic!() };
+        let names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
+        // As recorded.
+        let expected = "password_scheme pbkdf2_prf salt iterations derived_key name roles type email";
+        assert_eq!(names.join(" "), expected);
+        let Prepared::Hash(unhashed) = prepare(text, &ADMIN, ID).unwrap() else { panic!() };
+        assert_eq!(unhashed.to_hash(), ("secret", "ab".repeat(16).as_str()));
+        assert!(!format!("{unhashed:?}").contains("secret"));
+        let new = PasswordHash::new("secret", &[0xab; 16]);
+        assert_eq!(unhashed.clone().with(&new), unhashed.hash());
+    }
+
+    #[test]
+    fn an_empty_password_is_one() {
+        let hash = PasswordHash::of_document(&hashed(r#"{"password":""}"#)).unwrap().unwrap();
+        assert!(hash.verify(""));
+    }
+
+    #[test]
+    fn a_salt_is_kept_where_the_document_asks_for_it() {
+        let salt = |text: &str| {
+            let found = hashed(text);
+            assert_eq!(found.get("preserve_salt"), None);
+            found.get("salt").and_then(Value::as_str).unwrap().to_owned()
+        };
+        assert_eq!(salt(r#"{"password":"p","salt":"s","preserve_salt":true}"#), "s");
+        assert_eq!(salt(r#"{"password":"p","preserve_salt":true}"#), "ab".repeat(16));
+        for not in ["false", "null", "1", "\"true\""] {
+            assert_eq!(salt(&format!(r#"{{"password":"p","salt":"s","preserve_salt":{not}}}"#)), "ab".repeat(16));
+        }
+    }
+
+    #[test]
+    fn without_a_password_nothing_changes() {
+        for text in [r#"{"a":1,"preserve_salt":true,"salt":5}"#, r#"{"password":null,"derived_key":"x"}"#, "{}"] {
+            let Prepared::AsIs(body) = prepare(text, &ADMIN, ID).unwrap() else { panic!("{text}") };
+            let mut out = Vec::new();
+            write(&body, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_password() {
+        for (text, reason) in [
+            (r#"{"password":5}"#, "Password value of '5' is invalid."),
+            (r#"{"password":false}"#, "Password value of 'false' is invalid."),
+            (r#"{"password":["x"]}"#, "Password value of '[...]' is invalid."),
+            (r#"{"password":"p","salt":5,"preserve_salt":true}"#, "Salt value of '5' is invalid."),
+        ] {
+            assert_eq!(prepare(text, &ADMIN, ID), Err(Refused::forbidden(reason)), "{text}");
+        }
+    }
+
+    #[test]
+    fn others_documents_are_not_there() {
+        let actor = |name, is_admin| Actor { name, is_server_admin: false, is_admin };
+        for (actor, id, is_allowed) in [
+            (actor(Some("anna"), false), ID, true),
+            (actor(Some("bob"), false), ID, false),
+            (actor(Some("anna"), false), "notauser", false),
+            (actor(Some("anna"), false), "_design/x", false),
+            (actor(None, false), ID, true),
+            (actor(None, false), "_design/x", true),
+            (actor(Some("bob"), true), ID, true),
+        ] {
+            let found = prepare("{}", &actor, id);
+            assert_eq!(found.is_ok(), is_allowed, "{actor:?} {id}");
+            assert!(is_allowed || found == Err(Refused::not_found()));
+        }
+    }
+}
