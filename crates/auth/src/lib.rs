@@ -15,6 +15,7 @@ mod passwords;
 mod principal;
 mod refused;
 pub mod security;
+pub mod session;
 pub mod users;
 
 pub use credentials::{Credentials, Digest, InvalidCredentials, digest, is_basic};

@@ -1,0 +1,94 @@
+//! HMAC under the server's secret.
+
+use hmac::{Hmac, Mac};
+use sha1::Sha1;
+use sha2::Sha256;
+
+/// What signs: CouchDB's setting `hash_algorithms`, as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    /// HMAC-SHA256
+    Sha256,
+    /// HMAC-SHA1, of servers before 3.4.
+    Sha1,
+}
+
+impl Algorithm {
+    /// Of new signatures.
+    pub(crate) const NEW: Algorithm = Algorithm::Sha256;
+
+    /// All that are accepted.
+    pub(crate) const ACCEPTED: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Sha1];
+}
+
+/// What the server signs with. It is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(...)")
+    }
+}
+
+impl Secret {
+    /// A secret of at least 16 random bytes, or the text of CouchDB's setting `secret`. An empty one signs like any other:
+    /// whoever makes it sees to its length.
+    pub fn new(bytes: Vec<u8>) -> Secret {
+        Secret(bytes)
+    }
+
+    /// The secret itself, to be stored.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// An HMAC of a text; the key is the secret and the salt behind it.
+    pub(crate) fn sign(&self, algorithm: Algorithm, salt: &str, text: &[u8]) -> Vec<u8> {
+        let key = [self.0.as_slice(), salt.as_bytes()].concat();
+        match algorithm {
+            Algorithm::Sha256 => mac::<Hmac<Sha256>>(&key, text).map(|mac| mac.finalize().into_bytes().to_vec()),
+            Algorithm::Sha1 => mac::<Hmac<Sha1>>(&key, text).map(|mac| mac.finalize().into_bytes().to_vec()),
+        }
+        .unwrap_or_default()
+    }
+
+    /// Whether this is the HMAC of the text; as fast for a wrong one as for the right one.
+    pub(crate) fn verify(&self, algorithm: Algorithm, salt: &str, text: &[u8], tag: &[u8]) -> bool {
+        let key = [self.0.as_slice(), salt.as_bytes()].concat();
+        match algorithm {
+            Algorithm::Sha256 => mac::<Hmac<Sha256>>(&key, text).is_some_and(|mac| mac.verify_slice(tag).is_ok()),
+            Algorithm::Sha1 => mac::<Hmac<Sha1>>(&key, text).is_some_and(|mac| mac.verify_slice(tag).is_ok()),
+        }
+    }
+}
+
+/// HMAC takes a key of any length, so there always is one.
+fn mac<M: Mac + hmac::digest::KeyInit>(key: &[u8], text: &[u8]) -> Option<M> {
+    let mut mac = <M as Mac>::new_from_slice(key).ok()?;
+    mac.update(text);
+    Some(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hex::hex;
+
+    #[test]
+    fn signatures_are_hmacs_of_secret_and_salt() {
+        // RFC 2202's and RFC 4231's second cases, with the key in two parts.
+        let (secret, text) = (Secret::new(b"Je".to_vec()), b"what do ya want for nothing?");
+        assert_eq!(hex(&secret.sign(Algorithm::Sha1, "fe", text)), "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79");
+        let sha256 = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(hex(&secret.sign(Algorithm::Sha256, "fe", text)), sha256);
+        for algorithm in Algorithm::ACCEPTED {
+            let tag = secret.sign(algorithm, "fe", text);
+            assert!(secret.verify(algorithm, "fe", text, &tag));
+            assert!(!secret.verify(algorithm, "fe", text, &tag[1..]) && !secret.verify(algorithm, "fe", text, b""));
+            assert!(!secret.verify(algorithm, "f", text, &tag) && !secret.verify(algorithm, "fe", b"", &tag));
+        }
+        assert_eq!(Algorithm::NEW, Algorithm::Sha256);
+        assert_eq!(secret.as_bytes(), b"Je");
+    }
+}
