@@ -3,7 +3,7 @@
 mod parameters;
 mod reading;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_http::{Client, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
@@ -21,6 +21,11 @@ pub(crate) use reading::{Asked, Page, Reading};
 
 /// Queries in one request.
 const QUERIES_MAX: usize = 1_000;
+
+/// A query looks for its view anew for so long while its design document is changed, each time before the first page could be
+/// read.
+const LOOKS_FOR: Duration = Duration::from_secs(30);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// A query that waits for its view is looked at this often: one that waits then gives its room for a page to others.
 const READY_AT_ONCE: Duration = Duration::from_millis(250);
@@ -79,10 +84,7 @@ async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Re
     let known = if refused.is_ok() { begin_known(&database, named, &parameters, client).await? } else { None };
     let Begun { asked, pages, reading, first, room } = match known {
         Some(begun) => begun,
-        None => {
-            let view = open(&database, named, parameters.update, refused).await?;
-            begin(&view, Asked::new(parameters, &view)?, client).await?
-        }
+        None => begin_anew(&database, named, parameters, refused, client).await?,
     };
     let (reply, mut sender) = Reply::stream();
     spawn(async move {
@@ -110,6 +112,26 @@ async fn begin(view: &View, asked: Asked, client: Option<&Client>) -> Result<Beg
     let mut reading = asked.begin(view);
     let (first, room) = unless_gone(client, first_page(view, &mut reading, &pages)).await?;
     Ok(Begun { asked, pages, reading, first, room })
+}
+
+/// Begins a query of the view as its design document has it now.
+async fn begin_anew(
+    database: &Reader,
+    named: Named<'_>,
+    parameters: Parameters,
+    mut refused: Result<()>,
+    client: Option<&Client>,
+) -> Result<Begun> {
+    let since = Instant::now();
+    loop {
+        let view = open(database, named, parameters.update, std::mem::replace(&mut refused, Ok(()))).await?;
+        match begin(&view, Asked::new(parameters.clone(), &view)?, client).await {
+            Err(failure) if failure.status == StatusCode::NOT_FOUND && since.elapsed() < LOOKS_FOR => {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+            begun => return begun,
+        }
+    }
 }
 
 /// Begins a query of the view as this process saw it last, so that it costs no transaction to look. The first page says if it
@@ -158,12 +180,8 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
     let pages = Pages::new(has_documents);
     let mut first = None;
     if let Some(query) = queries.first() {
-        let asked = Asked::new(Parameters::of_one(&parameters, query)?, &all)?;
-        let view = views.get(asked.update()).await?;
-        let mut reading = asked.begin(&view);
-        let read = first_page(&view, &mut reading, &pages);
-        let (page, room) = unless_gone(request.client.as_ref(), read).await?;
-        first = Some((asked, reading, page, room));
+        let begun = views.begin(Parameters::of_one(&parameters, query)?, &pages);
+        first = Some(unless_gone(request.client.as_ref(), begun).await?);
     }
     let (design, view) = (design.to_owned(), view.to_owned());
     let Views { database, all: opened, .. } = views;
@@ -178,12 +196,8 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
                 let (asked, reading, page, room) = match first.take() {
                     Some(first) => first,
                     None => {
-                        let asked = Asked::new(Parameters::of_one(&parameters, &query)?, &all)?;
-                        let view = views.get(asked.update()).await?;
-                        let mut reading = asked.begin(&view);
-                        let read = first_page(&view, &mut reading, &pages);
-                        let (page, room) = sender.unless_gone(read).await??;
-                        (asked, reading, page, room)
+                        let begun = views.begin(Parameters::of_one(&parameters, &query)?, &pages);
+                        sender.unless_gone(begun).await??
                     }
                 };
                 let answer = Answer { database: &database, pages: &pages, asked: &asked };
@@ -207,6 +221,23 @@ struct Views<'n> {
 }
 
 impl Views<'_> {
+    /// Begins one of the queries.
+    async fn begin(&mut self, parameters: Parameters, pages: &Pages) -> Result<(Asked, Reading, Page, PagePermit)> {
+        let since = Instant::now();
+        loop {
+            let view = self.get(parameters.update).await?;
+            let asked = Asked::new(parameters.clone(), &view)?;
+            let mut reading = asked.begin(&view);
+            match first_page(&view, &mut reading, pages).await {
+                Err(failure) if failure.status == StatusCode::NOT_FOUND && since.elapsed() < LOOKS_FOR => {
+                    self.all.retain(|(update, _)| *update != parameters.update);
+                    tokio::time::sleep(BETWEEN_LOOKS).await;
+                }
+                begun => return begun.map(|(page, room)| (asked, reading, page, room)),
+            }
+        }
+    }
+
     async fn get(&mut self, update: ViewUpdate) -> Result<View> {
         if let Some((_, view)) = self.all.iter().find(|(found, _)| *found == update) {
             return Ok(view.clone());

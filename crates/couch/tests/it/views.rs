@@ -130,6 +130,46 @@ async fn what_is_gone() {
 
 /// Views of fields: a group is kept from the first question on, and follows.
 #[tokio::test]
+async fn a_view_is_found_while_its_design_document_changes() {
+    let Some(server) = serve(60, design()).await else { return };
+    let other = |n: usize| {
+        let mut design = design();
+        design["views"][format!("o{}", n % 7)] = json!({"map": format!("function (doc) {{ emit({n}); }}")});
+        design
+    };
+    let edits = async {
+        let mut rev = server.ok("GET", "/db/_design/d", NULL).await["_rev"].clone();
+        for n in 0..60 {
+            let mut design = other(n);
+            design["_rev"] = rev;
+            rev = server.ok("PUT", "/db/_design/d", design).await["rev"].clone();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let is_over = std::cell::Cell::new(false);
+    let single = async {
+        while !is_over.get() {
+            assert_eq!(rows(&server.ok("GET", "/db/_design/d/_view/n", NULL).await).len(), 60);
+        }
+    };
+    let several = async {
+        while !is_over.get() {
+            let queries = json!({"queries": [{"limit": 1}, {"stale": "ok"}, {}]});
+            let found = server.ok("POST", "/db/_design/d/_view/tens/queries", queries).await;
+            assert_eq!(rows(&found["results"][2])[0]["value"], json!(1_770));
+        }
+    };
+    tokio::join!(
+        async {
+            edits.await;
+            is_over.set(true)
+        },
+        single,
+        several
+    );
+}
+
+#[tokio::test]
 async fn views_in_the_query_language() {
     let Some(server) = serve(1_200, json!({})).await else { return };
     let index = json!({"index": {"fields": ["tens", "n"], "partial_filter_selector": {"n": {"$lt": 1_000}}}});

@@ -19,7 +19,7 @@ use crate::view_definition::{DefinitionError, GroupDefinition, Signature};
 use crate::view_updates::LoadedGroup;
 
 /// How often a design document is read again that was changed meanwhile.
-const READS_MAX: usize = 5;
+const READS_MAX: usize = 30;
 
 /// A group, as a design document defines it now.
 pub(super) struct Found {

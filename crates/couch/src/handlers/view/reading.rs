@@ -7,7 +7,7 @@ use flatbed_layer::json::Value;
 use flatbed_layer::json::{Object, name};
 use flatbed_layer::{
     Document, Grouping as LayerGrouping, Reader, ReduceFailure, ReduceQuery, ReducedPage, ReducedRow, ReducedRows,
-    Select, Seq, View, ViewPage, ViewQuery, ViewRange, ViewRow, ViewRows, ViewUpdate,
+    Select, Seq, View, ViewPage, ViewQuery, ViewRange, ViewRow, ViewRows,
 };
 use hyper::StatusCode;
 
@@ -57,11 +57,6 @@ impl Asked {
         parameters.check_range(|a, b| view.tree().map_or(Ordering::Equal, |tree| tree.compare(a, b)))?;
         let show = Show { data: parameters.attachments, encoding: parameters.att_encoding_info, since: None };
         Ok(Asked { parameters, grouping, rows, show })
-    }
-
-    /// How fresh the view is to be.
-    pub(crate) fn update(&self) -> ViewUpdate {
-        self.parameters.update
     }
 
     pub(crate) fn has_documents(&self) -> bool {
