@@ -14,12 +14,12 @@ use crate::feed::query::ChangesQuery;
 use crate::group::attend::{wake, wake_purged};
 use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
-use crate::layer::{ChangeRecord, Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
-
+use crate::layer::{Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
+use crate::record_change::ChangeRecord;
 use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::{DatabaseKind, check_name};
 use crate::store::due::{self, Kind};

@@ -578,40 +578,6 @@ impl Operation for Create<'_> {
     }
 }
 
-/// Changes a database's settings; every process notices.
-pub(crate) struct ChangeRecord<'a, F> {
-    pub inner: &'a Inner,
-    pub name: &'a str,
-    pub change: F,
-    pub once: Once,
-}
-
-impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F> {
-    type Output = ();
-
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
-        // Others may have set it since, or have deleted the database and created another one.
-        if self.once.happened(trx, attempt).await?.is_some() {
-            return Ok(());
-        }
-        let key = self.inner.keys.database(self.name);
-        let bytes = trx.get(&key, false);
-        epoch_for_write(trx, &self.inner.keys).await?;
-        let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
-        let before = proto::DatabaseRecord::decode(&*bytes)?;
-        check_record(&before)?;
-        let mut record = before.clone();
-        (self.change)(&mut record);
-        if record == before {
-            return Ok(());
-        }
-        self.once.mark(trx);
-        trx.set(&key, &record.encode_to_vec());
-        trx.update_metadata_version();
-        Ok(())
-    }
-}
-
 pub(crate) struct Delete<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,

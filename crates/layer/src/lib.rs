@@ -37,6 +37,7 @@ mod lease;
 mod many_names;
 mod metrics;
 mod read;
+mod record_change;
 pub mod renew;
 mod store;
 mod sweeper;
@@ -111,7 +112,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 32] = [
+    let table: [(&str, &[&str]); 33] = [
         ("actor", &[]),
         ("compactions", &[]),
         ("view_bounds", &[]),
@@ -140,6 +141,7 @@ fn folders_know_only_those_below_them() {
                 "lanes",
             ],
         ),
+        ("record_change", &["error", "store", "layer"]),
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["error", "store", "instance", "layer", "handle"]),
@@ -214,7 +216,20 @@ fn folders_know_only_those_below_them() {
         ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
         (
             "database",
-            &["error", "store", "instance", "layer", "handle", "document", "read", "judge", "feed", "write", "group"],
+            &[
+                "error",
+                "store",
+                "instance",
+                "layer",
+                "handle",
+                "document",
+                "read",
+                "judge",
+                "feed",
+                "write",
+                "group",
+                "record_change",
+            ],
         ),
         ("lease", &["error", "store", "layer", "handle"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),

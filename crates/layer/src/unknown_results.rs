@@ -3,8 +3,9 @@
 
 use flatbed_flatten::json::{Limits, parse};
 
-use crate::layer::{ChangeRecord, Create, Delete};
+use crate::layer::{Create, Delete};
 use crate::read::local::{EditLocals, LocalEdit};
+use crate::record_change::ChangeRecord;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;

@@ -1,0 +1,92 @@
+//! Changing a database's settings.
+
+use prost::Message;
+
+use crate::error::{Error, Refusal, Result};
+use crate::layer::Inner;
+use crate::store::features::check_record;
+use crate::store::once::Once;
+use crate::store::proto;
+use crate::store::root::epoch_for_write;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// What the whole record may take with a setting that makes it larger, in bytes: it is one value, of at most 100,000. More than
+/// for one more index or group, which have to leave room for settings; what is left is for what is noted later.
+const RECORD_BYTES_MAX: usize = 95_000;
+
+/// Changes a database's settings; every process notices. What makes the record too large is refused.
+pub(crate) struct ChangeRecord<'a, F> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub change: F,
+    pub once: Once,
+}
+
+impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        // Others may have set it since, or have deleted the database and created another one.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(());
+        }
+        let key = self.inner.keys.database(self.name);
+        let bytes = trx.get(&key, false);
+        epoch_for_write(trx, &self.inner.keys).await?;
+        let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
+        let before = proto::DatabaseRecord::decode(&*bytes)?;
+        check_record(&before)?;
+        let mut record = before.clone();
+        (self.change)(&mut record);
+        if record == before {
+            return Ok(());
+        }
+        let record = record.encode_to_vec();
+        if record.len() > RECORD_BYTES_MAX && record.len() > bytes.len() {
+            let taken = bytes.len();
+            let reason =
+                format!("indexes, views and settings of this database take {taken} bytes: there is no room for it");
+            return Err(Refusal::InvalidSetting(reason).into());
+        }
+        self.once.mark(trx);
+        trx.set(&key, &record);
+        trx.update_metadata_version();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+
+    #[tokio::test]
+    async fn a_setting_for_which_the_record_has_no_room() {
+        let (db, _directory) = database().await;
+        let fill = |bytes: usize| ChangeRecord {
+            inner: &db.inner,
+            name: "db",
+            change: move |record: &mut proto::DatabaseRecord| {
+                let named_by = (0..bytes / 1_000).map(|name| format!("{name:01000}")).collect();
+                let kind = crate::index::groups::VIEW.to_owned();
+                record.indexes = vec![proto::Index { kind, number: 1, named_by, ..proto::Index::default() }];
+            },
+            once: db.inner.once().unwrap(),
+        };
+        let write = async |mut change: ChangeRecord<'_, _>| {
+            crate::store::transaction::write(&db.inner.db, &db.inner.metrics, &mut change).await
+        };
+        let (half, small) = (vec![b' '; 50_000], b"{}".as_slice());
+        write(fill(40_000)).await.unwrap();
+        db.set_security(&half).await.unwrap();
+        db.set_security(small).await.unwrap();
+        write(fill(48_000)).await.unwrap();
+        let refused = db.set_security(&half).await;
+        assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
+        assert_eq!(db.security().await.unwrap().as_deref(), Some(small));
+        // What makes it smaller is always taken.
+        write(fill(94_000)).await.unwrap();
+        db.set_revs_limit(7).await.unwrap();
+        db.set_security(b"").await.unwrap();
+    }
+}
