@@ -5,7 +5,7 @@ use flatbed_flatten::json::{Limits, parse};
 use crate::check::{Report, hex, read_keys, run};
 use crate::document::edit::GetOptions;
 use crate::error::{Error, Refusal, Result};
-use crate::group::recompute::{Recomputed, recompute};
+use crate::group::recompute::{Recomputed, recompute, written_of};
 use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -14,6 +14,7 @@ use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::check::{Checked, check};
 use crate::view::group::ViewGroup;
+use crate::view::written::WrittenReduces;
 use crate::view_definition::GroupDefinition;
 
 /// Checks a group; how many keys it has. Of one that no design document names only the form of its keys is known.
@@ -33,10 +34,12 @@ pub(super) async fn check_group(
         }
         return Ok(found.len() as u64);
     };
+    let written = written_of(reader, instance, index).await?;
+    let written = written.as_ref().map(|written| written as &dyn WrittenReduces);
     let (mut keys, mut begin) = (0, Vec::new());
     loop {
         let Checked { keys: more, violations, next } =
-            run(inner, &mut Part { instance, group: &group, begin: &begin }).await?;
+            run(inner, &mut Part { instance, group: &group, written, begin: &begin }).await?;
         keys += more;
         violations.into_iter().for_each(|violation| report.violation(violation));
         match next {
@@ -73,6 +76,7 @@ async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> R
 struct Part<'a> {
     instance: &'a Instance,
     group: &'a ViewGroup,
+    written: Option<&'a dyn WrittenReduces>,
     begin: &'a [u8],
 }
 
@@ -80,6 +84,6 @@ impl Operation for Part<'_> {
     type Output = Checked;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Checked> {
-        check(trx, &self.instance.keys, self.group, self.begin.to_vec()).await
+        check(trx, &self.instance.keys, self.group, self.written, self.begin.to_vec()).await
     }
 }

@@ -8,7 +8,7 @@ use futures_util::future::{join_all, try_join};
 use crate::error::Result;
 use crate::group::build::with_local_seq;
 use crate::group::find::load;
-use crate::group::job::Job;
+use crate::group::job::{Job, Written};
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{begin_standing, purges_of};
 use crate::handle::Reader;
@@ -22,6 +22,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
 use crate::view::build::FOLLOWED;
 use crate::view::documents::read_had;
 use crate::view::prepare::PreparedDocument;
+use crate::view::written::WrittenReduces;
 
 /// Documents that are compared in a transaction, and back references that are looked at.
 const PAGE: usize = 100;
@@ -72,6 +73,16 @@ pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &prot
         next = behind;
     }
     Ok(found)
+}
+
+/// The written reduces of a group, where its functions are run here.
+pub(crate) async fn written_of(
+    reader: &Reader,
+    instance: &Instance,
+    group: &proto::Index,
+) -> Result<Option<impl WrittenReduces + use<>>> {
+    let loaded = load(reader, instance, group).await?;
+    Ok(loaded.and_then(|loaded| loaded.functions.clone()).map(Written))
 }
 
 /// Where a document stands that is to be mapped.

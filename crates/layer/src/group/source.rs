@@ -13,6 +13,7 @@ use crate::group::steps::{begin_standing, drained, is_through};
 use crate::group::updater::ensure;
 use crate::handle::Reader;
 use crate::index::groups::{group_named_by, is_group};
+use crate::instance::InstanceId;
 use crate::store::transaction::Transaction;
 use crate::view::build::FOLLOWED;
 use crate::view::group::ViewGroup;
@@ -75,7 +76,8 @@ impl Reader {
             signature: definition.signature,
         };
         let (reader, needs, waiting) = (self.clone(), AtomicI64::new(0), Mutex::default());
-        let source = Source { reader, id, waits_for, loaded, storage, tree, update, state, needs, waiting };
+        let instance = instance.id();
+        let source = Source { reader, id, instance, waits_for, loaded, storage, tree, update, state, needs, waiting };
         Ok(View { source: Arc::new(source), reader: self.clone(), definition, view, partition: None })
     }
 }
@@ -84,6 +86,7 @@ impl Reader {
 struct Source {
     reader: Reader,
     id: (u64, u64),
+    instance: InstanceId,
     waits_for: WaitsFor,
     loaded: Arc<LoadedGroup>,
     storage: ViewGroup,
@@ -122,7 +125,8 @@ impl Source {
         let guessed = inner.cached(name).filter(|instance| instance.record.namespace == namespace);
         let asked = guessed.as_ref().map(|instance| begin_standing(trx, instance, number, false));
         let instance = inner.resolve(trx, name).await?;
-        if instance.record.namespace != namespace {
+        // A restore may give a namespace and a group's number to others.
+        if instance.id() != self.instance {
             return Err(ViewFailure::Changed.into());
         }
         let is_same = guessed.is_some_and(|guessed| guessed.incarnation() == instance.incarnation());

@@ -2,8 +2,10 @@
 //! may run beside who follows.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use flatbed_collate::reduce::Reducer;
+use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Parts, Tree};
 use futures_util::future::join_all;
 use prost::Message;
@@ -20,6 +22,13 @@ use crate::view::prepare::{hash_of, value_of};
 use crate::view::stored::{StoredTree, TreeRow};
 use crate::view::summary::{Reduced, Summary};
 use crate::view::undo::GroupReads;
+use crate::view::written::WrittenReduces;
+
+/// What written reduces say is made anew for so long in a transaction, which is over after five seconds.
+const WRITTEN_FOR: Duration = Duration::from_secs(2);
+
+/// Two numbers that differ by less, of their size, are the same: sums depend on how rows are grouped.
+const SAME_NUMBER: f64 = 1e-6;
 
 /// Keys looked at in a transaction.
 const PAGE_KEYS: usize = 200;
@@ -39,9 +48,16 @@ pub(crate) struct Checked {
 ///
 /// Of a row: that its document knows it, with this content; that it is in order and its key sorts as it should. Of a
 /// document: that its rows are there. Of a node: that it begins where one begins, and says what its rows or nodes make;
-/// what written reduces say is not compared. Of parts: that their row is there, or a mark. Of undos: that with them nodes say what
+/// what written reduces say is compared as far as they are run here, give something and take no longer than [`WRITTEN_FOR`]
+/// together. Of parts: that their row is there, or a mark. Of undos: that with them nodes say what
 /// was before the large document that is being changed.
-pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, begin: Vec<u8>) -> Result<Checked> {
+pub(crate) async fn check(
+    trx: &Transaction,
+    keys: &Keys,
+    group: &ViewGroup,
+    written: Option<&dyn WrittenReduces>,
+    begin: Vec<u8>,
+) -> Result<Checked> {
     let view = keys.view(group.number());
     let all = keys.index(group.number());
     let range = KeyRange { begin: if begin.is_empty() { all.begin } else { begin }, end: all.end };
@@ -59,7 +75,8 @@ pub(crate) async fn check(trx: &Transaction, keys: &Keys, group: &ViewGroup, beg
         return Ok(checked);
     };
     let reads = GroupReads { trx, keys: &view, is_before: false };
-    let check = Check { reads, trx, keys: &view, group, progress: &progress, trees: &progress.trees };
+    let (progress, began) = (&progress, Instant::now());
+    let check = Check { reads, trx, keys: &view, group, written, began, progress, trees: &progress.trees };
     let mut seen = Seen::default();
     let found: Vec<(Vec<u8>, Vec<u8>)> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
     for (key, value) in &found {
@@ -86,6 +103,8 @@ struct Check<'a> {
     trx: &'a Transaction,
     keys: &'a ViewKeys,
     group: &'a ViewGroup,
+    written: Option<&'a dyn WrittenReduces>,
+    began: Instant,
     progress: &'a proto::ViewProgress,
     /// Those of which nodes are looked at.
     trees: &'a [proto::ViewTree],
@@ -258,7 +277,8 @@ impl Check<'_> {
         if place >= self.group.trees().len() {
             return Ok(Some("there is no such tree".to_owned()));
         }
-        let stored = StoredTree { reads: self.reads, group: self.group, tree: place, written: None, known: None };
+        let written = self.written.filter(|_| self.began.elapsed() < WRITTEN_FOR);
+        let stored = StoredTree { reads: self.reads, group: self.group, tree: place, written, known: None };
         let found = Summary::decode(value)?;
         if at == 0 {
             return self.alone(&stored, from, &found).await;
@@ -354,6 +374,10 @@ impl Check<'_> {
                     let depends = |reducer: &Reducer| !matches!(reducer, Reducer::Count | Reducer::ApproxCountDistinct);
                     found == made || depends(reducer) && found.finish() == made.finish()
                 }
+                (Reduction::Written(_), Reduced::Written(Ok(found)), Reduced::Written(Ok(made))) => {
+                    is_same(found, made)
+                }
+                // None is given where functions are not run, or now and then if they are slow.
                 (Reduction::Written(_), Reduced::Written(_), _) => true,
                 // It has no room beside the others: that depends on the grouping, too.
                 (Reduction::BuiltIn(_), Reduced::Written(Err(_)), _) => true,
@@ -366,6 +390,30 @@ impl Check<'_> {
         }
         None
     }
+}
+
+/// Whether two results of a written reduce are the same but for how floating-point numbers were added up.
+fn is_same(found: &str, made: &str) -> bool {
+    fn same(found: &Value<'_>, made: &Value<'_>) -> bool {
+        match (found, made) {
+            (Value::Array(found), Value::Array(made)) => {
+                found.len() == made.len() && found.iter().zip(made).all(|(found, made)| same(found, made))
+            }
+            (Value::Object(found), Value::Object(made)) => {
+                found.len() == made.len()
+                    && found.iter().zip(made).all(|(found, made)| found.0 == made.0 && same(&found.1, &made.1))
+            }
+            (Value::Number(found), Value::Number(made)) => {
+                let as_double = |number: &str| number.parse::<f64>().unwrap_or(f64::NAN);
+                let (found_double, made_double) = (as_double(found), as_double(made));
+                let near = SAME_NUMBER * found_double.abs().max(made_double.abs());
+                found == made || (found_double - made_double).abs() <= near
+            }
+            (found, made) => found == made,
+        }
+    }
+    let values = (value_of(found.as_bytes()), value_of(made.as_bytes()));
+    matches!(values, (Some(found), Some(made)) if same(&found, &made))
 }
 
 /// All rows of a tree, keys and values as JSON, in order.
@@ -388,6 +436,35 @@ pub(crate) async fn all_rows(reads: GroupReads<'_>, tree: usize) -> Result<Vec<(
         match page.len().checked_sub(1).and_then(|last| page.get(last)) {
             Some((last, _)) if page.more() || page.len() == 1_000 => range.begin = [last, &[0]].concat(),
             _ => return Ok(rows),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_same;
+
+    #[test]
+    fn results_of_written_reduces_may_differ_by_how_numbers_were_added() {
+        for (found, made) in [
+            ("0.6", "0.6000000000000001"),
+            ("[1,{\"a\":3e10}]", "[1,{\"a\":30000000001}]"),
+            ("null", "null"),
+            ("0", "-0"),
+            ("\"a\"", "\"\\u0061\""),
+        ] {
+            assert!(is_same(found, made), "{found} {made}");
+        }
+        for (found, made) in [
+            ("1", "1.00001"),
+            ("0", "1e-300"),
+            ("[1]", "[1,1]"),
+            ("{\"a\":1}", "{\"b\":1}"),
+            ("{\"a\":1}", "{\"a\":1,\"b\":1}"),
+            ("1", "\"1\""),
+            ("null", "0"),
+        ] {
+            assert!(!is_same(found, made), "{found} {made}");
         }
     }
 }

@@ -214,7 +214,7 @@ pub(super) async fn violations(db: &Database, group: &ViewGroup) -> Vec<String> 
     let (mut begin, mut all) = (Vec::new(), Vec::new());
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        let checked = check(&trx, &instance.keys, group, begin).await.unwrap();
+        let checked = check(&trx, &instance.keys, group, None, begin).await.unwrap();
         all.extend(checked.violations);
         match checked.next {
             Some(next) => begin = next,

@@ -25,11 +25,17 @@ struct State {
     go_on: Notify,
     /// Documents with this member have no rows.
     passes_over: Option<&'static str>,
+    /// What reduces of rows count too many.
+    miscounts: usize,
 }
 
 impl Texts {
     pub(super) fn passing_over(member: &'static str) -> Texts {
         Texts(Arc::new(State { passes_over: Some(member), ..State::default() }))
+    }
+
+    pub(super) fn miscounting() -> Texts {
+        Texts(Arc::new(State { miscounts: 1, ..State::default() }))
     }
 
     pub(super) fn stopping_after(documents: u64) -> Texts {
@@ -151,7 +157,7 @@ impl GroupFunctions for Loaded {
     fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
         let reduced = reductions.iter().map(|reduction| {
             let count = || match reduction.input {
-                ReduceInput::Rows(rows) => rows.len(),
+                ReduceInput::Rows(rows) => rows.len() + self.state.miscounts,
                 ReduceInput::Reductions(values) => {
                     values.iter().map(|value| value.parse::<usize>().unwrap()).sum::<usize>()
                 }

@@ -47,6 +47,22 @@ async fn rows_are_compared_with_what_maps_emit_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn written_reduces_are_compared_with_what_they_say_now() {
+    let (db, _directory) = mapped().await;
+    for n in 0..250 {
+        put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{n}}}"#))).await;
+    }
+    define(&db, "_design/v", &[("n", "n|written")]).await;
+    compare(&db, "_design/v", "n", "n").await;
+    assert_eq!(check_database(&db, |_| {}).await.unwrap().violations, [""; 0]);
+    let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
+    other.run_views_by(Arc::new(Texts::miscounting()));
+    let theirs = other.database("db", others.for_job("test"));
+    let violations = check_database(&theirs, |_| {}).await.unwrap().violations;
+    assert!(!violations.is_empty() && violations.iter().all(|it| it.contains("made anew it is")), "{violations:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_group_does_not_have_yet_is_passed_over() {
     let (db, _directory) = mapped().await;
     for n in 0..20 {
