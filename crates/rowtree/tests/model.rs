@@ -223,7 +223,7 @@ impl Tree for Memory {
 
     fn adjusted(&self, summary: &Sum, deltas: &[&Delta]) -> Option<Sum> {
         // Of some it is not known.
-        adjusted(summary, deltas).filter(|after| self.is_counted && after.sum % 5 > 0)
+        adjusted(summary, deltas).filter(|after| self.is_counted && (after.rows == 0 || after.sum % 5 > 0))
     }
 
     fn known(&self, level: u8, range: &KeyRange) -> Option<Vec<(Key, Sum)>> {
