@@ -9,6 +9,7 @@
 mod credentials;
 mod erlang;
 mod hex;
+pub mod jwt;
 mod known;
 mod password;
 mod passwords;

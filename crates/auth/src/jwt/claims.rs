@@ -1,0 +1,339 @@
+//! What a token claims, and what it must.
+
+use flatbed_flatten::json::Value;
+
+use super::Verified;
+use crate::principal::{Principal, SignedIn};
+use crate::refused::Refused;
+
+/// Roles of a token.
+const ROLES_MAX: usize = 100;
+
+/// Bytes of a role.
+const ROLE_BYTES_MAX: usize = 256;
+
+/// Bytes of a name, with its prefix.
+const NAME_BYTES_MAX: usize = 512;
+
+/// Where a token's roles stand. They are a list of texts, or one text with commas between them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RolesClaim {
+    /// In the claim of this name.
+    Named(String),
+    /// In a claim within claims.
+    Path(Vec<String>),
+}
+
+/// CouchDB's: `_couchdb.roles`, which is one name.
+impl Default for RolesClaim {
+    fn default() -> RolesClaim {
+        RolesClaim::Named("_couchdb.roles".to_owned())
+    }
+}
+
+impl RolesClaim {
+    /// Reads CouchDB's setting `roles_claim_path`: names with a dot between them; `\.` is a dot of a name.
+    pub fn path(text: &str) -> RolesClaim {
+        let mut names = vec![String::new()];
+        let mut rest = text.chars().peekable();
+        while let Some(character) = rest.next() {
+            match (character, names.last_mut()) {
+                ('.', _) => names.push(String::new()),
+                ('\\', Some(name)) if rest.peek() == Some(&'.') => name.extend(rest.next()),
+                (_, Some(name)) => name.push(character),
+                (_, None) => {}
+            }
+        }
+        RolesClaim::Path(names)
+    }
+
+    fn find<'a, 'b>(&self, claims: &'a Value<'b>) -> Option<&'a Value<'b>> {
+        match self {
+            RolesClaim::Named(name) => claims.get(name),
+            RolesClaim::Path(names) => names.iter().try_fold(claims, |value, name| value.get(name)),
+        }
+    }
+}
+
+/// What tokens must claim that a key has signed, and what they may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// What `iss` must be. Without, it is not looked at: then the key must sign for one issuer alone.
+    pub issuer: Option<String>,
+    /// What `aud` must be, or have in its list. Without, a token that has an audience is refused: it is for another.
+    pub audience: Option<String>,
+    /// Claims that must be there; CouchDB wants `exp`.
+    pub required: Vec<String>,
+    /// What stands before the names of this issuer's users, so that they are no others'.
+    pub name_prefix: String,
+    /// Where roles stand.
+    pub roles: RolesClaim,
+    /// Whether the issuer may give roles that begin with `_`, `_admin` among them. Else they are dropped.
+    pub trusts_system_roles: bool,
+}
+
+impl Default for Binding {
+    fn default() -> Binding {
+        Binding {
+            issuer: None,
+            audience: None,
+            required: vec!["exp".to_owned()],
+            name_prefix: String::new(),
+            roles: RolesClaim::default(),
+            trusts_system_roles: false,
+        }
+    }
+}
+
+impl Binding {
+    /// Who the claims of a token are about, whose signature is right.
+    pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<Verified, Refused> {
+        if let Some(missing) = self.required.iter().find(|name| claims.get(name).is_none()) {
+            return Err(Refused::bad_request(format!("Missing {missing} claim")));
+        }
+        self.judge_origin(claims)?;
+        let ends = judge_times(claims, now, skew)?;
+        let principal = Principal::user(self.name(claims)?, self.roles(claims)?, SignedIn::Jwt);
+        Ok(Verified { principal, ends })
+    }
+
+    fn judge_origin(&self, claims: &Value<'_>) -> Result<(), Refused> {
+        if let Some(issuer) = &self.issuer {
+            match claims.get("iss") {
+                None => return Err(Refused::bad_request("Missing iss claim")),
+                Some(Value::String(found)) if found == issuer => {}
+                Some(_) => return Err(Refused::bad_request("Invalid iss claim")),
+            }
+        }
+        let is_ours = |found: &Value<'_>| self.audience.is_some() && found.as_str() == self.audience.as_deref();
+        match claims.get("aud") {
+            None if self.audience.is_none() => Ok(()),
+            None => Err(Refused::bad_request("Missing aud claim")),
+            Some(Value::Array(found)) if found.iter().any(is_ours) => Ok(()),
+            Some(found) if is_ours(found) => Ok(()),
+            Some(_) => Err(Refused::bad_request("Invalid aud claim")),
+        }
+    }
+
+    fn name(&self, claims: &Value<'_>) -> Result<String, Refused> {
+        let subject = claims.get("sub").ok_or_else(|| Refused::unauthorized("Token missing sub claim."))?;
+        let name = subject.as_str().filter(|subject| !subject.is_empty()).map(|subject| {
+            let prefix = &self.name_prefix;
+            format!("{prefix}{subject}")
+        });
+        name.filter(|name| name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control))
+            .ok_or_else(|| Refused::bad_request("Invalid sub claim"))
+    }
+
+    /// The roles that count.
+    fn roles(&self, claims: &Value<'_>) -> Result<Vec<String>, Refused> {
+        let malformed = || Refused::bad_request("Malformed token");
+        let roles: Vec<&str> = match self.roles.find(claims) {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(roles)) => {
+                roles.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(malformed)?
+            }
+            Some(Value::String(roles)) => split_roles(roles),
+            Some(_) => return Err(malformed()),
+        };
+        if roles.len() > ROLES_MAX || roles.iter().any(|role| role.len() > ROLE_BYTES_MAX) {
+            return Err(malformed());
+        }
+        Ok(kept_roles(&roles, self.trusts_system_roles))
+    }
+}
+
+/// Roles with commas between them, and white space around these or not.
+pub(crate) fn split_roles(text: &str) -> Vec<&str> {
+    text.split(',').map(str::trim).filter(|role| !role.is_empty()).collect()
+}
+
+/// The roles that somebody outside of this server may give.
+pub(crate) fn kept_roles(roles: &[&str], trusts_system_roles: bool) -> Vec<String> {
+    let kept = roles.iter().filter(|role| trusts_system_roles || !role.starts_with('_'));
+    kept.map(|role| (*role).to_owned()).collect()
+}
+
+/// Judges `exp`, `nbf` and `iat`, each where it is there; when the token ends, with the skew.
+fn judge_times(claims: &Value<'_>, now: u64, skew: u64) -> Result<Option<u64>, Refused> {
+    let exp = time(claims, "exp")?;
+    if exp.is_some_and(|exp| exp.saturating_add(skew) <= now) {
+        return Err(Refused::unauthorized("exp not in future"));
+    }
+    for name in ["nbf", "iat"] {
+        if time(claims, name)?.is_some_and(|from| from > now.saturating_add(skew)) {
+            return Err(Refused::unauthorized(format!("{name} not in past")));
+        }
+    }
+    Ok(exp.map(|exp| exp.saturating_add(skew)))
+}
+
+/// A `NumericDate`, in whole seconds; one before 1970 is 1970.
+fn time(claims: &Value<'_>, name: &str) -> Result<Option<u64>, Refused> {
+    match claims.get(name) {
+        None => Ok(None),
+        Some(Value::Number(text)) => {
+            let seconds: f64 = text.parse().map_err(|_| Refused::bad_request("Malformed token"))?;
+            // What is out of range becomes the nearest number that is in it.
+            Ok(Some(seconds as u64))
+        }
+        Some(_) => Err(Refused::bad_request(format!("Invalid {name} claim"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::refused::Kind;
+
+    const NOW: u64 = 1_000_000;
+
+    fn judge(binding: &Binding, text: &str, skew: u64) -> Result<Verified, String> {
+        let claims = parse(text.as_bytes(), &Limits::default()).unwrap();
+        binding.judge(&claims, NOW, skew).map_err(|refused| {
+            let unauthorized = ["exp not in future", "nbf not in past", "iat not in past", "Token missing sub claim."];
+            let is_unauthorized = unauthorized.contains(&&*refused.reason);
+            let expected = if is_unauthorized { Kind::Unauthorized } else { Kind::BadRequest };
+            assert_eq!(refused.kind, expected, "{}", refused.reason);
+            refused.reason.into_owned()
+        })
+    }
+
+    /// Wants no claim but a name.
+    fn lax() -> Binding {
+        Binding { required: Vec::new(), ..Binding::default() }
+    }
+
+    #[test]
+    fn exp_is_wanted_by_default() {
+        assert_eq!(judge(&Binding::default(), r#"{"sub":"a"}"#, 0), Err("Missing exp claim".into()));
+        let binding = Binding { required: vec!["exp".into(), "jti".into()], ..lax() };
+        assert_eq!(judge(&binding, r#"{"sub":"a","exp":2000000}"#, 0), Err("Missing jti claim".into()));
+        assert!(judge(&binding, r#"{"sub":"a","exp":2000000,"jti":null}"#, 0).is_ok());
+    }
+
+    #[test]
+    fn times_have_a_skew() {
+        let with =
+            |claim: &str, skew| judge(&lax(), &format!(r#"{{"sub":"a",{claim}}}"#), skew).map(|found| found.ends);
+        assert_eq!(with(r#""exp":1000001"#, 0), Ok(Some(1_000_001)));
+        assert_eq!(with(r#""exp":1000000"#, 0), Err("exp not in future".into()));
+        assert_eq!(with(r#""exp":999971"#, 30), Ok(Some(1_000_001)));
+        assert_eq!(with(r#""exp":999970"#, 30), Err("exp not in future".into()));
+        assert_eq!(with(r#""exp":1000001.9"#, 0), Ok(Some(1_000_001)));
+        assert_eq!(with(r#""exp":1e300"#, 30), Ok(Some(u64::MAX)));
+        assert_eq!(with(r#""exp":-1"#, 0), Err("exp not in future".into()));
+        assert_eq!(with(r#""exp":"2000000""#, 0), Err("Invalid exp claim".into()));
+        assert_eq!(with(r#""exp":null"#, 0), Err("Invalid exp claim".into()));
+        for name in ["nbf", "iat"] {
+            assert_eq!(with(&format!(r#""{name}":1000000"#), 0), Ok(None));
+            assert_eq!(with(&format!(r#""{name}":1000001"#), 0), Err(format!("{name} not in past")));
+            assert_eq!(with(&format!(r#""{name}":1000030"#), 30), Ok(None));
+            assert_eq!(with(&format!(r#""{name}":1000031"#), 30), Err(format!("{name} not in past")));
+            assert_eq!(with(&format!(r#""{name}":true"#), 0), Err(format!("Invalid {name} claim")));
+        }
+    }
+
+    #[test]
+    fn issuer_and_audience_are_the_keys() {
+        let bound = Binding { issuer: Some("i".into()), audience: Some("a".into()), ..lax() };
+        let with = |binding: &Binding, rest: &str| judge(binding, &format!(r#"{{"sub":"s"{rest}}}"#), 0).err();
+        assert_eq!(with(&bound, r#","iss":"i","aud":"a""#), None);
+        assert_eq!(with(&bound, r#","iss":"i","aud":["b","a"]"#), None);
+        for (rest, reason) in [
+            (r#","aud":"a""#, "Missing iss claim"),
+            (r#","iss":"I","aud":"a""#, "Invalid iss claim"),
+            (r#","iss":["i"],"aud":"a""#, "Invalid iss claim"),
+            (r#","iss":"i""#, "Missing aud claim"),
+            (r#","iss":"i","aud":"b""#, "Invalid aud claim"),
+            (r#","iss":"i","aud":["b",null]"#, "Invalid aud claim"),
+            (r#","iss":"i","aud":[]"#, "Invalid aud claim"),
+            (r#","iss":"i","aud":null"#, "Invalid aud claim"),
+        ] {
+            assert_eq!(with(&bound, rest).as_deref(), Some(reason), "{rest}");
+        }
+        assert_eq!(with(&lax(), r#","iss":"any""#), None);
+        for rest in [r#","aud":"a""#, r#","aud":[null]"#, r#","aud":5"#] {
+            assert_eq!(with(&lax(), rest).as_deref(), Some("Invalid aud claim"));
+        }
+    }
+
+    #[test]
+    fn names_have_the_issuers_prefix() {
+        let prefixed = Binding { name_prefix: "corp/".into(), ..lax() };
+        let name = |text: &str| judge(&prefixed, text, 0).map(|found| found.principal.name.unwrap());
+        assert_eq!(name(r#"{"sub":"anna"}"#).as_deref(), Ok("corp/anna"));
+        assert_eq!(name("{}"), Err("Token missing sub claim.".into()));
+        for sub in ["\"\"", "5", "null", "\"a\\u0000\"", "\"a\\n\""] {
+            assert_eq!(name(&format!(r#"{{"sub":{sub}}}"#)), Err("Invalid sub claim".into()), "{sub}");
+        }
+        let long = |bytes: usize| name(&format!(r#"{{"sub":"{}"}}"#, "x".repeat(bytes)));
+        assert_eq!((long(507).unwrap().len(), long(508)), (512, Err("Invalid sub claim".into())));
+    }
+
+    fn roles(binding: &Binding, rest: &str) -> Result<String, String> {
+        judge(binding, &format!(r#"{{"sub":"a"{rest}}}"#), 0).map(|found| found.principal.roles.join("|"))
+    }
+
+    #[test]
+    fn roles_are_a_list_or_a_text() {
+        for (claim, expected) in
+            [(r#"["a","b c",""]"#, "a|b c|"), ("[]", ""), ("null", ""), (r#""a , b,c,""#, "a|b|c"), (r#""""#, "")]
+        {
+            assert_eq!(roles(&lax(), &format!(r#","_couchdb.roles":{claim}"#)).as_deref(), Ok(expected), "{claim}");
+        }
+        for claim in ["5", "true", "{}", "[1]", r#"["a",null]"#] {
+            let found = roles(&lax(), &format!(r#","_couchdb.roles":{claim}"#));
+            assert_eq!(found, Err("Malformed token".into()), "{claim}");
+        }
+        assert_eq!(roles(&lax(), r#","_couchdb":{"roles":["a"]}"#).as_deref(), Ok(""));
+        let hundred = |count: usize| roles(&lax(), &format!(r#","_couchdb.roles":[{}"r"]"#, r#""r","#.repeat(count)));
+        assert!(hundred(99).is_ok() && hundred(100).is_err());
+        let long = |bytes: usize| roles(&lax(), &format!(r#","_couchdb.roles":"{}""#, "x".repeat(bytes)));
+        assert!(long(256).is_ok() && long(257).is_err());
+    }
+
+    #[test]
+    fn roles_stand_where_the_settings_say() {
+        let at = |path: &str| Binding { roles: RolesClaim::path(path), ..lax() };
+        let rest = r#","realm":{"access.to":{"roles":["a"]},"b\\":"c"},"top":"t""#;
+        assert_eq!(roles(&at(r"realm.access\.to.roles"), rest).as_deref(), Ok("a"));
+        assert_eq!(roles(&at("top"), rest).as_deref(), Ok("t"));
+        assert_eq!(roles(&at(r"realm.b\"), rest).as_deref(), Ok("c"));
+        for none in ["", "realm.access.to.roles", "top.more", "realm.", "none"] {
+            assert_eq!(roles(&at(none), rest).as_deref(), Ok(""), "{none}");
+        }
+        assert_eq!(RolesClaim::path(r"a\.b.c\d"), RolesClaim::Path(vec!["a.b".into(), r"c\d".into()]));
+    }
+
+    #[test]
+    fn system_roles_are_dropped_unless_the_key_is_trusted() {
+        let rest = r#","_couchdb.roles":["_admin","a","_x"]"#;
+        assert_eq!(roles(&lax(), rest).as_deref(), Ok("a"));
+        let trusted = Binding { trusts_system_roles: true, ..lax() };
+        assert_eq!(roles(&trusted, rest).as_deref(), Ok("_admin|a|_x"));
+        let text = format!(r#"{{"sub":"a"{rest}}}"#);
+        let is_admin = |binding: &Binding| judge(binding, &text, 0).unwrap().principal.is_admin;
+        assert_eq!((is_admin(&lax()), is_admin(&trusted)), (false, true));
+        let signed_in = judge(&lax(), &text, 0).unwrap().principal.signed_in;
+        assert_eq!(signed_in, SignedIn::Jwt);
+    }
+
+    proptest! {
+        #[test]
+        fn no_untrusted_key_makes_an_administrator(roles in prop::collection::vec("_?[a-z ,_]{0,6}", 0..6), is_list: bool) {
+            let claim = if is_list { format!("{roles:?}") } else { format!("{:?}", roles.join(",")) };
+            let found = judge(&lax(), &format!(r#"{{"sub":"a","_couchdb.roles":{claim}}}"#), 0).unwrap().principal;
+            prop_assert!(!found.is_admin && found.roles.iter().all(|role| !role.starts_with('_')));
+        }
+
+        #[test]
+        fn a_path_is_read_back(names in prop::collection::vec("[a-z.]{0,4}", 1..4)) {
+            let text = names.iter().map(|name| name.replace('.', r"\.")).collect::<Vec<_>>().join(".");
+            prop_assert_eq!(RolesClaim::path(&text), RolesClaim::Path(names));
+        }
+    }
+}
