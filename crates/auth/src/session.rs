@@ -14,7 +14,7 @@ use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::refused::Refused;
-use signing::Algorithm;
+pub(crate) use signing::Algorithm;
 
 /// Seconds that a session lasts by default.
 pub const TIMEOUT_DEFAULT: u64 = 600;

@@ -5,6 +5,7 @@ use flatbed_flatten::json::Value;
 use super::Verified;
 use crate::principal::{Principal, SignedIn};
 use crate::refused::Refused;
+use crate::roles::{kept_roles, split_roles};
 
 /// Roles of a token.
 const ROLES_MAX: usize = 100;
@@ -141,17 +142,6 @@ impl Binding {
         }
         Ok(kept_roles(&roles, self.trusts_system_roles))
     }
-}
-
-/// Roles with commas between them, and white space around these or not.
-pub(crate) fn split_roles(text: &str) -> Vec<&str> {
-    text.split(',').map(str::trim).filter(|role| !role.is_empty()).collect()
-}
-
-/// The roles that somebody outside of this server may give.
-pub(crate) fn kept_roles(roles: &[&str], trusts_system_roles: bool) -> Vec<String> {
-    let kept = roles.iter().filter(|role| trusts_system_roles || !role.starts_with('_'));
-    kept.map(|role| (*role).to_owned()).collect()
 }
 
 /// Judges `exp`, `nbf` and `iat`, each where it is there; when the token ends, with the skew.
