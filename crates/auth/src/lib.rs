@@ -9,11 +9,14 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+mod address;
 mod credentials;
 mod erlang;
+pub mod fair_queue;
 mod hex;
 pub mod jwt;
 mod known;
+pub mod lockout;
 mod password;
 mod passwords;
 mod principal;
@@ -24,6 +27,7 @@ pub mod security;
 pub mod session;
 pub mod users;
 
+pub use address::Network;
 pub use credentials::{Credentials, Digest, InvalidCredentials, digest, is_basic};
 pub use known::Known;
 pub use password::{ITERATIONS, ITERATIONS_MAX, InvalidHash, PasswordHash, Prf, SALT_BYTES};

@@ -1,0 +1,235 @@
+//! A queue of what waits for its turn, fair by address: each address has a turn before any has a second one.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+/// There is no room: 429.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many wait")]
+pub struct Full;
+
+/// How many may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Of one address.
+    pub of_one: usize,
+    /// Of all addresses. Those that wait are never driven out: the newest is refused.
+    pub of_all: usize,
+}
+
+/// Tickets that wait, by who sent them: `W` is a [`crate::Network`], `T` whatever stands for a check.
+///
+/// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
+/// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these
+/// have. Each operation takes constant time, but [`FairQueue::cancel`], which looks through what waits of one address.
+#[derive(Debug)]
+pub struct FairQueue<W, T> {
+    bounds: Bounds,
+    len: usize,
+    /// None is empty.
+    waiting: HashMap<W, VecDeque<T>>,
+    /// Those that have tickets, each once.
+    turns: VecDeque<W>,
+}
+
+impl<W: Copy + Eq + Hash, T: PartialEq> FairQueue<W, T> {
+    /// Nobody waits.
+    pub fn new(bounds: Bounds) -> FairQueue<W, T> {
+        FairQueue { bounds, len: 0, waiting: HashMap::new(), turns: VecDeque::new() }
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Has a ticket wait.
+    ///
+    /// # Errors
+    /// [`Full`]: as many wait as may, of this address or of all.
+    pub fn push(&mut self, who: W, ticket: T) -> Result<(), Full> {
+        let of_one = self.waiting.get(&who).map_or(0, VecDeque::len);
+        if self.len >= self.bounds.of_all || of_one >= self.bounds.of_one {
+            return Err(Full);
+        }
+        if of_one == 0 {
+            self.turns.push_back(who);
+        }
+        self.waiting.entry(who).or_default().push_back(ticket);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes the ticket whose turn it is.
+    pub fn pop(&mut self) -> Option<(W, T)> {
+        let who = self.turns.pop_front()?;
+        let tickets = self.waiting.get_mut(&who)?;
+        let ticket = tickets.pop_front()?;
+        if tickets.is_empty() {
+            self.waiting.remove(&who);
+        } else {
+            self.turns.push_back(who);
+        }
+        self.len -= 1;
+        Some((who, ticket))
+    }
+
+    /// Takes a ticket out that nobody waits for any more; whether it was there.
+    pub fn cancel(&mut self, who: W, ticket: &T) -> bool {
+        let Some(tickets) = self.waiting.get_mut(&who) else { return false };
+        let Some(at) = tickets.iter().position(|found| found == ticket) else { return false };
+        tickets.remove(at);
+        self.len -= 1;
+        if tickets.is_empty() {
+            self.waiting.remove(&who);
+            self.turns.retain(|found| *found != who);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn queue(of_one: usize, of_all: usize) -> FairQueue<char, u32> {
+        FairQueue::new(Bounds { of_one, of_all })
+    }
+
+    fn drain(queue: &mut FairQueue<char, u32>) -> String {
+        std::iter::from_fn(|| queue.pop()).map(|(who, ticket)| format!("{who}{ticket} ")).collect()
+    }
+
+    #[test]
+    fn turns_go_round() {
+        let mut queue = queue(10, 100);
+        for (who, ticket) in [('a', 1), ('a', 2), ('a', 3), ('b', 4), ('c', 5), ('b', 6)] {
+            queue.push(who, ticket).unwrap();
+        }
+        assert_eq!(queue.len(), 6);
+        assert_eq!(drain(&mut queue), "a1 b4 c5 a2 b6 a3 ");
+        assert!(queue.is_empty() && queue.waiting.is_empty() && queue.turns.is_empty());
+    }
+
+    #[test]
+    fn an_address_that_comes_again_has_no_turn_before_others() {
+        let mut queue = queue(10, 100);
+        for (who, ticket) in [('a', 1), ('b', 2), ('c', 3)] {
+            queue.push(who, ticket).unwrap();
+        }
+        assert_eq!(queue.pop(), Some(('a', 1)));
+        queue.push('a', 4).unwrap();
+        assert_eq!(drain(&mut queue), "b2 c3 a4 ");
+        assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn who_comes_too_many_is_refused() {
+        let mut queue = queue(2, 3);
+        assert_eq!([1, 2, 3].map(|ticket| queue.push('a', ticket)), [Ok(()), Ok(()), Err(Full)]);
+        assert_eq!([('b', 4), ('b', 5), ('c', 6)].map(|(who, n)| queue.push(who, n)), [Ok(()), Err(Full), Err(Full)]);
+        assert_eq!(drain(&mut queue), "a1 b4 a2 ");
+        assert_eq!(queue.push('c', 7), Ok(()));
+        let mut none = self::queue(0, 3);
+        assert_eq!((none.push('a', 1), none.pop()), (Err(Full), None));
+    }
+
+    #[test]
+    fn who_hangs_up_gives_room() {
+        let mut queue = queue(2, 3);
+        for (who, ticket) in [('a', 1), ('a', 2), ('b', 3)] {
+            queue.push(who, ticket).unwrap();
+        }
+        assert_eq!(
+            [('a', 3), ('c', 1), ('a', 1), ('a', 1)].map(|(who, n)| queue.cancel(who, &n)),
+            [false, false, true, false]
+        );
+        assert_eq!(queue.len(), 2);
+        assert_eq!(queue.push('a', 4), Ok(()));
+        assert!(queue.cancel('b', &3) && !queue.turns.contains(&'b'));
+        assert!(queue.push('c', 5).is_ok() && queue.push('b', 6).is_err());
+        assert_eq!(drain(&mut queue), "a2 c5 a4 ");
+        // No turn is left behind that nobody has.
+        queue.push('a', 7).unwrap();
+        assert!(queue.cancel('a', &7) && queue.is_empty() && queue.turns.is_empty());
+        queue.push('a', 8).unwrap();
+        assert_eq!(drain(&mut queue), "a8 ");
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push(usize),
+        Next,
+        Cancel(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..4_usize).prop_map(Step::Push),
+            2 => Just(Step::Next),
+            1 => (0..200_usize).prop_map(Step::Cancel),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    const WHO: [char; 4] = ['a', 'b', 'c', 'd'];
+
+    proptest! {
+        /// A ticket waits for at most one of each other address for each ticket of its own address that was before it.
+        #[test]
+        fn a_flood_delays_others_by_a_round(steps in steps()) {
+            let mut queue = queue(50, 120);
+            let mut pushed: Vec<(char, u32)> = Vec::new();
+            // Of those that wait: who, ticket, turns of each address since it came, own tickets before it.
+            let mut waiting: Vec<(char, u32, HashMap<char, usize>, usize)> = Vec::new();
+            for (ticket, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Push(who) => {
+                        let (who, ticket) = (WHO[who], ticket as u32);
+                        let before = waiting.iter().filter(|(found, ..)| *found == who).count();
+                        let is_accepted = before < 50 && waiting.len() < 120;
+                        prop_assert_eq!(queue.push(who, ticket).is_ok(), is_accepted);
+                        if is_accepted {
+                            waiting.push((who, ticket, HashMap::new(), before));
+                            pushed.push((who, ticket));
+                        }
+                    }
+                    Step::Next => {
+                        let found = queue.pop();
+                        prop_assert_eq!(found.is_some(), !waiting.is_empty());
+                        let Some((who, ticket)) = found else { continue };
+                        let at = waiting.iter().position(|(_, found, ..)| *found == ticket).unwrap();
+                        // The oldest of its address.
+                        prop_assert!(waiting[..at].iter().all(|(found, ..)| *found != who));
+                        let (_, _, turns, before) = waiting.remove(at);
+                        for (other, count) in turns {
+                            if other != who {
+                                prop_assert!(count <= before + 1, "{other} had {count} turns, {before} were before");
+                            }
+                        }
+                        for (_, _, turns, _) in &mut waiting {
+                            *turns.entry(who).or_default() += 1;
+                        }
+                    }
+                    Step::Cancel(at) => {
+                        let Some((who, ticket)) = pushed.get(at).copied() else { continue };
+                        let place = waiting.iter().position(|(_, found, ..)| *found == ticket);
+                        prop_assert_eq!(queue.cancel(who, &ticket), place.is_some());
+                        if let Some(place) = place {
+                            waiting.remove(place);
+                        }
+                    }
+                }
+                prop_assert_eq!(queue.len(), waiting.len());
+                prop_assert_eq!(queue.turns.len(), queue.waiting.len());
+            }
+        }
+    }
+}

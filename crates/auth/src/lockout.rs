@@ -1,0 +1,266 @@
+//! Lock-out: who gave wrong passwords for a name is not asked for a while.
+//!
+//! As in CouchDB: counted by name, by the salt of its password, and by address, so that nobody locks another out who comes
+//! from elsewhere, and a new password begins anew. The time begins with the first failure and nothing lengthens it.
+
+use std::collections::{HashMap, VecDeque};
+
+use sha2::{Digest, Sha256};
+
+use crate::address::Network;
+use crate::refused::Refused;
+
+/// What is done when there were too many failures: the setting `mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Nothing; they are not counted.
+    Off,
+    /// It is logged.
+    Warn,
+    /// Further attempts are refused.
+    #[default]
+    Enforce,
+}
+
+impl Mode {
+    /// Reads the setting; `None` for another word, which CouchDB takes for `off`.
+    pub fn named(text: &str) -> Option<Mode> {
+        match text {
+            "off" => Some(Mode::Off),
+            "warn" => Some(Mode::Warn),
+            "enforce" => Some(Mode::Enforce),
+            _ => None,
+        }
+    }
+}
+
+/// CouchDB's `[chttpd_auth_lockout]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// What is done.
+    pub mode: Mode,
+    /// Failures from which on it is done.
+    pub threshold: u32,
+    /// Pairs of names and addresses that are counted; those that came first are forgotten where there are more.
+    pub max_objects: usize,
+    /// Milliseconds from the first failure on.
+    pub max_lifetime: u64,
+}
+
+/// CouchDB's.
+impl Default for Options {
+    fn default() -> Options {
+        Options { mode: Mode::Enforce, threshold: 5, max_objects: 10_000, max_lifetime: 300_000 }
+    }
+}
+
+/// What is to be done with an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It is checked.
+    Allowed,
+    /// It is checked, and logged: too many have failed.
+    Suspicious,
+    /// It is refused unchecked, with [`locked_out`].
+    LockedOut,
+}
+
+/// The answer to who is locked out: 403, as CouchDB's.
+pub fn locked_out() -> Refused {
+    Refused::forbidden("Account is temporarily locked due to multiple authentication failures")
+}
+
+/// A name, its salt and an address, in a size that no name makes larger.
+type Key = [u8; 32];
+
+#[derive(Debug)]
+struct Failures {
+    count: u32,
+    /// Of the first, in milliseconds.
+    since: u64,
+}
+
+/// Failures, by name and address. At most [`Options::max_objects`] times some 150 bytes.
+#[derive(Debug)]
+pub struct Lockout {
+    options: Options,
+    failures: HashMap<Key, Failures>,
+    /// In the order of their first failures, which is that in which they end. May hold what is gone.
+    order: VecDeque<(Key, u64)>,
+}
+
+impl Lockout {
+    /// Knows of no failures yet.
+    pub fn new(options: Options) -> Lockout {
+        Lockout { options, failures: HashMap::new(), order: VecDeque::new() }
+    }
+
+    /// Whether an attempt is checked, at `now` in milliseconds of a clock that does not go back. `salt` is that of the
+    /// password's hash, empty for a name that there is not: such names are locked out like others.
+    pub fn judge(&self, name: &str, salt: &str, network: Network, now: u64) -> Verdict {
+        let found = self.failures.get(&key(name, salt, network)).filter(|found| !self.is_over(found.since, now));
+        let is_over_threshold = found.is_some_and(|found| found.count >= self.options.threshold);
+        match (is_over_threshold, self.options.mode) {
+            (false, _) | (_, Mode::Off) => Verdict::Allowed,
+            (true, Mode::Warn) => Verdict::Suspicious,
+            (true, Mode::Enforce) => Verdict::LockedOut,
+        }
+    }
+
+    /// Counts an attempt that failed; one that succeeds takes nothing back, as in CouchDB.
+    pub fn fail(&mut self, name: &str, salt: &str, network: Network, now: u64) {
+        if self.options.mode == Mode::Off || self.options.max_objects == 0 {
+            return;
+        }
+        while let Some((key, since)) = self.order.front().copied()
+            && self.is_over(since, now)
+        {
+            self.order.pop_front();
+            self.failures.remove(&key);
+        }
+        let key = key(name, salt, network);
+        if let Some(found) = self.failures.get_mut(&key) {
+            found.count = found.count.saturating_add(1);
+            return;
+        }
+        if self.failures.len() >= self.options.max_objects
+            && let Some((oldest, _)) = self.order.pop_front()
+        {
+            self.failures.remove(&oldest);
+        }
+        self.failures.insert(key, Failures { count: 1, since: now });
+        self.order.push_back((key, now));
+    }
+
+    fn is_over(&self, since: u64, now: u64) -> bool {
+        now.saturating_sub(since) >= self.options.max_lifetime
+    }
+}
+
+fn key(name: &str, salt: &str, network: Network) -> Key {
+    let mut hash = Sha256::new();
+    match network {
+        Network::V4(address) => hash.update([[4].as_slice(), &address.octets()].concat()),
+        Network::V6(bits) => hash.update([[6].as_slice(), &bits.to_be_bytes()].concat()),
+    }
+    hash.update((name.len() as u64).to_be_bytes());
+    hash.update(name.as_bytes());
+    hash.update(salt.as_bytes());
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HERE: Network = Network::V6(1);
+    const THERE: Network = Network::V6(2);
+
+    fn failed(lockout: &mut Lockout, name: &str, network: Network, times: usize, now: u64) {
+        for _ in 0..times {
+            lockout.fail(name, "salt", network, now);
+        }
+    }
+
+    #[test]
+    fn five_failures_lock_out_for_five_minutes() {
+        let mut lockout = Lockout::new(Options::default());
+        failed(&mut lockout, "anna", HERE, 4, 1_000);
+        assert_eq!(lockout.judge("anna", "salt", HERE, 1_000), Verdict::Allowed);
+        failed(&mut lockout, "anna", HERE, 1, 200_000);
+        assert_eq!(lockout.judge("anna", "salt", HERE, 200_000), Verdict::LockedOut);
+        // From the first on; those while it is locked do not lengthen it.
+        failed(&mut lockout, "anna", HERE, 10, 300_999);
+        assert_eq!(lockout.judge("anna", "salt", HERE, 300_999), Verdict::LockedOut);
+        assert_eq!(lockout.judge("anna", "salt", HERE, 301_000), Verdict::Allowed);
+        failed(&mut lockout, "anna", HERE, 1, 301_000);
+        assert_eq!(lockout.judge("anna", "salt", HERE, 301_000), Verdict::Allowed);
+        failed(&mut lockout, "anna", HERE, 4, 301_001);
+        assert_eq!(lockout.judge("anna", "salt", HERE, 600_999), Verdict::LockedOut);
+        let refused = locked_out();
+        assert_eq!(
+            refused.to_string(),
+            "forbidden: Account is temporarily locked due to multiple authentication failures"
+        );
+        let options = Options::default();
+        assert_eq!((options.mode, options.threshold), (Mode::Enforce, 5));
+        assert_eq!((options.max_objects, options.max_lifetime), (10_000, 300_000));
+    }
+
+    #[test]
+    fn nobody_locks_another_out() {
+        let mut lockout = Lockout::new(Options::default());
+        failed(&mut lockout, "anna", HERE, 100, 0);
+        assert_eq!(lockout.judge("anna", "salt", HERE, 0), Verdict::LockedOut);
+        for (name, salt, network) in [
+            ("anna", "salt", THERE),
+            ("anna", "salt", Network::V4([0, 0, 0, 1].into())),
+            ("bob", "salt", HERE),
+            ("anna", "new", HERE),
+            ("annas", "alt", HERE),
+        ] {
+            assert_eq!(lockout.judge(name, salt, network, 0), Verdict::Allowed, "{name} {salt} {network:?}");
+        }
+    }
+
+    #[test]
+    fn modes() {
+        let with = |mode| {
+            let mut lockout = Lockout::new(Options { mode, threshold: 1, ..Options::default() });
+            failed(&mut lockout, "anna", HERE, 1, 0);
+            (lockout.judge("anna", "salt", HERE, 0), lockout.failures.len())
+        };
+        assert_eq!(with(Mode::Off), (Verdict::Allowed, 0));
+        assert_eq!(with(Mode::Warn), (Verdict::Suspicious, 1));
+        assert_eq!(with(Mode::Enforce), (Verdict::LockedOut, 1));
+        let named = ["off", "warn", "enforce", "Off", ""].map(Mode::named);
+        assert_eq!(named, [Some(Mode::Off), Some(Mode::Warn), Some(Mode::Enforce), None, None]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut lockout = Lockout::new(Options { max_objects: 3, threshold: 1, ..Options::default() });
+        let locked = |lockout: &Lockout, now| {
+            ["a", "b", "c", "d"].map(|name| lockout.judge(name, "salt", HERE, now) == Verdict::LockedOut)
+        };
+        for (now, name) in ["a", "b", "c"].into_iter().enumerate() {
+            failed(&mut lockout, name, HERE, 1, now as u64);
+        }
+        assert_eq!(locked(&lockout, 2), [true, true, true, false]);
+        failed(&mut lockout, "d", HERE, 1, 3);
+        assert_eq!(locked(&lockout, 3), [false, true, true, true]);
+        // What is over makes room before anything else does.
+        failed(&mut lockout, "a", HERE, 1, 300_002);
+        assert_eq!((lockout.failures.len(), lockout.order.len()), (2, 2));
+        assert_eq!(locked(&lockout, 300_002), [true, false, false, true]);
+        let mut none = Lockout::new(Options { max_objects: 0, ..Options::default() });
+        failed(&mut none, "a", HERE, 9, 0);
+        assert_eq!((none.failures.len(), none.order.len()), (0, 0));
+    }
+
+    proptest! {
+        /// Against a list of failures that is never cleaned up.
+        #[test]
+        fn as_a_model_has_it(attempts in prop::collection::vec((0..3_usize, 0..2_usize, 0..60u64, any::<bool>()), 0..60)) {
+            let options = Options { threshold: 3, max_lifetime: 100, ..Options::default() };
+            let mut lockout = Lockout::new(options);
+            let mut firsts: HashMap<(usize, usize), (u64, u32)> = HashMap::new();
+            let mut now = 0;
+            for (name, network, later, fails) in attempts {
+                now += later;
+                let (text, at) = (["a", "b", "c"][name], [HERE, THERE][network]);
+                let entry = firsts.get(&(name, network)).copied().filter(|(since, _)| now - since < 100);
+                let expected = if entry.is_some_and(|(_, count)| count >= 3) { Verdict::LockedOut } else { Verdict::Allowed };
+                prop_assert_eq!(lockout.judge(text, "salt", at, now), expected);
+                if fails {
+                    lockout.fail(text, "salt", at, now);
+                    let (since, count) = entry.unwrap_or((now, 0));
+                    firsts.insert((name, network), (since, count + 1));
+                }
+            }
+            prop_assert_eq!(lockout.failures.len(), lockout.order.len());
+        }
+    }
+}
