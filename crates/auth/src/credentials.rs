@@ -4,6 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha2::Sha256;
 
+use crate::refused::Refused;
+
 /// Identifies credentials without being them.
 pub type Digest = [u8; 32];
 
@@ -56,6 +58,29 @@ impl Credentials {
         let (name, password) = text.split_once(':').ok_or(InvalidCredentials)?;
         Ok(Credentials { name: name.to_owned(), password: password.to_owned() })
     }
+
+    /// Reads a header as CouchDB does: what does not begin with `Basic `, in these very letters, is nobody; so are what
+    /// has no colon and the name `_` with the password `_`, which browsers are told to forget a password with.
+    ///
+    /// # Errors
+    /// 400 for what is no base64, which may have white space in it; 401 for what is no UTF-8 or has control characters in
+    /// it, as for any wrong password.
+    pub fn of_header(authorization: &str) -> Result<Option<Credentials>, Refused> {
+        let Some(encoded) = authorization.strip_prefix("Basic ") else { return Ok(None) };
+        let encoded: String = encoded.split_ascii_whitespace().collect();
+        let decoded = BASE64.decode(encoded);
+        let decoded = decoded.map_err(|_| Refused::bad_request("Authorization header has invalid base64 value"))?;
+        if !decoded.contains(&b':') || decoded == b"_:_" {
+            return Ok(None);
+        }
+        let text = String::from_utf8(decoded).map_err(|_| Refused::wrong_password())?;
+        if text.contains(|character: char| character.is_ascii_control()) {
+            return Err(Refused::wrong_password());
+        }
+        Ok(text
+            .split_once(':')
+            .map(|(name, password)| Credentials { name: name.to_owned(), password: password.to_owned() }))
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +131,37 @@ mod tests {
         assert_eq!(Credentials::parse("Basic YTpi YTpi"), Err(InvalidCredentials));
     }
 
+    /// As recorded.
+    #[test]
+    fn headers_as_couchdb_reads_them() {
+        let found = |header: &str| match Credentials::of_header(header) {
+            Ok(Some(found)) => format!("{}:{}", found.name, found.password),
+            Ok(None) => "nobody".to_owned(),
+            Err(refused) => refused.to_string(),
+        };
+        for (header, expected) in [
+            ("Basic YWRtaW46cGFzc3dvcmQ=", "admin:password"),
+            ("Basic  YWRtaW46 cGFzc3dvcmQ=", "admin:password"),
+            ("basic YWRtaW46cGFzc3dvcmQ=", "nobody"),
+            ("Basic ", "nobody"),
+            ("Basic YWRtaW4=", "nobody"),
+            ("Basic Xzpf", "nobody"),
+            ("Bearer abc", "nobody"),
+            ("Basic", "nobody"),
+            ("", "nobody"),
+            ("Basic Og==", ":"),
+            ("Basic nocolon", "bad_request: Authorization header has invalid base64 value"),
+            ("Basic !!!", "bad_request: Authorization header has invalid base64 value"),
+        ] {
+            assert_eq!(found(header), expected, "{header}");
+        }
+        assert_eq!(found(&encode("a:b:c")), "a:b:c");
+        let wrong = "unauthorized: Name or password is incorrect.";
+        for text in [b"a:\xff".as_slice(), b"a:\0", b"a\x7f:", b"\n:"] {
+            assert_eq!(found(&encode(text)), wrong, "{text:?}");
+        }
+    }
+
     #[test]
     fn passwords_are_not_shown() {
         let shown = format!("{:?}", Credentials { name: "anna".into(), password: "secret".into() });
@@ -129,6 +185,7 @@ mod tests {
         #[test]
         fn no_header_panics(header in "(Basic )?\\PC{0,40}") {
             let _ = Credentials::parse(&header);
+            let _ = Credentials::of_header(&header);
         }
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::credentials::Digest;
+use crate::password::PasswordHash;
 
-/// Digests of credentials that were right, with their names: the newest ones, up to a number. They are not forgotten
-/// otherwise, since passwords do not change while a process runs.
+/// Digests of credentials that were right, with their names and the hashes that they were right for: the newest ones, up
+/// to a number. They are not forgotten otherwise: whoever may change passwords compares the hash that they have now.
 #[derive(Debug)]
 pub struct Known {
     max: usize,
-    names: HashMap<Digest, String>,
+    found: HashMap<Digest, (String, Option<PasswordHash>)>,
     /// Oldest first.
     order: VecDeque<Digest>,
 }
@@ -17,23 +18,39 @@ pub struct Known {
 impl Known {
     /// Knows nobody yet, and at most `max` later.
     pub fn new(max: usize) -> Known {
-        Known { max, names: HashMap::new(), order: VecDeque::new() }
+        Known { max, found: HashMap::new(), order: VecDeque::new() }
     }
 
     /// The name that goes with these credentials.
     pub fn name(&self, digest: &Digest) -> Option<&str> {
-        self.names.get(digest).map(String::as_str)
+        self.found.get(digest).map(|(name, _)| name.as_str())
     }
 
-    /// Remembers credentials that were right; those that came first are forgotten where there are too many.
+    /// Whether these credentials were right for this name with this hash: no other name, and no other hash, be it of the
+    /// same password.
+    pub fn is_right(&self, digest: &Digest, name: &str, hash: &PasswordHash) -> bool {
+        self.found.get(digest).is_some_and(|(known, was)| known == name && was.as_ref() == Some(hash))
+    }
+
+    /// Remembers credentials that were right, of a password that does not change; those that came first are forgotten
+    /// where there are too many.
     pub fn insert(&mut self, digest: Digest, name: String) {
-        if self.names.insert(digest, name).is_none() {
+        self.put(digest, (name, None));
+    }
+
+    /// Remembers credentials that were right for a hash, for [`Known::is_right`].
+    pub fn insert_for(&mut self, digest: Digest, name: String, hash: PasswordHash) {
+        self.put(digest, (name, Some(hash)));
+    }
+
+    fn put(&mut self, digest: Digest, entry: (String, Option<PasswordHash>)) {
+        if self.found.insert(digest, entry).is_none() {
             self.order.push_back(digest);
         }
         if self.order.len() > self.max
             && let Some(oldest) = self.order.pop_front()
         {
-            self.names.remove(&oldest);
+            self.found.remove(&oldest);
         }
     }
 }
@@ -51,6 +68,20 @@ mod tests {
         assert_eq!([1, 2, 3].map(|byte| known.name(&[byte; 32])), [Some("a"), Some("b"), None]);
         known.insert([3; 32], "c".to_owned());
         assert_eq!([1, 2, 3].map(|byte| known.name(&[byte; 32])), [None, Some("b"), Some("c")]);
-        assert_eq!((known.names.len(), known.order.len()), (2, 2));
+        assert_eq!((known.found.len(), known.order.len()), (2, 2));
+    }
+
+    #[test]
+    fn another_hash_is_another_password() {
+        let (one, other) = ([1, 2]).map(|byte| PasswordHash::with_iterations("p", &[byte; 16], 1)).into();
+        let mut known = Known::new(2);
+        known.insert_for([1; 32], "a".to_owned(), one.clone());
+        assert_eq!(known.name(&[1; 32]), Some("a"));
+        let found = [([1; 32], "a", &one), ([1; 32], "a", &other), ([1; 32], "b", &one), ([2; 32], "a", &one)];
+        assert_eq!(found.map(|(digest, name, hash)| known.is_right(&digest, name, hash)), [true, false, false, false]);
+        known.insert_for([1; 32], "a".to_owned(), other.clone());
+        assert!(known.is_right(&[1; 32], "a", &other) && !known.is_right(&[1; 32], "a", &one));
+        known.insert([1; 32], "a".to_owned());
+        assert!(!known.is_right(&[1; 32], "a", &other));
     }
 }

@@ -24,6 +24,9 @@ pub const ITERATIONS_MAX: u32 = 2_000_000;
 /// The function of new hashes.
 const NEW_PRF: Prf = Prf::Sha256;
 
+/// Bytes of a document's salt: it is kept with sessions and with credentials that were right. CouchDB's have 32.
+const SALT_BYTES_MAX: usize = 1_024;
+
 /// Random bytes that make the salt of a new hash.
 pub const SALT_BYTES: usize = 16;
 

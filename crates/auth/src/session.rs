@@ -4,9 +4,11 @@
 //! user's password: whoever has the secret can check it, and a new password ends all sessions of before.
 
 mod cookie;
+mod form;
 mod signing;
 
 pub use cookie::{Attributes, SameSite, cookie_in};
+pub use form::{of_form, of_json};
 pub use signing::Secret;
 
 use base64::Engine;

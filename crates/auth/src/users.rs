@@ -4,10 +4,12 @@
 //! ([`before_update`]), what its validation function says ([`validate()`]), and who is shown what of it ([`read()`]). The order
 //! of a write is that too: first the password, then the validation.
 
+mod account;
 mod read;
 mod update;
 mod validate;
 
+pub use account::Account;
 pub use read::{PublicFields, Seen, may_see_designs, read};
 pub use update::{Prepared, Unhashed, before_update};
 pub use validate::{Write, validate};

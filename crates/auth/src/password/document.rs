@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use flatbed_flatten::json::Value;
 
-use super::{ITERATIONS_MAX, PasswordHash, Prf, Scheme};
+use super::{ITERATIONS_MAX, PasswordHash, Prf, SALT_BYTES_MAX, Scheme};
 use crate::refused::Refused;
 
 /// Iterations of a document that does not say how many.
@@ -17,7 +17,7 @@ pub(crate) const PASSWORD_MEMBERS: [&str; 8] =
 impl PasswordHash {
     /// The hash of a user document's body, by CouchDB's rules: `password_scheme` is `simple` where there is none,
     /// `pbkdf2_prf` is `sha`, `iterations` are 10,000, `salt` is empty. `None`: nobody can sign in with it, since there is
-    /// no hash, or none that any password could have.
+    /// no hash, or none that any password could have, or its salt is longer than 1,024 bytes.
     ///
     /// # Errors
     /// As CouchDB's for iterations that are too few or, beyond [`ITERATIONS_MAX`], too many, and for another PRF.
@@ -26,6 +26,9 @@ impl PasswordHash {
         let (Some(scheme), Some(salt)) = (text("password_scheme", "simple"), text("salt", "")) else {
             return Ok(None);
         };
+        if salt.len() > SALT_BYTES_MAX {
+            return Ok(None);
+        }
         let (scheme, digits) = match scheme {
             "simple" => (Scheme::Simple, "password_sha"),
             "pbkdf2" | "simple+pbkdf2" => {
@@ -151,6 +154,13 @@ mod tests {
         ] {
             assert_eq!(of(&text), Ok(None), "{text}");
         }
+    }
+
+    #[test]
+    fn salts_have_bounds() {
+        let sha = "0".repeat(40);
+        let with = |bytes: usize| of(&format!(r#"{{"password_sha":"{sha}","salt":"{}"}}"#, "s".repeat(bytes)));
+        assert!(matches!((with(1_024), with(1_025)), (Ok(Some(_)), Ok(None))));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::erlang::cut;
 use crate::refused::Refused;
 
 /// The one role with an underscore that a user document may have: who has it reads metrics.
-const METRICS_ROLE: &str = "_metrics";
+pub(super) const METRICS_ROLE: &str = "_metrics";
 
 /// What is to be written.
 #[derive(Debug, Clone, Copy)]
