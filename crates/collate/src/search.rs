@@ -1,8 +1,12 @@
 //! Looking for the place of a key that was cut among the rows that begin alike.
 //!
 //! Rows carry the whole key in their value. So whoever holds the rows is asked for one near the middle of where the key
-//! can be, compares the keys, and says which of the two is greater, until the key or a gap is found. Labels are halved each
-//! time: a search among n keys asks some log n times, at most 64 times for each word of a label.
+//! can be, compares the keys, and says which of the two is greater, until the key or a gap is found.
+//!
+//! What is in the middle only the rows' number tells, which labels say nothing of: where keys came each between the last two,
+//! half of the labels' room has one row. So who holds the rows offers [pivots](Search::offer), labels that are some of the rows' in a level that
+//! has few, then those of one that has more between the two that were found, and so on: a search among n keys then asks some
+//! log n times. Without pivots it is the room that is halved, which is as good where labels came in no special order.
 //!
 //! A row is written with the label that was found, or with one [`between`] those of the gap; the reads conflict with
 //! another write into the gap. A range begins or ends at a [`Boundary`], whether or not there is a row with its key.
@@ -17,6 +21,8 @@ use crate::label::{between, middle};
 pub struct Search {
     after: Option<Vec<u8>>,
     before: Option<Vec<u8>>,
+    /// In order, between the two; none is asked for twice.
+    pivots: Vec<Vec<u8>>,
 }
 
 /// Which row is asked for: of those with the cut beginning and a label behind `after` and before `before`, where there is
@@ -51,10 +57,29 @@ impl Search {
         Search::default()
     }
 
+    /// Labels in order near which is to be asked, instead of in the middle of the room. They need not be those of rows: one whose rows
+    /// are gone leads to their neighbours. What is not between the two that are known is passed over.
+    pub fn offer(&mut self, pivots: impl IntoIterator<Item = Vec<u8>>) {
+        self.pivots.extend(pivots);
+        self.pivots.dedup();
+        self.keep_between();
+    }
+
+    /// Whether any of those that were offered are left.
+    pub fn has_pivots(&self) -> bool {
+        !self.pivots.is_empty()
+    }
+
+    /// The labels between which it is: those of the nearest rows that were seen before and behind it.
+    pub fn between(&self) -> (Option<&[u8]>, Option<&[u8]>) {
+        (self.after.as_deref(), self.before.as_deref())
+    }
+
     /// What is to be read next.
     pub fn ask(&self) -> Ask<'_> {
-        let (after, before) = (self.after.as_deref(), self.before.as_deref());
-        Ask { after, before, pivot: middle(after, before) }
+        let (after, before) = self.between();
+        let pivot = self.pivots.get(self.pivots.len() / 2).cloned();
+        Ask { after, before, pivot: pivot.unwrap_or_else(|| middle(after, before)) }
     }
 
     /// What was read: the label of the row, and how the key that is looked for compares with the row's. `None` where there
@@ -66,7 +91,19 @@ impl Search {
             Some((label, Ordering::Greater)) => self.after = Some(label.to_vec()),
             Some((label, Ordering::Less)) => self.before = Some(label.to_vec()),
         }
+        // The one that was asked for: behind it there may be rows without it.
+        if self.has_pivots() {
+            self.pivots.remove(self.pivots.len() / 2);
+        }
+        self.keep_between();
         None
+    }
+
+    fn keep_between(&mut self) {
+        let (after, before) = (self.after.as_deref(), self.before.as_deref());
+        let is_between =
+            |pivot: &[u8]| after.is_none_or(|after| after < pivot) && before.is_none_or(|before| pivot < before);
+        self.pivots.retain(|pivot| is_between(pivot));
     }
 }
 

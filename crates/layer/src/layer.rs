@@ -10,7 +10,7 @@ use flatbed_metrics::Family;
 use foundationdb::options::StreamingMode;
 use foundationdb::{Database as Fdb, RangeOption};
 use prost::Message;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::actor::Authority;
 use crate::compactions::{CompactionProgress, Compactions};
@@ -19,8 +19,7 @@ use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
 use crate::index_builds::{IndexBuild, IndexBuilds};
-use crate::instance::first_incarnation;
-use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX};
+use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
@@ -36,6 +35,7 @@ use crate::store::root_upgrade::move_updates;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
+use crate::turns::Turns;
 use crate::view_bounds::ViewBounds;
 use crate::view_updates::ViewUpdates;
 
@@ -176,8 +176,8 @@ pub(crate) struct Inner {
     pub closing: watch::Sender<bool>,
     /// Followers of `_db_updates`.
     pub updates: UpdatesHub,
-    /// The turn of writes that take much.
-    pub heavy_writes: Semaphore,
+    /// What is done of one kind at once.
+    pub turns: Turns,
     /// What judges writes.
     pub judge: Option<Arc<dyn Judge>>,
     /// Groups of views that are built, followed or waited for.
@@ -234,7 +234,7 @@ impl Layer {
             hubs_running: AtomicUsize::new(0),
             closing,
             updates: UpdatesHub::default(),
-            heavy_writes: Semaphore::new(1),
+            turns: Turns::default(),
             judge,
             views: ViewUpdates::new(random_id()?),
             namespaces: Namespaces::default(),

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod actor;
+mod at_once;
 mod background;
 mod builder;
 pub mod check;
@@ -41,6 +42,7 @@ mod record_change;
 pub mod renew;
 mod store;
 mod sweeper;
+mod turns;
 mod unknown_results;
 mod view;
 mod view_bounds;
@@ -112,9 +114,11 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 33] = [
+    let table: [(&str, &[&str]); 35] = [
         ("actor", &[]),
+        ("at_once", &[]),
         ("compactions", &[]),
+        ("turns", &[]),
         ("view_bounds", &[]),
         ("view_functions", &[]),
         ("view_definition", &["view_functions"]),
@@ -122,7 +126,7 @@ fn folders_know_only_those_below_them() {
         ("error", &["view_functions", "view_definition"]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
-        ("view_updates", &["error", "store", "field_maps", "view_functions", "view_definition"]),
+        ("view_updates", &["at_once", "error", "store", "field_maps", "view_functions", "view_definition"]),
         ("index_builds", &["store"]),
         ("instance", &["error", "store"]),
         ("lanes", &["instance"]),
@@ -135,6 +139,7 @@ fn folders_know_only_those_below_them() {
                 "index_builds",
                 "metrics",
                 "store",
+                "turns",
                 "view_bounds",
                 "view_updates",
                 "instance",
@@ -198,6 +203,7 @@ fn folders_know_only_those_below_them() {
         (
             "group",
             &[
+                "at_once",
                 "error",
                 "store",
                 "view_functions",

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
+use crate::at_once::AtOnce;
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
 use crate::store::once::now_ms;
@@ -40,6 +41,15 @@ const FAILED_FOR: Duration = Duration::from_secs(1);
 
 /// The same where they broke a bound on one document after the other: finding that out has kept a processor busy for long.
 const BROKEN_FOR: Duration = Duration::from_secs(60);
+
+/// Documents that a transaction enters at most, and how long it may take until the next one enters fewer: FoundationDB ends it after 5 s.
+pub(crate) const RUN_DOCUMENTS_MAX: usize = 500;
+const ENTERED_IN: Duration = Duration::from_secs(2);
+
+/// Documents of a range of a first build at most, and how long one may take until the next ones have fewer: a lease of which none ends
+/// for a minute goes to others.
+const RANGE_DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 300 };
+const RANGE_IN: Duration = if cfg!(test) { Duration::from_millis(150) } else { Duration::from_secs(15) };
 
 /// Which group: a database's namespace, and the index's number in it.
 pub(crate) type GroupId = (u64, u64);
@@ -86,6 +96,10 @@ pub(crate) struct GroupState {
     failing_since: Mutex<Option<Instant>>,
     nudged: Mutex<Option<Instant>>,
     shown: Mutex<Shown>,
+    /// Documents that a transaction enters.
+    pub entered: AtOnce,
+    /// Documents of a range of a first build.
+    pub range: AtOnce,
 }
 
 /// How far a group has come, as far as this process knows.
@@ -300,6 +314,8 @@ impl GroupState {
             failing_since: Mutex::default(),
             nudged: Mutex::default(),
             shown: Mutex::default(),
+            entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN),
+            range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN),
         }
     }
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::collation::Collation;
 use crate::key::{cut_to_level, split_within};
+use crate::label::between;
 
 /// Short enough that generated keys are cut.
 const CUT: usize = 12;
@@ -149,6 +150,113 @@ fn searches_are_short() {
         let (place, asked) = search(&collation, &rows, &key(at), &sort_key);
         assert!(matches!(place, Place::Label(_)));
         assert!(asked <= 40, "{asked}");
+    }
+}
+
+/// Labels at levels of which each has one in four of the one below, as they come: what is offered of them, the least numerous
+/// first, and how often rows were asked for, and levels.
+fn place_by_levels(
+    labels: &[Vec<u8>],
+    levels: &[Vec<Vec<u8>>],
+    sought: &[u8],
+    rows: &[Vec<u8>],
+) -> (Place, usize, usize) {
+    assert!(labels.is_sorted());
+    let (mut search, mut asked, mut read) = (Search::new(), 0, 0);
+    let mut levels = levels.iter().rev();
+    loop {
+        while !search.has_pivots()
+            && let Some(level) = levels.next()
+        {
+            read += 1;
+            search.offer(level.iter().cloned());
+        }
+        let Ask { after, before, pivot } = search.ask();
+        assert_eq!((after, before), search.between());
+        let is_in = |label: &&Vec<u8>| {
+            after.is_none_or(|after| after < &label[..]) && before.is_none_or(|before| &label[..] < before)
+        };
+        let found = rows.iter().filter(is_in).find(|label| **label >= pivot).or(rows.iter().rfind(is_in));
+        asked += 1;
+        if let Some(place) = search.saw(found.map(|label| (label.as_slice(), sought.cmp(label)))) {
+            return (place, asked, read);
+        }
+        assert!(asked < 10_000);
+    }
+}
+
+/// Labels in the order of keys that come each between the last two.
+fn bisecting(count: usize) -> Vec<Vec<u8>> {
+    let (mut low, mut high) =
+        (between(None, None).unwrap(), between(Some(&between(None, None).unwrap()), None).unwrap());
+    let mut all = vec![low.clone(), high.clone()];
+    for at in 0..count {
+        let label = between(Some(&low), Some(&high)).unwrap();
+        all.push(label.clone());
+        *(if at % 2 == 0 { &mut low } else { &mut high }) = label;
+    }
+    all.sort();
+    all
+}
+
+/// Every fourth, of these every fourth, and so on.
+fn levels_of(labels: &[Vec<u8>]) -> Vec<Vec<Vec<u8>>> {
+    let mut levels: Vec<Vec<Vec<u8>>> = Vec::new();
+    loop {
+        let below = levels.last().map_or(labels, Vec::as_slice);
+        let next: Vec<_> = below.iter().skip(1).step_by(4).cloned().collect();
+        if next.is_empty() {
+            return levels;
+        }
+        levels.push(next);
+    }
+}
+
+#[test]
+fn searches_by_levels_are_short_whatever_the_order() {
+    let labels = bisecting(2_000);
+    let levels = levels_of(&labels);
+    for (at, label) in labels.iter().enumerate().step_by(7) {
+        let (place, asked, read) = place_by_levels(&labels, &levels, label, &labels);
+        assert_eq!(place, Place::Label(label.clone()));
+        assert!(asked <= 20 && read <= levels.len(), "{at}: {asked}, {read}");
+        let behind = [&label[..], &[1]].concat();
+        let (place, asked, _) = place_by_levels(&labels, &levels, &behind, &labels);
+        assert_eq!(place, Place::Gap { after: Some(label.clone()), before: labels.get(at + 1).cloned() });
+        assert!(asked <= 20, "{at}: {asked}");
+    }
+    let halved = place_by_levels(&labels, &[], &labels[1_000], &labels).1;
+    assert!(halved > 200, "the order does no harm: {halved}");
+}
+
+proptest! {
+    /// Pivots are hints: whatever is offered, what is found is the same.
+    #[test]
+    fn pivots_change_nothing_but_the_way(
+        places in prop::collection::vec(any::<prop::sample::Index>(), 1..60),
+        pivots in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..10), 0..20),
+        gone in prop::collection::vec(any::<bool>(), 60),
+        sought in any::<prop::sample::Index>(),
+    ) {
+        let mut labels: Vec<Vec<u8>> = Vec::new();
+        for place in places {
+            let at = place.index(labels.len() + 1);
+            let after = at.checked_sub(1).map(|at| labels[at].as_slice());
+            labels.insert(at, between(after, labels.get(at).map(Vec::as_slice)).unwrap());
+        }
+        // Levels know labels of rows that are gone, and rows that no level knows.
+        let rows: Vec<_> = labels.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(label, _)| label.clone()).collect();
+        let mut levels = levels_of(&labels);
+        let mut pivots = pivots;
+        pivots.sort();
+        levels.push(pivots);
+        let sought = sought.get(&labels).clone();
+        let (place, ..) = place_by_levels(&labels, &levels, &sought, &rows);
+        let expected = match rows.binary_search(&sought) {
+            Ok(_) => Place::Label(sought),
+            Err(at) => Place::Gap { after: at.checked_sub(1).map(|at| rows[at].clone()), before: rows.get(at).cloned() },
+        };
+        prop_assert_eq!(place, expected);
     }
 }
 

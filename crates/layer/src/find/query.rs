@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Bookmark, ExecutionStats, Index, Plan, Selector, Source};
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -26,10 +26,6 @@ pub(crate) type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Pages of one query that are read while another one is taken.
 const AHEAD_MAX: usize = 3;
-
-/// Pages that all queries of the process have read ahead and not taken yet. One that finds no room reads its pages when they are
-/// asked for.
-static PAGES_AHEAD: Semaphore = Semaphore::const_new(16);
 
 /// How soon it is looked again whether an index is built: at first, and at last.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -131,7 +127,7 @@ struct Ahead {
     task: JoinHandle<Result<Option<PageRead>>>,
     /// Where the page behind it begins, if this one is not cut off; `None` once it was asked.
     listed: Option<oneshot::Receiver<Place>>,
-    _room: SemaphorePermit<'static>,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Drop for Ahead {
@@ -344,7 +340,7 @@ impl Find {
         if self.is_alone || self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {
             return;
         }
-        let Ok(room) = PAGES_AHEAD.try_acquire() else { return };
+        let Ok(room) = self.database.inner.turns.queries_ahead.clone().try_acquire_owned() else { return };
         let (sender, listed) = oneshot::channel();
         let task = tokio::spawn(self.read(place.clone(), false, Some(sender)).in_current_span());
         self.ahead.push_back(Ahead { place, task, listed: Some(listed), _room: room });

@@ -3,13 +3,14 @@
 //! Which ids a process maps is said by its leases ([`crate::group::leases`]), of which it has one or two at a time. It says
 //! each second up to where it has built each, so who goes on after a builder that died maps little twice.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::at_once::Paced;
 use crate::document::edit::{Conflicts, GetOptions};
 use crate::error::{Error, Result};
 use crate::group::job::Job;
@@ -21,15 +22,15 @@ use crate::group::steps::{Nodes, Step};
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::Got;
 use crate::store::proto::ViewProgress;
+use crate::view::build::NodesPace;
 
-/// Documents of a range, and bytes of their bodies (one may pass it).
-const RANGE_DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 300 };
+/// Bytes of the bodies of a range's documents (one may pass it).
 const RANGE_BYTES_MAX: usize = 400_000;
 
 /// Between two times at which a process says that it works.
 const BEATS: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
 
-/// A process of whose ranges none has ended for so long does not say so any longer: others may do better.
+/// Of a lease of whose ranges none has ended for so long it does not say so any longer: others may do better.
 const STALLED_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(60) };
 
 /// Between two looks while others build what is left.
@@ -69,11 +70,12 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
 
 /// Builds the nodes above rows that are all there.
 pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
+    let mut pace = NodesPace::default();
     loop {
         if job.is_closing() {
             return Ok(Outcome::Elsewhere);
         }
-        match Step::run(job, Nodes).await? {
+        match Step::run(job, Nodes(&mut pace)).await? {
             None => return Ok(Outcome::Elsewhere),
             Some(true) => return Ok(Outcome::Built),
             Some(false) => job.state.get_on(0),
@@ -81,20 +83,18 @@ pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
     }
 }
 
-/// Cuts a page into ranges.
-fn cut(page: Vec<AllDocsRow>) -> Vec<Vec<AllDocsRow>> {
-    let (mut ranges, mut range, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for row in page {
+/// Takes the next range from a page: so many documents at most. `None`: nothing is left.
+fn next_range(page: &mut VecDeque<AllDocsRow>, most: usize) -> Option<Vec<AllDocsRow>> {
+    let (mut range, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = page.front() {
         let more = row.doc.as_ref().map_or(0, |document| document.body.len());
-        if !range.is_empty() && (range.len() >= RANGE_DOCUMENTS_MAX || bytes + more > RANGE_BYTES_MAX) {
-            ranges.push(std::mem::take(&mut range));
-            bytes = 0;
+        if !range.is_empty() && (range.len() >= most || bytes + more > RANGE_BYTES_MAX) {
+            break;
         }
         bytes += more;
-        range.push(row);
+        range.extend(page.pop_front());
     }
-    ranges.extend(Some(range).filter(|range| !range.is_empty()));
-    ranges
+    (!range.is_empty()).then_some(range)
 }
 
 /// What is read for a build.
@@ -155,7 +155,8 @@ async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Resul
     }
     let mut walk = AllDocs::new(job.reader.clone(), query);
     while let Some(page) = walk.next_page().await? {
-        for rows in cut(page) {
+        let mut page = VecDeque::from(page);
+        while let Some(rows) = next_range(&mut page, job.state.range.documents()) {
             let until = rows.last().map(|row| row.id.clone()).unwrap_or_default();
             let range = Read::Range { of: (of.clone(), token), rows, from: begun, until: until.clone() };
             if sender.send(Ok(range)).await.is_err() {
@@ -189,6 +190,8 @@ struct Part {
     under_way: usize,
     /// All of its ranges have begun.
     is_read: bool,
+    /// When something of it was built last.
+    moved_at: Instant,
 }
 
 /// A build under way.
@@ -199,14 +202,12 @@ struct Building<'a> {
     parts: HashMap<String, Part>,
     beats: u64,
     is_beating: bool,
-    /// When something was built last.
-    moved_at: Instant,
 }
 
 impl<'a> Building<'a> {
     fn new(job: &'a Arc<Job>) -> Building<'a> {
         let (work, parts) = (JoinSet::new(), HashMap::new());
-        Building { job, work, parts, beats: 0, is_beating: false, moved_at: Instant::now() }
+        Building { job, work, parts, beats: 0, is_beating: false }
     }
 
     async fn run(&mut self) -> Result<Outcome> {
@@ -244,9 +245,9 @@ impl<'a> Building<'a> {
             Read::Gone => return Some(Outcome::Elsewhere),
             Read::Lease(lease) => {
                 let Lease { token, from, built_until, documents, .. } = lease;
-                let (built, under_way, is_read) = (BTreeMap::new(), 0, false);
-                self.parts.insert(from, Part { token, until: built_until, built, documents, under_way, is_read });
-                self.moved_at = Instant::now();
+                let (built, under_way, is_read, moved_at) = (BTreeMap::new(), 0, false, Instant::now());
+                let part = Part { token, until: built_until, built, documents, under_way, is_read, moved_at };
+                self.parts.insert(from, part);
             }
             Read::Range { of, rows, from, until } => {
                 if let Some(part) = self.part(&of.0, &of.1) {
@@ -279,8 +280,8 @@ impl<'a> Building<'a> {
             }
             Done::Range { of: (of, token), from, until, documents, wrote: Some(Wrote::Documents(_)) } => {
                 self.job.state.get_on(documents);
-                self.moved_at = Instant::now();
                 if let Some(part) = self.part(&of, &token) {
+                    part.moved_at = Instant::now();
                     part.under_way -= 1;
                     part.documents += documents;
                     part.built.insert(from, until);
@@ -331,12 +332,15 @@ impl<'a> Building<'a> {
 
     /// Says that this process works.
     fn beat(&mut self) {
-        if self.parts.is_empty() || self.is_beating || self.moved_at.elapsed() >= STALLED_MAX {
+        let stalled =
+            |held: &Held| self.parts.get(&held.from).is_none_or(|part| part.moved_at.elapsed() >= STALLED_MAX);
+        let held: Vec<Held> = self.held().into_iter().filter(|held| !stalled(held)).collect();
+        if held.is_empty() || self.is_beating {
             return;
         }
         self.is_beating = true;
         self.beats += 1;
-        let (job, held, beats) = (Arc::clone(self.job), self.held(), self.beats);
+        let (job, beats) = (Arc::clone(self.job), self.beats);
         self.work.spawn(async move {
             let said = Step::run(&job, Beat { held: &held, beats, leaves: false }).await?;
             Ok(Done::Beat(said))
@@ -358,7 +362,7 @@ impl<'a> Building<'a> {
 
 /// Maps the documents of a range and writes their rows.
 async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String) -> Result<Done> {
-    let documents = rows.len() as u64;
+    let (documents, began) = (rows.len() as u64, Instant::now());
     let mut to_map: Vec<ToMap> = rows.into_iter().map(|row| ToMap { id: row.id, document: row.doc }).collect();
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
@@ -369,11 +373,18 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
         let wrote = if rest.is_empty() {
             Some(Wrote::Documents(0))
         } else {
-            Step::run(&job, WriteRows { lease: (&of.0, of.1), documents: rest }).await?
+            let mut pace = Paced::new(&job.state.entered);
+            let work = WriteRows { lease: (&of.0, of.1), documents: rest, pace: &mut pace };
+            let wrote = Step::run(&job, work).await?;
+            pace.end();
+            wrote
         };
         match wrote {
             Some(Wrote::Documents(count)) if count < rest.len() => rest = rest.get(count..).unwrap_or_default(),
-            wrote => return Ok(Done::Range { of, from, until, documents, wrote }),
+            wrote => {
+                job.state.range.took(prepared.len(), began.elapsed());
+                return Ok(Done::Range { of, from, until, documents, wrote });
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
+use crate::at_once::Paced;
 use crate::document::edit::Document;
 use crate::error::Result;
 use crate::feed::changes::{Changes, Followed};
@@ -18,12 +19,12 @@ use crate::group::steps::{Enter, Entered, LetGo, Step, place_of};
 use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
 use crate::view::prepare::PreparedDocument;
+use crate::view_updates::RUN_DOCUMENTS_MAX;
 
 /// Without changes for so long the group is let go.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Documents of a run, and bytes of their bodies (one may pass it).
-const RUN_DOCUMENTS_MAX: usize = 500;
+/// Bytes of the bodies of a run's documents (one may pass it).
 const RUN_BYTES_MAX: usize = 400_000;
 
 /// Rows carry what maps see.
@@ -139,8 +140,11 @@ async fn enter(job: &Job, place: &mut Seq, run: &MappedRun) -> Result<EnteredRun
     let (last_seq, ended_as_of) = (run.last_seq.unwrap_or(*place), run.ended_as_of);
     loop {
         let stamp = place.stamp().to_vec();
-        let work = Enter { stamp: &stamp, documents, seqs, last_seq, ended_as_of };
-        match Step::run(job, work).await? {
+        let mut pace = Paced::new(&job.state.entered);
+        let work = Enter { stamp: &stamp, documents, seqs, last_seq, ended_as_of, pace: &mut pace };
+        let entered = Step::run(job, work).await?;
+        pace.end();
+        match entered {
             None => return Ok(EnteredRun::Elsewhere),
             Some(Entered::Full) => return Ok(EnteredRun::Anew),
             Some(Entered::Purged(progress)) => return Ok(EnteredRun::Purged(progress)),

@@ -1,5 +1,6 @@
 //! A document that was changed in part by a process that went on to something else, or died: nothing else is entered before it is through.
 
+use crate::at_once::Paced;
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
@@ -30,7 +31,9 @@ pub(super) async fn finish(job: &Job, progress: ViewProgress) -> Result<Finished
     let mut stood = progress;
     loop {
         let purges = i64::try_from(stood.purges).unwrap_or(i64::MAX);
-        let enter = EnterPurged { stood: &stood, documents: &documents, purges, purge_stamp: &stood.purge_stamp };
+        let mut pace = Paced::new(&job.state.entered);
+        let (documents, purge_stamp) = (&documents, &stood.purge_stamp);
+        let enter = EnterPurged { stood: &stood, documents, purges, purge_stamp, pace: &mut pace };
         let Some((count, progress)) = Step::run(job, enter).await? else { return Ok(Finished::Elsewhere) };
         match count {
             None => return Ok(Finished::Anew),

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use foundationdb::KeySelector;
 use prost::Message;
 
+use crate::at_once::Paced;
 use crate::error::{Error, Result};
 use crate::group::steps::{WithinGroup, Work, begin_standing};
 use crate::store::keys::ViewPart;
@@ -192,10 +193,11 @@ impl WithinGroup<'_> {
 }
 
 /// Writes rows of a lease's documents, those of the first ones.
-pub(super) struct WriteRows<'a> {
+pub(super) struct WriteRows<'a, 'p> {
     /// Where the lease begins, and its token.
     pub lease: (&'a str, Token),
     pub documents: &'a [PreparedDocument],
+    pub pace: &'a mut Paced<'p>,
 }
 
 /// What was written.
@@ -209,7 +211,7 @@ pub(super) enum Wrote {
     Lost,
 }
 
-impl Work for WriteRows<'_> {
+impl Work for WriteRows<'_, '_> {
     type Output = Wrote;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
@@ -218,7 +220,8 @@ impl Work for WriteRows<'_> {
             return Ok(Some(Wrote::Lost));
         }
         let job = within.job;
-        let applied = write_rows(&within.at(), &job.storage, Some(&job.written), self.documents).await?;
+        let applied =
+            write_rows(&within.at(), &job.storage, Some(&job.written), self.pace.attempt(self.documents)).await?;
         Ok(Some(if applied.is_full { Wrote::Full } else { Wrote::Documents(applied.documents) }))
     }
 }

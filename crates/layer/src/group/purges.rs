@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 
+use crate::at_once::Paced;
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
@@ -50,8 +51,11 @@ pub(super) async fn enter(job: &Job, progress: ViewProgress) -> Result<Outcome> 
         let last = last.unwrap_or_else(|| stood.purge_stamp.clone());
         let mut rest = documents.as_slice();
         loop {
-            let enter = EnterPurged { stood: &stood, documents: rest, purges: entered, purge_stamp: &last };
+            let mut pace = Paced::new(&job.state.entered);
+            let enter =
+                EnterPurged { stood: &stood, documents: rest, purges: entered, purge_stamp: &last, pace: &mut pace };
             let Some((count, progress)) = Step::run(job, enter).await? else { return Ok(Outcome::Elsewhere) };
+            pace.end();
             let Some(count) = count else { return Ok(Outcome::Anew) };
             stood = progress;
             rest = rest.get(count..).unwrap_or_default();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
+use crate::at_once::Paced;
 use crate::error::{Error, Result};
 use crate::group::job::Job;
 use crate::index::groups::is_group;
@@ -15,7 +16,7 @@ use crate::store::proto::{self, ViewProgress};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
 use crate::view::apply::{Applied, At, apply};
-use crate::view::build::{FOLLOWED, NODES, ROWS, build_nodes};
+use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
 
@@ -212,9 +213,9 @@ impl Work for LetGo {
 }
 
 /// Makes some nodes; whether all are there.
-pub(super) struct Nodes;
+pub(super) struct Nodes<'a>(pub &'a mut NodesPace);
 
-impl Work for Nodes {
+impl Work for Nodes<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<bool>> {
@@ -224,14 +225,14 @@ impl Work for Nodes {
         if progress.phase != NODES {
             return Ok(Some(progress.phase == FOLLOWED));
         }
-        let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress).await?;
+        let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress, self.0).await?;
         within.write(&progress);
         Ok(Some(is_built))
     }
 }
 
 /// Enters a run of changes.
-pub(super) struct Enter<'a> {
+pub(super) struct Enter<'a, 'p> {
     /// Where the group stands.
     pub stamp: &'a [u8],
     /// Each with where its change stands, in that order.
@@ -241,6 +242,7 @@ pub(super) struct Enter<'a> {
     pub last_seq: Seq,
     /// A read version as of which there was no more.
     pub ended_as_of: Option<i64>,
+    pub pace: &'a mut Paced<'p>,
 }
 
 /// What came of it.
@@ -254,7 +256,7 @@ pub(super) enum Entered {
     Full,
 }
 
-impl Work for Enter<'_> {
+impl Work for Enter<'_, '_> {
     type Output = Entered;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Entered>> {
@@ -270,7 +272,7 @@ impl Work for Enter<'_> {
         }
         let mut count = 0;
         if !self.documents.is_empty() {
-            let entered = within.apply(&mut progress, self.documents).await?;
+            let entered = within.apply(&mut progress, self.pace.attempt(self.documents)).await?;
             if entered.is_full {
                 return Ok(Some(Entered::Full));
             }
@@ -305,16 +307,17 @@ pub(super) fn drained(progress: &ViewProgress) -> i64 {
 }
 
 /// Enters documents that were purged, as they are now, and says which purges are in.
-pub(super) struct EnterPurged<'a> {
+pub(super) struct EnterPurged<'a, 'p> {
     /// How the group stood as they were read.
     pub stood: &'a ViewProgress,
     pub documents: &'a [PreparedDocument],
     /// How many purges are in with all of them, and the stamp of the last.
     pub purges: i64,
     pub purge_stamp: &'a [u8],
+    pub pace: &'a mut Paced<'p>,
 }
 
-impl Work for EnterPurged<'_> {
+impl Work for EnterPurged<'_, '_> {
     /// So many of the first documents are in; `None`: a row has no room.
     type Output = (Option<usize>, ViewProgress);
 
@@ -330,7 +333,7 @@ impl Work for EnterPurged<'_> {
         let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
         let mut count = 0;
         if !self.documents.is_empty() {
-            let entered = within.apply(&mut progress, self.documents).await?;
+            let entered = within.apply(&mut progress, self.pace.attempt(self.documents)).await?;
             if entered.is_full {
                 return Ok(Some((None, progress)));
             }

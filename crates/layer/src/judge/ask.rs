@@ -12,7 +12,6 @@ use flatbed_revtree::{DESIGN_IDS, DocumentId};
 use futures_util::future::BoxFuture;
 use futures_util::stream::StreamExt;
 use prost::Message;
-use tokio::sync::Semaphore;
 
 use crate::actor::Actor;
 use crate::document::edit::{Document, Edit, GetOptions};
@@ -31,9 +30,6 @@ const MEMBER: &str = "validate_doc_update";
 
 /// Edits of a batch that are judged at once.
 const JUDGED_AT_ONCE: usize = 8;
-
-/// Old revisions that are read at once, in all: their size is known when they are there.
-static READING: Semaphore = Semaphore::const_new(12);
 
 /// How many ancestors of a replicated revision are looked at for a body.
 const ANCESTORS_MAX: usize = 16;
@@ -198,7 +194,7 @@ async fn with_room(
         let reading = match (&edit.parent, &edit.history) {
             (None, None) => None,
             // It is never closed.
-            _ => READING.acquire().await.ok(),
+            _ => database.inner.turns.judged_reads.acquire().await.ok(),
         };
         let old = match replaced(database, edit).await? {
             Replaced::Itself => return Ok(None),

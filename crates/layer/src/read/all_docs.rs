@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_revtree::RevId;
 use futures_util::future::try_join_all;
 use prost::Message;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -42,10 +42,6 @@ const FIRST_PAGE_DOCUMENTS: usize = if cfg!(test) { 5 } else { 500 };
 
 /// So many pages are read document by document where those are few among what lies between them, before it is looked again.
 const PAGES_BY_DOCUMENT: u32 = 8;
-
-/// Pages that all walks of the process have read ahead and not taken yet: beside what is held for those who are sent an
-/// answer. A walk that finds no room reads its pages when they are asked for.
-static PAGES_AHEAD: Semaphore = Semaphore::const_new(16);
 
 /// Which documents, in which order.
 #[derive(Debug, Clone, Default)]
@@ -119,7 +115,7 @@ struct Ahead {
     task: JoinHandle<Result<Found>>,
     /// Where the page behind it begins, if this one is not cut off.
     listed: oneshot::Receiver<Place>,
-    _room: SemaphorePermit<'static>,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Drop for Ahead {
@@ -257,7 +253,7 @@ impl AllDocs {
         if !self.query.include_docs || place.pace.rows_max <= READ_AHEAD || waits::Operation::is_running() {
             return;
         }
-        let Ok(room) = PAGES_AHEAD.try_acquire() else { return };
+        let Ok(room) = self.database.inner.turns.walks_ahead.clone().try_acquire_owned() else { return };
         let (sender, listed) = oneshot::channel();
         let read = self.read(place.clone(), Some(sender));
         let task = tokio::spawn(read.in_current_span());

@@ -1,6 +1,7 @@
 //! Rows of documents that were mapped anew, into a transaction.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use flatbed_rowtree::{NodeChanges, RowChange, change};
 use prost::Message;
@@ -74,9 +75,10 @@ pub(crate) async fn apply(
     }
     let reads = GroupReads { trx, keys: &keys, is_before: false };
     loop {
-        let Some(diffs) = diff_all(reads, group, &plans).await? else {
+        let Some(diffs) = diff_all(reads, group, &progress.trees, &plans).await? else {
             return Ok(Applied { is_full: true, ..Applied::default() });
         };
+        plans.truncate(diffs.len());
         let alone = make_alone(reads, group, written, &diffs).await?;
         let trees = (0..group.trees().len()).map(|tree| {
             let tree = StoredTree { reads, group, tree, written, known: Some(known) };
@@ -154,7 +156,8 @@ pub(crate) async fn write_rows(
         return Ok(Applied { bytes, ..Applied::default() });
     }
     let reads = GroupReads { trx, keys: &keys, is_before: false };
-    let Some(diffs) = diff_all(reads, group, &plans).await? else {
+    // There are no nodes yet.
+    let Some(diffs) = diff_all(reads, group, &[], &plans).await? else {
         return Ok(Applied { is_full: true, ..Applied::default() });
     };
     let alone = make_alone(reads, group, written, &diffs).await?;
@@ -203,15 +206,19 @@ async fn staged<'d>(
     Ok(None)
 }
 
-/// The changes of rows. `None`: a label has no room.
+/// The changes of rows, of as many documents as there is time to look for the places of long keys. `None`: a label has no room.
 async fn diff_all<'d>(
     reads: GroupReads<'_>,
     group: &ViewGroup,
+    trees: &[proto::ViewTree],
     plans: &[Plan<'d>],
 ) -> Result<Option<Vec<DocumentDiff<'d>>>> {
-    let mut labels = Labels::new(reads, group);
+    let (mut labels, began) = (Labels::new(reads, group, trees), Instant::now());
     let mut diffs = Vec::with_capacity(plans.len());
     for plan in plans {
+        if !diffs.is_empty() && began.elapsed() >= group.bounds().searching {
+            break;
+        }
         let Some(diff) = plan.diff(&mut labels).await? else { return Ok(None) };
         diffs.push(diff);
     }

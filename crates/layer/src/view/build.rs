@@ -12,8 +12,33 @@ use crate::view::stored::StoredTree;
 use crate::view::undo::GroupReads;
 use crate::view::written::WrittenReduces;
 
-/// Rows, or nodes, of which a transaction makes nodes.
-const STEP_ENTRIES: usize = if cfg!(test) { 40 } else { 2_000 };
+/// Rows, or nodes, of which a transaction makes nodes: at first, and at most.
+const FIRST_ENTRIES: usize = if cfg!(test) { 40 } else { 250 };
+const ENTRIES_MAX: usize = if cfg!(test) { 40 } else { 2_000 };
+
+/// What a transaction writes of nodes, about; one may pass it.
+const WRITTEN_BYTES_MAX: usize = 600_000;
+
+/// Beside the bytes of a node and its key.
+const WRITE_BYTES: usize = 100;
+
+/// Of how many rows or nodes the next step makes nodes, by how large those of the last one were.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodesPace(usize);
+
+impl Default for NodesPace {
+    fn default() -> NodesPace {
+        NodesPace(FIRST_ENTRIES)
+    }
+}
+
+impl NodesPace {
+    /// After a step that has written so many bytes in so many nodes, of those that it has made.
+    fn adjust(&mut self, bytes: usize, written: usize, made: usize) {
+        let next = if written < made { self.0 * written / made } else { self.0 * WRITTEN_BYTES_MAX / 2 / bytes.max(1) };
+        self.0 = next.min(self.0 * 2).clamp(2, ENTRIES_MAX);
+    }
+}
 
 /// The phases of a group.
 pub(crate) const ROWS: u32 = 0;
@@ -27,6 +52,7 @@ pub(crate) async fn build_nodes(
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     progress: &mut proto::ViewProgress,
+    pace: &mut NodesPace,
 ) -> Result<bool> {
     let keys = at.keys.view(group.number());
     if progress.untidy {
@@ -45,10 +71,20 @@ pub(crate) async fn build_nodes(
     let stored = StoredTree { reads, group, tree: place, written, known: None };
     let (shape, _) = shape_of(&progress.trees, place)?;
     let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(1);
-    let BuiltNodes { nodes, next, is_root } = build(&stored, &shape, at_level, begin, STEP_ENTRIES).await?;
+    let BuiltNodes { nodes, mut next, mut is_root } = build(&stored, &shape, at_level, begin, pace.0).await?;
+    let (mut bytes, mut written) = (0, 0);
     for (from, summary) in &nodes {
-        Quiet(at.trx).set(&keys.node(place, at_level, from), &summary.encode())?;
+        let (key, summary) = (keys.node(place, at_level, from), summary.encode());
+        let more = key.len() + summary.len() + WRITE_BYTES;
+        if written > 0 && bytes + more > WRITTEN_BYTES_MAX {
+            // It begins the next part.
+            (next, is_root) = (Some(from.clone()), false);
+            break;
+        }
+        (bytes, written) = (bytes + more, written + 1);
+        Quiet(at.trx).set(&key, &summary)?;
     }
+    pace.adjust(bytes, written, nodes.len());
     progress.building = Some(match next {
         Some(begin) => proto::ViewBuilding { tree, level: u32::from(at_level), begin },
         None if !is_root => proto::ViewBuilding { tree, level: u32::from(at_level) + 1, begin: Vec::new() },

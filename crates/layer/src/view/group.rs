@@ -1,6 +1,7 @@
 //! What a group of views is, as far as its storage goes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_collate::Collation;
 use flatbed_collate::reduce::Reducer;
@@ -45,12 +46,15 @@ pub(crate) struct Bounds {
     pub rows_bytes: u64,
     /// What it writes, with nodes, and with what readers see instead: where it is more, it changes less.
     pub transaction_bytes: u64,
+    /// How long it looks for the places of long keys: what it has found by then is entered.
+    pub searching: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         let (rows, rows_bytes) = if cfg!(test) { (60, 60_000) } else { (1_500, 400_000) };
-        Bounds { document: ViewBounds::default(), rows, rows_bytes, transaction_bytes: 800_000 }
+        let searching = Duration::from_secs(1);
+        Bounds { document: ViewBounds::default(), rows, rows_bytes, transaction_bytes: 800_000, searching }
     }
 }
 

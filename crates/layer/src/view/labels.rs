@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use flatbed_collate::{Ask, Place, Search, SortKey};
+use flatbed_collate::{Place, Search, SortKey};
 use flatbed_flatten::json::Value;
 use foundationdb::options::ConflictRangeType;
 use sha2::{Digest, Sha256};
@@ -11,29 +11,40 @@ use sha2::{Digest, Sha256};
 use crate::document::edit::partition_of;
 use crate::error::{Error, Result};
 use crate::store::keys::{RowKey, RowPlaces};
+use crate::store::proto;
 use crate::view::group::ViewGroup;
-use crate::view::parts::{begin_texts, decode};
+use crate::view::parts::{begin_key, decode};
 use crate::view::prepare::{PreparedRow, value_of};
-use crate::view::undo::{Found, GroupReads};
+use crate::view::undo::GroupReads;
+
+/// Nodes that are read of a level at once: of those between two of the level above there are 16 in the mean.
+const PIVOTS: usize = 20;
+
+/// Keys that were read are remembered up to so many bytes.
+const READ_BYTES_MAX: usize = 2_000_000;
 
 /// Finds them in one transaction, for rows that are written together.
 pub(super) struct Labels<'a> {
     reads: GroupReads<'a>,
     group: &'a ViewGroup,
-    /// Of rows that are not written yet: tree, partition and sort key with its label, and the key as JSON.
-    pending: BTreeMap<Pending, String>,
+    /// As they are where rows are read.
+    trees: &'a [proto::ViewTree],
+    /// Keys as JSON, whose places are known: of rows that are not written yet, and of rows that were read.
+    known: BTreeMap<Known, Vec<u8>>,
+    read_bytes: usize,
 }
 
-type Pending = (usize, Option<String>, Vec<u8>);
+/// Tree, partition, and sort key with its label.
+type Known = (usize, Option<String>, Vec<u8>);
 
 impl<'a> Labels<'a> {
-    pub(super) fn new(reads: GroupReads<'a>, group: &'a ViewGroup) -> Labels<'a> {
-        Labels { reads, group, pending: BTreeMap::new() }
+    pub(super) fn new(reads: GroupReads<'a>, group: &'a ViewGroup, trees: &'a [proto::ViewTree]) -> Labels<'a> {
+        Labels { reads, group, trees, known: BTreeMap::new(), read_bytes: 0 }
     }
 
     /// The sort key of a row of a document that is to be written, with its label; `None`: there is no room for one.
     pub(super) async fn element(&mut self, id: &str, row: &PreparedRow) -> Result<Option<Vec<u8>>> {
-        let key = value_of(row.key.as_bytes()).ok_or_else(|| Error::Corrupt("a key is no JSON".to_owned()))?;
+        let key = value_of(row.key.as_bytes()).ok_or_else(bad_key)?;
         let compare = |found: &Value<'_>| self.group.collation(row.tree).compare(&key, found);
         let partition = partition_of(id).filter(|_| self.group.is_partitioned());
         let at = (row.tree, RowPlaces(partition));
@@ -41,7 +52,7 @@ impl<'a> Labels<'a> {
         let place = self.place(at, &row.sort_key, compare).await?;
         let Some(label) = place.label() else { return Ok(None) };
         let element = row.sort_key.with_label(Some(&label)).unwrap_or_default();
-        self.pending.insert((row.tree, partition.map(str::to_owned), element.clone()), row.key.clone());
+        self.known.insert((row.tree, partition.map(str::to_owned), element.clone()), row.key.clone().into_bytes());
         Ok(Some(element))
     }
 
@@ -59,81 +70,123 @@ impl<'a> Labels<'a> {
 
     /// The place of a key that was cut, in a tree among rows of some places; `compare` says how it compares with that of a row.
     pub(super) async fn place(
-        &self,
+        &mut self,
         at: (usize, RowPlaces<'_>),
         sort_key: &SortKey,
         compare: impl Fn(&Value<'_>) -> Ordering,
     ) -> Result<Place> {
-        let mut search = Search::new();
+        let compare = |text: &[u8]| value_of(text).map(|key| compare(&key)).ok_or_else(bad_key);
+        let (cut, mut search) = (sort_key.bytes(), Search::new());
+        if let Some(place) = self.among_known(at, cut, &mut search, &compare)? {
+            return Ok(place);
+        }
+        // Below the root, which is one node.
+        let mut level = self.trees.get(at.0).map_or(0, |tree| tree.height).saturating_sub(1);
         loop {
-            let found = self.find(at, sort_key.bytes(), &search.ask()).await?;
-            let seen = match &found {
-                None => None,
-                Some((element, text)) => {
-                    let (_, label) = flatbed_collate::split(element);
-                    let key = value_of(text).ok_or_else(|| Error::Corrupt("a key is no JSON".to_owned()))?;
-                    Some((label, compare(&key)))
+            while level > 0 && !search.has_pivots() {
+                let (pivots, more) = self.pivots(at, cut, &search, level).await?;
+                search.offer(pivots);
+                if !more || !search.has_pivots() {
+                    level -= 1;
                 }
+            }
+            let found = self.find(at, cut, &search).await?;
+            let place = match &found {
+                None => search.saw(None),
+                Some((element, text)) => search.saw(Some((flatbed_collate::split(element).1, compare(text)?))),
             };
-            if let Some(place) = search.saw(seen) {
+            if let Some((element, text)) = found {
+                self.remember(at, element, text);
+            }
+            if let Some(place) = place {
                 return Ok(place);
             }
         }
     }
 
-    /// The sort key and the key of the row that is asked for.
-    async fn find(
+    /// Looks among the keys that are known, without a read: the place, or between which of them it is.
+    fn among_known(
         &self,
         (tree, places): (usize, RowPlaces<'_>),
         cut: &[u8],
-        ask: &Ask<'_>,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        search: &mut Search,
+        compare: &impl Fn(&[u8]) -> Result<Ordering>,
+    ) -> Result<Option<Place>> {
+        let from = (tree, places.0.map(str::to_owned), cut.to_vec());
+        let is_alike = |known: &Known| known.0 == tree && known.1 == from.1 && known.2.starts_with(cut);
+        let known: Vec<_> = self.known.range(&from..).take_while(|(known, _)| is_alike(known)).collect();
+        let (mut begin, mut end) = (0, known.len());
+        while let Some(((.., element), text)) = known.get(begin..end).and_then(|some| some.get(some.len() / 2)) {
+            let (middle, order) = (begin.midpoint(end), compare(text)?);
+            match search.saw(Some((flatbed_collate::split(element).1, order))) {
+                Some(place) => return Ok(Some(place)),
+                None if order.is_gt() => begin = middle + 1,
+                None => end = middle,
+            }
+        }
+        Ok(None)
+    }
+
+    fn remember(&mut self, (tree, places): (usize, RowPlaces<'_>), element: Vec<u8>, text: Vec<u8>) {
+        let bytes = element.len() + text.len();
+        if self.read_bytes + bytes <= READ_BYTES_MAX {
+            self.read_bytes += bytes;
+            self.known.insert((tree, places.0.map(str::to_owned), element), text);
+        }
+    }
+
+    /// The rows between those that a search has seen.
+    fn rest((_, places): (usize, RowPlaces<'_>), cut: &[u8], search: &Search) -> (Vec<u8>, Vec<u8>) {
         let with = |label: &[u8]| [cut, label].concat();
-        let begin = ask.after.map_or_else(|| places.before_prefix(cut), |label| places.behind_element(&with(label)));
-        let end = ask.before.map_or_else(|| places.behind_prefix(cut), |label| places.before_element(&with(label)));
-        let pivot = places.before_element(&with(&ask.pivot));
+        let (after, before) = search.between();
+        let begin = after.map_or_else(|| places.before_prefix(cut), |label| places.behind_element(&with(label)));
+        let end = before.map_or_else(|| places.behind_prefix(cut), |label| places.before_element(&with(label)));
+        (begin, end)
+    }
+
+    /// Labels of rows with which nodes of a level begin, the first ones of those between the rows that a search has seen; whether there
+    /// are more.
+    async fn pivots(
+        &self,
+        at: (usize, RowPlaces<'_>),
+        cut: &[u8],
+        search: &Search,
+        level: u32,
+    ) -> Result<(Vec<Vec<u8>>, bool)> {
+        let GroupReads { keys, .. } = self.reads;
+        let (begin, end) = Labels::rest(at, cut, search);
+        let level = u8::try_from(level).map_err(|_| Error::Corrupt("a tree is too high".to_owned()))?;
+        let nodes = self.reads.range(&keys.nodes(at.0, level, &begin, Some(&end)), PIVOTS, false).await?;
+        let prefix = keys.node(at.0, level, &[]).len();
+        let label = |key: &[u8]| {
+            let element = RowKey::element_of(key.get(prefix..).unwrap_or_default())?;
+            Ok(flatbed_collate::split(&element).1.to_vec())
+        };
+        let labels = nodes.iter().map(|(key, _)| label(key)).collect::<Result<_>>()?;
+        Ok((labels, nodes.more() || nodes.len() == PIVOTS))
+    }
+
+    /// The sort key and the key of the row that is asked for.
+    async fn find(
+        &self,
+        at: (usize, RowPlaces<'_>),
+        cut: &[u8],
+        search: &Search,
+    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let (tree, places) = at;
+        let (begin, end) = Labels::rest(at, cut, search);
+        let pivot = places.before_element(&[cut, &search.ask().pivot].concat());
         let GroupReads { trx, keys, .. } = self.reads;
         let behind = self.reads.range(&keys.rows(tree, &pivot, Some(&end)), 1, false);
         let before = self.reads.range(&keys.rows(tree, &begin, Some(&pivot)), 1, true);
         let (behind, before) = futures_util::future::try_join(behind, before).await?;
-        let prefix = keys.row_prefix(tree);
-        let stored = |page: &Found| match page.get(0) {
-            Some((key, value)) => {
-                let key = RowKey::decode(key.get(prefix..).unwrap_or_default())?;
-                Ok(Some((key, value.to_vec())))
-            }
-            None => Ok::<_, Error>(None),
-        };
-        let (behind, before) = (stored(&behind)?, stored(&before)?);
-        // Those that come in the same transaction.
-        let is_in = |element: &Vec<u8>| {
-            element.starts_with(cut)
-                && ask.after.is_none_or(|label| *element > with(label))
-                && ask.before.is_none_or(|label| *element < with(label))
-        };
-        let at_pivot = (tree, places.0.map(str::to_owned), with(&ask.pivot));
-        let pending_behind = self.pending.range(at_pivot.clone()..).next();
-        let pending_before = self.pending.range(..at_pivot).next_back();
-        let pending = |found: Option<(&Pending, &String)>| {
-            let ((of, partition, element), key) = found?;
-            (*of == tree && partition.as_deref() == places.0 && is_in(element))
-                .then(|| (element.clone(), key.clone().into_bytes()))
-        };
-        let (pending_behind, pending_before) = (pending(pending_behind), pending(pending_before));
-        let is_nearer = |pending: &(Vec<u8>, Vec<u8>), stored: &Option<(RowKey, Vec<u8>)>, behind: bool| {
-            let is_nearer = |element: &Vec<u8>| if behind { pending.0 < *element } else { pending.0 > *element };
-            stored.as_ref().is_none_or(|(stored, _)| is_nearer(&stored.element))
-        };
-        if let Some(found) = pending_behind.filter(|found| is_nearer(found, &behind, true)) {
-            return Ok(Some(found));
-        }
-        if behind.is_none()
-            && let Some(found) = pending_before.filter(|found| is_nearer(found, &before, false))
-        {
-            return Ok(Some(found));
-        }
-        let Some((found, row)) = behind.or(before) else { return Ok(None) };
-        let (key, _) = begin_texts(trx, keys, &found.id, decode(&row)?).await?;
+        let Some((key, value)) = behind.get(0).or_else(|| before.get(0)) else { return Ok(None) };
+        let found = RowKey::decode(key.get(keys.row_prefix(tree)..).unwrap_or_default())?;
+        let key = begin_key(trx, keys, &found.id, decode(value)?).await?;
         Ok(Some((found.element, key)))
     }
+}
+
+fn bad_key() -> Error {
+    Error::Corrupt("a key is no JSON".to_owned())
 }

@@ -1,6 +1,7 @@
 //! Large documents: readers see the rows of before or those of after, whoever ends what another began.
 #![cfg(test)]
 
+use flatbed_collate::reduce::Reducer;
 use proptest::prelude::*;
 use prost::Message;
 
@@ -11,7 +12,7 @@ use crate::store::proto;
 use crate::store::transaction::{Transaction, page_of};
 use crate::view::apply::Applied;
 use crate::view::build::FOLLOWED;
-use crate::view::group::{Bounds, ViewGroup};
+use crate::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
 use crate::view::large::under_way;
 use crate::view::read_tests::{Asked, asked, compare};
 use crate::view::tests::{
@@ -161,6 +162,35 @@ async fn no_transaction_is_large() {
         assert_is(&db, &group, &Model::new()).await;
         assert_eq!(keys_of(&db).await, 1, "its progress alone");
     }
+}
+
+/// Each node takes nearly what a value of storage may.
+#[tokio::test]
+async fn no_transaction_with_nodes_is_large() {
+    let (db, _directory) = database().await;
+    let reduces = (1..=8).map(|many| Reduction::BuiltIn(Reducer::Top(many))).collect();
+    let trees = vec![ViewTree { raw_collation: false, reduces }];
+    let group = as_served(ViewGroup::new(NUMBER, false, trees).unwrap());
+    let row =
+        |n: u32| (format!("d{n:03}"), vec![vec![(n.to_string(), format!("\"{}\"", "v".repeat(10_000 + n as usize)))]]);
+    let model: Model = (0..40).map(row).collect();
+    let documents = prepared(&group, &model);
+    let mut rest = &documents[..];
+    while !rest.is_empty() {
+        let (applied, ..) = sized_step(&db, &group, Todo::Write(rest)).await;
+        rest = &rest[applied.documents..];
+    }
+    let mut most = 0;
+    loop {
+        let (_, progress, bytes) = sized_step(&db, &group, Todo::Build).await;
+        most = most.max(bytes);
+        if progress.phase == FOLLOWED {
+            break;
+        }
+    }
+    println!("{most} bytes at most");
+    assert!(most > 400_000);
+    assert_is(&db, &group, &model).await;
 }
 
 /// What is broken of what readers see instead is found, and so are marks that nobody looks for.

@@ -23,6 +23,8 @@ pub(crate) mod undo;
 pub(crate) mod written;
 
 #[cfg(test)]
+mod label_tests;
+#[cfg(test)]
 mod large_tests;
 #[cfg(test)]
 mod page_tests;

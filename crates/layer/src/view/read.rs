@@ -243,7 +243,7 @@ impl<'a> Reading<'a> {
     }
 
     fn labels(&self) -> Labels<'_> {
-        Labels::new(self.reads(), &self.open.group)
+        Labels::new(self.reads(), &self.open.group, shown(&self.open.progress).0)
     }
 
     /// The rows of a range, in the view's order.

@@ -17,7 +17,7 @@ use crate::store::keys::ViewPart;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply, write_rows};
-use crate::view::build::{FOLLOWED, build_nodes};
+use crate::view::build::{FOLLOWED, NodesPace, build_nodes};
 use crate::view::check::{all_rows, check};
 use crate::view::group::{Reduction, ViewGroup, ViewTree};
 use crate::view::known::KnownNodes;
@@ -103,7 +103,7 @@ impl Operation for Step<'_> {
             }
             Todo::Write(documents) => applied = write_rows(&at, self.group, Some(&Lengths), documents).await?,
             Todo::Build => {
-                build_nodes(&at, self.group, Some(&Lengths), &mut progress).await?;
+                build_nodes(&at, self.group, Some(&Lengths), &mut progress, &mut NodesPace::default()).await?;
             }
         }
         trx.set(&key, &progress.encode_to_vec());

@@ -99,7 +99,7 @@ impl Work {
         if self.leaves.load(Ordering::Relaxed) < LEAVES_BEFORE_TURNS {
             return None;
         }
-        inner.heavy_writes.acquire().await.ok()
+        inner.turns.heavy_writes.acquire().await.ok()
     }
 }
 

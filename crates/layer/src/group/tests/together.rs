@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::functions::Texts;
 use super::torture::store;
 use super::{compare, define, put, recomputed, rows, sorted, standing, violations};
+use crate::at_once::Paced;
 use crate::error::Result;
 use crate::group::find::find;
 use crate::group::job::Job;
@@ -191,8 +192,9 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 1, leaves: false }).await.unwrap().unwrap();
     assert!(lost.is_empty());
     let documents = prepared(&one, "d0004");
-    let rows = || WriteRows { lease: (&first.from, first.token), documents: &documents };
-    let under_way = attempt(&one, rows()).await;
+    let (mut pace, mut later) = (Paced::new(&one.state.entered), Paced::new(&one.state.entered));
+    let lease = (first.from.as_str(), first.token);
+    let under_way = attempt(&one, WriteRows { lease, documents: &documents, pace: &mut pace }).await;
     assert!(matches!(under_way.1, Some(Wrote::Documents(1))));
     let ends = attempt(&one, EndLease { held: &of_first[0] }).await;
     assert!(matches!(ends.1, Some(Ended::Lease)));
@@ -205,7 +207,8 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
         let failed = trx.commit().await.map(drop).map_err(|failed| failed.code());
         assert_eq!(failed, Err(NOT_COMMITTED));
     }
-    assert!(matches!(Step::run(&one, rows()).await.unwrap(), Some(Wrote::Lost)));
+    let rows = WriteRows { lease, documents: &documents, pace: &mut later };
+    assert!(matches!(Step::run(&one, rows).await.unwrap(), Some(Wrote::Lost)));
     assert!(matches!(Step::run(&one, EndLease { held: &of_first[0] }).await.unwrap(), Some(Ended::Lost)));
     let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 2, leaves: false }).await.unwrap().unwrap();
     assert_eq!(lost, [""]);

@@ -8,6 +8,7 @@ use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
+use crate::index::json::pivots::{LEVELS, label};
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
 use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
@@ -75,7 +76,11 @@ pub(crate) async fn check_entry(
     let Within { trx, instance, .. } = *within;
     let (id, element) = match part {
         IndexPart::Progress => return Ok(None),
-        IndexPart::Node(..) => return Ok(Some("a json index has no nodes".to_owned())),
+        // A hint, which need not be right.
+        IndexPart::Node(level, from) => {
+            let is_one = (1..=LEVELS).contains(&level) && label(&from).is_some();
+            return Ok((!is_one).then(|| "it is no label by which keys are looked for".to_owned()));
+        }
         IndexPart::OfDocument(id) => (id, None),
         IndexPart::Entry(Sorted { partition, element, id }) => {
             if RowPlaces::of(compiled(index)?.is_partitioned(), &id).0 != partition.as_deref() {

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, Keyed, catch_up, lacks_names};
+use crate::index::json::pivots::{LEVELS, Pivots, height};
 use crate::index::json::place::{Among, Written};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
 use crate::store::keys::RowPlaces;
@@ -111,6 +112,12 @@ impl Maintainer {
                     // With a conflict: who has seen it gives its label to others.
                     trx.clear(&self.cleared(within, places, &element, id));
                     Quiet(trx).clear(&place)?;
+                    let pivots = Pivots::new(&instance.keys, self.number, places, old.sort_key.bytes());
+                    for level in 1..=LEVELS {
+                        let pivot = pivots.key(level, &label);
+                        self.excess += pivot.len() as u64;
+                        Quiet(trx).clear(&pivot)?;
+                    }
                 }
             }
             Some(old) => {
@@ -141,15 +148,26 @@ impl Maintainer {
             return Quiet(trx).set(&keys.index_entry(self.number, places, key.sort_key.bytes(), id), &value);
         }
         let place_key = keys.index_of_document(self.number, id);
-        let label = match trx.get(&place_key, true).await? {
-            Some(label) => Some(label.to_vec()),
-            None => self.place(within, (index, places), key).await?.label(),
+        let (label, is_new) = match trx.get(&place_key, true).await? {
+            Some(label) => (Some(label.to_vec()), false),
+            None => {
+                let place = self.place(within, (index, places), key).await?;
+                (place.label(), matches!(place, Place::Gap { .. }))
+            }
         };
         let Some(label) = label else {
             // So many keys came each between the last two: it is built anew, with labels that have room.
             self.is_worn_out = true;
             return Ok(());
         };
+        if is_new {
+            let pivots = Pivots::new(keys, self.number, places, key.sort_key.bytes());
+            for level in 1..=height()? {
+                let pivot = pivots.key(level, &label);
+                self.excess += pivot.len() as u64;
+                Quiet(trx).set(&pivot, b"")?;
+            }
+        }
         self.note(id, key, &value);
         let element = key.sort_key.with_label(Some(&label)).unwrap_or_default();
         trx.set(&keys.index_entry(self.number, places, &element, id), &value);

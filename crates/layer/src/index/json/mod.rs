@@ -6,4 +6,5 @@ pub(crate) mod entry;
 pub(crate) mod key;
 pub(crate) mod kind;
 pub(crate) mod maintainer;
+mod pivots;
 pub(crate) mod place;

@@ -5,14 +5,19 @@ use std::collections::HashMap;
 
 use flatbed_collate::{Boundary, Place, Search, SortKey, split};
 use flatbed_flatten::json::Value;
+use futures_util::future::try_join_all;
 
 use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
 use crate::index::json::entry::{self, EntryValue};
 use crate::index::json::key::{Body, key_of};
+use crate::index::json::pivots::{self, LEVELS, PAGE, Pivots};
 use crate::index::maintainers::Within;
 use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 use crate::store::transaction::page_of;
+
+/// Labels in order, and whether there are more.
+type Labels = (Vec<Vec<u8>>, bool);
 
 /// An index within a transaction.
 #[derive(Clone, Copy)]
@@ -36,8 +41,23 @@ impl Among<'_> {
     pub(crate) async fn search(&self, key: &SortKey, compare: impl Fn(&Value<'_>) -> Ordering) -> Result<Place> {
         let beginning = self.within.instance.keys.index_beginning(self.number, self.places, key.bytes());
         let at = |label: &[u8], behind| self.beside(&[key.bytes(), label].concat(), behind);
+        let pivots = Pivots::new(&self.within.instance.keys, self.number, self.places, key.bytes());
         let mut search = Search::new();
+        // As soon as they are asked for all levels are, as few have any.
+        let levels: Vec<u64> = (1..=LEVELS).collect();
+        let first = try_join_all(levels.iter().map(|level| self.pivots(&pivots, *level, &search))).await?;
+        let mut levels: Vec<(u64, Labels)> = levels.into_iter().zip(first).collect();
         loop {
+            while !search.has_pivots()
+                && let Some((level, (labels, more))) = levels.pop()
+            {
+                let is_new = more && !matches!(search.between(), (None, None));
+                let (labels, more) = if is_new { self.pivots(&pivots, level, &search).await? } else { (labels, more) };
+                search.offer(labels);
+                if more && search.has_pivots() {
+                    levels.push((level, (Vec::new(), true)));
+                }
+            }
             let ask = search.ask();
             let begin = ask.after.map_or_else(|| beginning.begin.clone(), |label| at(label, true));
             let end = ask.before.map_or_else(|| beginning.end.clone(), |label| at(label, false));
@@ -53,6 +73,18 @@ impl Among<'_> {
                 return Ok(place);
             }
         }
+    }
+
+    /// The first labels of a level between those that a search has seen; whether there are more.
+    async fn pivots(&self, pivots: &Pivots<'_>, level: u64, search: &Search) -> Result<Labels> {
+        let Within { trx, instance, .. } = *self.within;
+        let page = trx.get_range(&page_of(&pivots.range(level, search.between()), PAGE, false), 1, true).await?;
+        let mut labels = Vec::with_capacity(page.len());
+        for row in &page {
+            let (_, IndexPart::Node(_, from)) = instance.keys.split_index(row.key())? else { continue };
+            labels.extend(pivots::label(&from).map(<[u8]>::to_vec));
+        }
+        Ok((labels, page.more() || page.len() == PAGE))
     }
 
     /// The first entry of a range, or the last one: its label and its key.

@@ -90,6 +90,51 @@ async fn many_long_keys_that_go_are_taken_in_several_transactions() {
     assert_clean(&db).await;
 }
 
+/// Keys that come each between the last two: their labels' room says nothing of how many there are.
+#[tokio::test]
+async fn long_keys_in_the_worst_order_cost_few_reads() {
+    let (db, _directory) = database().await;
+    put(&db, "_design/a", None, &design(&[r#"{"fields":{"k":"asc"}}"#])).await.unwrap();
+    build_all(&db).await;
+    let text = |n: usize| format!(r#"{{"k":"{}{}{}"}}"#, "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
+    let mut revs = Vec::new();
+    for from in (0..60).step_by(20) {
+        let texts: Vec<_> = (from..from + 20).map(|n| (format!("d{n:04}"), text(n))).collect();
+        let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
+        for outcome in db.bulk_update(&edits).await.unwrap() {
+            revs.push(outcome.unwrap().rev);
+        }
+    }
+    let pivots = pivots_of(&db, 1).await;
+    assert!((1..40).contains(&pivots), "{pivots} pivots");
+    let mut most = 0;
+    for n in 60..62 {
+        let (done, waits) = crate::waits::count(put(&db, &format!("d{n:04}"), None, &text(n))).await;
+        revs.push(done.unwrap());
+        most = most.max(waits.path.depth());
+    }
+    println!("{pivots} pivots, {most} waits");
+    // It would be a wait and more for each of them.
+    assert!(most < 40, "{most} waits");
+    assert_clean(&db).await;
+    let ids: Vec<String> = (0..revs.len()).map(|n| format!("d{n:04}")).collect();
+    let edits: Vec<_> = ids.iter().zip(revs).map(|(id, rev)| edit(id, Some(rev), r#"{"k":1}"#)).collect();
+    for some in edits.chunks(40) {
+        assert!(db.bulk_update(some).await.unwrap().iter().all(|outcome| outcome.is_ok()));
+    }
+    assert_eq!(pivots_of(&db, 1).await, 0);
+    assert_clean(&db).await;
+}
+
+/// How many labels are noted for searches.
+async fn pivots_of(db: &Database, number: u64) -> usize {
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    let trx = begin(db);
+    let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+    let is_node = |key: &[u8]| matches!(instance.keys.split_index(key).unwrap(), (_, IndexPart::Node(..)));
+    pages.unwrap().iter().flat_map(|page| page.iter()).filter(|row| is_node(row.key())).count()
+}
+
 const MAPS: [&str; 4] = [
     r#"{"fields":{"a":"asc"}}"#,
     r#"{"fields":{"b.c":"asc","a":"asc"}}"#,

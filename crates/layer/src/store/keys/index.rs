@@ -68,12 +68,24 @@ impl Keys {
 
     /// A node of what is kept of an index's entries together, as a reduction of them is: nodes of one level lie in the order
     /// of the entries that they begin with.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) fn index_node(&self, number: u64, level: u64, from: &[u8]) -> Vec<u8> {
         let mut key = self.index_part(number, NODES);
         put_int(&mut key, level);
         put_text(&mut key, TUPLE_BYTES, from);
         key
+    }
+
+    /// All nodes of a level that begin with entries whose words begin so.
+    pub(crate) fn index_nodes(&self, number: u64, level: u64, from: &[u8]) -> KeyRange {
+        let mut begin = self.index_node(number, level, from);
+        // Without the tuple's end.
+        begin.pop();
+        let mut end = begin.clone();
+        while end.pop_if(|byte| *byte == 0xff).is_some() {}
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        KeyRange { begin, end }
     }
 
     /// Of which index a key is, of whatever kind that is.

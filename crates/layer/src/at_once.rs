@@ -1,0 +1,107 @@
+//! How many documents are done at once, by how long it took before.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A number of documents that all who work at a group share. It is halved where that many took too long, down to one, and
+/// grows again by as much where they did not.
+#[derive(Debug)]
+pub(crate) struct AtOnce {
+    documents: AtomicUsize,
+    most: usize,
+    long: Duration,
+}
+
+impl AtOnce {
+    pub(crate) fn new(most: usize, long: Duration) -> AtOnce {
+        AtOnce { documents: AtomicUsize::new(most), most, long }
+    }
+
+    /// How many by now.
+    pub(crate) fn documents(&self) -> usize {
+        self.documents.load(Ordering::Relaxed)
+    }
+
+    /// So many took so long, whether or not something came of it.
+    pub(crate) fn took(&self, documents: usize, time: Duration) {
+        let now = self.documents();
+        let next = if time > self.long {
+            // Who was begun before it was halved says no more than that.
+            now.min(documents / 2).max(1)
+        } else {
+            now.saturating_mul(2).min(self.most)
+        };
+        self.documents.store(next, Ordering::Relaxed);
+    }
+}
+
+/// A transaction that enters the first of some documents, and may be attempted several times.
+pub(crate) struct Paced<'a> {
+    at_once: &'a AtOnce,
+    /// The last attempt.
+    began: Option<(Instant, usize)>,
+}
+
+impl<'a> Paced<'a> {
+    pub(crate) fn new(at_once: &'a AtOnce) -> Paced<'a> {
+        Paced { at_once, began: None }
+    }
+
+    /// Which of them an attempt enters: fewer than the one before, if that took long and was in vain.
+    pub(crate) fn attempt<'d, T>(&mut self, documents: &'d [T]) -> &'d [T] {
+        if let Some((began, count)) = self.began.take()
+            && began.elapsed() > self.at_once.long
+        {
+            self.at_once.took(count, began.elapsed());
+        }
+        let some = documents.get(..self.at_once.documents()).unwrap_or(documents);
+        self.began = Some((Instant::now(), some.len()));
+        some
+    }
+
+    /// It is committed.
+    pub(crate) fn end(self) {
+        if let Some((began, count)) = self.began {
+            self.at_once.took(count, began.elapsed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_is_halved_and_grows_again() {
+        let at_once = AtOnce::new(500, Duration::from_secs(1));
+        let (long, short) = (Duration::from_secs(5), Duration::from_millis(3));
+        let mut seen = Vec::new();
+        for _ in 0..11 {
+            at_once.took(at_once.documents(), long);
+            seen.push(at_once.documents());
+        }
+        assert_eq!(seen, [250, 125, 62, 31, 15, 7, 3, 1, 1, 1, 1]);
+        at_once.took(500, long);
+        assert_eq!(at_once.documents(), 1);
+        (0..9).for_each(|_| at_once.took(1, short));
+        assert_eq!(at_once.documents(), 500);
+    }
+
+    #[test]
+    fn an_attempt_after_a_long_one_has_fewer() {
+        let at_once = AtOnce::new(8, Duration::ZERO);
+        let documents = [(); 20];
+        let mut paced = Paced::new(&at_once);
+        let counts: Vec<usize> = (0..5)
+            .map(|_| {
+                std::thread::sleep(Duration::from_millis(1));
+                paced.attempt(&documents).len()
+            })
+            .collect();
+        assert_eq!(counts, [8, 4, 2, 1, 1]);
+        let quick = AtOnce::new(8, Duration::from_secs(600));
+        let mut paced = Paced::new(&quick);
+        assert_eq!([(); 3].map(|()| paced.attempt(&documents).len()), [8; 3], "a conflict says nothing of time");
+        assert_eq!(paced.attempt(&documents[..2]).len(), 2);
+    }
+}
