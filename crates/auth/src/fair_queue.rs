@@ -21,7 +21,7 @@ pub struct Bounds {
 ///
 /// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
 /// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these
-/// have. Each operation takes constant time, but [`FairQueue::cancel`], which looks through what waits of one address.
+/// have. Each operation takes constant time, but [`FairQueue::cancel`], which looks through what waits.
 #[derive(Debug)]
 pub struct FairQueue<W, T> {
     bounds: Bounds,

@@ -304,6 +304,8 @@ fn jwk_sets() {
     let padded = |bytes: usize| parsed(&format!("{}{}", r#"{"keys":[]}"#, " ".repeat(bytes - 11)));
     assert_eq!((padded(JWKS_BYTES_MAX), padded(JWKS_BYTES_MAX + 1)), (Ok(0), Err(InvalidKey::Text)));
     assert_eq!(JWKS_BYTES_MAX, 262_144);
+    let nested = |depth: usize| parsed(&format!(r#"{{"keys":[],"x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth)));
+    assert_eq!((nested(7), nested(8)), (Ok(0), Err(InvalidKey::Text)));
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub struct Write<'a> {
     pub is_deleted: bool,
     /// Its body without special members, as [`super::before_update`] left it.
     pub body: &'a Value<'a>,
-    /// The body of the revision that it replaces, if there is one that is not deleted.
+    /// The body of the revision that it replaces, if it names one, also of a deletion: what a validation function is given.
     pub old: Option<&'a Value<'a>>,
 }
 
