@@ -14,6 +14,7 @@ use crate::at_once::Paced;
 use crate::document::edit::{Conflicts, GetOptions};
 use crate::error::{Error, Result};
 use crate::group::job::Job;
+use crate::group::later;
 use crate::group::leases::{
     Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, Token, WriteRows, Wrote, new_token,
 };
@@ -23,6 +24,7 @@ use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::Got;
 use crate::store::proto::ViewProgress;
 use crate::view::build::NodesPace;
+use crate::view::prepare::PreparedDocument;
 
 /// Bytes of the bodies of a range's documents (one may pass it).
 const RANGE_BYTES_MAX: usize = 400_000;
@@ -70,6 +72,9 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
 
 /// Builds the nodes above rows that are all there.
 pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
+    if let Some(outcome) = later::enter(job).await? {
+        return Ok(outcome);
+    }
     let mut pace = NodesPace::default();
     loop {
         if job.is_closing() {
@@ -367,7 +372,15 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
     }
-    let prepared = map(&job, to_map).await?;
+    let (long, prepared): (Vec<_>, Vec<_>) =
+        map(&job, to_map).await?.into_iter().partition(PreparedDocument::has_long_keys);
+    let long: Vec<String> = long.iter().map(|document| document.id().to_owned()).collect();
+    for ids in long.chunks(later::NOTED_AT_ONCE) {
+        let wrote = Step::run(&job, later::Note { lease: (&of.0, of.1), ids }).await?;
+        if !matches!(wrote, Some(Wrote::Documents(_))) {
+            return Ok(Done::Range { of, from, until, documents, wrote });
+        }
+    }
     let mut rest = prepared.as_slice();
     loop {
         let wrote = if rest.is_empty() {
@@ -382,7 +395,7 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
         match wrote {
             Some(Wrote::Documents(count)) if count < rest.len() => rest = rest.get(count..).unwrap_or_default(),
             wrote => {
-                job.state.range.took(prepared.len(), began.elapsed());
+                job.state.range.took(documents as usize, began.elapsed());
                 return Ok(Done::Range { of, from, until, documents, wrote });
             }
         }

@@ -185,7 +185,7 @@ impl Work for TakeLease<'_> {
 
 impl WithinGroup<'_> {
     /// Whether a lease is still this holder's; read with conflict.
-    async fn holds(&self, from: &str, token: &Token) -> Result<bool> {
+    pub(super) async fn holds(&self, from: &str, token: &Token) -> Result<bool> {
         let lease = self.trx.get(&self.instance.keys.view(self.job.number()).lease(from), false).await?;
         let lease = lease.as_deref().map(ViewLease::decode).transpose()?;
         Ok(lease.is_some_and(|lease| lease.token == token))

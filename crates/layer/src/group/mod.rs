@@ -19,6 +19,7 @@ mod follow;
 pub(crate) mod info;
 mod job;
 mod large;
+mod later;
 mod leases;
 mod mapper;
 mod others;

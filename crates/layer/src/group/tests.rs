@@ -3,6 +3,7 @@
 
 mod functions;
 mod large;
+mod long;
 mod overflow;
 mod recompute;
 mod signatures;

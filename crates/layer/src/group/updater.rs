@@ -19,6 +19,9 @@ use crate::view_updates::{GroupId, GroupState};
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOKS_MAX: u32 = 7;
 
+/// Builds that find no room for a long key, each with another order of them: then there is none.
+const FULL_MAX: u32 = 2;
+
 /// After failures that may pass, each time twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -122,7 +125,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool
 /// Builds and follows until there is nothing to be done, or others do it.
 async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
-    let mut looks = 0;
+    let (mut looks, mut full) = (0, 0);
     loop {
         if reader.inner.is_closing() {
             return Err(Error::ShuttingDown);
@@ -157,7 +160,7 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
                 None => continue,
             },
         };
-        if Box::pin(work(&at, progress)).await? {
+        if Box::pin(work(&at, progress, &mut full)).await? {
             return Ok(());
         }
     }
@@ -175,8 +178,10 @@ async fn name_anew(reader: &Reader, designs: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Does what is to be done of a group that stands so. False: it is looked at again.
-async fn work(job: &Arc<Job>, mut progress: ViewProgress) -> Result<bool> {
+/// Does what is to be done of a group that stands so. False: it is looked at again. `full`: how many builds have found no room for
+/// a long key.
+async fn work(job: &Arc<Job>, mut progress: ViewProgress, full: &mut u32) -> Result<bool> {
+    let is_build = progress.phase != FOLLOWED;
     let beginning = beginning_of(&progress);
     let is_anew = match progress.phase {
         ROWS => {
@@ -207,6 +212,12 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress) -> Result<bool> {
         other => return Err(Error::Corrupt(format!("a group is in phase {other}"))),
     };
     if is_anew {
+        *full += u32::from(is_build);
+        if *full >= FULL_MAX {
+            let reason =
+                "keys longer than 4 kB that begin alike leave no room for another one, although it was built anew";
+            return Err(ViewFailure::Stuck(reason.to_owned()).into());
+        }
         let (database, group) = (&*job.reader.name, job.number());
         tracing::info!(database, group, "a group of views is built anew");
         let _ = Step::run(job, Take { anew: Some(beginning) }).await?;

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use foundationdb::options::ConflictRangeType;
 use futures_util::future::try_join_all;
 use prost::Message;
+use sha2::{Digest, Sha256};
 
 use crate::document::body::Rows;
 use crate::document::latest::{begin_latest, read_range, whole_body};
@@ -48,8 +49,17 @@ const CONFLICTS_BYTES: u64 = 100;
 
 /// The last document that is in the index, of those from before; `None`: none is yet.
 pub(crate) async fn progress(within: &Within<'_>, number: u64, snapshot: bool) -> Result<Option<String>> {
+    Ok(read_progress(within, number, snapshot).await?.map(|progress| progress.built_until))
+}
+
+async fn read_progress(within: &Within<'_>, number: u64, snapshot: bool) -> Result<Option<proto::IndexProgress>> {
     let found = within.trx.get(&within.instance.keys.index_progress(number), snapshot).await?;
-    Ok(found.map(|bytes| proto::IndexProgress::decode(&*bytes)).transpose()?.map(|progress| progress.built_until))
+    Ok(found.map(|bytes| proto::IndexProgress::decode(&*bytes)).transpose()?)
+}
+
+/// The id of a document that was put off.
+fn noted_id(value: &[u8]) -> Result<String> {
+    String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("an id that was noted is no text".to_owned()))
 }
 
 /// A database's indexes that are still to be built.
@@ -141,17 +151,30 @@ impl Operation for Step<'_> {
         // Documents that others write all the time are entered with fewer others.
         let most = (self.pace.documents >> self.attempts.min(10)).max(1);
         self.attempts += 1;
-        let mut range = instance.keys.all_docs();
-        if let Some(until) = progress(&within, self.number, false).await? {
-            range.begin = [&instance.keys.all_docs_entry(&until)[..], &[0]].concat();
+        let progress = read_progress(&within, self.number, false).await?.unwrap_or_default();
+        let later = instance.keys.index_all_later(self.number);
+        let mut range = if progress.later { later.clone() } else { instance.keys.all_docs() };
+        if !progress.later && !progress.built_until.is_empty() {
+            range.begin = [&instance.keys.all_docs_entry(&progress.built_until)[..], &[0]].concat();
         }
         let page = trx.get_range(&page_of(&range, most, false), 1, true).await?;
-        let ids = page.iter().map(|row| instance.keys.all_docs_id(row.key())).collect::<Result<Vec<_>>>()?;
+        let ids = if progress.later {
+            page.iter().map(|row| noted_id(row.value())).collect::<Result<Vec<_>>>()?
+        } else {
+            page.iter().map(|row| instance.keys.all_docs_id(row.key())).collect::<Result<Vec<_>>>()?
+        };
         // What a document has in the index is asked for before anything is awaited, of all.
         let mut maintainer = found.maintainer(&self.preparations);
+        if !progress.later {
+            maintainer.may_put_off();
+        }
         ids.iter().for_each(|id| maintainer.begin(&within, id));
         let keys: Vec<&str> = ids.iter().map(String::as_str).collect();
-        let known = read_known(trx, &instance, &keys, self.pace.of_range()).await?;
+        let known = match progress.later {
+            // In no order.
+            true => ids.iter().map(|_| None).collect(),
+            false => read_known(trx, &instance, &keys, self.pace.of_range()).await?,
+        };
         let unknown = known.iter().enumerate().filter(|(_, known)| known.is_none()).map(|(at, _)| at);
         let mut unknown = unknown.collect::<Vec<_>>().into_iter();
         let (mut known, mut reads) = (known.into_iter(), VecDeque::new());
@@ -200,6 +223,13 @@ impl Operation for Step<'_> {
                 }
                 written_bytes += maintainer.excess();
                 self.entered += 1;
+                if maintainer.has_put_off() {
+                    // The process's mark is random, and stays.
+                    let hash = Sha256::new_with_prefix(self.inner.views.owner).chain_update(id).finalize();
+                    let key = instance.keys.index_later(self.number, hash.get(..16).unwrap_or_default());
+                    written_bytes += (key.len() + id.len()) as u64;
+                    trx.set(&key, id.as_bytes());
+                }
             }
             // In both directions: nobody may write the document meanwhile, nor have read what it had before.
             let end = [&info_key[..], &[0]].concat();
@@ -217,8 +247,16 @@ impl Operation for Step<'_> {
             self.attempts -= 1;
         }
         self.preparations.check()?;
-        let is_last = entered == ids.last() && !page.more() && ids.len() < most;
+        let is_last = passed == ids.len() && !page.more() && ids.len() < most;
         let key = instance.keys.index_progress(self.number);
+        if progress.later {
+            page.iter().take(passed).for_each(|row| trx.clear(row.key()));
+        }
+        if is_last && !progress.later && !trx.get_range(&page_of(&later, 1, false), 1, false).await?.is_empty() {
+            let built_until = ids.last().cloned().unwrap_or(progress.built_until);
+            trx.set(&key, &proto::IndexProgress { built_until, later: true }.encode_to_vec());
+            return Ok(Stepped::On);
+        }
         if is_last {
             let mut record = instance.record.clone();
             record
@@ -230,9 +268,9 @@ impl Operation for Step<'_> {
             write_record(&within, record);
             return Ok(Stepped::Built);
         }
-        if let Some(id) = entered {
-            trx.set(&key, &proto::IndexProgress { built_until: id.clone() }.encode_to_vec());
-        }
+        // It is written in any case: of two builders one fails.
+        let built_until = entered.filter(|_| !progress.later).cloned().unwrap_or(progress.built_until);
+        trx.set(&key, &proto::IndexProgress { built_until, later: progress.later }.encode_to_vec());
         Ok(Stepped::On)
     }
 }

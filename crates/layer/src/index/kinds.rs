@@ -145,7 +145,8 @@ impl DefinedIndex {
         match within.instance.keys.split_index(key) {
             Ok((number, _)) if number != self.index.number => Ok(Some("lies in another index".to_owned())),
             Ok((_, IndexPart::Progress)) if self.index.readable => Ok(Some("its builder is through".to_owned())),
-            Ok((_, IndexPart::Progress)) => Ok(None),
+            Ok((_, IndexPart::Later(_))) if self.index.readable => Ok(Some("a document was not entered".to_owned())),
+            Ok((_, IndexPart::Progress | IndexPart::Later(_))) => Ok(None),
             Ok((_, part)) => self.kind.check_entry(within, &self.index, part, value).await,
             Err(error) => Ok(Some(error.to_string())),
         }

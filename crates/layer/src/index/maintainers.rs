@@ -166,6 +166,14 @@ pub(crate) trait IndexMaintainer: Send {
         None
     }
 
+    /// A builder is at work that enters later, in no order, what is better not entered in the order of ids.
+    fn may_put_off(&mut self) {}
+
+    /// Whether the last document was put off, and nothing of it was entered.
+    fn has_put_off(&mut self) -> bool {
+        false
+    }
+
     /// All documents of the transaction are through.
     fn finish(&mut self, _within: &Within<'_>) -> Result<()> {
         Ok(())

@@ -168,7 +168,7 @@ impl Kind for Member {
         Box::pin(async move {
             let (trx, instance) = (within.trx, within.instance);
             let id = match part {
-                IndexPart::Progress => return Ok(None),
+                IndexPart::Progress | IndexPart::Later(_) => return Ok(None),
                 IndexPart::OfDocument(id) => id,
                 IndexPart::Node(level, from) => {
                     let pages =

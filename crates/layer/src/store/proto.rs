@@ -129,9 +129,12 @@ pub struct Index {
 /// {NS}/INDEXES/{index}/0: how far its builder has come. No write of a document reads it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct IndexProgress {
-    /// documents up to this id are in it
+    /// documents up to this id are in it, or noted to be entered later
     #[prost(string, tag = "1")]
     pub built_until: ::prost::alloc::string::String,
+    /// all are: those that were noted are entered
+    #[prost(bool, tag = "2")]
+    pub later: bool,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

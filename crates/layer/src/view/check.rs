@@ -126,6 +126,8 @@ impl Check<'_> {
     async fn key(&self, key: &[u8], value: &[u8], seen: &mut Seen) -> Result<Option<String>> {
         Ok(match self.keys.split(key)? {
             ViewPart::Progress => self.roots().await?,
+            // They go before there are nodes.
+            ViewPart::Later(_) => (self.progress.phase == FOLLOWED).then(|| "a document was not entered".to_owned()),
             ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
             ViewPart::Row(tree, row) => {
                 let (wrong, text) = self.row(tree, &row, value, seen).await?;

@@ -53,7 +53,7 @@ pub(super) struct ChangedNode {
 ///
 /// # Errors
 /// [`Error::NoRandomness`].
-pub(super) fn new_mark() -> Result<Vec<u8>> {
+pub(crate) fn new_mark() -> Result<Vec<u8>> {
     let mut mark = [0; 16];
     getrandom::fill(&mut mark).map_err(|_| Error::NoRandomness)?;
     Ok(mark.to_vec())

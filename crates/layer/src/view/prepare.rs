@@ -152,6 +152,11 @@ impl PreparedDocument {
         &self.id
     }
 
+    /// Whether any of its rows has a key that does not fit, and needs a label.
+    pub(crate) fn has_long_keys(&self) -> bool {
+        self.rows.iter().any(|row| row.sort_key.is_cut())
+    }
+
     /// Whether what it has in the group are these rows, whatever labels their keys have.
     pub(crate) fn has_just(&self, had: &Had) -> bool {
         let mut known: Vec<_> =

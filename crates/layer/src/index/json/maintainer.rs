@@ -41,6 +41,9 @@ pub(crate) struct Maintainer {
     keyed: Keyed,
     written: Written,
     is_worn_out: bool,
+    /// Long keys are entered later; whether the last one was put off.
+    may_put_off: bool,
+    has_put_off: bool,
 }
 
 impl Maintainer {
@@ -55,6 +58,8 @@ impl Maintainer {
             keyed: Keyed::default(),
             written: Written::new(),
             is_worn_out: false,
+            may_put_off: false,
+            has_put_off: false,
         }
     }
 
@@ -69,6 +74,11 @@ impl Maintainer {
         if is_same {
             // As its builder hands it over.
             return match new {
+                // In the order of ids each might come between the last two, and no label have room, however often it is built anew.
+                Some(new) if self.may_put_off && new.sort_key.is_cut() => {
+                    self.has_put_off = true;
+                    Ok(())
+                }
                 Some(new) => {
                     self.excess += new.bytes() + change.id.len() as u64;
                     self.enter(within, &index, change.id, &new).await
@@ -262,6 +272,14 @@ impl IndexMaintainer for Maintainer {
 
     fn excess(&mut self) -> u64 {
         std::mem::take(&mut self.excess)
+    }
+
+    fn may_put_off(&mut self) {
+        self.may_put_off = true;
+    }
+
+    fn has_put_off(&mut self) -> bool {
+        std::mem::take(&mut self.has_put_off)
     }
 
     fn is_worn_out(&self) -> Option<u64> {

@@ -126,6 +126,37 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
     assert_clean(&db).await;
 }
 
+/// Documents that come each between the last two by their ids are entered in another order: their labels stay short.
+#[tokio::test]
+async fn long_keys_are_built_in_no_order() {
+    let (db, _directory) = database().await;
+    let text = |n: usize| format!(r#"{{"k":"{}{}{}"}}"#, "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
+    let texts: Vec<_> =
+        (0..80).map(|n| (format!("d{n:04}"), if n % 5 == 4 { "{}".to_owned() } else { text(n) })).collect();
+    for some in texts.chunks(20) {
+        let edits: Vec<_> = some.iter().map(|(id, text)| edit(id, None, text)).collect();
+        assert!(db.bulk_update(&edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
+    }
+    put(&db, "_design/a", None, &design(&[r#"{"fields":{"k":"asc"}}"#])).await.unwrap();
+    build_all(&db).await;
+    assert_clean(&db).await;
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    let trx = begin(&db);
+    let pages = crate::document::body::begin_read(&trx, instance.keys.index(1)).finish(&trx, 10_000_000).await.unwrap();
+    let mut labels = Vec::new();
+    for row in pages.iter().flat_map(|page| page.iter()) {
+        match instance.keys.split_index(row.key()).unwrap() {
+            (_, IndexPart::OfDocument(_)) => labels.push(row.value().len()),
+            (_, part @ (IndexPart::Later(_) | IndexPart::Progress)) => panic!("{part:?} is left"),
+            _ => {}
+        }
+    }
+    assert_eq!(labels.len(), 64);
+    // In the order of ids it would be a bit for each of them, and 32 before the first: two words of 8 bytes.
+    let long = labels.iter().filter(|bytes| **bytes > 8).count();
+    assert!(long < 10, "{labels:?}");
+}
+
 /// How many labels are noted for searches.
 async fn pivots_of(db: &Database, number: u64) -> usize {
     let instance = resolved(&db.inner, &db.name).await.unwrap();

@@ -12,6 +12,7 @@ const PROGRESS: u64 = 0;
 const ENTRIES: u64 = 1;
 const OF_DOCUMENT: u64 = 2;
 const NODES: u64 = 3;
+const LATER: u64 = 4;
 
 /// A key of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) enum IndexPart {
     OfDocument(String),
     /// A node of what is kept of the entries together: its level, and where it begins, in the words of the index's kind.
     Node(u64, Vec<u8>),
+    /// A document that a builder enters at its end, under random bytes.
+    Later(Vec<u8>),
 }
 
 impl Keys {
@@ -88,6 +91,18 @@ impl Keys {
         KeyRange { begin, end }
     }
 
+    /// A document that a builder enters at its end, under random bytes.
+    pub(crate) fn index_later(&self, number: u64, hash: &[u8]) -> Vec<u8> {
+        let mut key = self.index_part(number, LATER);
+        put_text(&mut key, TUPLE_BYTES, hash);
+        key
+    }
+
+    /// All of them.
+    pub(crate) fn index_all_later(&self, number: u64) -> KeyRange {
+        under(&self.index_part(number, LATER))
+    }
+
     /// Of which index a key is, of whatever kind that is.
     pub(crate) fn index_number(&self, key: &[u8]) -> Result<u64> {
         Ok(take_int(behind(key, &self.one(INDEXES)))?.0)
@@ -103,6 +118,10 @@ impl Keys {
                 _ => return Err(bad_key()),
             },
             (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),
+            (LATER, rest) => match take_bytes_at(rest, TUPLE_BYTES)? {
+                (hash, []) => IndexPart::Later(hash),
+                _ => return Err(bad_key()),
+            },
             (NODES, rest) => {
                 let (level, rest) = take_int(rest)?;
                 match take_bytes_at(rest, TUPLE_BYTES)? {

@@ -17,6 +17,7 @@ const LEASES: u64 = 5;
 const UNDO: u64 = 6;
 const STAGED: u64 = 7;
 const LABELLED: u64 = 8;
+const LATER: u64 = 9;
 
 /// Behind a lease.
 const PLACE: u64 = 1;
@@ -55,6 +56,8 @@ pub(crate) enum ViewPart {
     Undo(Box<ViewPart>),
     /// A document and a blob's id: parts that perhaps no row has.
     Staged(String, Vec<u8>),
+    /// A document that a first build enters at its end, under random bytes.
+    Later(Vec<u8>),
     /// Up to where ids are leased in the first build.
     Leased,
     /// A lease of the ids behind one.
@@ -260,6 +263,18 @@ impl ViewKeys {
         key
     }
 
+    /// A document that a first build enters at its end, under random bytes.
+    pub(crate) fn later(&self, hash: &[u8]) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, LATER);
+        put_text(&mut key, TUPLE_BYTES, hash);
+        key
+    }
+
+    /// All of them.
+    pub(crate) fn all_later(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, LATER), end: with_int(&self.prefix, LATER + 1) }
+    }
+
     /// What a key of the group is.
     pub(crate) fn split(&self, key: &[u8]) -> Result<ViewPart> {
         let (part, rest) = take_int(behind(key, &self.prefix))?;
@@ -303,6 +318,10 @@ impl ViewKeys {
                     _ => return Err(bad_key()),
                 }
             }
+            LATER => match take_bytes_at(rest, TUPLE_BYTES)? {
+                (hash, []) => ViewPart::Later(hash),
+                _ => return Err(bad_key()),
+            },
             LEASES if rest.is_empty() => ViewPart::Leased,
             LEASES => match take_text_at(rest)? {
                 (from, []) => ViewPart::Lease(from),
@@ -387,6 +406,7 @@ mod tests {
                 (view.undo(&view.row(1, &row.encode())), ViewPart::Undo(Box::new(ViewPart::Row(1, row.clone())))),
                 (view.undo(&view.node(1, 0, &[])), ViewPart::Undo(Box::new(ViewPart::Node(1, 0, Vec::new())))),
                 (view.staged(&id, &element), ViewPart::Staged(id.clone(), element.clone())),
+                (view.later(&element), ViewPart::Later(element.clone())),
                 (view.leased(), ViewPart::Leased),
                 (view.lease(&id), ViewPart::Lease(id.clone())),
                 (view.lease_place(&id), ViewPart::LeasePlace(id.clone())),

@@ -1,0 +1,149 @@
+//! Documents with long keys in a first build: they are entered at its end, in an order that nobody chooses.
+//!
+//! The label of a long key takes a bit more where each comes between the last two, and there is no room in the end. In the order of
+//! ids, or of whatever the first build would take them in, they may come so again, however often it is built anew. So who
+//! builds ranges only notes the ids of such documents, under random bytes, and whoever makes the nodes enters them first, in the order of these bytes. Labels
+//! are as long as a tree that grows at random is deep then: some dozens of bits.
+
+use std::collections::HashSet;
+
+use sha2::{Digest, Sha256};
+
+use crate::at_once::Paced;
+use crate::document::edit::Conflicts;
+use crate::document::latest::begin_latest;
+use crate::error::{Error, Result};
+use crate::group::build::Outcome;
+use crate::group::job::Job;
+use crate::group::leases::{Token, Wrote};
+use crate::group::mapper::{ToMap, map};
+use crate::group::steps::{Step, WithinGroup, Work, begin_standing};
+use crate::store::seq::Seq;
+use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::view::apply::write_rows;
+use crate::view::build::NODES;
+use crate::view::known::new_mark;
+use crate::view::prepare::PreparedDocument;
+
+/// Documents that are read at once: one that has long keys is not small.
+const READ_AT_ONCE: usize = if cfg!(test) { 3 } else { 16 };
+
+/// Ids that are noted in one transaction.
+pub(super) const NOTED_AT_ONCE: usize = 50;
+
+/// Notes documents of a lease, which are entered later.
+pub(super) struct Note<'a> {
+    /// Where the lease begins, and its token.
+    pub lease: (&'a str, Token),
+    pub ids: &'a [String],
+}
+
+impl Work for Note<'_> {
+    type Output = Wrote;
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
+        let (from, token) = &self.lease;
+        if !within.holds(from, token).await? {
+            return Ok(Some(Wrote::Lost));
+        }
+        let keys = within.instance.keys.view(within.job.number());
+        for id in self.ids {
+            // The process's mark is random, and stays.
+            let hash = Sha256::new_with_prefix(within.owner()).chain_update(id).finalize();
+            within.trx.set(&keys.later(hash.get(..16).unwrap_or_default()), id.as_bytes());
+        }
+        Ok(Some(Wrote::Documents(self.ids.len())))
+    }
+}
+
+/// Enters all that were noted. `None`: it is done.
+pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
+    loop {
+        if job.is_closing() {
+            return Ok(Some(Outcome::Elsewhere));
+        }
+        let (keys, documents): (Vec<_>, Vec<_>) = job.reader.read(&mut Read { job }).await?.into_iter().unzip();
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        let documents = map(job, documents).await?;
+        let (mut keys, mut rest) = (keys.as_slice(), documents.as_slice());
+        while !rest.is_empty() {
+            let mut pace = Paced::new(&job.state.entered);
+            match Step::run(job, Enter { keys, documents: rest, pace: &mut pace }).await? {
+                None => return Ok(Some(Outcome::Elsewhere)),
+                Some(Wrote::Full | Wrote::Lost) => return Ok(Some(Outcome::Anew)),
+                Some(Wrote::Documents(count)) => {
+                    pace.end();
+                    keys = keys.get(count..).unwrap_or_default();
+                    rest = rest.get(count..).unwrap_or_default();
+                }
+            }
+        }
+    }
+}
+
+/// The next ones as they are now: what was written since the build began comes again in by-seq, and what was purged in the log.
+struct Read<'a> {
+    job: &'a Job,
+}
+
+impl Operation for Read<'_> {
+    /// With the keys under which they are noted.
+    type Output = Vec<(Vec<u8>, ToMap)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let inner = &self.job.reader.inner;
+        let instance = inner.resolve(trx, &self.job.reader.name).await?;
+        let noted = instance.keys.view(self.job.number()).all_later();
+        let page = trx.get_range(&page_of(&noted, READ_AT_ONCE, false), 1, true).await?;
+        let id = |value: &[u8]| {
+            String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("an id that was noted is no text".to_owned()))
+        };
+        let noted = page.iter().map(|row| Ok((row.key().to_vec(), id(row.value())?))).collect::<Result<Vec<_>>>()?;
+        // One that two processes have noted is entered once at a time.
+        let mut seen = HashSet::new();
+        let noted: Vec<_> = noted.into_iter().filter(|(_, id)| seen.insert(id.clone())).collect();
+        let reads: Vec<_> = noted.iter().map(|(_, id)| begin_latest(trx, &instance, id)).collect();
+        let mut read_documents = Vec::with_capacity(noted.len());
+        for ((key, id), read) in noted.iter().zip(reads) {
+            let found = read.document_with_info(trx, inner, &instance, id, Conflicts::All).await?;
+            let document = found.map(|(info, mut document)| {
+                document.local_seq = Some(Seq::new(instance.incarnation(), info.stamp));
+                document
+            });
+            read_documents.push((key.clone(), ToMap { id: id.clone(), document }));
+        }
+        Ok(read_documents)
+    }
+}
+
+/// Writes their rows, and notes them no longer.
+struct Enter<'a, 'p> {
+    keys: &'a [Vec<u8>],
+    documents: &'a [PreparedDocument],
+    pace: &'a mut Paced<'p>,
+}
+
+impl Work for Enter<'_, '_> {
+    type Output = Wrote;
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
+        let WithinGroup { job, trx, instance } = *within;
+        let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
+        let is_ours = |progress: &crate::store::proto::ViewProgress| {
+            progress.holder == within.owner() && progress.phase == NODES && progress.building.is_none()
+        };
+        let Some(mut progress) = progress.filter(is_ours) else { return Ok(None) };
+        let documents = self.pace.attempt(self.documents);
+        let applied = write_rows(&within.at(), &job.storage, Some(&job.written), documents).await?;
+        if applied.is_full {
+            return Ok(Some(Wrote::Full));
+        }
+        self.keys.iter().take(applied.documents).for_each(|key| trx.clear(key));
+        // Others see that it moves.
+        progress.nodes_mark = new_mark()?;
+        within.write(&progress);
+        Ok(Some(Wrote::Documents(applied.documents)))
+    }
+}

@@ -1,0 +1,51 @@
+//! Long keys in the worst order, in a first build.
+#![cfg(test)]
+
+use std::time::Duration;
+
+use super::{compare, mapped, put, rows, standing, violations};
+use crate::ViewUpdate;
+use crate::store::keys::RowKey;
+use crate::store::transaction::{Transaction, page_of};
+
+/// By their ids documents come each between the last two. They are entered in another order, so labels stay short, however many
+/// there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_build_enters_long_keys_in_no_order() {
+    let (db, _directory) = mapped().await;
+    for n in 0..150 {
+        let key = format!("{}{}{}", "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
+        put(&db, &format!("d{n:04}"), Some(&format!(r#"{{"k":"{key}","n":{n}}}"#))).await;
+        if n % 10 == 0 {
+            put(&db, &format!("d{n:04}-short"), Some(r#"{"k":"short"}"#)).await;
+        }
+    }
+    put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k","reduce":"_count"}},"options":{"collation":"raw"}}"#)).await;
+    let found = tokio::time::timeout(Duration::from_secs(120), rows(&db, "_design/v", "v", ViewUpdate::True)).await;
+    assert_eq!(found.unwrap().unwrap().len(), 165);
+    compare(&db, "_design/v", "v", "k").await;
+    assert_eq!(violations(&db).await, Vec::<String>::new());
+    let standing = standing(&db).await;
+    let keys = standing.instance.keys.view(standing.group.number);
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let mut range = keys.rows(0, &[], None);
+    let mut longest = 0;
+    loop {
+        let page = trx.get_range(&page_of(&range, 1_000, false), 1, true).await.unwrap();
+        for row in &page {
+            let element = RowKey::element_of(&row.key()[keys.row_prefix(0)..]).unwrap();
+            longest = longest.max(flatbed_collate::split(&element).1.len());
+            range.begin = [row.key(), &[0]].concat();
+        }
+        if page.is_empty() || !page.more() && page.len() < 1_000 {
+            break;
+        }
+    }
+    // In the order of ids it would be a bit for each of them.
+    assert!((8..=16).contains(&longest), "{longest} bytes");
+    // Following goes on from there.
+    put(&db, "d0007", Some(r#"{"k":"short"}"#)).await;
+    put(&db, "new", Some(&format!(r#"{{"k":"{}"}}"#, "x".repeat(4_300)))).await;
+    compare(&db, "_design/v", "v", "k").await;
+    assert_eq!(violations(&db).await, Vec::<String>::new());
+}
