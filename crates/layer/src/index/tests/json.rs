@@ -98,28 +98,29 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
     build_all(&db).await;
     let text = |n: usize| format!(r#"{{"k":"{}{}{}"}}"#, "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
     let mut revs = Vec::new();
-    for from in (0..60).step_by(20) {
-        let texts: Vec<_> = (from..from + 20).map(|n| (format!("d{n:04}"), text(n))).collect();
+    // A few at once: to compare two of these keys takes a while where nothing is optimized.
+    for from in (0..40).step_by(5) {
+        let texts: Vec<_> = (from..from + 5).map(|n| (format!("d{n:04}"), text(n))).collect();
         let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
         for outcome in db.bulk_update(&edits).await.unwrap() {
             revs.push(outcome.unwrap().rev);
         }
     }
     let pivots = pivots_of(&db, 1).await;
-    assert!((1..40).contains(&pivots), "{pivots} pivots");
+    assert!(pivots < 30, "{pivots} pivots");
     let mut most = 0;
-    for n in 60..62 {
+    for n in 40..42 {
         let (done, waits) = crate::waits::count(put(&db, &format!("d{n:04}"), None, &text(n))).await;
         revs.push(done.unwrap());
         most = most.max(waits.path.depth());
     }
     println!("{pivots} pivots, {most} waits");
     // It would be a wait and more for each of them.
-    assert!(most < 40, "{most} waits");
+    assert!(most < 35, "{most} waits");
     assert_clean(&db).await;
     let ids: Vec<String> = (0..revs.len()).map(|n| format!("d{n:04}")).collect();
     let edits: Vec<_> = ids.iter().zip(revs).map(|(id, rev)| edit(id, Some(rev), r#"{"k":1}"#)).collect();
-    for some in edits.chunks(40) {
+    for some in edits.chunks(10) {
         assert!(db.bulk_update(some).await.unwrap().iter().all(|outcome| outcome.is_ok()));
     }
     assert_eq!(pivots_of(&db, 1).await, 0);
