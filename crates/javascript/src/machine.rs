@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use flatbed_collate::Collation;
+use flatbed_flatten::json::Value;
 use rquickjs::module::WriteOptions;
 use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime};
 
@@ -14,11 +16,12 @@ use crate::memory::{Budget, Counted, Usage};
 const STACK_BYTES_MAX: usize = 512 * 1024;
 
 /// What answers calls; written in JavaScript.
-const CALLS: &str = concat!(include_str!("patterns.js"), include_str!("dispatch.js"));
+const CALLS: &str = concat!(include_str!("patterns.js"), include_str!("locale.js"), include_str!("dispatch.js"));
 
 /// What maps and reduces.
 const MAPS: &str = concat!(
     include_str!("patterns.js"),
+    include_str!("locale.js"),
     include_str!("dispatch.js"),
     include_str!("compile.js"),
     include_str!("maps.js")
@@ -27,6 +30,7 @@ const MAPS: &str = concat!(
 /// What shows, lists, updates and rewrites.
 const RENDER: &str = concat!(
     include_str!("patterns.js"),
+    include_str!("locale.js"),
     include_str!("dispatch.js"),
     include_str!("compile.js"),
     include_str!("render.js")
@@ -63,6 +67,8 @@ pub(crate) struct Code {
     calls: Vec<u8>,
     maps: Vec<u8>,
     render: Vec<u8>,
+    /// By which `localeCompare` compares.
+    collation: Arc<Collation>,
     /// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
     memory_max: usize,
     /// Of all.
@@ -71,7 +77,9 @@ pub(crate) struct Code {
 
 impl Code {
     pub(crate) fn compile(memory_max: usize, budget: Arc<Budget>) -> Result<Code> {
-        Ok(Code { calls: compiled(CALLS)?, maps: compiled(MAPS)?, render: compiled(RENDER)?, memory_max, budget })
+        let collation = Arc::new(Collation::unicode().map_err(|_| Error::OutOfResources)?);
+        let (calls, maps, render) = (compiled(CALLS)?, compiled(MAPS)?, compiled(RENDER)?);
+        Ok(Code { calls, maps, render, collation, memory_max, budget })
     }
 
     fn of(&self, part: Part) -> &[u8] {
@@ -164,6 +172,12 @@ impl Machine {
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
         let exports = context.with(|ctx| {
+            let collation = Arc::clone(&code.collation);
+            let collate = move |a: String, b: String| {
+                collation.compare(&Value::String(a.into()), &Value::String(b.into())) as i32
+            };
+            // The program takes it away before anything of a design document runs.
+            ctx.globals().set("collate", Function::new(ctx.clone(), collate)?)?;
             // SAFETY: the bytes are what the same QuickJS has written in `compiled`; nobody else makes them.
             let module = unsafe { Module::load(ctx.clone(), code.of(part)) }?;
             let (module, _) = module.eval()?;

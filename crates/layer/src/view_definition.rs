@@ -15,7 +15,7 @@ use crate::view_functions::GroupSource;
 
 /// Raised where the same definition is kept otherwise in storage, or rows of the same document come out otherwise: all groups
 /// are built anew then.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// The language of a design document that names none.
 const JAVASCRIPT: &str = "javascript";
@@ -209,6 +209,8 @@ impl GroupDefinition {
         let GroupOptions { local_seq, include_design, partitioned } = self.options;
         part(&[u8::from(local_seq), u8::from(include_design), if partitioned { 1 } else { 2 }]);
         part(self.lib.as_deref().unwrap_or_default().as_bytes());
+        // Functions compare strings by it (`localeCompare`), whatever their rows are ordered by.
+        part(order_of(false).as_bytes());
         for tree in &self.trees {
             part(order_of(tree.is_raw).as_bytes());
             part(tree.map.as_bytes());

@@ -96,6 +96,35 @@ async fn functions_that_maps_have() {
             "1580702706000 1580688000000",
         ),
         ("function(doc){emit('a'.localeCompare('b'),(1234.5).toFixed(2))}", r#"-1 "1234.50""#),
+        (
+            "function(doc){emit(['b','Z','ä','a','B','z'].sort((a,b)=>a.localeCompare(b)).join(''),'a'.localeCompare('a'))}",
+            r#""aäbBzZ" 0"#,
+        ),
+        (
+            "function(doc){emit('\\ud800'.localeCompare('\\ufffd'),'1'.localeCompare(1)+'nullb'.localeCompare(null))}",
+            "0 1",
+        ),
+        ("function(doc){emit(typeof collate,'a'.localeCompare('A','de',{sensitivity:'base'}))}", r#""undefined" -1"#),
+        (
+            "function(doc){emit(1,String.prototype.localeCompare.call(null,'a'))}",
+            "! TypeError: localeCompare of nothing",
+        ),
+        ("function(doc){emit('x'.repeat(3e6).localeCompare('y'))}", "! RangeError: too much to compare"),
+        (
+            "function(doc){emit([0,-0,1,999.9995,1e3,-1234567.891,1.0005,9.9996,1e-7,12345e-3,1e21,1.5e22,-1e-4,0/0,-1/0]\
+             .map(n=>n.toLocaleString()).join(' '))}",
+            r#""0 -0 1 1,000 1,000 -1,234,567.891 1.001 10 0 12.345 1,000,000,000,000,000,000,000 15,000,000,000,000,000,000,000 -0 NaN -∞" null"#,
+        ),
+        (
+            "function(doc){const d=new Date(2020,1,3,0,5,6),e=new Date(0/0);emit([d.toLocaleString(),d.toLocaleDateString(),\
+             new Date(2020,1,3,13,0).toLocaleTimeString(),e.toLocaleString(),String(e)])}",
+            r#"["2/3/2020, 12:05:06 AM","2/3/2020","1:00:00 PM","Invalid Date","Invalid Date"] null"#,
+        ),
+        (
+            "function(doc){const d=new Date(0),z=d.getTimezoneOffset()?'':' (Coordinated Universal Time)';\
+             emit([String(d)===`${d.toDateString()} ${d.toTimeString()}`,d.toTimeString().endsWith(z),String(d).endsWith(z)])}",
+            "[true,true,true] null",
+        ),
     ] {
         assert_eq!(one(source, doc).await, rows, "{source}");
     }
