@@ -18,7 +18,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
-use crate::index_builds::{IndexBuild, IndexBuilds};
+use crate::index_builds::{IndexBuild, IndexBuilds, IndexWait};
 use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
@@ -268,6 +268,12 @@ impl Layer {
     /// The indexes that this process is building.
     pub fn index_builds(&self) -> Vec<IndexBuild> {
         self.inner.index_builds.all()
+    }
+
+    /// Queries of this process that wait for indexes that are being built, together by index: those that have waited the
+    /// longest, 500 at most; and how many queries more wait than these.
+    pub fn index_waits(&self) -> (Vec<IndexWait>, u64) {
+        self.inner.index_builds.waits()
     }
 
     /// The compactions that this process is at.

@@ -78,7 +78,7 @@ pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LO
 pub use group::info::ViewGroupInfo;
 pub use group::source::ViewUpdate;
 pub use handle::{Database, Reader};
-pub use index_builds::IndexBuild;
+pub use index_builds::{IndexBuild, IndexWait};
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
@@ -152,7 +152,7 @@ fn folders_know_only_those_below_them() {
         ("document", &["error", "store", "instance", "layer", "handle"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
         ("read", &["error", "store", "instance", "layer", "handle", "document"]),
-        ("find", &["error", "store", "instance", "layer", "handle", "document", "index", "read"]),
+        ("find", &["error", "index_builds", "store", "instance", "layer", "handle", "document", "index", "read"]),
         (
             "view",
             &[

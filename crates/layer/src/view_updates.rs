@@ -344,6 +344,12 @@ impl GroupState {
         }
     }
 
+    /// Whether it failed since it last went on.
+    #[cfg(test)]
+    pub(crate) fn is_stumbling(&self) -> bool {
+        lock(&self.failing_since).is_some()
+    }
+
     /// Has who follows look again, for those who wait: of all of them together not all the time.
     pub(crate) fn nudge(&self) {
         let mut nudged = lock(&self.nudged);
@@ -367,6 +373,7 @@ impl GroupState {
     /// There is nothing to be done.
     pub(crate) fn is_through(&self) {
         *lock(&self.shown) = Shown::default();
+        *lock(&self.failing_since) = None;
         self.moved.send_modify(|known| known.ended += 1);
     }
 

@@ -1,7 +1,8 @@
 //! The server in the hands of one of its administrators.
 
 use flatbed_layer::{
-    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Layer, NameRange, Result, Seq, ViewTask, ViewWait,
+    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, IndexBuild, IndexWait, Layer, NameRange, Result, Seq,
+    ViewTask, ViewWait,
 };
 
 /// What is the server's, for its administrators.
@@ -30,6 +31,16 @@ impl ServerAdministration<'_> {
     /// See [`Layer::view_waits`].
     pub fn view_waits(&self) -> (Vec<ViewWait>, u64) {
         self.0.view_waits()
+    }
+
+    /// See [`Layer::index_builds`].
+    pub fn index_builds(&self) -> Vec<IndexBuild> {
+        self.0.index_builds()
+    }
+
+    /// See [`Layer::index_waits`].
+    pub fn index_waits(&self) -> (Vec<IndexWait>, u64) {
+        self.0.index_waits()
     }
 
     /// See [`Layer::database_updates`].

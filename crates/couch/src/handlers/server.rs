@@ -2,7 +2,7 @@
 
 use flatbed_http::{Reply, ReplyBody};
 use flatbed_layer::json::{Array, Object};
-use flatbed_layer::{NameRange, ViewTask};
+use flatbed_layer::{IndexWait, NameRange, ViewTask};
 use flatbed_replicator::NODE;
 use hyper::{Method, StatusCode, header};
 
@@ -108,6 +108,9 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
     Ok(reply)
 }
 
+/// The type of the tasks that stand for queries of Mango which wait for an index.
+const FIND_QUERY: &str = "find_query";
+
 pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
     let mut out = Vec::new();
@@ -127,6 +130,31 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         object.number("changes_done", task.changes_done).number("total_changes", task.total_changes);
         object.number("progress", progress_of(&task)).number("waiting_clients", task.waiting);
         object.number("started_on", task.started_at_ms / 1_000).number("updated_on", task.updated_at_ms / 1_000);
+    }
+    let (index_waits, other_index_waits) = request.context.server()?.index_waits();
+    for build in request.context.server()?.index_builds() {
+        let waits_for = |wait: &&IndexWait| (&wait.database, wait.number) == (&build.database, build.number);
+        let waiting = index_waits.iter().find(waits_for).map_or(0, |wait| wait.waiting);
+        let mut object = tasks.object();
+        // How many documents there are is not counted for it.
+        object.string("type", "indexer").string("database", &build.database);
+        object.string("design_document", &build.design_document).number("index", build.number);
+        object.number("changes_done", build.entered).number("waiting_clients", waiting);
+        object.number("started_on", build.started_at_ms / 1_000).number("updated_on", build.updated_at_ms / 1_000);
+    }
+    for wait in index_waits {
+        let mut object = tasks.object();
+        object.string("type", FIND_QUERY).string("database", &wait.database);
+        object.string("design_document", &wait.design_document).string("index_name", &wait.name);
+        object.number("index", wait.number).number("waiting_clients", wait.waiting);
+        if let Some(build) = &wait.build {
+            object.number("changes_done", build.entered);
+        }
+        let updated_ms = wait.build.as_ref().map_or(wait.since_ms, |build| build.updated_at_ms.max(wait.since_ms));
+        object.number("started_on", wait.since_ms / 1_000).number("updated_on", updated_ms / 1_000);
+    }
+    if other_index_waits > 0 {
+        tasks.object().string("type", FIND_QUERY).string("database", "").number("waiting_clients", other_index_waits);
     }
     let (waits, others) = request.context.server()?.view_waits();
     for wait in waits {

@@ -17,6 +17,7 @@ use crate::find::page::{Found, Page, PageRead, Place};
 use crate::handle::Reader;
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
+use crate::index_builds::Waiting;
 use crate::instance::InstanceId;
 use crate::store::keys::RowPlaces;
 use crate::store::waits;
@@ -111,6 +112,8 @@ pub struct Find {
     is_alone: bool,
     /// Before it is looked again whether its index is built.
     pause: Duration,
+    /// While it waits for that.
+    waiting: Option<Waiting>,
     /// Where the next page begins; `None` after the last.
     next: Option<Place>,
     instance: Option<InstanceId>,
@@ -165,6 +168,7 @@ impl Reader {
             exact_stats,
             is_alone,
             pause: PAUSE,
+            waiting: None,
             next,
             instance: None,
             stats: ExecutionStats::default(),
@@ -222,6 +226,7 @@ impl Find {
             _ => {
                 self.ahead.clear();
                 let Some(page) = self.read(place, self.instance.is_none(), None).await? else {
+                    self.wait();
                     tokio::time::sleep(self.pause).await;
                     self.pause = (self.pause * 2).min(PAUSE_MAX);
                     return Ok(Some(Vec::new()));
@@ -229,6 +234,7 @@ impl Find {
                 page
             }
         };
+        self.waiting = None;
         if *self.instance.get_or_insert(page.instance) != page.instance {
             return Err(Error::DatabaseNotFound);
         }
@@ -236,6 +242,15 @@ impl Find {
         let rows = self.take(page);
         self.read_ahead();
         Ok(Some(rows))
+    }
+
+    /// Shows that it waits for its index.
+    fn wait(&mut self) {
+        if let (None, Some(number)) = (&self.waiting, self.query.number) {
+            let (builds, index) = (&self.database.inner.index_builds, &self.query.index);
+            let design = index.ddoc().unwrap_or_default();
+            self.waiting = Some(builds.wait(&self.database.name, number, design, index.name()));
+        }
     }
 
     /// Counts a page's rows, and takes those that are answered.

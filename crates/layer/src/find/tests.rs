@@ -389,3 +389,29 @@ async fn an_index_that_is_being_built_is_waited_for_unless_it_need_not_be() {
         [None, Some("_design/i".into())]
     );
 }
+
+/// Nothing builds the index here.
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_that_wait_for_an_index_are_shown() {
+    let (layer, authority, _directory) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    put(&db, "a", None, r#"{"n":1}"#).await.unwrap();
+    put(&db, "_design/d", None, &design(&[r#"{"fields":{"n":"asc"},"partial_filter_selector":{}}"#])).await.unwrap();
+    let find = Request::parse(&json(r#"{"selector":{"n":1}}"#), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let mut queries: Vec<_> = (0..2).map(|_| db.find(&indexes, &plan, FindOptions::default())).collect();
+    for query in &mut queries {
+        for _ in 0..2 {
+            assert_eq!(query.read_page().await.unwrap().map(|rows| rows.len()), Some(0));
+        }
+    }
+    let (waits, others) = layer.index_waits();
+    let [wait] = &waits[..] else { panic!("{waits:?}") };
+    assert_eq!((wait.waiting, others, &wait.build), (2, 0, &None));
+    assert_eq!((&*wait.database, &*wait.design_document, &*wait.name), ("db", "_design/d", "i0"));
+    queries.pop();
+    assert_eq!(layer.index_waits().0[0].waiting, 1);
+    drop(queries);
+    assert_eq!(layer.index_waits(), (Vec::new(), 0));
+}

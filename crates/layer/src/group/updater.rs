@@ -26,6 +26,9 @@ const FULL_MAX: u32 = 2;
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// The longest pause while a query waits.
+const PAUSE_WAITED_FOR: Duration = Duration::from_secs(1);
+
 /// `transaction_too_large`, `key_too_large` and `value_too_large`: the same is never written.
 const NEVER_WRITTEN: [i32; 3] = [2101, 2102, 2103];
 
@@ -68,7 +71,7 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
         if is_again {
             let mut closing = reader.inner.closing.subscribe();
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = rest(&state, pause) => {}
                 _ = closing.wait_for(|closing| *closing) => {}
             }
             pause = (pause * 2).min(PAUSE_MAX);
@@ -82,6 +85,18 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
             return;
         }
     }
+}
+
+/// A pause after a failure. Who waits, or begins to, is not to wait for long once that is over.
+async fn rest(state: &GroupState, pause: Duration) {
+    let began = Instant::now();
+    let waited_for = async {
+        while state.waiting.load(Ordering::Acquire) == 0 {
+            state.waited_for.notified().await;
+        }
+        tokio::time::sleep(PAUSE_WAITED_FOR.saturating_sub(began.elapsed())).await;
+    };
+    let _ = tokio::time::timeout(pause, waited_for).await;
 }
 
 /// What becomes of a failure: whether it is tried again.
@@ -249,5 +264,32 @@ mod tests {
             assert!(!fails(&db, id, &state, storage(code)));
             assert!(matches!(state.failure(), Some(ViewFailure::Stuck(_))));
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_waits_sees_no_long_pause() {
+        let (db, _directory) = database().await;
+        let state = db.inner.views.group((1, 1));
+        let began = Instant::now();
+        rest(&state, Duration::from_millis(100)).await;
+        assert!(began.elapsed() >= Duration::from_millis(100));
+        let begins = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            state.waiting.fetch_add(1, Ordering::AcqRel);
+            state.waited_for.notify_one();
+        };
+        let began = Instant::now();
+        tokio::join!(rest(&state, PAUSE_MAX), begins);
+        assert!((PAUSE_WAITED_FOR..PAUSE_MAX / 3).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn failures_long_ago_do_not_count() {
+        let (db, _directory) = database().await;
+        let state = db.inner.views.group((1, 1));
+        state.stumble(ViewFailure::Changed);
+        assert!(state.is_stumbling());
+        state.is_through();
+        assert!(!state.is_stumbling());
     }
 }
