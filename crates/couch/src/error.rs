@@ -4,12 +4,15 @@ use std::borrow::Cow;
 
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
-use flatbed_javascript::Error as FunctionError;
+use flatbed_javascript::{Error as FunctionError, InvalidResponse};
+use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     DefinitionError, DesignFault, Error as LayerError, FunctionFailure, Invalid, NotJudged, Refusal, RevId, ViewFailure,
 };
 use flatbed_service::{AnswerError, Denied, FeedError, QueryError, SelectorError, SignInError};
 use hyper::StatusCode;
+
+use crate::term::write_term;
 
 /// FoundationDB's `transaction_too_large`.
 const TRANSACTION_TOO_LARGE: i32 = 2101;
@@ -146,6 +149,14 @@ impl From<AnswerError> for Failure {
             }
             AnswerError::Function(error) => error.into(),
             AnswerError::MissingMember(_) => Failure::not_found(error.to_string()),
+            AnswerError::Response(InvalidResponse::Member { name, value }) => {
+                let value = json::parse(value.as_bytes(), &Limits::default()).unwrap_or(Value::Null);
+                let mut term = String::new();
+                write_term(&Value::String(name.into()), &mut term);
+                term.push(',');
+                write_term(&value, &mut term);
+                Failure::invalid_response(format!("Invalid data from external server: {{{term}}}"))
+            }
             AnswerError::Response(error) => Failure::invalid_response(error.to_string()),
         }
     }

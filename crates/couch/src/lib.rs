@@ -26,6 +26,7 @@ mod router;
 mod rows_text;
 mod shared_row;
 mod state;
+mod term;
 mod uploading;
 
 use flatbed_service::json_out;

@@ -17,11 +17,13 @@ pub(crate) struct Request {
     pub requested_path: Option<String>,
     /// How often that has happened.
     pub rewrites: usize,
+    /// A list asks for its rows.
+    pub is_of_list: bool,
 }
 
 impl Request {
     pub(crate) fn new(of: flatbed_http::Request, query: Query, context: Context) -> Request {
-        Request { of, query, context, requested_path: None, rewrites: 0 }
+        Request { of, query, context, requested_path: None, rewrites: 0, is_of_list: false }
     }
 }
 

@@ -187,9 +187,13 @@ fn text(value: &Value<'_>) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// A string as it is, anything else as JSON.
+/// A string as it is, as in CouchDB those of an array behind one another; anything else as JSON.
 fn plain(value: &Value<'_>) -> String {
-    value.as_str().map_or_else(|| text(value), str::to_owned)
+    let strings = match value {
+        Value::Array(items) => items.iter().map(Value::as_str).collect::<Option<String>>(),
+        _ => value.as_str().map(str::to_owned),
+    };
+    strings.unwrap_or_else(|| text(value))
 }
 
 /// A path without `.` and `..`, from a place on; both with their queries. What is left of steps beyond the root is dropped.
@@ -251,6 +255,14 @@ mod tests {
         assert_eq!(go(RULES, "GET", "doc", &[]).unwrap_err().reason, "missing");
         assert_eq!(go(RULES, "GET", "all", &[("key", "x")]).unwrap_err().status.as_u16(), 400);
         assert_eq!(go("[]", "GET", "all", &[]).unwrap_err().status.as_u16(), 404);
+    }
+
+    /// As in CouchDB; what is no key of a view is text.
+    #[test]
+    fn arrays_of_strings_are_put_together() {
+        let rules = r#"[{"from":"a/:x","to":"_view/n","query":{"arr":[":x","lit"],"mixed":["l",1],"keys":[":x"]}}]"#;
+        let expected = "_view/n?x=1&arr=1lit&mixed=%5B%22l%22%2C1%5D&keys=%5B%221%22%5D";
+        assert_eq!(go(rules, "GET", "a/1", &[]).unwrap(), expected);
     }
 
     #[test]

@@ -31,10 +31,21 @@ pub enum ResponseBody {
     Base64(String),
 }
 
-/// A response that has a member which no response has, or one with a value that it cannot have: which one.
+/// A response that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Invalid data from external server: {0}")]
-pub struct InvalidResponse(pub String);
+pub enum InvalidResponse {
+    /// It is no object.
+    #[error("Invalid data from external server: no object")]
+    NoObject,
+    /// It has a member which no response has, or one with a value that it cannot have.
+    #[error("Invalid data from external server: {name}")]
+    Member {
+        /// The member's name.
+        name: String,
+        /// Its value, as JSON text.
+        value: String,
+    },
+}
 
 impl Response {
     /// Takes the text of a response apart.
@@ -42,9 +53,9 @@ impl Response {
     /// # Errors
     /// [`InvalidResponse`].
     pub fn parse(text: &str) -> Result<Response, InvalidResponse> {
-        let invalid = |what: &str| InvalidResponse(what.to_owned());
         let mut response = Response::default();
-        for (name, value) in members(text).ok_or_else(|| invalid("no object"))? {
+        for (name, value) in members(text).ok_or(InvalidResponse::NoObject)? {
+            let invalid = |name: &str| InvalidResponse::Member { name: name.to_owned(), value: value.to_owned() };
             match name.as_str() {
                 "code" => response.code = Some(code(value).ok_or_else(|| invalid("code"))?),
                 "headers" => response.headers = headers(value).ok_or_else(|| invalid("headers"))?,
@@ -136,18 +147,19 @@ mod tests {
 
     #[test]
     fn what_is_none_is_refused() {
-        for (text, what) in [
-            ("null", "no object"),
-            ("[]", "no object"),
-            (r#"{"a":1}"#, "a"),
-            (r#"{"code":"x"}"#, "code"),
-            (r#"{"headers":null}"#, "headers"),
-            (r#"{"headers":{"a":{}}}"#, "headers"),
-            (r#"{"body":5}"#, "body"),
-            (r#"{"base64":null}"#, "base64"),
-            (r#"{"body":"x"}}"#, "no object"),
+        for (text, name, value) in [
+            (r#"{"a":1}"#, "a", "1"),
+            (r#"{"code":"x"}"#, "code", "\"x\""),
+            (r#"{"headers":null}"#, "headers", "null"),
+            (r#"{"headers":{"a":{}}}"#, "headers", r#"{"a":{}}"#),
+            (r#"{"body":5}"#, "body", "5"),
+            (r#"{"base64":null}"#, "base64", "null"),
         ] {
-            assert_eq!(Response::parse(text), Err(InvalidResponse(what.to_owned())), "{text}");
+            let member = InvalidResponse::Member { name: name.to_owned(), value: value.to_owned() };
+            assert_eq!(Response::parse(text), Err(member), "{text}");
+        }
+        for text in ["null", "[]", r#"{"body":"x"}}"#] {
+            assert_eq!(Response::parse(text), Err(InvalidResponse::NoObject), "{text}");
         }
     }
 }

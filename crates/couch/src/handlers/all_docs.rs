@@ -35,12 +35,19 @@ struct Selection {
     nothing: bool,
     documents: Listed,
     show: Show,
+    is_of_list: bool,
 }
 
 /// The parameters of one query, and the memory that a body takes.
 pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Memory)> {
     match request.method {
-        Method::GET | Method::HEAD => Ok((Parameters::of_documents_query(&request.query)?, Memory::default())),
+        Method::GET | Method::HEAD => {
+            let parameters = match request.is_of_list {
+                true => Parameters::of_list_query(&request.query)?,
+                false => Parameters::of_documents_query(&request.query)?,
+            };
+            Ok((parameters, Memory::default()))
+        }
         Method::POST => {
             if let Err(failure) = request.require_json() {
                 request.skip_body().await;
@@ -48,7 +55,11 @@ pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Mem
             }
             let Body { bytes, memory } = request.read_body().await?;
             let members = object(&bytes)?;
-            Ok((Parameters::of_documents_body(&members, &request.query)?, memory))
+            let parameters = match request.is_of_list {
+                true => Parameters::of_list_body(&members, &request.query)?,
+                false => Parameters::of_documents_body(&members, &request.query)?,
+            };
+            Ok((parameters, memory))
         }
         _ => {
             request.skip_body().await;
@@ -73,7 +84,8 @@ pub(super) async fn queries_of(request: &mut Request) -> Result<(Vec<Value<'stat
 
 pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
     let (parameters, memory) = parameters(&mut request).await?;
-    let selection = Selection::new(parameters, &request.query, documents)?;
+    let mut selection = Selection::new(parameters, &request.query, documents)?;
+    selection.is_of_list = request.is_of_list;
     let database = request.context.database(name, Read)?;
     match selection.walk.partition {
         Some(_) => partition::has_some(&database).await?,
@@ -193,7 +205,7 @@ impl Selection {
         let mut show = Show::new(query)?;
         show.data |= parameters.attachments;
         show.encoding |= parameters.att_encoding_info;
-        Ok(Selection { walk, keys, update_seq: parameters.update_seq, nothing, documents, show })
+        Ok(Selection { walk, keys, update_seq: parameters.update_seq, nothing, documents, show, is_of_list: false })
     }
 }
 
@@ -275,7 +287,10 @@ async fn write(
                 let row = if key.as_str().is_some() { found.next().flatten() } else { None };
                 match row {
                     Some(row) => write_row(database, &row, include_docs, &selection.show, sender).await?,
-                    None => local::write_found(database, key, include_docs, sender).await?,
+                    None => {
+                        let missing = if selection.is_of_list { write_missing_of_list } else { local::write_missing };
+                        local::write_found(database, key, include_docs, missing, sender).await?;
+                    }
                 }
                 written += 1;
                 sender.send_if_full().await?;
@@ -311,6 +326,11 @@ pub(super) fn page_of_keys(
     }
     let (skip, limit) = (usize::try_from(skip).unwrap_or(usize::MAX), usize::try_from(limit).unwrap_or(usize::MAX));
     keys.into_iter().skip(skip).take(limit).collect()
+}
+
+/// What a list's function gets of an id that is not there.
+fn write_missing_of_list(key: &Value<'_>, out: &mut Vec<u8>) {
+    Object::new(out).string(name!("id"), "error").value(name!("key"), key).string(name!("value"), "not_found");
 }
 
 /// Design documents are few: they are counted by a walk.

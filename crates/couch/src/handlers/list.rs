@@ -1,7 +1,8 @@
 //! `/{db}/_design/{ddoc}/_list/{list}/{view}`: a function makes an answer of a view's rows.
 //!
 //! The view is asked as its own path would ask it, and the rows are taken from what it answers, as they come: what it
-//! refuses is refused in its words, and it waits where the list does, as the list waits for its client.
+//! refuses is refused in its words, and it waits where the list does, as the list waits for its client. As in CouchDB one key
+//! among `keys` stays one of several, and rows that say why there is nothing are written as others are.
 
 use std::sync::Arc;
 
@@ -67,6 +68,7 @@ pub(crate) async fn list(
         None => path,
     };
     go_to(&mut request, &path)?;
+    request.is_of_list = true;
     match body {
         Some(body) => request.replace_body(body),
         None => request.method = Method::GET,

@@ -189,11 +189,17 @@ pub(super) fn write_row(document: &LocalDocument, include_docs: bool, out: &mut 
     }
 }
 
+/// The row of an id that is not there.
+pub(super) fn write_missing(key: &Value<'_>, out: &mut Vec<u8>) {
+    Object::new(out).value(name!("key"), key).string(name!("error"), "not_found");
+}
+
 /// The row of what is asked for by its id: that of a local document, or that there is none.
 pub(super) async fn write_found(
     database: &Reader,
     key: &Value<'_>,
     include_docs: bool,
+    write_missing: fn(&Value<'_>, &mut Vec<u8>),
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
     let id = key.as_str().and_then(|id| DocumentId::of(id).local_name()).filter(|id| check_local_id(id).is_ok());
@@ -203,9 +209,7 @@ pub(super) async fn write_found(
     };
     match found {
         Some(document) => write_row(&document, include_docs, &mut sender.buffer),
-        None => {
-            Object::new(&mut sender.buffer).value(name!("key"), key).string(name!("error"), "not_found");
-        }
+        None => write_missing(key, &mut sender.buffer),
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use flatbed_service::Read;
 
 use crate::error::Result;
 use crate::handlers::all_docs::{self, Bound, page_of_keys, queries_of};
-use crate::handlers::local::{short, write_found, write_row};
+use crate::handlers::local::{short, write_found, write_missing, write_row};
 use crate::handlers::view::{Parameters, Rows};
 use crate::query::Query;
 use crate::reply::Interrupted;
@@ -176,7 +176,7 @@ async fn by_keys(database: &Reader, keys: Vec<Value<'static>>, selection: &Selec
     keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).local_name().is_some()));
     for (at, key) in keys.iter().enumerate() {
         separate(at > 0, &mut sender.buffer);
-        write_found(database, key, selection.include_docs, sender).await?;
+        write_found(database, key, selection.include_docs, write_missing, sender).await?;
         sender.send_if_full().await?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::mango;
 use crate::handlers::rewrite::go_to;
-use crate::path::{Endpoint, InDatabase, Listed, Mango, Target};
+use crate::path::{Endpoint, InDatabase, Listed, Target};
 use crate::query::encode;
 use crate::request::Request;
 use crate::router::again;
@@ -45,16 +45,14 @@ pub(crate) async fn partition(
         return Err(failure);
     }
     match of {
-        InDatabase::Mango(what @ (Mango::Find | Mango::Explain | Mango::Count | Mango::Indexes)) => {
-            Box::pin(mango::mango(state, request, name, what, Some(partition))).await
-        }
+        InDatabase::Mango(what) => Box::pin(mango::mango(state, request, name, what, Some(partition))).await,
         InDatabase::Endpoint(Endpoint::AllDocs) => {
             within(state, request, &partition, &format!("/{}/_all_docs", encode(name))).await
         }
         InDatabase::Queries(Listed::All) => {
             within(state, request, &partition, &format!("/{}/_all_docs/queries", encode(name))).await
         }
-        InDatabase::View { .. } => {
+        InDatabase::View { .. } | InDatabase::DesignInfo { .. } | InDatabase::Answering { .. } => {
             let parts: Vec<&str> = request.uri.path().split('/').filter(|part| !part.is_empty()).skip(3).collect();
             let path = parts.join("/");
             within(state, request, &partition, &format!("/{}/{path}", encode(name))).await

@@ -36,12 +36,18 @@ pub(crate) async fn view(mut request: Request, name: &str, design: &str, rest: &
     let is_read = matches!(request.method, Method::GET | Method::HEAD);
     match rest[..] {
         [view] if is_read => {
-            let parameters = Parameters::of_query(&request.query);
+            let parameters = match request.is_of_list {
+                true => Parameters::of_list_query(&request.query),
+                false => Parameters::of_query(&request.query),
+            };
             one(&request, Memory::default(), (name, design, view), parameters).await
         }
         [view] if request.method == Method::POST => {
             let Body { bytes, memory } = json_body(&mut request).await?;
-            let parameters = object(&bytes).and_then(|body| Parameters::of_body(&body, &request.query));
+            let parameters = object(&bytes).and_then(|body| match request.is_of_list {
+                true => Parameters::of_list_body(&body, &request.query),
+                false => Parameters::of_body(&body, &request.query),
+            });
             drop(bytes);
             one(&request, memory, (name, design, view), parameters).await
         }
@@ -80,11 +86,10 @@ async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Re
         Ok(parameters) => (parameters, Ok(())),
         Err(failure) => (Parameters::default(), Err(failure)),
     };
-    let client = request.client.as_ref();
-    let known = if refused.is_ok() { begin_known(&database, named, &parameters, client).await? } else { None };
+    let known = if refused.is_ok() { begin_known(&database, named, &parameters, request).await? } else { None };
     let Begun { asked, pages, reading, first, room } = match known {
         Some(begun) => begun,
-        None => begin_anew(&database, named, parameters, refused, client).await?,
+        None => begin_anew(&database, named, parameters, refused, request).await?,
     };
     let (reply, mut sender) = Reply::stream();
     spawn(async move {
@@ -120,12 +125,13 @@ async fn begin_anew(
     named: Named<'_>,
     parameters: Parameters,
     mut refused: Result<()>,
-    client: Option<&Client>,
+    request: &Request,
 ) -> Result<Begun> {
     let since = Instant::now();
     loop {
         let view = open(database, named, parameters.update, std::mem::replace(&mut refused, Ok(()))).await?;
-        match begin(&view, Asked::new(parameters.clone(), &view)?, client).await {
+        let asked = Asked::new(parameters.clone(), &view)?.of_list(request.is_of_list);
+        match begin(&view, asked, request.client.as_ref()).await {
             Err(failure) if failure.status == StatusCode::NOT_FOUND && since.elapsed() < LOOKS_FOR => {
                 tokio::time::sleep(BETWEEN_LOOKS).await;
             }
@@ -140,11 +146,11 @@ async fn begin_known(
     database: &Reader,
     (_, design, view): Named<'_>,
     parameters: &Parameters,
-    client: Option<&Client>,
+    request: &Request,
 ) -> Result<Option<Begun>> {
     let Some(view) = database.view_known(&design_id(design), view, parameters.update) else { return Ok(None) };
     let Ok(asked) = Asked::new(parameters.clone(), &view) else { return Ok(None) };
-    match begin(&view, asked, client).await {
+    match begin(&view, asked.of_list(request.is_of_list), request.client.as_ref()).await {
         Err(failure) if failure.status == StatusCode::NOT_FOUND => Ok(None),
         begun => begun.map(Some),
     }

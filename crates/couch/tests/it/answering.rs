@@ -29,7 +29,8 @@ async fn hostile_responses() {
             "frame": "function (doc, req) { return {headers: {'Content-Length': '1', 'transfer-encoding': 'chunked', \
                       'Connection': 'close', 'Upgrade': 'x', 'ETag': 'mine', 'X-A': 'b'}, body: 'xyz'}; }",
             "empty": "function (doc, req) { return {code: 204, body: 'x'}; }",
-            "unknown": "function (doc, req) { return {codes: 200}; }",
+            "unknown": "function (doc, req) { return {codes: [200, {a: 'b'}]}; }",
+            "numbers": "function (doc, req) { return {headers: {'X-N': 5, 'X-T': true, 'X-Z': null}, body: 'x'}; }",
             "base64": "function (doc, req) { return {base64: '%'}; }",
             "large": "function (doc, req) { return 'x'.repeat(Number(req.query.n)); }",
             "endless": "function (doc, req) { for (;;); }",
@@ -58,6 +59,14 @@ async fn hostile_responses() {
         assert_eq!(error(&answer), (500, "external_response_error".to_owned()), "{path}");
         assert_eq!(answer.header("set-cookie"), None);
     }
+    let unknown = show("_show/unknown").await.text("reason");
+    assert_eq!(unknown, "Invalid data from external server: {<<\"codes\">>,[200,{[{<<\"a\">>,<<\"b\">>}]}]}");
+    let numbers = show("_show/numbers").await;
+    let header = |name: &str| numbers.header(name).unwrap_or_default().to_owned();
+    assert_eq!(
+        (numbers.status, header("x-n"), header("x-t"), header("x-z")),
+        (200, "5".into(), "true".into(), "null".into())
+    );
     // All on one connection, whose framing is its own.
     let framed = show("_show/frame").await;
     assert_eq!((framed.status, framed.body.as_str(), framed.header("x-a")), (200, "xyz", Some("b")));
@@ -182,4 +191,50 @@ async fn rewrites_are_bounded() {
     // Forms are posted from pages of this server alone, whatever a function says of that.
     let form = go("POST", "path=../../made", NULL).await;
     assert_eq!(form.1["reason"], "Referer header required.");
+}
+
+/// As in CouchDB one key stays one of several, and what says why there is no value comes as a row.
+#[tokio::test]
+async fn lists_of_keys() {
+    let grows = "function (keys, values) { return 'xxxxxxxxxx'.repeat(1000); }";
+    let map = "function (doc) { emit(doc.n, doc.n); }";
+    let design = json!({
+        "views": {"sum": {"map": map, "reduce": "_sum"}, "grows": {"map": map, "reduce": grows}, "rows": {"map": map}},
+        "lists": {"all": "function (head, req) { var row, all = []; while ((row = getRow())) all.push(row); return toJSON(all); }"},
+    });
+    let Some(server) = serve(design).await else { return };
+    let docs: Vec<Value> = (0..3).map(|n| json!({"_id": format!("d{n}"), "n": n})).collect();
+    server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
+    let ask = async |method: &str, path: &str, body: Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        server.call(method, &format!("/db/_design/d/_list/all/{path}"), &body).await
+    };
+    let missing = json!({"id": "error", "key": "zz", "value": "not_found"});
+    let found = ask("GET", "_all_docs?keys=[%22zz%22,%22d0%22]", NULL).await.json();
+    assert_eq!((&found[0], &found[1]["id"]), (&missing, &json!("d0")));
+    assert_eq!(ask("POST", "_all_docs", json!({"keys": ["zz"]})).await.json(), json!([missing]));
+    let row = json!({"id": "d2", "key": 2, "value": 2});
+    for found in
+        [ask("GET", "rows?keys=[2]", NULL).await, ask("POST", "rows", json!({"keys": [2], "queries": []})).await]
+    {
+        assert_eq!(found.json(), json!([row]));
+    }
+    let of_groups = "Multi-key fetches for reduce views must use `group=true`";
+    let no_array = "`keys` must be an array of strings.";
+    for (method, path, body, reason) in [
+        ("GET", "sum?keys=[2]", NULL, of_groups),
+        ("POST", "sum", json!({"keys": [2]}), of_groups),
+        ("GET", "rows?keys=[2]&key=1", NULL, "`keys` is incompatible with `key`, `start_key` and `end_key`"),
+        ("POST", "rows", json!({"keys": null}), no_array),
+        ("POST", "_all_docs", json!({"keys": "x"}), no_array),
+    ] {
+        let answer = ask(method, path, body).await;
+        assert_eq!(
+            (answer.status, answer.text("error"), answer.text("reason")),
+            (400, "query_parse_error".into(), reason.into())
+        );
+    }
+    assert_eq!(ask("GET", "sum?keys=[2]&group=true", NULL).await.json(), json!([{"key": 2, "value": 2}]));
+    let overflow = json!([{"id": "error", "key": null, "value": "reduce_overflow_error"}]);
+    assert_eq!(ask("GET", "grows", NULL).await.json(), overflow);
 }

@@ -142,7 +142,15 @@ async fn views_of_partitions() {
         "n": {"map": "function(doc) { emit([doc.n % 2, doc.n], doc.n) }", "reduce": "_sum"},
         "next": {"map": "function(doc) { emit(doc.n, {_id: doc.next}) }"}
     });
-    server.ok("PUT", "/db/_design/local", json!({"views": views})).await;
+    let functions = json!({
+        "lists": {"ids": "function(head, req) { var row; while ((row = getRow())) send(row.id + ' '); }"},
+        "shows": {"path": "function(doc, req) { return toJSON([doc && doc._id, req.path, req.query]); }"},
+        "updates": {"n": "function(doc, req) { doc.seen = true; return [doc, 'ok']; }"},
+        "rewrites": [{"from": "all", "to": "_view/n", "query": {"reduce": "false"}}],
+    });
+    let mut local = functions.clone();
+    local["views"] = views.clone();
+    server.ok("PUT", "/db/_design/local", local).await;
     server.ok("PUT", "/db/_design/all", json!({"views": views, "options": {"partitioned": false}})).await;
     let get = async |of: &str, query: &str| -> Value {
         server.ok("GET", &format!("/db/_partition/{of}/_design/local/_view/{query}"), NULL).await
@@ -187,6 +195,31 @@ async fn views_of_partitions() {
         server.ok("POST", "/db/_partition/a!/_design/local/_view/n", json!({"keys": [[0, 2]], "reduce": false})).await;
     assert_eq!(ids(&posted), ["a!:2"]);
     assert_eq!(server.ok("GET", "/db/_design/all/_view/n", NULL).await["rows"][0]["value"], 45);
+    // What else design documents have.
+    let ask = async |method: &str, path: &str| {
+        server.call(method, &format!("/db/_partition/a!/_design/local/{path}"), "").await
+    };
+    assert_eq!(ask("GET", "_list/ids/n?reduce=false&limit=2").await.body, "a!:0 a!:2 ");
+    let shown = json!(["a!:1", ["db", "_design", "local", "_show", "path", "a!:1"], {"partition": "a!", "x": "1"}]);
+    assert_eq!(ask("GET", "_show/path/a!:1?x=1").await.json(), shown);
+    assert_eq!(ask("GET", "_info").await.json()["name"], "local");
+    assert_eq!(ids(&ask("GET", "_rewrite/all?partition=a!").await.json()), all);
+    assert_eq!(ask("PUT", "_update/n/a!:1").await.status, 201);
+    assert_eq!(server.ok("GET", "/db/a!:1", NULL).await["seen"], true);
+    let bulk = server.ok("POST", "/db/_partition/a/_index/_bulk_delete", json!({"docids": ["_design/none"]})).await;
+    assert_eq!(bulk["fail"][0]["id"], "_design/none", "{bulk}");
+    // Beyond the last row the offset is that of the range's end.
+    for (query, offset) in [
+        ("skip=5", 11),
+        ("skip=6", 12),
+        ("skip=60", 12),
+        ("skip=60&endkey=[0,2]", 8),
+        ("skip=60&descending=true&endkey=[0,4]", 10),
+        ("skip=60&key=[9]", 12),
+    ] {
+        let answer = get("a!", &format!("n?reduce=false&{query}")).await;
+        assert_eq!(answer["offset"], offset, "{query}: {answer}");
+    }
 
     let parse = |reason: &str| (400, "query_parse_error".to_owned(), reason.to_owned());
     for (path, expected) in [

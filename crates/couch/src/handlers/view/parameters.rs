@@ -8,6 +8,7 @@ use flatbed_layer::{ViewUpdate, check_partition};
 
 use crate::error::{Failure, Result};
 use crate::query::{Query, as_list, number};
+use crate::term::write_term;
 
 /// What kind of rows a query reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +94,18 @@ impl Parameters {
     pub(crate) fn of_query(query: &Query) -> Result<Parameters> {
         query.first("keys").map(|text| parse(text).map(drop)).transpose()?;
         Parameters::of_all(query)
+    }
+
+    /// As a list is asked, for which one key among `keys` is looked up as several are. What is no array is refused with the rest.
+    pub(crate) fn of_list_query(query: &Query) -> Result<Parameters> {
+        let keys = query.first("keys").map(parse).transpose()?;
+        Parameters { keys, ..Parameters::default() }.and_query(query)
+    }
+
+    /// The same of a body, and of the query string, which beats it.
+    pub(crate) fn of_list_body(body: &Value<'_>, query: &Query) -> Result<Parameters> {
+        let keys = body.get("keys").map(|keys| keys.clone().into_owned());
+        Parameters { keys, ..Parameters::default() }.and_members(body)?.and_query(query)
     }
 
     /// Of a query string that several queries share.
@@ -335,6 +348,8 @@ impl Given<'_> {
         match self {
             Given::Text(text) => Ok(text.to_owned()),
             Given::Json(Value::String(text) | Value::Number(text)) => Ok(text.clone().into_owned()),
+            Given::Json(Value::Null) => Ok("null".to_owned()),
+            Given::Json(Value::Bool(value)) => Ok(value.to_string()),
             Given::Json(_) => Err(Failure::query(format!("`{name}` must be a string."))),
         }
     }
@@ -365,48 +380,6 @@ impl Given<'_> {
 fn parse(text: &str) -> Result<Value<'static>> {
     let value = json::parse(text.as_bytes(), &Limits::default());
     value.map(Value::into_owned).map_err(|_| Failure::invalid_json())
-}
-
-/// Terms longer than this are printed without what is in them.
-const TERM_BYTES_MAX: usize = 70;
-
-/// A JSON value as Erlang prints it. Of long ones, which Erlang breaks into lines, what is nested is left out.
-fn write_term(value: &Value<'_>, out: &mut String) {
-    match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
-        Value::Number(text) => out.push_str(text),
-        Value::String(text) if text.is_empty() => out.push_str("<<>>"),
-        Value::String(text) => out.push_str(&format!("<<{}>>", as_list(text))),
-        Value::Array(items) if items.is_empty() => out.push_str("[]"),
-        Value::Array(items) => {
-            write_nested(out, "[", "]", items, |item, out| write_term(item, out));
-        }
-        Value::Object(members) => write_nested(out, "{[", "]}", members, |(name, value), out| {
-            out.push('{');
-            write_term(&Value::String(name.clone()), out);
-            out.push(',');
-            write_term(value, out);
-            out.push('}');
-        }),
-    }
-}
-
-fn write_nested<T>(out: &mut String, open: &str, close: &str, items: &[T], write: impl Fn(&T, &mut String)) {
-    let begin = out.len();
-    out.push_str(open);
-    for (at, item) in items.iter().enumerate() {
-        if at > 0 {
-            out.push(',');
-        }
-        write(item, out);
-        if out.len() - begin > TERM_BYTES_MAX {
-            out.truncate(begin + open.len());
-            out.push_str("...");
-            break;
-        }
-    }
-    out.push_str(close);
 }
 
 #[cfg(test)]

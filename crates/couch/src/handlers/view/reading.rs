@@ -25,17 +25,23 @@ pub(crate) struct Asked {
     grouping: Grouping,
     rows: Rows,
     show: Show,
+    is_of_list: bool,
 }
 
 /// A query under way.
 pub(crate) enum Reading {
-    Mapped(ViewRows),
+    /// `end`: of a page beyond the last row, what says where the rows of a partition end.
+    Mapped {
+        rows: ViewRows,
+        end: Option<Box<ViewRows>>,
+    },
     Reduced(ReducedRows),
 }
 
 /// Some rows of it.
 pub(crate) enum Page {
-    Mapped(ViewPage),
+    /// With where the rows of a partition end, if there is none behind those that are passed over.
+    Mapped(ViewPage, Option<u64>),
     Reduced(ReducedPage),
 }
 
@@ -56,7 +62,12 @@ impl Asked {
         }
         parameters.check_range(|a, b| view.tree().map_or(Ordering::Equal, |tree| tree.compare(a, b)))?;
         let show = Show { data: parameters.attachments, encoding: parameters.att_encoding_info, since: None };
-        Ok(Asked { parameters, grouping, rows, show })
+        Ok(Asked { parameters, grouping, rows, show, is_of_list: false })
+    }
+
+    /// Whether a list asks, whose function gets rows that say why there is no value in another form.
+    pub(crate) fn of_list(self, is_of_list: bool) -> Asked {
+        Asked { is_of_list, ..self }
     }
 
     pub(crate) fn has_documents(&self) -> bool {
@@ -78,7 +89,10 @@ impl Asked {
         match self.rows {
             Rows::Mapped => {
                 let conflicts = self.parameters.conflicts();
-                Reading::Mapped(view.rows(ViewQuery { select, descending, skip, limit, include_docs, conflicts }))
+                let is_past = skip > 0 && limit != Some(0) && of_partition.is_some();
+                let end = if is_past { turned(&select, descending) } else { None };
+                let rows = view.rows(ViewQuery { select, descending, skip, limit, include_docs, conflicts });
+                Reading::Mapped { rows, end: end.map(|query| Box::new(view.rows(query))) }
             }
             Rows::Reduced => {
                 let grouping = match self.grouping {
@@ -115,10 +129,10 @@ impl Asked {
     /// What stands before the rows. `first`: the first page of them.
     pub(crate) fn write_head(&self, first: &Page, out: &mut Vec<u8>) {
         let mut open = Object::new(out);
-        if let Page::Mapped(page) = first {
+        if let Page::Mapped(page, end) = first {
             let total = page.total_rows;
-            open.number("total_rows", total)
-                .number("offset", page.before.saturating_add(self.parameters.skip).min(total));
+            let offset = page.before.saturating_add(self.parameters.skip).min(end.unwrap_or(total));
+            open.number("total_rows", total).number("offset", offset);
         }
         if let (true, Some(seq)) = (self.parameters.update_seq, first.place()) {
             open.string("update_seq", &seq.to_string());
@@ -141,7 +155,7 @@ impl Asked {
             }
         };
         match page {
-            Page::Mapped(page) => {
+            Page::Mapped(page, _) => {
                 for row in page.rows {
                     separate(&mut sender.buffer);
                     self.write_row(database, &row, sender).await?;
@@ -151,7 +165,7 @@ impl Asked {
             Page::Reduced(page) => {
                 for row in page.rows {
                     separate(&mut sender.buffer);
-                    write_reduced(&row, &mut sender.buffer);
+                    write_reduced(&row, self.is_of_list, &mut sender.buffer);
                     sender.send_if_full().await?;
                 }
             }
@@ -183,11 +197,24 @@ impl Asked {
     }
 }
 
-fn write_reduced(row: &ReducedRow, out: &mut Vec<u8>) {
+/// No row of a range, read from its other end: what lies before that is behind the range. `None`: that end is not in the range.
+fn turned(select: &Select, descending: bool) -> Option<ViewQuery> {
+    let Select::Range(ViewRange { start, start_docid, end, end_docid, exclusive_end: false }) = select.clone() else {
+        return None;
+    };
+    let (start, start_docid, end, end_docid) = (end, end_docid, start, start_docid);
+    let select = Select::Range(ViewRange { start, start_docid, end, end_docid, exclusive_end: false });
+    Some(ViewQuery { select, descending: !descending, limit: Some(0), ..ViewQuery::default() })
+}
+
+fn write_reduced(row: &ReducedRow, is_of_list: bool, out: &mut Vec<u8>) {
     let mut open = Object::new(out);
     match &row.value {
         Ok(value) => {
             open.raw(name!("key"), row.key.as_deref().unwrap_or(b"null")).raw(name!("value"), value);
+        }
+        Err(ReduceFailure { error, .. }) if is_of_list => {
+            open.string(name!("id"), "error").null(name!("key")).string(name!("value"), error);
         }
         Err(ReduceFailure { error, reason }) => {
             open.null(name!("key")).string(name!("error"), error).string(name!("reason"), reason);
@@ -201,7 +228,15 @@ impl Reading {
     /// Those of the view, and 500 for a reduction that cannot be made.
     pub(crate) async fn next_page(&mut self) -> Result<Option<Page>> {
         match self {
-            Reading::Mapped(rows) => Ok(rows.next_page().await?.map(Page::Mapped)),
+            Reading::Mapped { rows, end } => {
+                let Some(page) = rows.next_page().await? else { return Ok(None) };
+                let end = match end.take() {
+                    Some(mut end) if page.rows.is_empty() => end.next_page().await?,
+                    _ => None,
+                };
+                let end = end.map(|behind| page.total_rows.saturating_sub(behind.before));
+                Ok(Some(Page::Mapped(page, end)))
+            }
             Reading::Reduced(rows) => {
                 let Some(page) = rows.next_page().await? else { return Ok(None) };
                 let failed =
@@ -227,7 +262,7 @@ impl Page {
     /// What it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Page::Mapped(page) => {
+            Page::Mapped(page, _) => {
                 let documents = page.rows.iter().filter_map(|row| row.doc.as_ref());
                 let rows: usize = page.rows.iter().map(|row| row.key.len() + row.value.len()).sum();
                 page_bytes(page.rows.len(), documents) + rows
@@ -243,7 +278,7 @@ impl Page {
     /// Up to where the view has changes.
     pub(crate) fn place(&self) -> Option<&Seq> {
         match self {
-            Page::Mapped(page) => page.place.as_ref(),
+            Page::Mapped(page, _) => page.place.as_ref(),
             Page::Reduced(page) => page.place.as_ref(),
         }
     }
