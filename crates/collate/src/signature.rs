@@ -11,7 +11,8 @@ const UNICODE_MAJOR: u32 = 18;
 /// The crate that the sort forms come from. Its version is pinned in Cargo.toml.
 const LIBRARY: &str = "icu_collator 2.4.0";
 
-/// Raised where forms change that are not the library's.
+/// Raised where forms change that are not the library's, and where another library or an older version of it takes its place:
+/// the signature with the higher number is the newer one.
 const FORMS: u32 = 1;
 
 /// Strings whose forms a change of data or code is likely to touch: scripts of all kinds, marks, contractions, expansions,
@@ -58,6 +59,18 @@ impl Collation {
         format!("{name} {FORMS} {sum}")
     }
 
+    /// Whether the signature `newer` is that of a later program than `older`: indexes of the older one are then built anew. Of
+    /// two that differ at most one is the newer; neither is where nobody can tell.
+    pub fn supersedes(newer: &str, older: &str) -> bool {
+        let parts = |signature: &str| {
+            let [name, version, forms, _sum] = signature.split(' ').collect::<Vec<_>>().try_into().ok()?;
+            let version = version.split('.').map(|part: &str| part.parse().ok()).collect::<Option<Vec<u64>>>()?;
+            Some((name.to_owned(), forms.parse::<u32>().ok()?, version))
+        };
+        let (Some(newer), Some(older)) = (parts(newer), parts(older)) else { return false };
+        newer.1 > older.1 || newer.0 == older.0 && newer.1 == older.1 && newer.2 > older.2
+    }
+
     /// What `_info` of a design document has in its list `collator_versions`, as ICU's own library would name a collator
     /// of this data: the version of its runtime, and that of Unicode times eight. CouchDB lists it for raw views too.
     pub fn version() -> String {
@@ -75,6 +88,31 @@ mod tests {
     fn the_signatures() {
         assert_eq!(Collation::unicode().unwrap().signature(), "icu_collator 2.4.0 1 92b3dae4115cecd3");
         assert_eq!(Collation::raw().signature(), "raw 1 81f8c4f24004f673");
+    }
+
+    #[test]
+    fn of_two_signatures_one_is_the_newer() {
+        let own = Collation::unicode().unwrap().signature();
+        for (older, newer) in [
+            ("icu_collator 2.4.0 1 00", "icu_collator 2.4.1 1 00"),
+            ("icu_collator 2.9.0 1 00", "icu_collator 2.10.0 1 00"),
+            ("icu_collator 2.4.0 1 92b3dae4115cecd3", "icu_collator 2.4.0 2 92b3dae4115cecd3"),
+            ("icu_collator 3.0.0 1 00", "icu_collator 2.4.0 2 00"),
+            ("icu_collator 3.0.0 1 00", "another 0.1 2 00"),
+            ("icu_collator 1.5.0 1 00", own.as_str()),
+        ] {
+            assert!(Collation::supersedes(newer, older) && !Collation::supersedes(older, newer), "{older} {newer}");
+        }
+        for (one, other) in [
+            (own.as_str(), own.as_str()),
+            ("icu_collator 2.4.0 1 00", "icu_collator 2.4.0 1 01"),
+            ("icu_collator 2.4.0 1 00", "another 2.4.1 1 00"),
+            ("icu_collator 2.4.0 1 00", "icu_collator 2.x 2 00"),
+            (own.as_str(), "icu 1"),
+            (own.as_str(), ""),
+        ] {
+            assert!(!Collation::supersedes(one, other) && !Collation::supersedes(other, one), "{one} {other}");
+        }
     }
 
     #[test]

@@ -11,9 +11,11 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::index::build::{Pace, Step, Stepped, unbuilt};
+use crate::index::definitions::reorder;
 use crate::index::kinds::KINDS;
 use crate::index_builds::IndexBuild;
 use crate::layer::Inner;
+use crate::store::features::is_outdated;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -24,7 +26,12 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 /// Of the last index that could not be built; those beside it are.
 pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = Instant::now() + time;
-    let (namespace, indexes) = transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await?;
+    let (namespace, indexes) = loop {
+        match transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await? {
+            Some(unbuilt) => break unbuilt,
+            None => reorder(inner, name).await?,
+        }
+    };
     let begin = |index: proto::Index| {
         let (number, shown) = (index.number, IndexBuild::of(name, index));
         // A process builds an index once at a time.
@@ -60,18 +67,21 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
     failed.map_or(Ok(Some(true)), Err)
 }
 
-/// The indexes of a database that may not be read yet, and its namespace.
+/// The indexes of a database that may not be read yet, and its namespace; `None`: some are to become others first.
 struct Unbuilt<'a> {
     inner: &'a Inner,
     name: &'a str,
 }
 
 impl Operation for Unbuilt<'_> {
-    type Output = (u64, Vec<proto::Index>);
+    type Output = Option<(u64, Vec<proto::Index>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if is_outdated(&instance.record, self.inner.collation) {
+            return Ok(None);
+        }
         let is_known = |index: &proto::Index| KINDS.iter().any(|kind| kind.name() == index.kind);
-        Ok((instance.record.namespace, unbuilt(instance.record.clone()).filter(is_known).collect()))
+        Ok(Some((instance.record.namespace, unbuilt(instance.record.clone()).filter(is_known).collect())))
     }
 }

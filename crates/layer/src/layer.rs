@@ -8,7 +8,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use flatbed_metrics::Family;
 use foundationdb::options::StreamingMode;
-use foundationdb::{Database as Fdb, RangeOption};
+use foundationdb::{Database as Fdb, FdbError, RangeOption};
 use prost::Message;
 use tokio::sync::watch;
 
@@ -18,6 +18,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
+use crate::index::definitions::reorder;
 use crate::index_builds::{IndexBuild, IndexBuilds, IndexWait};
 use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
 use crate::judge::judgement::Judge;
@@ -25,14 +26,14 @@ use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::due::{Kind, Noted};
-use crate::store::features::{check_record, name_features};
+use crate::store::features::{check_record, is_outdated, name_features, own_collation};
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::namespaces::{Block, Namespaces};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::root_upgrade::move_updates;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
 use crate::turns::Turns;
@@ -184,6 +185,8 @@ pub(crate) struct Inner {
     pub views: ViewUpdates,
     /// For databases that are created.
     pub namespaces: Namespaces,
+    /// The signature of the order that json indexes have; tests have programs with others.
+    pub collation: &'static str,
     uuid: String,
     /// Chooses which of a database's buckets this process writes to.
     pub writer: Writer,
@@ -238,6 +241,7 @@ impl Layer {
             judge,
             views: ViewUpdates::new(random_id()?),
             namespaces: Namespaces::default(),
+            collation: own_collation(),
             uuid,
             writer,
             databases,
@@ -356,7 +360,7 @@ impl Inner {
             return Err(Error::DatabaseNotFound);
         };
         let record = proto::DatabaseRecord::decode(&*bytes)?;
-        check_record(&record)?;
+        check_record(&record, self.collation)?;
         let known = self.databases.get(name).map(|cached| cached.instance.clone());
         let instance = match known {
             Some(instance) if instance.record == record => instance,
@@ -368,6 +372,9 @@ impl Inner {
                 if record.indexes.iter().any(|index| !index.readable) {
                     // Some may be defined just now, by this process or another: whoever has time builds them at once.
                     self.due.wake.notify_one();
+                }
+                if is_outdated(&record, self.collation) {
+                    self.due.note(Kind::Indexes, name);
                 }
                 // Settings change without followers noticing.
                 let hub = known.map(|known| known.hub.clone());
@@ -434,6 +441,12 @@ impl Inner {
         let instance = self.resolve(trx, name).await?;
         if instance.record.format_version < FORMAT_VERSION {
             self.upgrade(&instance).await?;
+        }
+        if is_outdated(&instance.record, self.collation) {
+            let _alone = instance.upgrading.lock().await;
+            reorder(self, name).await?;
+            // This transaction reads what was before: let it begin anew.
+            return Err(Error::Storage(FdbError::from_code(NOT_COMMITTED)));
         }
         transaction::conflict_with(trx, &instance.record_key)?;
         transaction::conflict_with(trx, &self.keys.instance())?;
@@ -603,7 +616,7 @@ impl Operation for Delete<'_> {
         epoch_for_write(trx, &self.inner.keys).await?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let record = proto::DatabaseRecord::decode(&*bytes)?;
-        check_record(&record)?;
+        check_record(&record, self.inner.collation)?;
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);

@@ -35,7 +35,7 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
         epoch_for_write(trx, &self.inner.keys).await?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
-        check_record(&before)?;
+        check_record(&before, self.inner.collation)?;
         let mut record = before.clone();
         (self.change)(&mut record);
         if record == before {

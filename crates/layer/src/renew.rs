@@ -24,7 +24,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::feed::updates::sweep_root;
 use crate::metrics::Metrics;
-use crate::store::features::check_record;
+use crate::store::features::{check_record, own_collation};
 use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
 use crate::store::once::random_id;
 use crate::store::proto;
@@ -221,7 +221,7 @@ impl Operation for Records<'_> {
         let mut records = Vec::with_capacity(page.len());
         for row in &page {
             let record = proto::DatabaseRecord::decode(row.value())?;
-            check_record(&record)?;
+            check_record(&record, own_collation())?;
             records.push((row.key().to_vec(), self.keys.database_name(row.key())?, record));
         }
         let last = page.last().filter(|_| more);

@@ -11,6 +11,7 @@ use crate::index::json::definition::{DEFINITION_BYTES_MAX, compiled};
 use crate::index::json::kind::NAME;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
+use crate::store::features::is_outdated;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -30,15 +31,16 @@ pub struct JsonIndexes {
 }
 
 impl JsonIndexes {
-    fn of(instance: &Instance) -> Result<JsonIndexes> {
+    /// `collation`: the order that can be read.
+    fn of(instance: &Instance, collation: &str) -> Result<JsonIndexes> {
         let (indexes, is_partitioned) = (&instance.record.indexes, instance.record.partitioned);
         let (mut all, mut readable) = (vec![Index::all_docs()], vec![Index::all_docs()]);
-        let mut numbers = Vec::new();
+        let (mut numbers, is_outdated) = (Vec::new(), is_outdated(&instance.record, collation));
         for entry in json_indexes(indexes) {
             let index = compiled(entry)?;
             numbers.push((entry.number, Index::clone(&index)));
             all.push(Index::clone(&index));
-            if entry.readable {
+            if entry.readable && !is_outdated {
                 readable.push(Index::clone(&index));
             }
         }
@@ -115,7 +117,7 @@ impl Operation for Look<'_> {
     type Output = JsonIndexes;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<JsonIndexes> {
-        JsonIndexes::of(&*self.0.resolve(trx, self.1).await?)
+        JsonIndexes::of(&*self.0.resolve(trx, self.1).await?, self.0.collation)
     }
 }
 
@@ -131,6 +133,6 @@ impl Reader {
     /// The same as this process saw them last, without a read; `None`: it knows nothing of the database. A query that was
     /// planned with older ones is refused ([`crate::Refusal::IndexGone`]).
     pub fn json_indexes_known(&self) -> Option<Arc<JsonIndexes>> {
-        JsonIndexes::of(&*self.inner.cached(&self.name)?).ok().map(Arc::new)
+        JsonIndexes::of(&*self.inner.cached(&self.name)?, self.inner.collation).ok().map(Arc::new)
     }
 }

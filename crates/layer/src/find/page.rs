@@ -17,6 +17,8 @@ use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::read::all_docs::{PAGE_ROWS_MAX, Pace, read_ranges};
 use crate::read::get::{READ_BYTES_MAX, shown};
+use crate::store::due::Kind;
+use crate::store::features::is_outdated;
 use crate::store::keys::IndexPart;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -123,6 +125,10 @@ impl Operation for Page<'_> {
         if let Some(number) = query.number {
             match instance.record.indexes.iter().find(|index| index.number == number) {
                 None => return Err(Refusal::IndexGone.into()),
+                Some(_) if is_outdated(&instance.record, self.inner.collation) => {
+                    self.inner.due.note(Kind::Indexes, self.name);
+                    return Ok(None);
+                }
                 Some(index) if !index.readable => return Ok(None),
                 Some(_) => {}
             }

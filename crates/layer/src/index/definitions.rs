@@ -4,15 +4,16 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::DocumentId;
 use prost::Message;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::build::unbuilt;
 use crate::index::groups::{self, groups_of, is_group, name_group};
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
+use crate::layer::Inner;
 use crate::store::due::{self, Kind};
-use crate::store::features::{name_collations, name_features, name_verdicts};
+use crate::store::features::{is_outdated, name_collations, name_features, name_verdicts};
 use crate::store::proto;
-use crate::store::transaction::Quiet;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::view_definition::{GroupDefinition, Signature};
 
 /// Indexes of one database. Each takes its part of every write.
@@ -68,7 +69,7 @@ impl Definitions {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // What no parser takes was refused when it came.
             if let Ok(body) = parse(&text, &Limits::default()) {
-                changed.indexes = defined_by(&body, within.instance.record.partitioned);
+                changed.indexes = defined_by(within, &body);
                 // What is wrong with it is said to who asks for its views.
                 let group = GroupDefinition::of_design(&body, within.instance.record.partitioned);
                 if let Ok(Some(group)) = group {
@@ -91,7 +92,10 @@ impl Definitions {
     /// the record as a read conflict: none that knows the old list is committed behind it.
     /// `worn_out`: indexes that are to be built anew, by their numbers.
     pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool, worn_out: &[u64]) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+        let Within { inner, trx, instance } = *within;
+        if is_outdated(&instance.record, inner.collation) {
+            return Err(Error::Corrupt("an index of an older collation is written to".to_owned()));
+        }
         groups::mark_followed(within)?;
         let mut record = None;
         if !self.changed.is_empty() || self.has_verdicts || !worn_out.is_empty() {
@@ -107,17 +111,7 @@ impl Definitions {
             return Ok(());
         };
         record.rules += u64::from(changes_rules);
-        for gone in &instance.record.indexes {
-            if !record.indexes.iter().any(|index| index.number == gone.number) {
-                Quiet(trx).clear_range(&instance.keys.index(gone.number))?;
-            }
-        }
-        if unbuilt(record.clone()).next().is_some() {
-            due::mark(trx, &instance.root, Kind::Indexes, &instance.name, 0)?;
-        }
-        groups::mark_changed(within, &instance.record, &record)?;
-        write_record(within, record);
-        Ok(())
+        replace_indexes(within, record)
     }
 
     fn redefined(&self, record: &proto::DatabaseRecord) -> proto::DatabaseRecord {
@@ -129,6 +123,62 @@ impl Definitions {
             name_group(&mut record, id, group);
         }
         record
+    }
+}
+
+/// Writes a record with another list of indexes, clears those that are gone, and notes that others are to be built.
+fn replace_indexes(within: &Within<'_>, record: proto::DatabaseRecord) -> Result<()> {
+    let Within { trx, instance, .. } = *within;
+    for gone in &instance.record.indexes {
+        if !record.indexes.iter().any(|index| index.number == gone.number) {
+            Quiet(trx).clear_range(&instance.keys.index(gone.number))?;
+        }
+    }
+    if unbuilt(record.clone()).next().is_some() {
+        due::mark(trx, &instance.root, Kind::Indexes, &instance.name, 0)?;
+    }
+    groups::mark_changed(within, &instance.record, &record)?;
+    write_record(within, record);
+    Ok(())
+}
+
+/// Puts indexes of this program's collation in the place of those that an older program has sorted by another one: the same
+/// definitions under new numbers, of which nothing is built. The transactions of older programs conflict with it, as all have the
+/// record as a read conflict, and then find a collation that they do not know; so it is done once, and never back.
+///
+/// # Errors
+/// [`Error::FeatureUnknown`]: the other is the newer.
+pub(crate) async fn reorder(inner: &Inner, name: &str) -> Result<()> {
+    transaction::write(&inner.db, &inner.metrics, &mut Reorder { inner, name }).await
+}
+
+struct Reorder<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for Reorder<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let Reorder { inner, name } = *self;
+        let instance = inner.resolve(trx, name).await?;
+        if !is_outdated(&instance.record, inner.collation) {
+            return Ok(());
+        }
+        transaction::conflict_with(trx, &instance.record_key)?;
+        transaction::conflict_with(trx, &inner.keys.instance())?;
+        let (mut record, mut numbers) = (instance.record.clone(), Vec::new());
+        for index in &mut record.indexes {
+            let kind = KINDS.iter().find(|kind| kind.name() == index.kind);
+            if let Some(definition) = kind.and_then(|kind| kind.reordered(index, inner.collation)) {
+                index.definition = definition;
+                numbers.push(index.number);
+            }
+        }
+        renumber(&mut record, &numbers);
+        tracing::info!(database = name, indexes = numbers.len(), "indexes of an older collation are built anew");
+        replace_indexes(&Within { inner, trx, instance: &instance }, record)
     }
 }
 
@@ -145,10 +195,10 @@ pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecor
     within.trx.update_metadata_version();
 }
 
-fn defined_by(body: &Value<'_>, partitioned: bool) -> Vec<Defined> {
+fn defined_by(within: &Within<'_>, body: &Value<'_>) -> Vec<Defined> {
     let mut all: Vec<Defined> = Vec::new();
     for kind in KINDS {
-        for definition in kind.defined_by(body, partitioned) {
+        for definition in kind.defined_by(body, within.instance.record.partitioned, within.inner.collation) {
             let defined = (kind.name(), definition);
             if defined.1.len() <= kind.definition_bytes_max() && !all.contains(&defined) {
                 all.push(defined);

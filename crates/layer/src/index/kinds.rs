@@ -43,8 +43,13 @@ pub(crate) trait Kind: Send + Sync {
     }
 
     /// The indexes that a design document's body defines in a database, which is `partitioned` or not, each in the kind's own
-    /// words.
-    fn defined_by(&self, body: &Value<'_>, partitioned: bool) -> Vec<Vec<u8>>;
+    /// words. `collation`: the signature of the program's order.
+    fn defined_by(&self, body: &Value<'_>, partitioned: bool, collation: &str) -> Vec<Vec<u8>>;
+
+    /// The same index as it is defined with this collation; `None`: it is, or has none.
+    fn reordered(&self, _index: &proto::Index, _collation: &str) -> Option<Vec<u8>> {
+        None
+    }
 
     /// What the index takes at most, in bytes of keys and values, in a transaction that writes the edit: of new entries and
     /// of old ones. Also in one that enters a document of that id which was there before.

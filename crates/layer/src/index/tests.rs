@@ -1,6 +1,7 @@
 //! The index of tests alone, at work: beside writes, purges and renewals, built, killed and resumed.
 #![cfg(test)]
 
+mod collations;
 mod json;
 mod random;
 

@@ -4,6 +4,10 @@
 //! feature in the record, in the transaction that adds it, and takes the name away with the last of it. An unknown name is
 //! refused; no format version is given for a new one. Formats themselves stay for what every database has.
 
+use std::sync::OnceLock;
+
+use flatbed_collate::Collation;
+
 use crate::error::{Error, Result};
 use crate::store::buckets::SHARDS_MAX;
 use crate::store::keys::{FEATURES_FORMAT_VERSION, FORMAT_VERSION};
@@ -39,30 +43,37 @@ pub(crate) fn collation(signature: &str) -> String {
     format!("{COLLATION}{signature}")
 }
 
-/// That of the order which this program has.
-fn own_collation() -> &'static str {
-    static OWN: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    let signature = || flatbed_collate::Collation::unicode().map(|order| order.signature()).unwrap_or_default();
-    OWN.get_or_init(|| collation(&signature()))
+/// The signature of the order which this program has.
+pub(crate) fn own_collation() -> &'static str {
+    static OWN: OnceLock<String> = OnceLock::new();
+    OWN.get_or_init(|| Collation::unicode().map(|order| order.signature()).unwrap_or_default())
 }
 
 /// Before the name of a kind of index.
 const INDEX: &str = "index:";
 
-/// Whether this program may open a database: its format, and the features that its record names.
-pub(crate) fn check_record(record: &proto::DatabaseRecord) -> Result<()> {
+/// Whether a program with this order may open a database: its format, and the features that its record names. It may where
+/// indexes have an order that its own supersedes: see [`is_outdated`].
+pub(crate) fn check_record(record: &proto::DatabaseRecord, own: &str) -> Result<()> {
     if record.format_version != FEATURES_FORMAT_VERSION {
         check_format("the database", record.format_version)?;
     }
     if record.shards == 1 || record.shards > SHARDS_MAX {
         return Err(Error::Corrupt(format!("a database has {} shards", record.shards)));
     }
+    let is_sorted_by = |found: &str| found == own || Collation::supersedes(own, found);
     let is_known =
-        |feature: &str| KNOWN.contains(&feature) || feature.starts_with(COLLATION) && feature == own_collation();
+        |feature: &str| KNOWN.contains(&feature) || feature.strip_prefix(COLLATION).is_some_and(is_sorted_by);
     match record.features.iter().find(|feature| !is_known(feature)) {
         Some(feature) => Err(Error::FeatureUnknown { what: "the database".to_owned(), feature: feature.clone() }),
         None => Ok(()),
     }
+}
+
+/// Whether a database that a program with this order may open has indexes of an older one. They are neither read nor written,
+/// and no document is, before they have become others.
+pub(crate) fn is_outdated(record: &proto::DatabaseRecord, own: &str) -> bool {
+    record.features.iter().filter_map(|feature| feature.strip_prefix(COLLATION)).any(|found| found != own)
 }
 
 /// Names verdicts, where the record does not yet; whether it did not.
@@ -99,13 +110,13 @@ mod tests {
     #[test]
     fn an_unknown_feature_is_refused_and_a_known_one_needs_no_format() {
         let mut record = proto::DatabaseRecord { format_version: FORMAT_VERSION, ..Default::default() };
-        assert!(check_record(&record).is_ok());
+        assert!(check_record(&record, own_collation()).is_ok());
         record.indexes = vec![proto::Index { kind: "member".to_owned(), ..Default::default() }];
         name_features(&mut record);
         assert_eq!((record.format_version, record.features.as_slice()), (3, &["index:member".to_owned()][..]));
-        assert!(check_record(&record).is_ok());
+        assert!(check_record(&record, own_collation()).is_ok());
         record.features.push("channels".to_owned());
-        let refused = check_record(&record).unwrap_err();
+        let refused = check_record(&record, own_collation()).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "the database uses \"channels\", which this flatbed does not know: use a newer flatbed"
@@ -118,7 +129,26 @@ mod tests {
         name_features(&mut record);
         assert_eq!(record.format_version, FORMAT_VERSION, "a program from before features opens it again");
         for format_version in [0, 4] {
-            assert!(check_record(&proto::DatabaseRecord { format_version, ..Default::default() }).is_err());
+            assert!(
+                check_record(&proto::DatabaseRecord { format_version, ..Default::default() }, own_collation()).is_err()
+            );
         }
+    }
+
+    #[test]
+    fn another_order_is_refused_unless_it_is_an_older_one() {
+        let of = |signature: &str| proto::DatabaseRecord {
+            format_version: FEATURES_FORMAT_VERSION,
+            features: vec![collation(signature)],
+            ..Default::default()
+        };
+        let [older, own, newer] = ["icu_collator 2.4.0 1 00", "icu_collator 2.5.0 1 01", "icu_collator 2.6.0 1 02"];
+        for (signature, is_open, outdated) in
+            [(older, true, true), (own, true, false), (newer, false, true), ("icu_collator 2.5.0 1 99", false, true)]
+        {
+            assert_eq!(check_record(&of(signature), own).is_ok(), is_open, "{signature}");
+            assert_eq!(is_outdated(&of(signature), own), outdated, "{signature}");
+        }
+        assert!(!is_outdated(&proto::DatabaseRecord::default(), own));
     }
 }

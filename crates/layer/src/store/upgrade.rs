@@ -15,7 +15,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::store::features::check_record;
+use crate::store::features::{check_record, own_collation};
 use crate::store::keys::{
     Counter, DocumentPart, FORMAT_VERSION, KeyRange, Keys, RootKeys, Subspace, take_int, take_rev,
 };
@@ -64,7 +64,7 @@ impl Older {
 
 fn is_older(record: &proto::DatabaseRecord) -> Result<bool> {
     // Whoever upgraded it meanwhile may have named a feature already.
-    check_record(record).map(|()| record.format_version < FORMAT_VERSION)
+    check_record(record, own_collation()).map(|()| record.format_version < FORMAT_VERSION)
 }
 
 /// Whether a counter is kept in a database of this record: of format 1 one is made up for by the upgrade.

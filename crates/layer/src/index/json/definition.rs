@@ -36,15 +36,10 @@ pub(crate) fn collation() -> Result<&'static Collation> {
     collation.ok_or_else(|| Error::Corrupt("there is no collation data".to_owned()))
 }
 
-/// What the order of json indexes rests on, by name: an index of another one is another index.
-pub(crate) fn signature() -> &'static str {
-    static SIGNATURE: OnceLock<String> = OnceLock::new();
-    SIGNATURE.get_or_init(|| collation().map(Collation::signature).unwrap_or_default())
-}
-
 /// The definitions in a design document of a database, which is `partitioned` or not: of each index its name, its map as it is
-/// written, that each partition has one of its own where that is so, and the collation's signature, as JSON.
-pub(crate) fn defined_by(body: &Value<'_>, partitioned: bool) -> Vec<Vec<u8>> {
+/// written, that each partition has one of its own where that is so, and the collation's signature, as JSON. An index of another
+/// collation is another index.
+pub(crate) fn defined_by(body: &Value<'_>, partitioned: bool, collation: &str) -> Vec<Vec<u8>> {
     // The id says nothing but where they come from.
     let indexes = Index::of_design_document(flatbed_revtree::DESIGN, body, partitioned);
     let Some(Value::Object(views)) = body.get("views") else { return Vec::new() };
@@ -55,7 +50,7 @@ pub(crate) fn defined_by(body: &Value<'_>, partitioned: bool) -> Vec<Vec<u8>> {
         if partitioned && index.is_partitioned() {
             members.push((LOCAL.into(), Value::Bool(true)));
         }
-        members.push((COLLATION.into(), Value::String(signature().into())));
+        members.push((COLLATION.into(), Value::String(collation.into())));
         let mut text = Vec::new();
         json::write(&Value::Object(members), &mut text);
         Some(text).filter(|text| text.len() <= DEFINITION_BYTES_MAX)
@@ -70,10 +65,24 @@ pub(crate) fn signature_in(definition: &[u8]) -> Option<String> {
     definition.get(COLLATION).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// The index that an entry of a database's record defines.
+/// A definition with this collation in the place of its own; `None`: it has it, or none.
+pub(crate) fn reordered(definition: &[u8], collation: &str) -> Option<Vec<u8>> {
+    let Value::Object(mut members) = parse(definition, &Limits::default()).ok()? else { return None };
+    let (_, own) = members.iter_mut().find(|(name, _)| name == COLLATION)?;
+    if own.as_str()? == collation {
+        return None;
+    }
+    *own = Value::String(collation.into());
+    let mut text = Vec::new();
+    json::write(&Value::Object(members), &mut text);
+    Some(text)
+}
+
+/// The index that an entry of a database's record defines, whatever its collation: who reads or writes it has seen to that
+/// ([`crate::store::features::is_outdated`]).
 ///
 /// # Errors
-/// It is none of this program's.
+/// It is none.
 pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
     static COMPILED: OnceLock<RwLock<Compiled>> = OnceLock::new();
     let all = COMPILED.get_or_init(RwLock::default);
@@ -93,9 +102,7 @@ pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
 fn compile(index: &proto::Index) -> Result<Index> {
     let foreign = || Error::Corrupt(format!("index {} has a definition that is none", index.number));
     let definition = parse(&index.definition, &Limits::default()).map_err(|_| foreign())?;
-    if definition.get(COLLATION).and_then(Value::as_str) != Some(signature()) {
-        return Err(Error::Corrupt(format!("index {} is sorted by another collation", index.number)));
-    }
+    definition.get(COLLATION).and_then(Value::as_str).ok_or_else(foreign)?;
     let name = definition.get(NAME).and_then(Value::as_str).ok_or_else(foreign)?;
     let map = definition.get(MAP).ok_or_else(foreign)?;
     let object = |members: Vec<(&'static str, Value<'static>)>| {
@@ -126,7 +133,10 @@ mod tests {
                 "files":{"map":{"fields":{"_attachments.a":"asc"}},"reduce":"_count","options":{"def":{}}}
             }}"#,
         );
-        let defined = defined_by(&body, false);
+        let defined = defined_by(&body, false, "icu 1");
+        let anew = defined_by(&body, false, "icu 10");
+        assert_eq!(defined.iter().filter_map(|text| reordered(text, "icu 10")).collect::<Vec<_>>(), anew);
+        assert!(anew.iter().all(|text| reordered(text, "icu 10").is_none()));
         assert_eq!(defined.len(), 2);
         let shown = |index: &Index| {
             let mut text = Vec::new();
@@ -135,14 +145,14 @@ mod tests {
         };
         let expected = Index::of_design_document("_design/d", &body, false);
         for (definition, name) in defined.into_iter().zip(["one", "two"]) {
-            assert_eq!(signature_in(&definition).as_deref(), Some(signature()));
+            assert_eq!(signature_in(&definition).as_deref(), Some("icu 1"));
             let entry = proto::Index { source: "_design/d".to_owned(), definition, ..Default::default() };
             let compiled = compiled(&entry).unwrap();
             let expected = expected.iter().find(|index| index.name() == name).unwrap();
             assert_eq!(shown(&compiled), shown(expected));
             assert_eq!(compiled.partial().is_some(), name == "one");
         }
-        assert!(defined_by(&document(r#"{"language":"javascript","views":{}}"#), true).is_empty());
+        assert!(defined_by(&document(r#"{"language":"javascript","views":{}}"#), true, "icu 1").is_empty());
     }
 
     #[test]
@@ -157,17 +167,18 @@ mod tests {
             (r#"{"partitioned":true}"#, false, false),
         ] {
             let body = format!(r#"{{"language":"query",{views},"options":{options}}}"#);
-            let definition = defined_by(&document(&body), partitioned).remove(0);
+            let definition = defined_by(&document(&body), partitioned, "icu 1").remove(0);
             let entry = proto::Index { source: "_design/d".to_owned(), definition, ..Default::default() };
             assert_eq!(compiled(&entry).unwrap().is_partitioned(), is_local, "{options} {partitioned}");
         }
     }
 
     #[test]
-    fn another_collation_or_none_is_refused() {
-        for definition in [r#"{"name":"x","map":{"fields":{"a":"asc"}},"collation":"icu 1"}"#, "{}", "x"] {
+    fn what_is_no_definition_is_refused() {
+        for definition in [r#"{"name":"x","map":{"fields":{"a":"asc"}}}"#, "{}", "x"] {
             let entry = proto::Index { definition: definition.as_bytes().to_vec(), ..Default::default() };
             assert!(compiled(&entry).is_err(), "{definition}");
+            assert_eq!(reordered(definition.as_bytes(), "icu 1"), None);
         }
     }
 }

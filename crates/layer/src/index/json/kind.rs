@@ -12,6 +12,7 @@ use crate::index::json::{check, definition, entry, maintainer};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{IndexMaintainer, Within};
 use crate::index::prepare::Preparations;
+use crate::store::features::{collation, is_outdated};
 use crate::store::keys::IndexPart;
 use crate::store::proto;
 use crate::store::records::Info;
@@ -37,8 +38,12 @@ impl Kind for Json {
         definition::DEFINITION_BYTES_MAX
     }
 
-    fn defined_by(&self, body: &Value<'_>, partitioned: bool) -> Vec<Vec<u8>> {
-        definition::defined_by(body, partitioned)
+    fn defined_by(&self, body: &Value<'_>, partitioned: bool, collation: &str) -> Vec<Vec<u8>> {
+        definition::defined_by(body, partitioned, collation)
+    }
+
+    fn reordered(&self, index: &proto::Index, collation: &str) -> Option<Vec<u8>> {
+        definition::reordered(&index.definition, collation)
     }
 
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64 {
@@ -58,7 +63,7 @@ impl Kind for Json {
     }
 
     fn feature(&self, index: &proto::Index) -> Option<String> {
-        definition::signature_in(&index.definition).map(|signature| crate::store::features::collation(&signature))
+        definition::signature_in(&index.definition).map(|signature| collation(&signature))
     }
 
     fn check_document<'a>(
@@ -69,6 +74,9 @@ impl Kind for Json {
         info: &'a Info,
         is_built: bool,
     ) -> BoxFuture<'a, Result<Option<String>>> {
+        if is_outdated(&within.instance.record, within.inner.collation) {
+            return Box::pin(async { Ok(None) });
+        }
         Box::pin(check::check_document(within, index, id, info, is_built))
     }
 
@@ -79,6 +87,9 @@ impl Kind for Json {
         part: IndexPart,
         value: &'a [u8],
     ) -> BoxFuture<'a, Result<Option<String>>> {
+        if is_outdated(&within.instance.record, within.inner.collation) {
+            return Box::pin(async { Ok(None) });
+        }
         Box::pin(check::check_entry(within, index, part, value))
     }
 }

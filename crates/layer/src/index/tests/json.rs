@@ -8,7 +8,7 @@ use crate::index::tests::random::{Random, with_faults, workers};
 use crate::index::tests::*;
 
 /// A design document with an index for each of these maps.
-fn design(maps: &[&str]) -> String {
+pub(super) fn design(maps: &[&str]) -> String {
     let view =
         |(at, map): (usize, &&str)| format!(r#""i{at}":{{"map":{map},"reduce":"_count","options":{{"def":{{}}}}}}"#);
     let views: Vec<_> = maps.iter().enumerate().map(view).collect();
@@ -16,7 +16,7 @@ fn design(maps: &[&str]) -> String {
 }
 
 /// The ids of an index's entries, in their order.
-async fn ids_of(db: &Database, number: u64) -> Vec<String> {
+pub(super) async fn ids_of(db: &Database, number: u64) -> Vec<String> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let trx = begin(db);
     let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
@@ -44,7 +44,7 @@ async fn expected(db: &Database, index: &Index) -> Vec<String> {
     rows.into_iter().map(|(_, id)| id).collect()
 }
 
-async fn assert_exact(db: &Database) {
+pub(super) async fn assert_exact(db: &Database) {
     for index in indexes(db).await.into_iter().filter(|index| index.kind == "json") {
         assert!(index.readable);
         let wanted = expected(db, &compiled(&index).unwrap()).await;
