@@ -15,7 +15,7 @@ use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
 /// Bytes of rows in a node of level 1, in the mean.
-const NODE_BYTES: u32 = 2_048;
+const NODE_BYTES: u32 = 1_024;
 
 /// How the rows of a tree are reduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

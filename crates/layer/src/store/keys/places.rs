@@ -42,6 +42,15 @@ impl Sorted {
     }
 }
 
+/// The sort form alone, of a key as [`Sorted::take`] takes it: without looking at the rest.
+pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
+    let rest = match key.first() {
+        Some(&TUPLE_STRING) => take_text_at(key)?.1,
+        _ => key,
+    };
+    take_bytes_at(rest, TUPLE_BYTES).map(|(element, _)| element)
+}
+
 impl<'p> RowPlaces<'p> {
     /// Those that a document's are among.
     pub(crate) fn of(is_partitioned: bool, id: &'p str) -> RowPlaces<'p> {

@@ -93,20 +93,20 @@ pub(super) fn behind<'k>(key: &'k [u8], prefix: &[u8]) -> &'k [u8] {
 pub(super) fn take_bytes_at(key: &[u8], code: u8) -> Result<(Vec<u8>, &[u8])> {
     let (_, mut rest) = key.split_first().filter(|(first, _)| **first == code).ok_or_else(bad_key)?;
     let mut out = Vec::new();
-    loop {
-        rest = match rest {
-            [0, 0xff, rest @ ..] => {
+    // By pieces: each reader of a view goes through each of its rows' keys.
+    while let Some(at) = rest.iter().position(|byte| *byte == 0) {
+        let (piece, behind) = rest.split_at(at);
+        out.extend_from_slice(piece);
+        rest = match behind {
+            [0, 0xff, behind @ ..] => {
                 out.push(0);
-                rest
+                behind
             }
-            [0, rest @ ..] => return Ok((out, rest)),
-            [byte, rest @ ..] => {
-                out.push(*byte);
-                rest
-            }
-            [] => return Err(bad_key()),
+            [0, behind @ ..] => return Ok((out, behind)),
+            _ => break,
         };
     }
+    Err(bad_key())
 }
 
 /// A tuple string and what follows it.

@@ -1,7 +1,7 @@
 //! The keys of a group of views: rows, what documents have, nodes, values in parts, leases of a first build.
 
 use crate::error::Result;
-use crate::store::keys::places::{RowPlaces, Sorted};
+use crate::store::keys::places::{RowPlaces, Sorted, element_of};
 use crate::store::keys::tuple::{
     TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text_at, under,
     with_int,
@@ -99,7 +99,7 @@ impl RowKey {
 
     /// The sort form alone, with its label, of the bytes of a row's key.
     pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
-        Sorted::take(key).map(|(sorted, _)| sorted.element)
+        element_of(key)
     }
 
     /// The rows of the same spelling: those that no reading turns round.
