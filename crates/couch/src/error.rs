@@ -266,7 +266,7 @@ impl From<ViewFailure> for Failure {
                 FunctionFailure::TimedOut(_) => internal("timeout", reason),
                 FunctionFailure::OutOfResources(_) => internal("os_process_error", reason),
                 FunctionFailure::Busy(_) => busy(reason),
-                FunctionFailure::NotRun => internal("internal_server_error", reason),
+                FunctionFailure::TooMuch(_) | FunctionFailure::NotRun => internal("internal_server_error", reason),
             },
             ViewFailure::TooManyGroups => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             // A change of the design document, or one that is yet to come.

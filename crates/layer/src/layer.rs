@@ -222,6 +222,7 @@ impl Layer {
         }
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let writer = Writer::new(options.shard, random_id()?);
+        let views = ViewUpdates::new(random_id()?, options.view_bounds);
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
         let lanes = Lanes::new(options.single_writes_at_once);
         let (compactions, watches) = (Compactions::default(), Watches::new(options.watches_max));
@@ -239,7 +240,7 @@ impl Layer {
             updates: UpdatesHub::default(),
             turns: Turns::default(),
             judge,
-            views: ViewUpdates::new(random_id()?),
+            views,
             namespaces: Namespaces::default(),
             collation: own_collation(),
             uuid,

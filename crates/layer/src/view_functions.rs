@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use crate::view_bounds::ViewBounds;
+
 /// What makes functions of their sources.
 pub trait ViewFunctions: Send + Sync {
     /// The functions of a group of views. `database` tells its database from all others, those that had its name before
-    /// included. Nothing is run here.
-    fn load(&self, database: &str, source: &GroupSource) -> Arc<dyn GroupFunctions>;
+    /// included. Of a document that emits more than `bounds` in one view, no rows need be given:
+    /// [`FunctionFailure::TooMuch`]. Nothing is run here.
+    fn load(&self, database: &str, source: &GroupSource, bounds: ViewBounds) -> Arc<dyn GroupFunctions>;
 }
 
 /// The sources of a group's functions.
@@ -148,6 +151,9 @@ pub enum FunctionFailure {
     /// It took more memory or stack than it may.
     #[error("{0}")]
     OutOfResources(String),
+    /// It emitted more for a document than a bound of [`ViewFunctions::load`] allows.
+    #[error("{0}")]
+    TooMuch(String),
     /// It has not run: others keep all threads, or none of its group is run for a while. It may be asked for again.
     #[error("{0}")]
     Busy(String),

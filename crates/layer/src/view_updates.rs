@@ -11,6 +11,7 @@ use crate::at_once::AtOnce;
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
 use crate::store::once::now_ms;
+use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
 
@@ -57,6 +58,7 @@ pub(crate) type GroupId = (u64, u64);
 /// The state of a process.
 pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
+    bounds: ViewBounds,
     /// Marks what this process is at.
     pub owner: [u8; 16],
     pub knowing: KnowingGroups,
@@ -178,10 +180,11 @@ pub struct ViewTask {
 }
 
 impl ViewUpdates {
-    pub(crate) fn new(owner: [u8; 16]) -> ViewUpdates {
+    pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds) -> ViewUpdates {
         ViewUpdates {
             knowing: KnowingGroups::default(),
             functions: OnceLock::new(),
+            bounds,
             owner,
             groups: Mutex::default(),
             loaded: Mutex::default(),
@@ -232,7 +235,7 @@ impl ViewUpdates {
     pub(crate) fn load(&self, namespace: u64, database: &str, definition: GroupDefinition) -> Arc<LoadedGroup> {
         let functions: Option<Arc<dyn GroupFunctions>> = match definition.is_of_fields() {
             true => Some(Arc::new(FieldMaps::of(&definition))),
-            false => self.functions().map(|functions| functions.load(database, &definition.source())),
+            false => self.functions().map(|functions| functions.load(database, &definition.source(), self.bounds)),
         };
         let key = (namespace, definition.signature);
         let group = Arc::new(LoadedGroup { definition: Arc::new(definition), functions });
@@ -461,7 +464,7 @@ mod tests {
 
     #[test]
     fn groups_that_nobody_uses_are_forgotten() {
-        let views = ViewUpdates::new([0; 16]);
+        let views = ViewUpdates::new([0; 16], ViewBounds::default());
         let used = views.group((0, 0));
         (1..10 * IDLE_MAX as u64).for_each(|number| drop(views.group((0, number))));
         assert!(lock(&views.groups).len() <= 2 * IDLE_MAX);

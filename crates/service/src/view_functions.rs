@@ -8,22 +8,26 @@ use flatbed_javascript::{
     RowLimits, Runner,
 };
 use flatbed_layer::{
-    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
+    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewBounds,
+    ViewFunctions,
 };
 
 use crate::functions::Functions;
+use FunctionFailure::TooMuch;
 
 /// An answer of functions, under way.
 type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, FunctionFailure>> + Send + 'a>>;
 
 impl ViewFunctions for Functions {
-    fn load(&self, database: &str, source: &GroupSource) -> Arc<dyn GroupFunctions> {
+    fn load(&self, database: &str, source: &GroupSource, bounds: ViewBounds) -> Arc<dyn GroupFunctions> {
         fn pairs(all: &[(String, String)]) -> Vec<(&str, &str)> {
             all.iter().map(|(name, source)| (name.as_str(), source.as_str())).collect()
         }
         let (maps, reduces) = (pairs(&source.maps), pairs(&source.reduces));
         let sources = Sources { lib: source.lib.as_deref(), maps: &maps, reduces: &reduces };
-        let group = Group::new(database, &sources, RowLimits::default());
+        // A character is a byte at least.
+        let limits = RowLimits { rows: bounds.rows, characters: usize::try_from(bounds.bytes).unwrap_or(usize::MAX) };
+        let group = Group::new(database, &sources, limits);
         Arc::new(Loaded { runner: self.0.clone(), group })
     }
 }
@@ -43,7 +47,10 @@ impl GroupFunctions for Loaded {
             let mapped = self.runner.map(&self.group, documents).await.map_err(failure)?;
             let documents = mapped.documents.into_iter().map(|views| {
                 let rows = views.into_iter().map(|rows| {
-                    let rows = rows.map_err(failure)?;
+                    let rows =
+                        rows.map_err(
+                            |error| if is_too_much(&error) { TooMuch(error.to_string()) } else { failure(error) },
+                        )?;
                     let mut emitted = EmittedRows::with_capacity(rows.len(), rows.bytes());
                     rows.iter().for_each(|(key, value)| emitted.push(key, value));
                     Ok(emitted)
@@ -75,6 +82,11 @@ impl GroupFunctions for Loaded {
     }
 }
 
+/// Whether a map emitted more than [`RowLimits`] allow.
+fn is_too_much(error: &Error) -> bool {
+    matches!(error, Error::Thrown { name, .. } if name == "too_many_rows" || name == "too_large_rows")
+}
+
 fn failure(error: Error) -> FunctionFailure {
     let text = error.to_string();
     match error {
@@ -97,7 +109,7 @@ mod tests {
     fn load(maps: &[(&str, &str)], reduces: &[(&str, &str)], lib: Option<&str>) -> Arc<dyn GroupFunctions> {
         let own = |all: &[(&str, &str)]| all.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         let source = GroupSource { lib: lib.map(str::to_owned), maps: own(maps), reduces: own(reduces) };
-        Functions(Runner::new(RunnerOptions::default()).unwrap()).load("db/1", &source)
+        Functions(Runner::new(RunnerOptions::default()).unwrap()).load("db/1", &source, ViewBounds::default())
     }
 
     #[tokio::test]

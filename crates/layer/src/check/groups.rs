@@ -11,6 +11,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::GetOne;
 use crate::store::proto;
+use crate::store::records::decode_counter;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::check::{Checked, check};
 use crate::view::group::ViewGroup;
@@ -36,16 +37,26 @@ pub(super) async fn check_group(
     };
     let written = written_of(reader, instance, index).await?;
     let written = written.as_ref().map(|written| written as &dyn WrittenReduces);
-    let (mut keys, mut begin) = (0, Vec::new());
+    let before = run(inner, &mut RefusedAt { instance, number: index.number }).await?;
+    let (mut keys, mut begin, mut found) = (0, Vec::new(), 0);
     loop {
-        let Checked { keys: more, violations, next } =
+        let Checked { keys: more, violations, refused, next } =
             run(inner, &mut Part { instance, group: &group, written, begin: &begin }).await?;
         keys += more;
+        found += refused;
         violations.into_iter().for_each(|violation| report.violation(violation));
         match next {
             Some(next) => begin = next,
             None => break,
         }
+    }
+    let after = run(inner, &mut RefusedAt { instance, number: index.number }).await?;
+    let (_, counted) = after;
+    // Only where nothing was entered meanwhile.
+    if before == after && found != counted {
+        let number = index.number;
+        report
+            .violation(format!("group {number} counts {counted} documents with more than a bound allows, of {found}"));
     }
     let Recomputed { documents, violations, .. } = recompute(reader, instance, index).await?;
     report.mapped += documents;
@@ -70,6 +81,23 @@ async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> R
         }
     }
     Ok(None)
+}
+
+/// How far a group has come, and how many documents it counts that have more than a bound allows.
+struct RefusedAt<'a> {
+    instance: &'a Instance,
+    number: u64,
+}
+
+impl Operation for RefusedAt<'_> {
+    type Output = (Option<Vec<u8>>, i64);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let keys = self.instance.keys.view(self.number);
+        let (progress, refused) = (trx.get(&keys.progress(), true), trx.get(&keys.refused(), true));
+        let progress = progress.await?.map(|progress| progress.to_vec());
+        Ok((progress, decode_counter(refused.await?.as_deref())?))
+    }
 }
 
 /// As much of a group as a transaction reads.

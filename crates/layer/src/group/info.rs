@@ -10,6 +10,7 @@ use crate::group::find::{Defined, look};
 use crate::group::steps::{Look, place_of};
 use crate::handle::Reader;
 use crate::layer::Layer;
+use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
@@ -73,13 +74,12 @@ impl Reader {
             language: definition.language.clone(),
             waiting_clients: state.map_or(0, |state| state.waiting.load(Ordering::Relaxed)),
             updater_running: !standing.is_through(),
-            file_bytes: self.read(&mut Size { reader: self, id }).await?,
             ..ViewGroupInfo::default()
         };
+        (info.file_bytes, info.documents_refused) = self.read(&mut Sizes { reader: self, id }).await?;
         let place = match &standing.progress {
             Some(progress) => {
                 info.purge_seq = progress.purges;
-                info.documents_refused = progress.refused;
                 info.is_built = progress.phase == FOLLOWED;
                 let trees = shown(progress).0;
                 info.rows = trees.iter().map(|tree| tree.rows).sum();
@@ -116,21 +116,24 @@ impl Layer {
     }
 }
 
-/// What a group takes in storage.
-struct Size<'a> {
+/// What a group takes in storage, and how many documents it refuses.
+struct Sizes<'a> {
     reader: &'a Reader,
     id: (u64, u64),
 }
 
-impl Operation for Size<'_> {
-    type Output = u64;
+impl Operation for Sizes<'_> {
+    type Output = (u64, u64);
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<(u64, u64)> {
         let instance = self.reader.inner.resolve(trx, &self.reader.name).await?;
         if instance.record.namespace != self.id.0 {
             return Err(Error::View(ViewFailure::Changed));
         }
         let all = instance.keys.index(self.id.1);
-        Ok(trx.get_estimated_range_size_bytes(&all.begin, &all.end).await?.max(0) as u64)
+        let refused = trx.get(&instance.keys.view(self.id.1).refused(), true);
+        let bytes = trx.get_estimated_range_size_bytes(&all.begin, &all.end);
+        let (refused, bytes) = (refused.await?, bytes.await?);
+        Ok((bytes.max(0) as u64, decode_counter(refused.as_deref())?.max(0) as u64))
     }
 }

@@ -132,9 +132,10 @@ fn reduce_failure(failure: FunctionFailure) -> ReduceFailure {
         FunctionFailure::Thrown { name, reason } => return ReduceFailure { error: name, reason },
         FunctionFailure::Compilation(_) => "compilation_error",
         FunctionFailure::TimedOut(_) => "timeout",
-        FunctionFailure::OutOfResources(_) | FunctionFailure::Busy(_) | FunctionFailure::NotRun => {
-            "internal_server_error"
-        }
+        FunctionFailure::OutOfResources(_)
+        | FunctionFailure::TooMuch(_)
+        | FunctionFailure::Busy(_)
+        | FunctionFailure::NotRun => "internal_server_error",
     };
     ReduceFailure { error: error.to_owned(), reason }
 }

@@ -50,7 +50,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
             texts.push(out);
             places.push(at);
         }
-        emitted.push(Emitted { id, trees: vec![EmittedRows::default(); trees] });
+        emitted.push(Emitted { id, trees: vec![EmittedRows::default(); trees], is_too_much: false });
     }
     metrics.view_documents_mapped.add(texts.len() as u64);
     let mut done = 0;
@@ -68,7 +68,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
             job.breaches.store(0, Ordering::Relaxed);
         }
         for (document, at) in documents.into_iter().zip(places.iter().skip(done)) {
-            let Some(Emitted { id, trees }) = emitted.get_mut(*at) else { continue };
+            let Some(Emitted { id, trees, is_too_much }) = emitted.get_mut(*at) else { continue };
             for (tree, rows) in document.into_iter().enumerate().take(trees.len()) {
                 match rows {
                     Ok(rows) => {
@@ -76,6 +76,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
                             *place = rows;
                         }
                     }
+                    Err(FunctionFailure::TooMuch(_)) => *is_too_much = true,
                     Err(failure) => fail(job, id, tree, &failure),
                 }
             }
@@ -121,7 +122,7 @@ fn prepared(job: &Job, emitted: Emitted) -> PreparedDocument {
             database,
             design_document = job.design,
             document,
-            "a document has too many rows, and is in no view"
+            "a document has too many rows, or too large ones, and is in no view"
         );
     }
     prepared

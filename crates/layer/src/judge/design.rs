@@ -7,6 +7,7 @@ use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 
 use crate::error::{DesignFault, NotJudged, Refusal};
+use crate::view_bounds::ViewBounds;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, ViewFunctions};
 
@@ -84,7 +85,7 @@ pub(super) async fn check(
     if group.is_of_fields() {
         return Ok(());
     }
-    functions.load(database, &group.source()).check().await.or_else(|failure| {
+    functions.load(database, &group.source(), ViewBounds::default()).check().await.or_else(|failure| {
         let reason = failure.to_string();
         let because = match failure {
             FunctionFailure::Compilation(_) | FunctionFailure::Thrown { .. } => {
@@ -93,7 +94,7 @@ pub(super) async fn check(
             FunctionFailure::TimedOut(_) => NotJudged::TimedOut,
             FunctionFailure::OutOfResources(_) => NotJudged::OutOfResources,
             FunctionFailure::Busy(_) => NotJudged::Busy,
-            FunctionFailure::NotRun => return Ok(()),
+            FunctionFailure::TooMuch(_) | FunctionFailure::NotRun => return Ok(()),
         };
         Err(Refusal::NotJudged { because, reason })
     })

@@ -402,9 +402,6 @@ pub struct ViewProgress {
     /// in phase 1
     #[prost(message, optional, tag = "8")]
     pub building: ::core::option::Option<ViewBuilding>,
-    /// documents met whose rows were too many or too large
-    #[prost(uint64, tag = "9")]
-    pub refused: u64,
     /// 16 random bytes, others after each transaction that changes nodes
     #[prost(bytes = "vec", tag = "10")]
     pub nodes_mark: ::prost::alloc::vec::Vec<u8>,
@@ -527,6 +524,9 @@ pub struct ViewRowsOf {
     /// how many values they take; in the first one
     #[prost(uint32, tag = "2")]
     pub parts: u32,
+    /// the document has more than a bound allows, and no rows; in the first one
+    #[prost(bool, tag = "3")]
+    pub refused: bool,
 }
 /// In a ViewRowsOf.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -6,6 +6,8 @@ use std::time::Instant;
 use flatbed_rowtree::{NodeChanges, RowChange, change};
 use prost::Message;
 
+use foundationdb::options::MutationType;
+
 use crate::error::{Error, Result};
 use crate::store::keys::{Keys, ViewKeys};
 use crate::store::proto;
@@ -39,8 +41,6 @@ pub(crate) struct Applied {
     pub rows_changed: u64,
     /// What is written, about.
     pub bytes: u64,
-    /// Of these, documents that have no rows since they had too many.
-    pub refused: u64,
     /// A label has no room: the index must be built anew, and nothing was written.
     pub is_full: bool,
 }
@@ -115,7 +115,7 @@ pub(crate) async fn apply(
             }
             continue;
         }
-        let applied = counted(&diffs, documents, bytes);
+        let applied = counted(&diffs, bytes);
         match progress.large.as_mut() {
             _ if is_partial => {
                 let trees = progress.trees.clone();
@@ -136,7 +136,6 @@ pub(crate) async fn apply(
         if !nodes.is_empty() {
             known.attempt(progress, nodes)?;
         }
-        progress.refused += applied.refused;
         return Ok(applied);
     }
 }
@@ -164,7 +163,7 @@ pub(crate) async fn write_rows(
     let mut writes = row_writes(&keys, &diffs);
     writes.extend(alone.into_iter().map(|((tree, row), (_, encoded))| (keys.node(tree, 0, &row), Some(encoded))));
     write(trx, &keys, &diffs, &writes, false, true)?;
-    Ok(counted(&diffs, documents, bytes_of(&diffs, &writes, &[])))
+    Ok(counted(&diffs, bytes_of(&diffs, &writes, &[])))
 }
 
 /// What the first documents change, as many as a transaction holds; of one that has more than that a part.
@@ -225,13 +224,12 @@ async fn diff_all<'d>(
     Ok(Some(diffs))
 }
 
-fn counted(diffs: &[DocumentDiff<'_>], documents: &[PreparedDocument], bytes: u64) -> Applied {
+fn counted(diffs: &[DocumentDiff<'_>], bytes: u64) -> Applied {
     let whole = diffs.iter().filter(|diff| !diff.is_partial).count();
     Applied {
         documents: whole,
         rows_changed: diffs.iter().map(|diff| diff.rows.len() as u64).sum(),
         bytes,
-        refused: documents.iter().take(whole).filter(|document| document.is_refused()).count() as u64,
         is_full: false,
     }
 }
@@ -403,6 +401,10 @@ fn write(
             parts::write(trx, keys, diff.id, (&blob_id, new), 0..parts::count(new.bytes()))?;
         }
         Quiet(trx).clear(&keys.staged(diff.id, &blob_id))?;
+    }
+    let refused_more: i64 = diffs.iter().map(DocumentDiff::refused_more).sum();
+    if refused_more != 0 {
+        Quiet(trx).atomic(&keys.refused(), &refused_more.to_le_bytes(), MutationType::Add)?;
     }
     diffs.iter().try_for_each(|diff| diff.write(trx, keys, conflicts))
 }

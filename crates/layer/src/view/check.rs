@@ -40,6 +40,8 @@ pub(crate) struct Checked {
     pub keys: u64,
     /// One sentence each.
     pub violations: Vec<String>,
+    /// Documents with more than a bound allows.
+    pub refused: i64,
     /// Where to go on; `None`: the group is through.
     pub next: Option<Vec<u8>>,
 }
@@ -88,6 +90,9 @@ pub(crate) async fn check(
             let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
             checked.violations.push(format!("key {key} of group {}: {wrong}", group.number()));
         }
+        if matches!(view.split(key), Ok(ViewPart::OfDocument(_, 0))) {
+            checked.refused += i64::from(proto::ViewRowsOf::decode(&**value).is_ok_and(|had| had.refused));
+        }
     }
     if let Some(last) = page.last().filter(|_| page.more() || page.len() == PAGE_KEYS) {
         // A row is looked at twice: it is compared with the next one.
@@ -128,7 +133,7 @@ impl Check<'_> {
             ViewPart::Progress => self.roots().await?,
             // They go before there are nodes.
             ViewPart::Later(_) => (self.progress.phase == FOLLOWED).then(|| "a document was not entered".to_owned()),
-            ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
+            ViewPart::Refused | ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
             ViewPart::Row(tree, row) => {
                 let (wrong, text) = self.row(tree, &row, value, seen).await?;
                 let mut wrong = wrong.or_else(|| self.order(seen.previous.as_ref(), tree, &row, &text));

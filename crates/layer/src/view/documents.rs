@@ -24,6 +24,8 @@ const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
 pub(crate) struct Had {
     /// By the values that it lies in, of which 0 is the first. In which order rows are says nothing, and numbers may be missing.
     pub parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
+    /// It has more than a bound allows, and so no rows.
+    pub is_refused: bool,
 }
 
 impl Had {
@@ -45,7 +47,7 @@ pub(crate) async fn read_had(
     let had = ids.into_iter().zip(firsts).map(|(id, first)| async move {
         let Some(first) = first else { return Ok(Had::default()) };
         let found = proto::ViewRowsOf::decode(&*first)?;
-        let mut parts = BTreeMap::from([(0, found.rows)]);
+        let (is_refused, mut parts) = (found.refused, BTreeMap::from([(0, found.rows)]));
         if found.parts > 1 {
             // Whoever writes them writes the first one, too.
             for page in begin_read(trx, keys.of_document_rest(id)).finish(trx, BODY_BYTES_MAX).await? {
@@ -55,7 +57,7 @@ pub(crate) async fn read_had(
                 }
             }
         }
-        Ok::<_, Error>(Had { parts })
+        Ok::<_, Error>(Had { parts, is_refused })
     });
     try_join_all(had).await
 }
@@ -202,9 +204,12 @@ impl<'d> Plan<'d> {
     /// key.
     pub(super) async fn diff(&self, labels: &mut Labels<'_>) -> Result<Option<DocumentDiff<'d>>> {
         let id = self.document.id();
-        let (is_partial, is_staged) = (self.is_partial, self.is_staged);
+        let (is_partial, is_staged, was_refused) = (self.is_partial, self.is_staged, self.had.is_refused);
+        // The last part says so.
+        let is_refused = if is_partial { was_refused } else { self.document.is_refused() };
+        let of = |rows, has| DocumentDiff { id, rows, has, is_partial, is_staged, was_refused, is_refused };
         if self.changes.is_empty() {
-            return Ok(Some(DocumentDiff { id, rows: Vec::new(), has: Has::default(), is_partial, is_staged }));
+            return Ok(Some(of(Vec::new(), Has::default())));
         }
         let mut rows: Vec<RowDiff<'d>> = Vec::with_capacity(self.changes.len());
         let (mut gone, mut come) = (HashSet::new(), Vec::new());
@@ -241,7 +246,7 @@ impl<'d> Plan<'d> {
                 }
             }
         }
-        Ok(Some(DocumentDiff { id, rows, has: Has::after(self.had, &gone, come), is_partial, is_staged }))
+        Ok(Some(of(rows, Has::after(self.had, &gone, come))))
     }
 }
 
@@ -321,9 +326,17 @@ pub(super) struct DocumentDiff<'d> {
     pub is_partial: bool,
     /// Parts of values lie there already.
     pub is_staged: bool,
+    /// Whether it had, and has from now on, more than a bound allows.
+    was_refused: bool,
+    is_refused: bool,
 }
 
 impl DocumentDiff<'_> {
+    /// How many documents more have more than a bound allows.
+    pub(super) fn refused_more(&self) -> i64 {
+        i64::from(self.is_refused) - i64::from(self.was_refused)
+    }
+
     /// What of it is written beside rows and nodes, about: what the document has, and parts of values.
     pub(super) fn bytes_beside(&self) -> u64 {
         let has: u64 = self.has.parts.values().flatten().map(bytes_of).sum();
@@ -335,11 +348,13 @@ impl DocumentDiff<'_> {
 
     /// Writes what the document has. `conflicts`: whoever else writes it at the same time shall fail.
     pub(super) fn write(&self, trx: &Transaction, keys: &ViewKeys, conflicts: bool) -> Result<()> {
-        if self.rows.is_empty() {
+        if self.rows.is_empty() && self.refused_more() == 0 {
             return Ok(());
         }
         let set = |key: &[u8], rows: &[proto::ViewRowOf], parts: u64| {
-            Quiet(trx).set(key, &proto::ViewRowsOf { rows: rows.to_vec(), parts: parts as u32 }.encode_to_vec())
+            let refused = parts > 0 && self.is_refused;
+            Quiet(trx)
+                .set(key, &proto::ViewRowsOf { rows: rows.to_vec(), parts: parts as u32, refused }.encode_to_vec())
         };
         for (part, rows) in self.has.parts.iter().filter(|(part, _)| **part > 0) {
             let key = keys.of_document_part(self.id, *part);
@@ -350,6 +365,7 @@ impl DocumentDiff<'_> {
             trx.add_conflict_range(&first, &[&first[..], &[0]].concat(), ConflictRangeType::Write)?;
         }
         match (self.has.parts.get(&0), self.has.last) {
+            (_, None) if self.is_refused => set(&first, &[], 1),
             (_, None) => Quiet(trx).clear(&first),
             (Some(rows), Some(last)) => set(&first, rows, last + 1),
             (None, Some(_)) => Ok(()),

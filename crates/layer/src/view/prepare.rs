@@ -21,6 +21,8 @@ pub(crate) struct Emitted {
     pub id: String,
     /// For each tree of the group, keys and values as JSON texts. Of a document that is deleted or gone there are none.
     pub trees: Vec<EmittedRows>,
+    /// It emitted more than a bound allows in one of them.
+    pub is_too_much: bool,
 }
 
 /// A document's rows, ready to be written.
@@ -101,11 +103,11 @@ pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
 /// Sort keys, order and hashes of what was emitted. A document whose rows are too many or too large, or no JSON, becomes one
 /// without rows: [`PreparedDocument::is_refused`].
 pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
-    let Emitted { id, trees } = emitted;
+    let Emitted { id, trees, is_too_much } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
     let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true };
     let bounds = group.bounds().document;
-    if count > bounds.rows {
+    if is_too_much || count > bounds.rows {
         return refused(id);
     }
     if group.is_partitioned() && partition_of(&id).is_none() {

@@ -145,7 +145,7 @@ pub(super) fn prepared(group: &ViewGroup, documents: &Model) -> Vec<PreparedDocu
         emitted
     };
     let document = |(id, trees): (&String, &Vec<Vec<(String, String)>>)| {
-        prepare(group, Emitted { id: id.clone(), trees: trees.iter().map(emitted).collect() })
+        prepare(group, Emitted { id: id.clone(), trees: trees.iter().map(emitted).collect(), ..Emitted::default() })
     };
     documents.iter().map(document).collect()
 }
@@ -407,7 +407,7 @@ async fn the_checker_finds_what_is_broken() {
     for (key, value) in &all {
         // One of each kind, and of each level of nodes.
         let kind = match view.split(key).unwrap() {
-            ViewPart::Progress | ViewPart::Undo(_) | ViewPart::Staged(..) => continue,
+            ViewPart::Progress | ViewPart::Refused | ViewPart::Undo(_) | ViewPart::Staged(..) => continue,
             ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) | ViewPart::Later(_) => continue,
             ViewPart::Row(..) => (1, 0),
             ViewPart::OfDocument(..) => (2, 0),

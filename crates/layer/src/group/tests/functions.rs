@@ -9,6 +9,7 @@ use flatbed_flatten::json::{Limits, Value, parse, write};
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
+use crate::view_bounds::ViewBounds;
 use crate::view_functions::{
     EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
 };
@@ -65,7 +66,7 @@ impl Texts {
 }
 
 impl ViewFunctions for Texts {
-    fn load(&self, _database: &str, source: &GroupSource) -> Arc<dyn GroupFunctions> {
+    fn load(&self, _database: &str, source: &GroupSource, _bounds: ViewBounds) -> Arc<dyn GroupFunctions> {
         let texts = |all: &[(String, String)]| all.iter().map(|(_, text)| text.clone()).collect();
         Arc::new(Loaded { state: Arc::clone(&self.0), maps: texts(&source.maps), reduces: texts(&source.reduces) })
     }

@@ -19,7 +19,7 @@ use crate::view::build::NODES;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::LoadedGroup;
-use crate::{CreateOptions, Layer, LayerOptions, ViewUpdate};
+use crate::{CreateOptions, Layer, LayerOptions, ViewBounds, ViewUpdate};
 
 /// A process, as far as the storage can tell.
 struct Process {
@@ -132,7 +132,7 @@ async fn job(db: &Database) -> Job {
     let found = find(&reader, "_design/v").await.unwrap().unwrap();
     let id = (found.instance.record.namespace, found.number);
     let definition = Arc::clone(&found.loaded.definition);
-    let functions = Texts::default().load("db", &definition.source());
+    let functions = Texts::default().load("db", &definition.source(), ViewBounds::default());
     let loaded = Arc::new(LoadedGroup { definition, functions: Some(functions) });
     let state = reader.inner.views.group(id);
     Job::new(reader, id, "_design/v".to_owned(), loaded, state).unwrap()
@@ -142,7 +142,7 @@ async fn job(db: &Database) -> Job {
 fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
     let mut rows = crate::view_functions::EmittedRows::default();
     rows.push("1", "2");
-    vec![prepare(&job.storage, Emitted { id: id.to_owned(), trees: vec![rows] })]
+    vec![prepare(&job.storage, Emitted { id: id.to_owned(), trees: vec![rows], ..Emitted::default() })]
 }
 
 async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {

@@ -18,6 +18,7 @@ const UNDO: u64 = 6;
 const STAGED: u64 = 7;
 const LABELLED: u64 = 8;
 const LATER: u64 = 9;
+const REFUSED: u64 = 10;
 
 /// Behind a lease.
 const PLACE: u64 = 1;
@@ -58,6 +59,8 @@ pub(crate) enum ViewPart {
     Staged(String, Vec<u8>),
     /// A document that a first build enters at its end, under random bytes.
     Later(Vec<u8>),
+    /// How many documents have more than a bound allows.
+    Refused,
     /// Up to where ids are leased in the first build.
     Leased,
     /// A lease of the ids behind one.
@@ -275,6 +278,11 @@ impl ViewKeys {
         KeyRange { begin: with_int(&self.prefix, LATER), end: with_int(&self.prefix, LATER + 1) }
     }
 
+    /// How many documents have more than a bound allows, and no rows: a counter.
+    pub(crate) fn refused(&self) -> Vec<u8> {
+        with_int(&self.prefix, REFUSED)
+    }
+
     /// What a key of the group is.
     pub(crate) fn split(&self, key: &[u8]) -> Result<ViewPart> {
         let (part, rest) = take_int(behind(key, &self.prefix))?;
@@ -322,6 +330,7 @@ impl ViewKeys {
                 (hash, []) => ViewPart::Later(hash),
                 _ => return Err(bad_key()),
             },
+            REFUSED if rest.is_empty() => ViewPart::Refused,
             LEASES if rest.is_empty() => ViewPart::Leased,
             LEASES => match take_text_at(rest)? {
                 (from, []) => ViewPart::Lease(from),
@@ -407,6 +416,7 @@ mod tests {
                 (view.undo(&view.node(1, 0, &[])), ViewPart::Undo(Box::new(ViewPart::Node(1, 0, Vec::new())))),
                 (view.staged(&id, &element), ViewPart::Staged(id.clone(), element.clone())),
                 (view.later(&element), ViewPart::Later(element.clone())),
+                (view.refused(), ViewPart::Refused),
                 (view.leased(), ViewPart::Leased),
                 (view.lease(&id), ViewPart::Lease(id.clone())),
                 (view.lease_place(&id), ViewPart::LeasePlace(id.clone())),
