@@ -129,6 +129,33 @@ async fn what_is_gone() {
 }
 
 /// Views of fields: a group is kept from the first question on, and follows.
+/// Functions are bounded as the settings say, and a document that emits more is in no view of its design document.
+#[tokio::test]
+async fn documents_that_emit_too_much_are_counted() {
+    let Some(store) = store() else { return };
+    let view_bounds = flatbed_layer::ViewBounds { rows: 60_000, bytes: 18_000_000, ..Default::default() };
+    let options = flatbed_layer::LayerOptions { view_bounds, ..Default::default() };
+    let server = store.serve_on(store.layer_with(options).await, ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let rows =
+        "function (doc) { for (var n = 0; n < doc.rows; n++) emit(n, doc.bytes ? 'x'.repeat(doc.bytes) : null); }";
+    let design = json!({"views": {"rows": {"map": rows}, "id": {"map": "function (doc) { emit(doc._id); }"}}});
+    server.ok("PUT", "/db/_design/d", design).await;
+    let count = async |view: &str| {
+        server.ok("GET", &format!("/db/_design/d/_view/{view}?limit=0"), NULL).await["total_rows"].clone()
+    };
+    let info = async || server.ok("GET", "/db/_design/d/_info", NULL).await["view_index"]["documents_refused"].clone();
+    server.ok("PUT", "/db/many", json!({"rows": 55_000})).await;
+    let large = server.ok("PUT", "/db/large", json!({"rows": 6, "bytes": 2_900_000})).await;
+    assert_eq!((count("rows").await, count("id").await, info().await), (json!(55_006), json!(2), NULL));
+    let more = server.ok("PUT", "/db/more", json!({"rows": 60_001})).await;
+    let large = server.ok("PUT", "/db/large", json!({"_rev": large["rev"], "rows": 7, "bytes": 2_900_000})).await;
+    server.ok("PUT", "/db/large", json!({"_rev": large["rev"], "rows": 8, "bytes": 2_900_000})).await;
+    assert_eq!((count("rows").await, count("id").await, info().await), (json!(55_000), json!(1), json!(2)));
+    server.ok("PUT", "/db/more", json!({"_rev": more["rev"], "rows": 1})).await;
+    assert_eq!((count("rows").await, count("id").await, info().await), (json!(55_001), json!(2), json!(1)));
+}
+
 #[tokio::test]
 async fn a_view_is_found_while_its_design_document_changes() {
     let Some(server) = serve(60, design()).await else { return };
