@@ -2,6 +2,7 @@
 // with what is a server's own left out. `tests/couchdb-answers/README.md` tells the form.
 import { readFileSync } from 'node:fs';
 import http from 'node:http';
+import { isDeepStrictEqual } from 'node:util';
 import { newName } from './server.mjs';
 
 const compared = ['content-type', 'etag', 'location', 'allow', 'cache-control', 'www-authenticate', 'content-range',
@@ -10,7 +11,7 @@ const compared = ['content-type', 'etag', 'location', 'allow', 'cache-control', 
 const blanked = ['update_seq', 'last_seq', 'seq', 'purge_seq', 'pending', 'sizes', 'instance_start_time', 'uuid',
   'version', 'vendor', 'features', 'git_sha', 'cluster', 'props', 'uuids', 'offset', 'session_id',
   'checkpointed_source_seq', 'start_time', 'end_time', 'replication_id_version', 'history', 'execution_stats', 'warning',
-  'stack', 'bookmark', 'collator_versions', 'updater_running'];
+  'stack', 'bookmark', 'collator_versions', 'updater_running', 'signature'];
 
 /** What an engine says of a function that it does not take, in its own words. */
 const engine = /^(Compilation of the \w+ function in the '.*?' view failed: )(?:\(new \w+\(.*?", \d+\)\)|\w*Error: .*?)( \(.*\))$/s;
@@ -87,6 +88,20 @@ export function shape({ status, headers, text }, db, options) {
   if (isMultipart) found['content-type'] = headers['content-type'].replace(/boundary="?[^";]+"?/, 'boundary=~');
   if (found.etag && !/\d+-[0-9a-f]{32}/.test(headers.etag)) found.etag = '~';
   return { status, headers: found, body: blank(parsed === undefined ? lines : parsed, db, options) };
+}
+
+/** Whether two answers have the same status, headers and names of members; values and how many rows there are may be others. */
+export function alike(answer, recorded) {
+  const names = (value) => Object.keys(value).sort().join();
+  const are = (a, b) => {
+    if (Array.isArray(a) || Array.isArray(b)) {
+      return Array.isArray(a) && Array.isArray(b) && (b.length === 0 || a.every((item) => are(item, b[0])));
+    }
+    // Where one has none the other may have something.
+    if (!a || !b || typeof a !== 'object' || typeof b !== 'object') return (a === null || b === null) || typeof a === typeof b;
+    return names(a) === names(b) && Object.keys(a).every((name) => are(a[name], b[name]));
+  };
+  return answer.status === recorded.status && isDeepStrictEqual(answer.headers, recorded.headers) && are(answer.body, recorded.body);
 }
 
 /** What was recorded, in the same shape. */

@@ -3,7 +3,7 @@
 //   FLATBED_ANSWERS  replay only scenarios whose names have this in them
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { call, play, read } from './answers.mjs';
+import { alike, call, play, read } from './answers.mjs';
 import { differences } from './couchdb-answers/differences.mjs';
 import { newName, startServer } from './server.mjs';
 
@@ -28,7 +28,8 @@ for (const [file, known] of Object.entries(differences)) {
         const reason = typeof differs === 'string' ? differs : differs[index];
         await t.test(`${index} ${method} ${path}`, () => {
           if (reason === undefined) assert.deepEqual(answer, recorded);
-          else if (reason.startsWith?.('perhaps')) return;
+          // It may differ, or not: only in what values are.
+          else if (reason.startsWith?.('perhaps')) assert.ok(alike(answer, recorded), JSON.stringify([answer, recorded]));
           // Of a whole scenario that is for later some steps are equal by themselves.
           else if (typeof differs !== 'string') assert.notDeepEqual(answer, recorded, `is equal, against: ${reason}`);
         });

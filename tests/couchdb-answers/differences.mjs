@@ -17,7 +17,7 @@ export const differences = {
   },
   revisions: {},
   queries: {
-    views: { 25: 'a signature is of what defines the group here' },
+    views: { 25: 'perhaps: waiting_commit is of what CouchDB is about to write' },
     sessions,
   },
   mango: {
