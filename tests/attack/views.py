@@ -211,10 +211,29 @@ def neighbours(server, rng):
 neighbours.longest_wait = 6.0
 
 
+def to_the_end(server, path):
+    """How many bytes the answer has, and whether it ends as it should."""
+    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+    if server.authorization:
+        head += f"Authorization: {server.authorization}\r\n"
+    read, last = 0, b""
+    with server.connect() as sock:
+        sock.settimeout(60)
+        sock.sendall((head + "\r\n").encode())
+        while part := sock.recv(1 << 16):
+            read, last = read + len(part), (last + part)[-5:]
+    return read, last == b"0\r\n\r\n"
+
+
 def readers(server, rng):
     """Readers that do not read, or go away: memory is flat, and nothing goes on for nobody."""
     path = view(server, "large", "function(doc) { for (var i = 0; i < 200; i++) emit([doc.n, i], doc.text) }", "_count", documents=1_000)
     yield step(server, "it is built", "GET", path, statuses={200}, within=60)
+    # 200,000 rows with documents, page by page, to the end.
+    with Peak(server) as peak:
+        read, end = to_the_end(server, f"{path}?reduce=false&include_docs=true")
+    yield holds("a view is read to its end", read > 40 * MB and end, f"{read // MB} MB, and then {'an end' if end else 'none'}")
+    yield "memory of a view that is read to its end", peak.complaint(120 * MB)
     with Peak(server) as peak:
         sockets = []
         for n in range(150):
