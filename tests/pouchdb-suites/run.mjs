@@ -1,5 +1,5 @@
 // Runs PouchDB's own test suites, from a checkout of its repository, with Flatbed as their remote:
-//   node run.mjs DIRECTORY [find] [mapreduce]
+//   node run.mjs DIRECTORY [find] [mapreduce] [integration]
 // DIRECTORY is PouchDB's source. Nothing is built there: the tests are copied, and what they ask of PouchDB's packages comes
 // from npm. Ends with 1 where another test fails than is listed in failures.mjs, or one of these does not (but for those
 // with a reason that begins with `perhaps`).
@@ -11,10 +11,17 @@ import { once } from 'node:events';
 import { startServer } from '../server.mjs';
 import { failures } from './failures.mjs';
 
+// Those of PouchDB with itself beside a remote: README.md tells of the others.
+const integration = ['active_tasks', 'all_docs', 'attachments', 'basics', 'bulk_docs', 'bulk_get', 'close', 'conflicts',
+  'constructor', 'design_docs', 'deterministicrevs', 'events', 'failures', 'local_docs', 'reserved', 'slash_id'];
+
+// Of each the files of one run of mocha after the other, PouchDB's adapter where it is not to be its own, and its plugins.
 const suites = {
   // The first has its `beforeEach` in a file of its own, which mocha reads with the others.
-  find: { files: 'tests/find/*/test.*.js', plugins: 'pouchdb-find' },
-  mapreduce: { files: 'tests/mapreduce/test.*.js', plugins: '' },
+  find: { runs: ['tests/find/*/test.*.js'], adapters: 'http', plugins: 'pouchdb-find' },
+  mapreduce: { runs: ['tests/mapreduce/test.*.js'], adapters: 'http', plugins: '' },
+  // A hook that fails ends a run.
+  integration: { runs: integration.map((name) => `tests/integration/test.${name}.js`), adapters: '', plugins: '' },
 };
 
 const [source, ...named] = process.argv.slice(2);
@@ -43,10 +50,12 @@ function prepare() {
   return directory;
 }
 
-/** The suite's report. */
-async function run(directory, url, { files, plugins }) {
+/** The report of a run. */
+async function run(directory, url, files, { adapters, plugins }) {
   const report = join(directory, 'report.json');
-  const env = { ...process.env, SEED: '1', ADAPTERS: 'http', COUCH_HOST: url };
+  rmSync(report, { force: true });
+  const env = { ...process.env, SEED: '1', COUCH_HOST: url };
+  if (adapters) env.ADAPTERS = adapters;
   if (plugins) env.PLUGINS = plugins;
   const mocha = join(directory, 'node_modules', 'mocha', 'bin', 'mocha.js');
   const arguments_ = ['--exit', '--timeout', '20000', '--require', './tests/integration/node.setup.js',
@@ -61,8 +70,15 @@ const server = await startServer();
 let differs = false;
 try {
   for (const name of named.length ? named : Object.keys(suites)) {
-    const { stats, failures: failed } = await run(directory, server.url, suites[name]);
-    console.log(`${name}: ${stats.passes} passed, ${stats.failures} failed, ${stats.pending} pending`);
+    const failed = [];
+    const totals = { passes: 0, failures: 0, pending: 0 };
+    for (const files of suites[name].runs) {
+      const report = await run(directory, server.url, files, suites[name]);
+      failed.push(...report.failures);
+      for (const key of Object.keys(totals)) totals[key] += report.stats[key];
+      if (report.stats.tests === 0) throw new Error(`${files} has no tests`);
+    }
+    console.log(`${name}: ${totals.passes} passed, ${totals.failures} failed, ${totals.pending} pending`);
     const expected = new Map(Object.entries(failures[name] ?? {}));
     for (const { fullTitle, err } of failed) {
       const reason = expected.get(fullTitle);
