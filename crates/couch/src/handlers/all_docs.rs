@@ -24,6 +24,9 @@ const KEYS_AT_ONCE: usize = 100;
 /// Queries in one request.
 const QUERIES_MAX: usize = 1_000;
 
+/// In databases of fewer documents it is counted how many are before a walk.
+const COUNTED_MAX: u64 = 1_000;
+
 /// One query of the index. What the request's parameters say stands in each of its queries: it is made when its turn has
 /// come.
 struct Selection {
@@ -247,6 +250,7 @@ async fn write(
     };
     let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
     let keys = selection.keys.take();
+    let mut first = None;
     let before = match (&selection.walk.start, selection.documents) {
         _ if keys.is_some() => None,
         (_, Listed::All) if selection.walk.partition.is_some() => sender.unless_gone(walk.rows_before()).await??,
@@ -256,7 +260,15 @@ async fn write(
                 AllDocsQuery { end: start.clone(), exclusive_end: true, descending, ..AllDocsQuery::default() };
             Some(sender.unless_gone(count_design_documents(database, before)).await??)
         }
-        // What lies before a walk that begins somewhere would have to be counted.
+        // What lies before a walk that begins somewhere has to be counted: beside the first page, where it cannot be much.
+        (Some(_), Listed::All) if total < COUNTED_MAX && !selection.nothing => {
+            let room = sender.page_room(pages).await?;
+            let counted = database.all_docs(selection.walk.clone());
+            let both = async { tokio::try_join!(counted.rows_before(), walk.next_page()) };
+            let (before, page) = sender.unless_gone(both).await??;
+            first = Some((page, room));
+            before
+        }
         (Some(_), Listed::All) => None,
     };
     let offset = before.map(|before| before.saturating_add(skip).min(total));
@@ -299,9 +311,15 @@ async fn write(
         }
     } else if !selection.nothing {
         loop {
-            let mut room = sender.page_room(pages).await?;
-            // It goes on by itself while it passes rows over.
-            let Some(page) = sender.unless_gone(walk.next_page()).await?? else { break };
+            let (page, mut room) = match first.take() {
+                Some(first) => first,
+                None => {
+                    let room = sender.page_room(pages).await?;
+                    // It goes on by itself while it passes rows over.
+                    (sender.unless_gone(walk.next_page()).await??, room)
+                }
+            };
+            let Some(page) = page else { break };
             shrink(&mut room, page_bytes(page.len(), page.iter().filter_map(|row| row.doc.as_ref())));
             for row in &page {
                 separator(&mut rows, &mut sender.buffer);

@@ -1,4 +1,4 @@
-//! How many documents of the database are before a walk of a partition.
+//! How many documents of the database are before a walk.
 
 use flatbed_revtree::DESIGN_IDS;
 use futures_util::future::try_join4;
@@ -13,9 +13,9 @@ use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
 const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
 
 impl AllDocs {
-    /// Documents of the database that are before a walk of a partition, in its order and not deleted. Those of other partitions
-    /// are known by their counters. `None`: they are too many partitions to be added up, or ids of the partition before the
-    /// first of the walk; or it is no walk of a partition.
+    /// Documents of the database that are before a walk, in its order and not deleted. Those of other partitions than the walk's
+    /// are known by their counters. `None`: they are too many partitions to be added up, or ids, of the partition if it is
+    /// a walk of one, before the first of the walk: more than 1,000, or than one reply of FoundationDB has room for.
     ///
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`], and those of the storage.
@@ -37,7 +37,12 @@ impl Operation for RowsBefore<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let Some(partition) = self.query.partition.as_deref().filter(|_| instance.record.partitioned) else {
-            return Ok(None);
+            let (all, walked) = (instance.keys.all_docs(), whole_range(&instance.keys, self.query));
+            let before = match self.query.descending {
+                true => KeyRange { begin: walked.end, end: all.end },
+                false => KeyRange { begin: all.begin, end: walked.begin },
+            };
+            return count(trx, before).await;
         };
         let (keys, buckets) = (&instance.keys, &instance.buckets);
         let (ids, walked) = (of_partition(keys, partition), whole_range(keys, self.query));
