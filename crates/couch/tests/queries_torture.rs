@@ -1,4 +1,5 @@
-//! Views and indexes of Mango while they are written to, defined, changed and dropped, on two servers with injected faults.
+//! Views and indexes of Mango while they are written to, defined, changed and dropped, on three servers, one of which dies
+//! in the middle of building and is replaced, with injected faults.
 //!
 //! During it no query may miss what its writer was told was written; at the end all that indexes answer is computed once
 //! more from the documents. `FLATBED_TEST_SECONDS` says for how long.
@@ -8,18 +9,21 @@
 #[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod support;
 
+#[path = "queries_torture/process.rs"]
+mod process;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
 use flatbed_layer::check::{check_database, check_namespaces};
-use flatbed_layer::{Background, BackgroundOptions};
 use hyper::Method;
+use process::{Mortal, Process};
 use serde_json::{Value, json};
-use support::{Layer, Running, ServerOptions, Store};
+use support::Store;
 use tokio::time::{Instant, sleep};
 
 const WRITERS: u64 = 16;
@@ -56,40 +60,19 @@ fn length() -> Duration {
     Duration::from_secs_f64(seconds.unwrap_or(3.0))
 }
 
-/// A server with what works in the background of its process.
-struct Process {
-    server: Running,
-    background: Background,
-    layer: Layer,
-}
-
-impl Process {
-    async fn start(store: &Store) -> Process {
-        let layer = store.layer().await;
-        let options = BackgroundOptions {
-            look_every: Duration::from_millis(200),
-            silence_max: Duration::from_secs(1),
-            turn: Duration::from_secs(1),
-            ..BackgroundOptions::default()
-        };
-        let background = Background::new(&layer, layer.actor.clone(), options).expect("randomness");
-        background.start();
-        Process { server: store.serve_on(layer.clone(), ServerOptions::default()).await, background, layer }
-    }
-
-    /// As a process that is killed: what it does in the background stays where it is.
-    async fn kill(self) {
-        drop(self.background);
-        self.server.stop().await;
-    }
-}
-
 struct World {
-    servers: Vec<SocketAddr>,
+    /// Those that live.
+    servers: Mutex<Vec<SocketAddr>>,
     is_partitioned: bool,
     is_over: AtomicBool,
     writes: AtomicU64,
     refused: AtomicU64,
+    asked: AtomicU64,
+    /// Answers 503.
+    unavailable: AtomicU64,
+    /// Requests whose server died.
+    lost: AtomicU64,
+    kills: AtomicU64,
     queries: AtomicU64,
     definitions: AtomicU64,
     seed: u64,
@@ -118,27 +101,94 @@ impl World {
         all
     }
 
-    /// One request on one of the servers, repeated where it was given up after half a minute of conflicts.
+    /// One request on one of the servers, a read on another one where that has died: of a write it is not known then what
+    /// came of it, as with 503.
     async fn call(&self, random: &mut Random, method: Method, path: &str, body: &Value) -> (u16, Value) {
-        let server = self.servers[random.below(self.servers.len() as u64) as usize];
+        self.call_on(random, None, method, path, body).await
+    }
+
+    /// The same on one of them, if it is named.
+    async fn call_on(
+        &self,
+        random: &mut Random,
+        on: Option<SocketAddr>,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let url = Url::parse(&format!("http://{server}")).expect("a URL");
-        let call = async { Connection::open(&url).await?.call(method.clone(), path, body).await };
-        let answer = tokio::time::timeout(PATIENCE, call).await;
-        let answer = answer.unwrap_or_else(|_| panic!("{method} {path}: no answer")).expect("an answer");
-        (answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null))
+        loop {
+            let server = {
+                let servers = self.servers.lock().unwrap();
+                on.unwrap_or_else(|| servers[random.below(servers.len() as u64) as usize])
+            };
+            let url = Url::parse(&format!("http://{server}")).expect("a URL");
+            let call = async { Connection::open(&url).await?.call(method.clone(), path, body.clone()).await };
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let answer = tokio::time::timeout(PATIENCE, call).await;
+            match answer.unwrap_or_else(|_| panic!("{method} {path}: no answer")) {
+                Ok(answer) => {
+                    self.unavailable.fetch_add(u64::from(answer.status == 503), Ordering::Relaxed);
+                    return (answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null));
+                }
+                Err(error) => {
+                    let lives = self.servers.lock().unwrap().contains(&server);
+                    assert!(!lives, "{method} {path}: {error}");
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                    if method != Method::GET && !path.ends_with("/_find") {
+                        return (503, Value::Null);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Kills one server after the other, each while it builds; the last one lives. The first one follows all groups, as it was alone
+/// when they were defined; those behind it follow one that is defined through them.
+async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal) -> Mortal {
+    let mut random = Random(world.seed ^ 99);
+    let mut mortal = first;
+    loop {
+        let address = mortal.process().server.address;
+        let began = Instant::now();
+        while !mortal.is_building(&world.is_over, Duration::from_secs(1)).await {
+            if world.is_over.load(Ordering::SeqCst) {
+                return mortal;
+            }
+            assert!(began.elapsed() < PATIENCE, "it is asked, and builds nothing");
+            let map = format!("function(doc) {{ emit(doc.n, {}); }}", random.next());
+            let body = json!({ "views": { "v": { "map": map } } });
+            define_by(&world, &mut random, Some(address), "_design/mortal", Some(body)).await;
+            let path = "/db/_design/mortal/_info";
+            assert!(matches!(
+                world.call_on(&mut random, Some(address), Method::GET, path, &Value::Null).await.0,
+                200 | 503
+            ));
+        }
+        world.servers.lock().unwrap().retain(|server| *server != address);
+        drop(mortal);
+        world.kills.fetch_add(1, Ordering::SeqCst);
+        mortal = Mortal::start(&store).await;
+        world.servers.lock().unwrap().push(mortal.process().server.address);
+        sleep(length() / 4).await;
     }
 }
 
 async fn torture(store: Store, is_partitioned: bool) {
-    let processes = [Process::start(&store).await, Process::start(&store).await];
-    let killed = Process::start(&store).await;
+    let store = Arc::new(store);
+    // Alone at first, so that it follows all groups.
+    let mortal = Mortal::start(&store).await;
     let world = Arc::new(World {
-        servers: processes.iter().map(|process| process.server.address).collect(),
+        servers: Mutex::new(vec![mortal.process().server.address]),
         is_partitioned,
         is_over: AtomicBool::new(false),
         writes: AtomicU64::new(0),
         refused: AtomicU64::new(0),
+        asked: AtomicU64::new(0),
+        unavailable: AtomicU64::new(0),
+        lost: AtomicU64::new(0),
+        kills: AtomicU64::new(0),
         queries: AtomicU64::new(0),
         definitions: AtomicU64::new(0),
         seed: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos() as u64,
@@ -150,19 +200,32 @@ async fn torture(store: Store, is_partitioned: bool) {
     for design in DESIGNS.iter().filter(|design| design.stays) {
         define(&world, &mut random, design.id, Some((design.body)(0))).await;
     }
+    for design in DESIGNS.iter().filter(|design| design.stays) {
+        for view in design.views {
+            let path = format!("{}/{}/_view/{}", world.base(&world.id("own", 0)), design.id, view.name);
+            let (status, answer) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
+            assert!(matches!(status, 200 | 503), "{path}: {status} {answer}");
+        }
+    }
+    let processes = [Process::start(&store).await, Process::start(&store).await];
+    world.servers.lock().unwrap().extend(processes.iter().map(|process| process.server.address));
     let mut tasks = Vec::new();
     for number in 0..WRITERS {
         tasks.push(tokio::spawn(write_hot(world.clone(), number)));
         tasks.push(tokio::spawn(write_own(world.clone(), number)));
     }
     tasks.push(tokio::spawn(redefine(world.clone())));
-    sleep(length() / 2).await;
-    killed.kill().await;
-    sleep(length() / 2).await;
+    let killer = tokio::spawn(kill_builders(world.clone(), store.clone(), mortal));
+    sleep(length()).await;
+    // They write until one has died at least.
+    while !killer.is_finished() && world.kills.load(Ordering::SeqCst) == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
     world.is_over.store(true, Ordering::SeqCst);
     for task in tasks {
         task.await.expect("a task is done");
     }
+    let mortal = killer.await.expect("the last one lives");
     let documents = documents(&world, &mut random).await;
     for design in DESIGNS {
         define(&world, &mut random, design.id, Some((design.body)(1))).await;
@@ -180,20 +243,26 @@ async fn torture(store: Store, is_partitioned: bool) {
     }
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     println!(
-        "{:?}: {} writes, {} refused, {} queries, {} definitions",
+        "{:?}: {} writes, {} refused, {} queries, {} definitions; {} servers killed, {} requests lost by it, {} of {} answered 503",
         length(),
         count(&world.writes),
         count(&world.refused),
         count(&world.queries),
-        count(&world.definitions)
+        count(&world.definitions),
+        count(&world.kills),
+        count(&world.lost),
+        count(&world.unavailable),
+        count(&world.asked),
     );
+    // Where all is given up nothing is shown.
+    assert!(count(&world.unavailable) * 100 <= count(&world.asked), "more than one of a hundred was answered 503");
     let report = check_database(&processes[0].layer.database("db"), |_| {}).await.expect("checked");
     assert!(report.is_clean(), "{report:#?}");
     let report = check_namespaces(&processes[0].layer).await.expect("checked");
     assert!(report.is_clean(), "{report:#?}");
-    for Process { server, background, .. } in processes {
-        background.stop().await;
-        server.stop().await;
+    drop(mortal);
+    for process in processes {
+        process.stop().await;
     }
 }
 
@@ -292,10 +361,15 @@ fn mango(fields: &[&str]) -> Value {
 
 /// Writes a design document, or deletes it.
 async fn define(world: &World, random: &mut Random, id: &str, body: Option<Value>) {
+    define_by(world, random, None, id, body).await;
+}
+
+/// The same through one of the servers, if it is named.
+async fn define_by(world: &World, random: &mut Random, on: Option<SocketAddr>, id: &str, body: Option<Value>) {
     world.definitions.fetch_add(1, Ordering::Relaxed);
     loop {
         let path = format!("/db/{id}");
-        let (status, found) = world.call(random, Method::GET, &path, &Value::Null).await;
+        let (status, found) = world.call_on(random, on, Method::GET, &path, &Value::Null).await;
         let rev = (status == 200).then(|| found["_rev"].clone());
         let (status, answer) = match (&body, rev) {
             (Some(body), rev) => {
@@ -303,11 +377,11 @@ async fn define(world: &World, random: &mut Random, id: &str, body: Option<Value
                 if let Some(rev) = rev {
                     body["_rev"] = rev;
                 }
-                world.call(random, Method::PUT, &path, &body).await
+                world.call_on(random, on, Method::PUT, &path, &body).await
             }
             (None, Some(rev)) => {
                 let path = format!("{path}?rev={}", rev.as_str().expect("a revision"));
-                world.call(random, Method::DELETE, &path, &Value::Null).await
+                world.call_on(random, on, Method::DELETE, &path, &Value::Null).await
             }
             (None, None) => return,
         };

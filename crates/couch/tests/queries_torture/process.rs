@@ -1,0 +1,90 @@
+//! Processes of the torture: servers, each with what it does in the background, and such as can be killed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flatbed_layer::{Background, BackgroundOptions};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{Layer, Running, ServerOptions, Store};
+
+/// A server with what works in the background of its process.
+pub(crate) struct Process {
+    pub(crate) server: Running,
+    background: Background,
+    pub(crate) layer: Layer,
+}
+
+impl Process {
+    pub(crate) async fn start(store: &Store) -> Process {
+        let layer = store.layer().await;
+        let options = BackgroundOptions {
+            look_every: Duration::from_millis(200),
+            silence_max: Duration::from_secs(1),
+            turn: Duration::from_secs(1),
+            ..BackgroundOptions::default()
+        };
+        let background = Background::new(&layer, layer.actor.clone(), options).expect("randomness");
+        background.start();
+        Process { server: store.serve_on(layer.clone(), ServerOptions::default()).await, background, layer }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.background.stop().await;
+        self.server.stop().await;
+    }
+}
+
+/// A process that can be killed: all that it does is done by a runtime of its own.
+pub(crate) struct Mortal {
+    process: Option<Process>,
+    runtime: Option<Runtime>,
+}
+
+impl Mortal {
+    pub(crate) async fn start(store: &Arc<Store>) -> Mortal {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
+        let store = store.clone();
+        let process = runtime.spawn(async move { Process::start(&store).await }).await.expect("it starts");
+        Mortal { process: Some(process), runtime: Some(runtime) }
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        self.process.as_ref().expect("it lives")
+    }
+
+    /// Groups that it follows or builds now, and documents that it has mapped for them.
+    fn builds(&self) -> (u64, u64) {
+        let families = self.process().layer.metrics();
+        let value = |name: &str| flatbed_metrics::total(&families, name);
+        (value("flatbed_view_updates_running"), value("flatbed_view_documents_mapped"))
+    }
+
+    /// Waits until it is in the middle of mapping documents for a group; false: it is not for long, or all is over before.
+    pub(crate) async fn is_building(&self, is_over: &AtomicBool, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut before = self.builds().1;
+        loop {
+            sleep(Duration::from_millis(1)).await;
+            let (running, mapped) = self.builds();
+            if running > 0 && mapped > before {
+                return true;
+            }
+            if is_over.load(Ordering::SeqCst) || Instant::now() >= deadline {
+                return false;
+            }
+            before = mapped;
+        }
+    }
+}
+
+impl Drop for Mortal {
+    /// As a process that is killed: nothing goes on, is given back or answered.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
