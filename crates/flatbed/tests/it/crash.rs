@@ -1,9 +1,10 @@
-//! kill -9 while writers write: every acknowledged write is there afterwards and the checker finds nothing.
+//! kill -9 while writers write and views are built: every acknowledged write is there afterwards, in views and a json index
+//! too, and the checker finds nothing.
 //!
 //! `FLATBED_CRASH_KILLS` says how often (`make crash`: 50).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::Path,
     sync::{Arc, Mutex},
     time::Duration,
@@ -12,7 +13,7 @@ use std::{
 use crate::support::{Server, call};
 use flatbed_client::{Connection, Url};
 use hyper::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const WRITERS: usize = 8;
 
@@ -37,6 +38,8 @@ async fn acknowledged_writes_outlive_a_kill() {
         let server = Server::start(&data);
         call(&mut server.connect().await, Method::PUT, "/crash", "").await;
         verify(&server, &documents, round).await;
+        define(&server, round).await;
+        let asker = tokio::spawn(ask(server.url.clone(), round));
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| tokio::spawn(write(server.url.clone(), format!("{round}-{writer}"), documents.clone())))
             .collect();
@@ -46,6 +49,7 @@ async fn acknowledged_writes_outlive_a_kill() {
         for writer in writers {
             writer.await.expect("a writer ends with its connection");
         }
+        asker.await.expect("who asks ends with its connection");
         check(&data, round);
         let acknowledged = documents.lock().unwrap().values().filter(|known| known.acknowledged.is_some()).count();
         eprintln!("kill {}: {acknowledged} documents acknowledged", round + 1);
@@ -54,6 +58,7 @@ async fn acknowledged_writes_outlive_a_kill() {
     }
     let server = Server::start(&data);
     verify(&server, &documents, kills).await;
+    must_equal(&server, kills).await;
     assert!(server.stop());
 }
 
@@ -77,6 +82,86 @@ async fn write(url: Url, writer: String, documents: Documents) {
             documents.lock().unwrap().insert(id.clone(), Known { acknowledged, deleted, unsure: false });
         }
     }
+}
+
+/// Groups of views. What a killed process builds it holds for some seconds more than a round takes, so that in most rounds another
+/// one is built.
+const GROUPS: u64 = 4;
+
+/// Defines the views of a round, and an index.
+async fn define(server: &Server, round: u64) {
+    let mut connection = server.connect().await;
+    let index = json!({ "index": { "fields": ["n"] }, "ddoc": "index", "name": "n" }).to_string();
+    assert_eq!(call(&mut connection, Method::POST, "/crash/_index", &index).await.0, 200);
+    let group = round % GROUPS;
+    let map = format!(
+        "function (doc) {{ emit([doc.step === undefined ? 0 : doc.step, doc._id], doc.n === undefined ? {group} : doc.n); }}"
+    );
+    let written = "function (keys, values, rereduce) { return sum(values); }";
+    let views = json!({ "sum": { "map": map, "reduce": "_sum" }, "written": { "map": map, "reduce": written } });
+    let path = format!("/crash/_design/d{group}");
+    let status = call(&mut connection, Method::PUT, &path, &json!({ "views": views }).to_string()).await.0;
+    assert!(matches!(status, 201 | 409), "{status}");
+}
+
+/// Asks for a round's views until the connection breaks: they are built meanwhile.
+async fn ask(url: Url, round: u64) {
+    let Ok(mut connection) = Connection::open(&url).await else { return };
+    let path = format!("/crash/_design/d{}/_view/sum", round % GROUPS);
+    while let Ok(answer) = connection.call(Method::GET, &path, "").await {
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}
+
+/// Views and the index are what documents say.
+async fn must_equal(server: &Server, kills: u64) {
+    let mut connection = server.connect().await;
+    let mut get = async |path: &str| {
+        let (status, answer) = call(&mut connection, Method::GET, &format!("/crash/{path}"), "").await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    };
+    let rows_of = |answer: &Value| answer["rows"].as_array().expect("rows").clone();
+    let documents: Vec<Value> = rows_of(&get("_all_docs?include_docs=true").await)
+        .into_iter()
+        .map(|row| row["doc"].clone())
+        .filter(|doc| !doc["_id"].as_str().expect("an id").starts_with("_design/"))
+        .collect();
+    assert!(!documents.is_empty());
+    for group in 0..kills.min(GROUPS) {
+        let row = |doc: &Value| {
+            let key = json!([doc["step"].as_u64().unwrap_or(0), doc["_id"]]);
+            (doc["_id"].to_string(), (key, doc["n"].as_u64().unwrap_or(group)))
+        };
+        let expected: BTreeMap<String, (Value, u64)> = documents.iter().map(row).collect();
+        let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+        for (key, value) in expected.values() {
+            *sums.entry(key[0].as_u64().expect("a number")).or_default() += value;
+        }
+        let sums: Vec<Value> = sums.iter().map(|(step, sum)| json!({ "key": [step], "value": sum })).collect();
+        for view in ["sum", "written"] {
+            let view = format!("_design/d{group}/_view/{view}");
+            let rows = rows_of(&get(&format!("{view}?reduce=false")).await);
+            assert_eq!(rows.len(), documents.len(), "{view}");
+            let row =
+                |row: &Value| (row["id"].to_string(), (row["key"].clone(), row["value"].as_u64().expect("a number")));
+            assert_eq!(rows.iter().map(row).collect::<BTreeMap<_, _>>(), expected, "{view}");
+            assert_eq!(rows_of(&get(&format!("{view}?group_level=1")).await), sums, "{view}");
+        }
+    }
+    let mut expected: Vec<(u64, &str)> =
+        documents.iter().filter_map(|doc| Some((doc["n"].as_u64()?, doc["_id"].as_str().expect("an id")))).collect();
+    expected.sort_unstable();
+    let asked =
+        json!({ "selector": { "n": { "$gte": 0 } }, "fields": ["_id", "n"], "limit": 1_000_000, "use_index": "index" });
+    let (status, answer) = call(&mut connection, Method::POST, "/crash/_find", &asked.to_string()).await;
+    assert!(status == 200 && answer["warning"].is_null(), "{answer}");
+    let found = answer["docs"].as_array().expect("documents").iter();
+    let mut found: Vec<(u64, &str)> =
+        found.map(|doc| (doc["n"].as_u64().expect("a number"), doc["_id"].as_str().expect("an id"))).collect();
+    assert!(found.is_sorted_by_key(|(n, _)| *n));
+    found.sort_unstable();
+    assert_eq!(found, expected);
 }
 
 fn known(documents: &Documents, id: &str) -> Known {
