@@ -52,6 +52,7 @@ flatbed_metrics::metrics! {
         compaction_failures: Counter = "Documents that a compaction passed over for an error.",
         indexes_built: Counter = "Indexes built to their end.",
         index_documents_entered: Counter = "Documents that builders have entered into indexes.",
+        design_documents_left_out: Counter = "Times that a design document was written which defines more indexes or views than a database may have.",
         index_build_failures: Counter = "Times that a builder of an index failed; it is tried again.",
         view_documents_mapped: Counter = "Documents that were mapped for groups of views.",
         view_documents_failed: Counter = "Times that a map failed on a document, which has no rows of it.",

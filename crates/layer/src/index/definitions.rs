@@ -6,7 +6,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::index::build::unbuilt;
-use crate::index::groups::{self, groups_of, is_group, name_group};
+use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group};
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
 use crate::layer::Inner;
@@ -43,6 +43,8 @@ struct Changed {
     indexes: Vec<Defined>,
     /// Its group of views.
     group: Option<Signature>,
+    /// Definitions that are longer than one may be.
+    too_long: usize,
     /// They are of fields: the group is named where there is one, and else by the first who asks for its views.
     is_of_fields: bool,
 }
@@ -53,7 +55,7 @@ type Defined = (&'static str, Vec<u8>);
 impl Changed {
     /// It defines nothing any more.
     fn nothing(id: &str) -> Changed {
-        Changed { id: id.to_owned(), indexes: Vec::new(), group: None, is_of_fields: false }
+        Changed { id: id.to_owned(), indexes: Vec::new(), group: None, too_long: 0, is_of_fields: false }
     }
 }
 
@@ -69,7 +71,7 @@ impl Definitions {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // What no parser takes was refused when it came.
             if let Ok(body) = parse(&text, &Limits::default()) {
-                changed.indexes = defined_by(within, &body);
+                (changed.indexes, changed.too_long) = defined_by(within, &body);
                 // What is wrong with it is said to who asks for its views.
                 let group = GroupDefinition::of_design(&body, within.instance.record.partitioned);
                 if let Ok(Some(group)) = group {
@@ -100,6 +102,7 @@ impl Definitions {
         let mut record = None;
         if !self.changed.is_empty() || self.has_verdicts || !worn_out.is_empty() {
             let mut new = self.redefined(&instance.record);
+            self.log_left_out(within, &new);
             renumber(&mut new, worn_out);
             let names_verdicts = self.has_verdicts && name_verdicts(&mut new);
             record = Some(new).filter(|new| names_verdicts || new.indexes != instance.record.indexes);
@@ -114,9 +117,33 @@ impl Definitions {
         replace_indexes(within, record)
     }
 
+    /// Design documents that define more than there is room for are written all the same: who looks at the log sees why a query
+    /// does not find what they define.
+    fn log_left_out(&self, within: &Within<'_>, record: &proto::DatabaseRecord) {
+        for Changed { id, indexes, group, too_long, is_of_fields } in &self.changed {
+            let is_kept = |defined: &&Defined| {
+                let is_it = |index: &proto::Index| (&*index.kind, &index.definition) == (defined.0, &defined.1);
+                record.indexes.iter().any(|index| index.source == *id && is_it(index))
+            };
+            let indexes = too_long + indexes.len() - indexes.iter().filter(is_kept).count();
+            let views = group.is_some() && !is_of_fields && group_named_by(record, id).is_none();
+            if indexes > 0 || views {
+                within.inner.metrics.design_documents_left_out.add(1);
+                let (database, design_document) = (&within.instance.name, id);
+                tracing::warn!(
+                    database,
+                    design_document,
+                    indexes,
+                    views,
+                    "a design document defines indexes or views beyond what a database may have: they are not kept"
+                );
+            }
+        }
+    }
+
     fn redefined(&self, record: &proto::DatabaseRecord) -> proto::DatabaseRecord {
         let mut record = record.clone();
-        for Changed { id, indexes, group, is_of_fields } in &self.changed {
+        for Changed { id, indexes, group, is_of_fields, .. } in &self.changed {
             redefine(&mut record, id, indexes);
             let is_there = |signature: &&Signature| groups_of(&record).any(|group| group.definition == **signature);
             let group = group.as_ref().filter(|group| !is_of_fields || is_there(group));
@@ -195,17 +222,20 @@ pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecor
     within.trx.update_metadata_version();
 }
 
-fn defined_by(within: &Within<'_>, body: &Value<'_>) -> Vec<Defined> {
-    let mut all: Vec<Defined> = Vec::new();
+/// What a design document defines; and how many definitions are too long for that.
+fn defined_by(within: &Within<'_>, body: &Value<'_>) -> (Vec<Defined>, usize) {
+    let (mut all, mut too_long): (Vec<Defined>, usize) = (Vec::new(), 0);
     for kind in KINDS {
         for definition in kind.defined_by(body, within.instance.record.partitioned, within.inner.collation) {
             let defined = (kind.name(), definition);
-            if defined.1.len() <= kind.definition_bytes_max() && !all.contains(&defined) {
+            if defined.1.len() > kind.definition_bytes_max() {
+                too_long += 1;
+            } else if !all.contains(&defined) {
                 all.push(defined);
             }
         }
     }
-    all
+    (all, too_long)
 }
 
 /// Gives indexes other numbers: they are other indexes from now on, of which nothing is built.

@@ -8,7 +8,7 @@
 use prost::Message;
 
 use crate::error::Result;
-use crate::index::definitions::{RECORD_BYTES_MAX, write_record};
+use crate::index::definitions::{ENTRY_BYTES, RECORD_BYTES_MAX, write_record};
 use crate::index::maintainers::Within;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
@@ -23,8 +23,8 @@ pub(crate) const VIEW: &str = "view";
 /// Groups of one database. They take no part in writes.
 pub(crate) const GROUPS_MAX: usize = 1_000;
 
-/// What all of them take in the record: it is one value, and read whole.
-const GROUPS_BYTES_MAX: usize = 60_000;
+/// What their design documents' ids take in the record, all together: it is one value, and read whole. 40 for each of so many.
+const NAMES_BYTES_MAX: usize = 40_000;
 
 /// A group that nobody names is kept for so long.
 pub(crate) const UNNAMED_KEPT_FOR_MS: u64 = 24 * 60 * 60 * 1_000;
@@ -58,9 +58,9 @@ pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signa
         }
     }
     let Some(signature) = signature else { return };
-    let taken: usize = groups_of(record).map(room_of).sum();
-    let more = design.len() + GROUP_BYTES;
-    let has_room = taken + more <= GROUPS_BYTES_MAX && record.encoded_len() + more <= RECORD_BYTES_MAX;
+    let taken: usize = groups_of(record).flat_map(|group| &group.named_by).map(|name| name_bytes(name)).sum();
+    let more = name_bytes(design);
+    let has_room = taken + more <= NAMES_BYTES_MAX && record.encoded_len() + more + ENTRY_BYTES <= RECORD_BYTES_MAX;
     if let Some(group) = record.indexes.iter_mut().find(|index| is_group(index) && is_this(index)) {
         if let (Err(at), true) = (group.named_by.binary_search_by(|name| (**name).cmp(design)), has_room) {
             group.named_by.insert(at, design.to_owned());
@@ -83,11 +83,9 @@ pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signa
     }
 }
 
-/// What a group takes in the record beside the names, about.
-const GROUP_BYTES: usize = 50;
-
-fn room_of(group: &proto::Index) -> usize {
-    GROUP_BYTES + group.named_by.iter().map(|name| name.len() + 4).sum::<usize>()
+/// What a design document's id takes in the record, at most.
+fn name_bytes(name: &str) -> usize {
+    name.len() + 4
 }
 
 /// A write changes a database with groups: whatever becomes of this process, somebody looks whether they have followed.
@@ -188,10 +186,12 @@ mod tests {
             signature
         };
         for number in 0..1_100 {
-            name_group(&mut record, &format!("_design/{number}"), Some(&signature(number)));
+            name_group(&mut record, &format!("_design/{number:028}"), Some(&signature(number)));
         }
-        let count = groups_of(&record).count();
-        assert!((800..=GROUPS_MAX).contains(&count), "{count}");
+        assert_eq!(groups_of(&record).count(), GROUPS_MAX);
+        assert!(record.encoded_len() < 83_000, "{}", record.encoded_len());
+        name_group(&mut record, "_design/one-more", Some(&signature(1)));
+        assert!(group_named_by(&record, "_design/one-more").is_none(), "the names take all of their room");
         let mut record = proto::DatabaseRecord::default();
         for number in 0..100 {
             name_group(&mut record, &format!("_design/{number:02000}"), Some(&signature(number % 3)));
