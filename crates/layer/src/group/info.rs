@@ -30,7 +30,7 @@ pub struct ViewGroupInfo {
     pub rows: u64,
     /// Changes that are not in it yet, exact up to 500.
     pub pending: u64,
-    /// Up to where it has the changes; `None`: it has not begun.
+    /// Up to where it has the changes, which is the beginning until it is built; `None`: no group is kept.
     pub update_seq: Option<Seq>,
     /// How many purges it has.
     pub purge_seq: u64,
@@ -88,8 +88,8 @@ impl Reader {
             }
             None => Seq::zero(standing.instance.incarnation()),
         };
-        info.update_seq = info.is_built.then_some(place);
         let since = if info.is_built { place } else { Seq::zero(standing.instance.incarnation()) };
+        info.update_seq = Some(since);
         let query = ChangesQuery { since: Since::After(since), ..ChangesQuery::default() };
         let mut changes = Changes::new(self.clone(), query);
         changes.stand_at(since);
