@@ -12,7 +12,7 @@ mod list;
 mod slice;
 mod turns;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::atomic::AtomicBool;
@@ -23,13 +23,21 @@ use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, super
 use tokio::task::JoinHandle;
 
 use crate::actor::ServerActor;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::group::attend::{forget_gone, take_up};
 use crate::layer::Layer;
+use crate::store::due::Kind;
 use crate::store::once::random_id;
 use turns::Turns;
 
 /// What this process has noted and another one's slice has is looked at again after this time, then after twice that.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Groups of views that are due in this time are looked at when a process begins: writes are noted so far ahead.
+const TAKEN_UP_AHEAD: Duration = Duration::from_secs(2 * 60);
+
+/// Of each database for so long at most, before the next one's are.
+const TAKEN_UP_FOR: Duration = Duration::from_secs(1);
 
 /// Between two looks at what is cached.
 const CACHE_EVERY: Duration = Duration::from_secs(60);
@@ -92,6 +100,12 @@ impl Background {
             supervise(&*cache, &backoff, None).await;
             cache.status.end();
         }));
+        let (layer, look_every) = (worker.layer.clone(), worker.options.look_every);
+        tasks.push(tokio::spawn(async move {
+            if tokio::time::timeout(look_every, take_up_groups(&layer)).await.is_ok_and(|done| done.is_err()) {
+                tracing::debug!("groups of views that are due are left to who looks next");
+            }
+        }));
         tasks.push(tokio::spawn(async move {
             supervise(&*worker, &backoff, None).await;
             worker.status.end();
@@ -153,7 +167,9 @@ impl Job for Cache {
         if tokio::time::timeout(CACHE_EVERY, self.status.stopped()).await.is_ok() {
             return Ok(Next::Done);
         }
-        self.layer.forget_gone_databases().await.map_err(|error| Failure::Failed(error.to_string()))?;
+        let failed = |error: Error| Failure::Failed(error.to_string());
+        self.layer.forget_gone_databases().await.map_err(failed)?;
+        forget_gone(&self.layer).await.map_err(failed)?;
         Ok(Next::Again(Duration::ZERO))
     }
 
@@ -193,7 +209,8 @@ impl Job for Worker {
     }
 
     async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
-        let (mut turns, mut pause) = (Turns::new(self), self.options.look_every);
+        // Work that a process left which is gone is taken over as soon as its lease may be.
+        let (mut turns, mut pause) = (Turns::new(self), LOOK_AGAIN.min(self.options.look_every));
         loop {
             // What comes while it looks is seen by the next look.
             let mut woken = pin!(self.layer.inner.due.wake.notified());
@@ -251,6 +268,26 @@ impl Worker {
     fn is_ending(&self) -> bool {
         self.status.is_stopped() || self.layer.inner.is_closing()
     }
+}
+
+/// Goes on at once with groups of views at which a process was that is gone: its lease of their slices, which lasts for a
+/// while yet, keeps nobody from that, since who works at a group says so in it.
+async fn take_up_groups(layer: &Layer) -> Result<()> {
+    let found = list::look(&layer.inner, TAKEN_UP_AHEAD, drawn()).await?;
+    let due: BTreeSet<&str> = found
+        .slices
+        .values()
+        .flatten()
+        .filter(|entry| Kind::of(entry.key.kind) == Some(Kind::Views))
+        .map(|entry| &*entry.key.name)
+        .collect();
+    for name in due {
+        match take_up(&layer.reader(name), TAKEN_UP_FOR).await {
+            Ok(()) | Err(Error::DatabaseNotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A number drawn by lot: where to begin, and how long to wait.

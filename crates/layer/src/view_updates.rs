@@ -96,6 +96,8 @@ pub(crate) struct GroupState {
     waits: Mutex<BTreeMap<WaitsFor, Waits>>,
     failure: Mutex<Option<(Instant, ViewFailure)>>,
     failing_since: Mutex<Option<Instant>>,
+    /// The database, while the last attempt to follow has failed.
+    failed_in: Mutex<Option<Arc<str>>>,
     nudged: Mutex<Option<Instant>>,
     shown: Mutex<Shown>,
     /// Documents that a transaction enters.
@@ -290,6 +292,24 @@ impl ViewUpdates {
         since.map(|since| since.elapsed()).max().unwrap_or_default()
     }
 
+    /// Groups that failed when they were to be followed last, by their databases.
+    pub(crate) fn failing(&self) -> BTreeMap<Arc<str>, Vec<GroupId>> {
+        let mut failing: BTreeMap<Arc<str>, Vec<GroupId>> = BTreeMap::new();
+        for (id, group) in &*lock(&self.groups) {
+            if let Some(database) = &*lock(&group.failed_in) {
+                failing.entry(Arc::clone(database)).or_default().push(*id);
+            }
+        }
+        failing
+    }
+
+    /// Documents that the first builds under way have left, about.
+    pub(crate) fn left(&self) -> u64 {
+        let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
+        let builds = groups.iter().filter_map(|group| group.task()).filter(|task| task.is_build);
+        builds.map(|task| task.total_changes.saturating_sub(task.changes_done)).sum()
+    }
+
     /// Queries that wait.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
@@ -315,6 +335,7 @@ impl GroupState {
             waits: Mutex::default(),
             failure: Mutex::default(),
             failing_since: Mutex::default(),
+            failed_in: Mutex::default(),
             nudged: Mutex::default(),
             shown: Mutex::default(),
             entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN),
@@ -326,11 +347,24 @@ impl GroupState {
     pub(crate) fn moved_to(&self, version: i64) {
         *lock(&self.failure) = None;
         *lock(&self.failing_since) = None;
+        *lock(&self.failed_in) = None;
         self.moved.send_if_modified(|known| {
             let is_further = version > known.drained;
             known.drained = version.max(known.drained);
             is_further
         });
+    }
+
+    /// It cannot be followed, and is not tried again by itself. It stays behind.
+    pub(crate) fn give_up(&self, database: &str, failure: ViewFailure) {
+        lock(&self.shown).task = None;
+        self.has_failed(database);
+        self.fail(failure);
+    }
+
+    fn has_failed(&self, database: &str) {
+        self.is_behind();
+        lock(&self.failed_in).get_or_insert_with(|| database.into());
     }
 
     /// It cannot be followed.
@@ -340,7 +374,8 @@ impl GroupState {
     }
 
     /// It cannot be followed now, and is tried again. Where that goes on for long, those who wait for it get the failure.
-    pub(crate) fn stumble(&self, failure: ViewFailure) {
+    pub(crate) fn stumble(&self, database: &str, failure: ViewFailure) {
+        self.has_failed(database);
         let since = *lock(&self.failing_since).get_or_insert_with(Instant::now);
         if since.elapsed() >= STUCK_MAX {
             self.fail(failure);
@@ -377,6 +412,7 @@ impl GroupState {
     pub(crate) fn is_through(&self) {
         *lock(&self.shown) = Shown::default();
         *lock(&self.failing_since) = None;
+        *lock(&self.failed_in) = None;
         self.moved.send_modify(|known| known.ended += 1);
     }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use flatbed_revtree::DocumentId;
 use tokio::time::Instant;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::steps::Look;
 use crate::group::updater::{ensure, ids_of};
 use crate::handle::{Database, Reader};
 use crate::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
 use crate::instance::Instance;
-use crate::layer::Inner;
+use crate::layer::{Inner, Layer};
 use crate::store::due;
 use crate::store::once::now_ms;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -67,6 +67,15 @@ pub(crate) enum Attended {
     Elsewhere,
 }
 
+/// Sees that the groups of a database are followed, and looks for some time whether they are; who follows goes on.
+pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
+    if reader.inner.views.functions().is_some() {
+        let instance = wake_all(reader).await?;
+        are_through(reader, &instance, Instant::now() + turn).await?;
+    }
+    Ok(())
+}
+
 /// Sees that the groups of a database are followed, for some time at most, and drops those that nobody has named for a day.
 pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> {
     let Reader { inner, name } = reader;
@@ -77,7 +86,20 @@ pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> 
     let until_ms = now_ms().saturating_sub(UNNAMED_KEPT_FOR_MS);
     drop_unnamed(inner, name, until_ms).await?;
     let instance = wake_all(reader).await?;
-    for id in ids_of(&instance) {
+    if !are_through(reader, &instance, until).await? {
+        return Ok(Attended::Unfinished);
+    }
+    let unnamed = groups_of(&instance.record).map(|group| group.unnamed_since_ms).filter(|since| *since > 0).min();
+    Ok(match unnamed {
+        Some(since) => Attended::Until(due::rounded_ms(since + UNNAMED_KEPT_FOR_MS)),
+        None => Attended::Through,
+    })
+}
+
+/// Whether the groups of a database have followed, or cannot, by some time.
+async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Result<bool> {
+    let Reader { inner, name } = reader;
+    for id in ids_of(instance) {
         let state = inner.views.group(id);
         loop {
             let Some(standing) = reader.read(&mut Look { inner, name, id }).await? else { break };
@@ -85,17 +107,27 @@ pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> 
                 break;
             }
             if inner.is_closing() || Instant::now() >= until {
-                return Ok(Attended::Unfinished);
+                return Ok(false);
             }
             ensure(reader, id);
             tokio::time::sleep(LOOKS).await;
         }
     }
-    let unnamed = groups_of(&instance.record).map(|group| group.unnamed_since_ms).filter(|since| *since > 0).min();
-    Ok(match unnamed {
-        Some(since) => Attended::Until(due::rounded_ms(since + UNNAMED_KEPT_FOR_MS)),
-        None => Attended::Through,
-    })
+    Ok(true)
+}
+
+/// Forgets groups that failed and are no longer named, or whose database is gone: they are behind no longer.
+pub(crate) async fn forget_gone(layer: &Layer) -> Result<()> {
+    for (name, failing) in layer.inner.views.failing() {
+        let inner = &*layer.inner;
+        let named = match layer.reader(&name).read(&mut Resolve { inner, name: &name }).await {
+            Ok(instance) => ids_of(&instance),
+            Err(Error::DatabaseNotFound) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        failing.iter().filter(|id| !named.contains(id)).for_each(|id| inner.views.forget(*id));
+    }
+    Ok(())
 }
 
 /// Drops the groups that nobody has named since some time.
@@ -111,7 +143,7 @@ impl Database {
     /// Drops the groups of views that no design document names, at once.
     ///
     /// # Errors
-    /// [`Error::DatabaseNotFound`](crate::Error::DatabaseNotFound), and those of the storage.
+    /// [`Error::DatabaseNotFound`], and those of the storage.
     pub async fn view_cleanup(&self) -> Result<()> {
         drop_unnamed(&self.inner, &self.name, u64::MAX).await
     }

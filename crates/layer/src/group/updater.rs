@@ -26,6 +26,9 @@ const FULL_MAX: u32 = 2;
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// The longest pause for functions that find no turn: there may be one at any time.
+const PAUSE_BUSY_MAX: Duration = Duration::from_secs(2);
+
 /// The longest pause while a query waits.
 const PAUSE_WAITED_FOR: Duration = Duration::from_secs(1);
 
@@ -56,10 +59,10 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
     loop {
         let seen = state.asked.load(Ordering::Acquire);
         let began = Instant::now();
-        let is_again = match Box::pin(update(&reader, id, &state)).await {
+        let again = match Box::pin(update(&reader, id, &state)).await {
             Ok(()) => {
                 state.is_through();
-                false
+                None
             }
             Err(error) => {
                 if began.elapsed() > PAUSE_MAX {
@@ -68,7 +71,8 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
                 fails(&reader, id, &state, error)
             }
         };
-        if is_again {
+        if let Some(pause_max) = again {
+            pause = pause.min(pause_max);
             let mut closing = reader.inner.closing.subscribe();
             tokio::select! {
                 () = rest(&state, pause) => {}
@@ -99,13 +103,13 @@ async fn rest(state: &GroupState, pause: Duration) {
     let _ = tokio::time::timeout(pause, waited_for).await;
 }
 
-/// What becomes of a failure: whether it is tried again.
-fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool {
+/// What becomes of a failure: whether it is tried again, after a pause of so long at most.
+fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Option<Duration> {
     match error {
         Error::DatabaseNotFound | Error::ShuttingDown => {
             state.is_through();
             reader.inner.views.forget(id);
-            return false;
+            return None;
         }
         _ => {}
     }
@@ -114,25 +118,23 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> bool
     match error {
         Error::View(ViewFailure::Function(failure @ FunctionFailure::Busy(_))) => {
             tracing::debug!(database, group, %failure, "the functions of a group of views wait for their turn");
-            state.stumble(ViewFailure::Function(failure));
-            true
+            state.stumble(database, ViewFailure::Function(failure));
+            Some(PAUSE_BUSY_MAX)
         }
         Error::View(failure) => {
             tracing::info!(database, group, %failure, "a group of views cannot be built");
-            state.is_through();
-            state.fail(failure);
-            false
+            state.give_up(database, failure);
+            None
         }
         Error::Storage(ref never) if NEVER_WRITTEN.contains(&never.code()) => {
             tracing::error!(database, group, %error, "a group of views has more to write than storage takes");
-            state.is_through();
-            state.fail(ViewFailure::Stuck(error.to_string()));
-            false
+            state.give_up(database, ViewFailure::Stuck(error.to_string()));
+            None
         }
         error => {
             tracing::warn!(database, group, %error, "a group of views could not be followed, and is tried again");
-            state.stumble(ViewFailure::Stuck(error.to_string()));
-            true
+            state.stumble(database, ViewFailure::Stuck(error.to_string()));
+            Some(PAUSE_MAX)
         }
     }
 }
@@ -257,11 +259,13 @@ mod tests {
         let (db, _directory) = database().await;
         let (id, storage) = ((1, 1), |code| Error::Storage(foundationdb::FdbError::from_code(code)));
         let state = db.inner.views.group(id);
-        assert!(fails(&db, id, &state, storage(1007)));
+        assert_eq!(fails(&db, id, &state, storage(1007)), Some(PAUSE_MAX));
         assert_eq!(state.failure(), None);
+        let busy = FunctionFailure::Busy("by others".to_owned());
+        assert_eq!(fails(&db, id, &state, Error::View(busy.into())), Some(PAUSE_BUSY_MAX));
         for code in NEVER_WRITTEN {
             let state = db.inner.views.group((2, code as u64));
-            assert!(!fails(&db, id, &state, storage(code)));
+            assert_eq!(fails(&db, id, &state, storage(code)), None);
             assert!(matches!(state.failure(), Some(ViewFailure::Stuck(_))));
         }
     }
@@ -284,10 +288,27 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    async fn a_group_that_fails_is_behind_until_it_follows_or_is_gone() {
+        let (db, _directory) = database().await;
+        let (views, id) = (&db.inner.views, (1, 1));
+        let state = views.group(id);
+        let is_behind = || (views.failing().len(), !views.lag().is_zero());
+        fails(&db, id, &state, Error::Storage(foundationdb::FdbError::from_code(1007)));
+        assert_eq!(is_behind(), (1, true));
+        state.is_through();
+        assert_eq!(is_behind(), (0, false));
+        fails(&db, id, &state, Error::View(FunctionFailure::NotRun.into()));
+        assert_eq!(is_behind(), (1, true));
+        // The database has no such group.
+        crate::group::attend::forget_gone(&crate::Layer { inner: db.inner.clone() }).await.unwrap();
+        assert_eq!(is_behind(), (0, false));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn failures_long_ago_do_not_count() {
         let (db, _directory) = database().await;
         let state = db.inner.views.group((1, 1));
-        state.stumble(ViewFailure::Changed);
+        state.stumble("db", ViewFailure::Changed);
         assert!(state.is_stumbling());
         state.is_through();
         assert!(!state.is_stumbling());

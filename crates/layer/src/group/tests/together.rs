@@ -4,16 +4,22 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flatbed_jobs::Leases;
+
 use super::functions::Texts;
 use super::torture::store;
 use super::{compare, define, put, recomputed, rows, sorted, standing, violations};
+use crate::actor::Actor;
 use crate::at_once::Paced;
+use crate::background::{Background, BackgroundOptions};
 use crate::error::Result;
 use crate::group::find::find;
 use crate::group::job::Job;
 use crate::group::leases::{Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, WriteRows, Wrote, new_token};
 use crate::group::steps::{Step, Take, Work};
 use crate::handle::Database;
+use crate::lease::RootLeases;
+use crate::store::due::slice_of;
 use crate::store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::view::build::NODES;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
@@ -225,4 +231,28 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert_eq!((progress.phase, progress.documents), (NODES, 51));
     let none = Step::run(&two, TakeLease { others: &twos, token: new_token().unwrap() }).await.unwrap();
     assert!(matches!(none, Some(Taken::Over)));
+}
+
+/// The slice's lease is that of a process that is gone, and lasts for 15 s yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_begins_takes_up_groups_at_once() {
+    let Some((fdb, root, _directory)) = store(None) else { return };
+    let writer = {
+        let options = LayerOptions { root: root.clone(), ..LayerOptions::default() };
+        let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
+        layer.database("db", authority.for_job("test"))
+    };
+    fill(&writer, 20).await;
+    define(&writer, "_design/v", &[("n", "n")]).await;
+    RootLeases(writer.inner.clone()).take(&slice_of("db").to_string(), &[9; 16], None).await.unwrap();
+    let one = process(&fdb, &root).await;
+    let Actor::Server(actor) = &one.db.actor else { panic!("the tests' own") };
+    let background = Background::new(&one.layer, actor.clone(), BackgroundOptions::default()).unwrap();
+    let began = Instant::now();
+    background.start();
+    while one.layer.inner.metrics.view_groups_built.get() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(12), "nobody looks at it");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    background.stop().await;
 }
