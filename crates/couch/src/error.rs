@@ -218,6 +218,7 @@ impl From<LayerError> for Failure {
         match error {
             LayerError::Refused(refusal) => refusal.into(),
             LayerError::View(failure) => failure.into(),
+            LayerError::Index(_) => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             LayerError::DatabaseNotFound => Failure::not_found(reason),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
             LayerError::ShuttingDown => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),

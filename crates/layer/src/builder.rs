@@ -16,6 +16,7 @@ use crate::index::kinds::KINDS;
 use crate::index_builds::IndexBuild;
 use crate::layer::Inner;
 use crate::store::features::is_outdated;
+use crate::store::keys::Counter;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -26,14 +27,14 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 /// Of the last index that could not be built; those beside it are.
 pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = Instant::now() + time;
-    let (namespace, indexes) = loop {
+    let (namespace, total, indexes) = loop {
         match transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await? {
             Some(unbuilt) => break unbuilt,
             None => reorder(inner, name).await?,
         }
     };
     let begin = |index: proto::Index| {
-        let (number, shown) = (index.number, IndexBuild::of(name, index));
+        let (number, shown) = (index.number, IndexBuild::of(name, index, total));
         // A process builds an index once at a time.
         let running = inner.index_builds.begin(namespace, shown)?;
         Some((number, running, inner.metrics.index_builds_running.hold(), Pace::default()))
@@ -49,10 +50,14 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
         match transaction::write(&inner.db, &inner.metrics, &mut step).await {
             Ok(stepped) => {
                 inner.metrics.index_documents_entered.add(step.entered);
-                running.get_on(step.entered);
+                running.get_to(step.entered_in_all);
+                inner.index_builds.gets_on(namespace, number);
                 match stepped {
                     Stepped::On => builds.push_back((number, running, held, step.next_pace)),
-                    Stepped::Built => inner.metrics.indexes_built.add(1),
+                    Stepped::Built => {
+                        inner.metrics.indexes_built.add(1);
+                        inner.index_waits.is_built(name);
+                    }
                     Stepped::Gone => {}
                 }
             }
@@ -60,6 +65,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
             Err(error) => {
                 inner.metrics.index_build_failures.add(1);
                 tracing::warn!(database = name, index = number, %error, "an index could not be built");
+                inner.index_builds.fails(namespace, number, &error.to_string());
                 failed = Some(error);
             }
         }
@@ -67,14 +73,15 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
     failed.map_or(Ok(Some(true)), Err)
 }
 
-/// The indexes of a database that may not be read yet, and its namespace; `None`: some are to become others first.
+/// A database's namespace, how many documents it has, and its indexes that may not be read yet; `None`: some are to become
+/// others first.
 struct Unbuilt<'a> {
     inner: &'a Inner,
     name: &'a str,
 }
 
 impl Operation for Unbuilt<'_> {
-    type Output = Option<(u64, Vec<proto::Index>)>;
+    type Output = Option<(u64, u64, Vec<proto::Index>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
@@ -82,6 +89,11 @@ impl Operation for Unbuilt<'_> {
             return Ok(None);
         }
         let is_known = |index: &proto::Index| KINDS.iter().any(|kind| kind.name() == index.kind);
-        Ok(Some((instance.record.namespace, unbuilt(instance.record.clone()).filter(is_known).collect())))
+        let indexes: Vec<_> = unbuilt(instance.record.clone()).filter(is_known).collect();
+        let total = match indexes.is_empty() {
+            true => 0,
+            false => instance.buckets.begin_count(trx, Counter::Documents).await?,
+        };
+        Ok(Some((instance.record.namespace, u64::try_from(total).unwrap_or_default(), indexes)))
     }
 }

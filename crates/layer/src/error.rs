@@ -25,6 +25,9 @@ pub enum Error {
     /// A view cannot be read.
     #[error(transparent)]
     View(#[from] ViewFailure),
+    /// An index that is being built is not waited for.
+    #[error(transparent)]
+    Index(#[from] IndexFailure),
     /// Of edits that are made all or not at all some are refused: their documents, and why. None is made.
     #[error("none of the documents was written: {} of them refused", .0.len())]
     NoneWritten(Vec<(String, Refusal)>),
@@ -114,6 +117,18 @@ pub enum ViewFailure {
     /// The design document was changed or deleted since the query began, or its group is being built anew.
     #[error("the view was changed while it was read")]
     Changed,
+}
+
+/// Why an index that is being built is not waited for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexFailure {
+    /// So many queries wait for indexes already.
+    #[error("too many queries are waiting for indexes")]
+    TooManyWaiting,
+    /// It has been tried for a while to build it, and is tried on.
+    #[error("the index cannot be built now: {0}")]
+    Stuck(String),
 }
 
 /// What a client did that cannot be, or what its edit or its question met: nothing is wrong with the storage, and

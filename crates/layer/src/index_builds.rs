@@ -1,14 +1,15 @@
-//! The indexes that a process is building, how far it is, and which queries wait for one.
+//! The indexes that a process is building, how far it is, and at which it fails.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::store::once::now_ms;
 use crate::store::proto;
 
-/// Waits that are shown at most.
-const WAITS_SHOWN_MAX: usize = 500;
+/// A failure that did not come again is over: another process may have built the index, or it is gone.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 
 /// An index that is being built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,36 +22,19 @@ pub struct IndexBuild {
     pub kind: String,
     /// The design document that defines it.
     pub design_document: String,
-    /// Documents that this process has entered since it began, or went on.
+    /// Documents that have been entered, about, by other processes too.
     pub entered: u64,
+    /// Documents that the database had when this process began, or went on; at least `entered`.
+    pub total: u64,
     /// Unix time.
     pub started_at_ms: u64,
     /// Unix time.
     pub updated_at_ms: u64,
 }
 
-/// Queries that wait for an index until it is built.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexWait {
-    /// The database.
-    pub database: String,
-    /// The index's number in it.
-    pub number: u64,
-    /// The design document that defines it.
-    pub design_document: String,
-    /// The index's name.
-    pub name: String,
-    /// How many queries of this process wait.
-    pub waiting: u64,
-    /// Unix time since when there is always one.
-    pub since_ms: u64,
-    /// What this process does for it, if anything.
-    pub build: Option<IndexBuild>,
-}
-
 impl IndexBuild {
     /// Of an index that nothing is entered into yet.
-    pub(crate) fn of(database: &str, index: proto::Index) -> IndexBuild {
+    pub(crate) fn of(database: &str, index: proto::Index, total: u64) -> IndexBuild {
         let proto::Index { number, kind, source, .. } = index;
         let now = now_ms();
         IndexBuild {
@@ -59,6 +43,7 @@ impl IndexBuild {
             kind,
             design_document: source,
             entered: 0,
+            total,
             started_at_ms: now,
             updated_at_ms: now,
         }
@@ -68,21 +53,20 @@ impl IndexBuild {
 /// By namespace and number.
 type Builds = HashMap<(u64, u64), IndexBuild>;
 
-/// By the database's name and the index's number.
-type Waits = HashMap<(String, u64), IndexWait>;
+/// A builder that fails.
+#[derive(Debug)]
+struct Failing {
+    since: Instant,
+    last: Instant,
+    reason: String,
+}
 
-/// The builds of this process, and its queries that wait for any.
+/// The builds of this process.
 #[derive(Debug, Default)]
 pub(crate) struct IndexBuilds {
     builds: Arc<Mutex<Builds>>,
-    waits: Arc<Mutex<Waits>>,
-}
-
-/// A query that waits, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    of: (String, u64),
-    all: Arc<Mutex<Waits>>,
+    /// By namespace and number.
+    failing: Mutex<HashMap<(u64, u64), Failing>>,
 }
 
 /// One of them; it has ended when this is dropped.
@@ -111,52 +95,35 @@ impl IndexBuilds {
         all
     }
 
-    /// A query begins to wait for an index.
-    pub(crate) fn wait(&self, database: &str, number: u64, design_document: &str, name: &str) -> Waiting {
-        let of = (database.to_owned(), number);
-        let begins = || IndexWait {
-            database: database.to_owned(),
-            number,
-            design_document: design_document.to_owned(),
-            name: name.to_owned(),
-            waiting: 0,
-            since_ms: now_ms(),
-            build: None,
-        };
-        lock(&self.waits).entry(of.clone()).or_insert_with(begins).waiting += 1;
-        Waiting { of, all: self.waits.clone() }
+    /// A builder fails at an index.
+    pub(crate) fn fails(&self, namespace: u64, number: u64, reason: &str) {
+        let (mut failing, now) = (lock(&self.failing), Instant::now());
+        failing.retain(|_, failing| failing.last.elapsed() < FORGOTTEN_AFTER);
+        let begins = || Failing { since: now, last: now, reason: String::new() };
+        let found = failing.entry((namespace, number)).or_insert_with(begins);
+        (found.last, found.reason) = (now, reason.to_owned());
     }
 
-    /// Queries that wait, those that have waited the longest first; and how many more wait than these.
-    pub(crate) fn waits(&self) -> (Vec<IndexWait>, u64) {
-        let mut waits: Vec<_> = lock(&self.waits).values().cloned().collect();
-        waits.sort_by(|a, b| (a.since_ms, &a.database, a.number).cmp(&(b.since_ms, &b.database, b.number)));
-        let rest = waits.split_off(waits.len().min(WAITS_SHOWN_MAX));
-        let builds = self.all();
-        for wait in &mut waits {
-            let is_its = |build: &&IndexBuild| (&build.database, build.number) == (&wait.database, wait.number);
-            wait.build = builds.iter().find(is_its).cloned();
-        }
-        (waits, rest.iter().map(|wait| wait.waiting).sum())
+    /// A builder gets on with an index.
+    pub(crate) fn gets_on(&self, namespace: u64, number: u64) {
+        lock(&self.failing).remove(&(namespace, number));
     }
-}
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut found) = lock(&self.all).entry(self.of.clone()) {
-            found.get_mut().waiting = found.get().waiting.saturating_sub(1);
-            if found.get().waiting == 0 {
-                found.remove();
-            }
-        }
+    /// Why an index could not be built for so long.
+    pub(crate) fn failing(&self, namespace: u64, number: u64, long: Duration) -> Option<String> {
+        let failing = lock(&self.failing);
+        let found = failing.get(&(namespace, number))?;
+        let is_so = found.since.elapsed() >= long && found.last.elapsed() < FORGOTTEN_AFTER;
+        is_so.then(|| found.reason.clone())
     }
 }
 
 impl Running {
-    /// So many documents more are entered.
-    pub(crate) fn get_on(&self, entered: u64) {
+    /// So many documents are entered by now.
+    pub(crate) fn get_to(&self, entered: u64) {
         if let Some(build) = lock(&self.all).get_mut(&self.id) {
-            build.entered += entered;
+            build.entered = entered.max(build.entered);
+            build.total = build.total.max(build.entered);
             build.updated_at_ms = now_ms();
         }
     }

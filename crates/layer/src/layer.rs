@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use flatbed_metrics::Family;
 use foundationdb::options::StreamingMode;
 use foundationdb::{Database as Fdb, FdbError, RangeOption};
 use prost::Message;
@@ -19,7 +18,8 @@ use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
 use crate::index::definitions::reorder;
-use crate::index_builds::{IndexBuild, IndexBuilds, IndexWait};
+use crate::index_builds::{IndexBuild, IndexBuilds};
+use crate::index_waits::{IndexWait, IndexWaits};
 use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
@@ -168,6 +168,7 @@ pub(crate) struct Inner {
     pub metrics: Arc<Metrics>,
     pub compactions: Compactions,
     pub index_builds: IndexBuilds,
+    pub index_waits: IndexWaits,
     /// Single writes that wait for each other.
     pub lanes: Lanes,
     pub watches: Watches,
@@ -233,6 +234,7 @@ impl Layer {
             metrics,
             compactions,
             index_builds: IndexBuilds::default(),
+            index_waits: IndexWaits::default(),
             lanes,
             watches,
             hubs_running: AtomicUsize::new(0),
@@ -278,7 +280,7 @@ impl Layer {
     /// Queries of this process that wait for indexes that are being built, together by index: those that have waited the
     /// longest, 500 at most; and how many queries more wait than these.
     pub fn index_waits(&self) -> (Vec<IndexWait>, u64) {
-        self.inner.index_builds.waits()
+        self.inner.index_waits.all(&self.index_builds())
     }
 
     /// The compactions that this process is at.
@@ -306,34 +308,6 @@ impl Layer {
     /// Names of databases in bytewise order.
     pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await
-    }
-
-    /// All that is counted; cheap enough to be asked for every second.
-    pub fn metrics(&self) -> Vec<Family> {
-        let mut families = self.inner.metrics.families();
-        let Followers { followers, behind, lag } = self.followers();
-        let gauges = [
-            ("flatbed_tail_followers", "Followers of changes that wait for new ones.", followers as f64),
-            ("flatbed_tail_followers_behind", "Of these, those that read by-seq themselves again.", behind as f64),
-            (
-                "flatbed_tail_lag_seconds",
-                "For how long the oldest change has been waiting that a follower has not taken from shared memory.",
-                lag.as_secs_f64(),
-            ),
-            (
-                "flatbed_views_lag_seconds",
-                "For how long the group of views that is furthest behind has been so, of those that this process follows.",
-                self.inner.views.lag().as_secs_f64(),
-            ),
-            (
-                "flatbed_view_queries_waiting",
-                "Queries that wait until their view is up to date.",
-                self.inner.views.waiting() as f64,
-            ),
-            ("flatbed_databases_cached", "Databases that are held in memory.", self.databases_cached() as f64),
-        ];
-        families.extend(gauges.map(|(name, help, value)| Family::gauge(name, help, value)));
-        families
     }
 
     /// Wakes every waiting feed, which then says that the server is going away.

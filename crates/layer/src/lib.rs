@@ -26,10 +26,12 @@ mod field_maps;
 mod find;
 mod forget;
 mod format_one;
+mod gauges;
 mod group;
 mod handle;
 mod index;
 mod index_builds;
+mod index_waits;
 mod instance;
 mod judge;
 mod lanes;
@@ -63,7 +65,7 @@ pub use document::edit::{
 pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};
 pub use document::verdict::{Grant, Verdict};
-pub use error::{DesignFault, Error, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure};
+pub use error::{DesignFault, Error, IndexFailure, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
@@ -78,7 +80,8 @@ pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LO
 pub use group::info::ViewGroupInfo;
 pub use group::source::ViewUpdate;
 pub use handle::{Database, Reader};
-pub use index_builds::{IndexBuild, IndexWait};
+pub use index_builds::IndexBuild;
+pub use index_waits::IndexWait;
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
@@ -114,7 +117,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 35] = [
+    let table: [(&str, &[&str]); 37] = [
         ("actor", &[]),
         ("at_once", &[]),
         ("compactions", &[]),
@@ -128,6 +131,7 @@ fn folders_know_only_those_below_them() {
         ("store", &["error", "metrics"]),
         ("view_updates", &["at_once", "error", "store", "field_maps", "view_functions", "view_definition"]),
         ("index_builds", &["store"]),
+        ("index_waits", &["error", "index_builds", "store"]),
         ("instance", &["error", "store"]),
         ("lanes", &["instance"]),
         (
@@ -137,6 +141,7 @@ fn folders_know_only_those_below_them() {
                 "compactions",
                 "error",
                 "index_builds",
+                "index_waits",
                 "metrics",
                 "store",
                 "turns",
@@ -152,7 +157,7 @@ fn folders_know_only_those_below_them() {
         ("document", &["error", "store", "instance", "layer", "handle"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
         ("read", &["error", "store", "instance", "layer", "handle", "document"]),
-        ("find", &["error", "index_builds", "store", "instance", "layer", "handle", "document", "index", "read"]),
+        ("find", &["error", "index_waits", "store", "instance", "layer", "handle", "document", "index", "read"]),
         (
             "view",
             &[
@@ -184,6 +189,7 @@ fn folders_know_only_those_below_them() {
             ],
         ),
         ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),
+        ("gauges", &["feed", "layer"]),
         (
             "write",
             &[

@@ -85,6 +85,10 @@ impl Context {
             let is_heavy = choice.is_heavy();
             let options = FindOptions { stop: Some(stop), is_alone: is_heavy, ..FindOptions::default() };
             let index = choice.index.clone();
+            if is_heavy {
+                // Before it takes a turn.
+                database.wait_for_index(&indexes, &choice.plan()).await?;
+            }
             let reader = database.clone();
             let count = async move { reader.count(&indexes, &choice.plan(), &options).await };
             let counted = if is_heavy { self.selectors().long(count).await? } else { count.await };
@@ -223,6 +227,12 @@ impl Planned {
     }
 
     async fn read(&mut self, selectors: &Selectors) -> Result<Option<Vec<FoundRow>>> {
+        // Nothing is matched while an index is being built: no turn is taken for that.
+        if let Some(rows) = &mut self.rows
+            && !rows.wait().await?
+        {
+            return Ok(Some(Vec::new()));
+        }
         let Some(mut rows) = self.rows.take() else { return Ok(None) };
         let (rows, page) = if self.is_heavy {
             let page = async move {

@@ -136,10 +136,10 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         let waits_for = |wait: &&IndexWait| (&wait.database, wait.number) == (&build.database, build.number);
         let waiting = index_waits.iter().find(waits_for).map_or(0, |wait| wait.waiting);
         let mut object = tasks.object();
-        // How many documents there are is not counted for it.
         object.string("type", "indexer").string("database", &build.database);
         object.string("design_document", &build.design_document).number("index", build.number);
-        object.number("changes_done", build.entered).number("waiting_clients", waiting);
+        object.number("changes_done", build.entered).number("total_changes", build.total);
+        object.number("progress", hundredths(build.entered, build.total)).number("waiting_clients", waiting);
         object.number("started_on", build.started_at_ms / 1_000).number("updated_on", build.updated_at_ms / 1_000);
     }
     for wait in index_waits {
@@ -148,7 +148,8 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         object.string("design_document", &wait.design_document).string("index_name", &wait.name);
         object.number("index", wait.number).number("waiting_clients", wait.waiting);
         if let Some(build) = &wait.build {
-            object.number("changes_done", build.entered);
+            object.number("changes_done", build.entered).number("total_changes", build.total);
+            object.number("progress", hundredths(build.entered, build.total));
         }
         let updated_ms = wait.build.as_ref().map_or(wait.since_ms, |build| build.updated_at_ms.max(wait.since_ms));
         object.number("started_on", wait.since_ms / 1_000).number("updated_on", updated_ms / 1_000);
@@ -182,7 +183,11 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
 
 /// How much of a task is done, in hundredths.
 fn progress_of(task: &ViewTask) -> u64 {
-    (task.changes_done.saturating_mul(100) / task.total_changes.max(1)).min(100)
+    hundredths(task.changes_done, task.total_changes)
+}
+
+fn hundredths(done: u64, total: u64) -> u64 {
+    (done.saturating_mul(100) / total.max(1)).min(100)
 }
 
 pub(crate) fn metrics(state: &State, request: &Request) -> Result<Reply> {

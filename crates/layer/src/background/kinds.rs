@@ -98,9 +98,8 @@ fn of_part(is_through: Option<bool>) -> Outcome {
 pub(super) fn rest(kind: u64) -> Backoff {
     match Kind::of(kind) {
         // Somebody waits for it.
-        Some(Kind::Indexes | Kind::Views) => {
-            Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) }
-        }
+        Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
+        Some(Kind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },
     }
 }

@@ -8,6 +8,7 @@ mod partition_tests;
 mod query;
 mod ranges;
 mod tests;
+mod wait;
 
 pub use catalog::JsonIndexes;
 pub use query::{Find, FindOptions, FoundDocument, FoundRow};

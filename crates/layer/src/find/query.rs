@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Bookmark, ExecutionStats, Index, Plan, Selector, Source};
@@ -17,7 +16,7 @@ use crate::find::page::{Found, Page, PageRead, Place};
 use crate::handle::Reader;
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
-use crate::index_builds::Waiting;
+use crate::index_waits::Waiting;
 use crate::instance::InstanceId;
 use crate::store::keys::RowPlaces;
 use crate::store::waits;
@@ -27,10 +26,6 @@ pub(crate) type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Pages of one query that are read while another one is taken.
 const AHEAD_MAX: usize = 3;
-
-/// How soon it is looked again whether an index is built: at first, and at last.
-const PAUSE: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// What of a plan's documents is wanted, and how.
 #[derive(Clone, Default)]
@@ -110,9 +105,7 @@ pub struct Find {
     limit: u64,
     exact_stats: bool,
     is_alone: bool,
-    /// Before it is looked again whether its index is built.
-    pause: Duration,
-    /// While it waits for that.
+    /// While it waits for its index.
     waiting: Option<Waiting>,
     /// Where the next page begins; `None` after the last.
     next: Option<Place>,
@@ -167,7 +160,6 @@ impl Reader {
             limit,
             exact_stats,
             is_alone,
-            pause: PAUSE,
             waiting: None,
             next,
             instance: None,
@@ -201,7 +193,7 @@ impl Find {
     ///
     /// # Errors
     /// [`Refusal::IndexGone`]: the database has other indexes than those that it was planned with; before the first page it is to
-    /// be planned anew. [`Refusal::SelectorExhausted`]. [`Error::DatabaseNotFound`] also if the database has become another one
+    /// be planned anew. [`Refusal::SelectorExhausted`]. [`Error::Index`]. [`Error::DatabaseNotFound`] also if the database has become another one
     /// since the first page.
     pub async fn next_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
         while let Some(rows) = self.read_page().await? {
@@ -221,14 +213,15 @@ impl Find {
         if self.query.stop.as_ref().is_some_and(|stop| stop()) {
             return Err(Refusal::SelectorExhausted.into());
         }
+        if !self.wait().await? {
+            return Ok(Some(Vec::new()));
+        }
         let page = match self.ahead.pop_front() {
             Some(ahead) if ahead.place.is_at(&place) => self.taken(ahead).await?,
             _ => {
                 self.ahead.clear();
                 let Some(page) = self.read(place, self.instance.is_none(), None).await? else {
-                    self.wait();
-                    tokio::time::sleep(self.pause).await;
-                    self.pause = (self.pause * 2).min(PAUSE_MAX);
+                    self.begin_to_wait()?;
                     return Ok(Some(Vec::new()));
                 };
                 page
@@ -244,13 +237,22 @@ impl Find {
         Ok(Some(rows))
     }
 
-    /// Shows that it waits for its index.
-    fn wait(&mut self) {
-        if let (None, Some(number)) = (&self.waiting, self.query.number) {
-            let (builds, index) = (&self.database.inner.index_builds, &self.query.index);
-            let design = index.ddoc().unwrap_or_default();
-            self.waiting = Some(builds.wait(&self.database.name, number, design, index.name()));
+    /// Waits for half a second, about, where its index was found to be still under construction. True: a page may be read.
+    ///
+    /// # Errors
+    /// [`Error::Index`].
+    pub async fn wait(&mut self) -> Result<bool> {
+        match &mut self.waiting {
+            Some(waiting) => self.database.wait_for(waiting).await,
+            None => Ok(true),
         }
+    }
+
+    fn begin_to_wait(&mut self) -> Result<()> {
+        if let (None, Some(number)) = (&self.waiting, self.query.number) {
+            self.waiting = Some(self.database.begin_to_wait(number, &self.query.index)?);
+        }
+        Ok(())
     }
 
     /// Counts a page's rows, and takes those that are answered.

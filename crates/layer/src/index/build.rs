@@ -118,6 +118,8 @@ pub(crate) struct Step<'a> {
     pub preparations: Preparations,
     /// Documents that the last attempt has entered.
     pub entered: u64,
+    /// Documents that were entered before, too.
+    pub entered_in_all: u64,
     pub pace: Pace,
     /// For the step behind it.
     pub next_pace: Pace,
@@ -126,7 +128,7 @@ pub(crate) struct Step<'a> {
 impl<'a> Step<'a> {
     pub(crate) fn new(inner: &'a Inner, name: &'a str, number: u64, pace: Pace) -> Step<'a> {
         let preparations = Preparations::default();
-        Step { inner, name, number, attempts: 0, preparations, entered: 0, pace, next_pace: pace }
+        Step { inner, name, number, attempts: 0, preparations, entered: 0, entered_in_all: 0, pace, next_pace: pace }
     }
 }
 
@@ -248,13 +250,16 @@ impl Operation for Step<'_> {
         }
         self.preparations.check()?;
         let is_last = passed == ids.len() && !page.more() && ids.len() < most;
+        // What was put off was counted then.
+        let documents = progress.documents + if progress.later { 0 } else { self.entered };
+        self.entered_in_all = documents;
         let key = instance.keys.index_progress(self.number);
         if progress.later {
             page.iter().take(passed).for_each(|row| trx.clear(row.key()));
         }
         if is_last && !progress.later && !trx.get_range(&page_of(&later, 1, false), 1, false).await?.is_empty() {
             let built_until = ids.last().cloned().unwrap_or(progress.built_until);
-            trx.set(&key, &proto::IndexProgress { built_until, later: true }.encode_to_vec());
+            trx.set(&key, &proto::IndexProgress { built_until, later: true, documents }.encode_to_vec());
             return Ok(Stepped::On);
         }
         if is_last {
@@ -270,7 +275,7 @@ impl Operation for Step<'_> {
         }
         // It is written in any case: of two builders one fails.
         let built_until = entered.filter(|_| !progress.later).cloned().unwrap_or(progress.built_until);
-        trx.set(&key, &proto::IndexProgress { built_until, later: progress.later }.encode_to_vec());
+        trx.set(&key, &proto::IndexProgress { built_until, later: progress.later, documents }.encode_to_vec());
         Ok(Stepped::On)
     }
 }

@@ -135,6 +135,9 @@ pub struct IndexProgress {
     /// all are: those that were noted are entered
     #[prost(bool, tag = "2")]
     pub later: bool,
+    /// how many have been entered, about
+    #[prost(uint64, tag = "3")]
+    pub documents: u64,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,0 +1,58 @@
+//! Waiting for an index that is being built.
+
+use flatbed_mango::{Index, Plan};
+use futures_util::FutureExt;
+
+use crate::error::Result;
+use crate::find::catalog::JsonIndexes;
+use crate::handle::Reader;
+use crate::index_waits::{Unbuilt, Waiting};
+use crate::layer::Inner;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+impl Reader {
+    /// Waits until the index that a plan uses may be read, or is no longer there.
+    ///
+    /// # Errors
+    /// [`Error::Index`](crate::Error::Index), and those of the storage.
+    pub async fn wait_for_index(&self, indexes: &JsonIndexes, plan: &Plan<'_>) -> Result<()> {
+        let Some(number) = indexes.number(plan.index) else { return Ok(()) };
+        let is_readable = self
+            .inner
+            .cached(&self.name)
+            .is_some_and(|known| known.record.indexes.iter().any(|index| index.number == number && index.readable));
+        if is_readable {
+            return Ok(());
+        }
+        let mut waiting = self.begin_to_wait(number, plan.index)?;
+        while !self.wait_for(&mut waiting).await? {}
+        Ok(())
+    }
+
+    pub(super) fn begin_to_wait(&self, number: u64, index: &Index) -> Result<Waiting> {
+        let design = index.ddoc().unwrap_or_default();
+        self.inner.index_waits.begin(&self.name, number, design, index.name())
+    }
+
+    pub(super) async fn wait_for(&self, waiting: &mut Waiting) -> Result<bool> {
+        let Reader { inner, name } = self;
+        let look = || async { self.read(&mut Look { inner, name }).await }.boxed();
+        waiting.wait(&inner.index_builds, &look).await
+    }
+}
+
+/// The indexes of a database that may not be read yet.
+struct Look<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+impl Operation for Look<'_> {
+    type Output = Unbuilt;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Unbuilt> {
+        let record = &self.inner.resolve(trx, self.name).await?.record;
+        let numbers = record.indexes.iter().filter(|index| !index.readable).map(|index| index.number).collect();
+        Ok(Unbuilt { namespace: record.namespace, numbers })
+    }
+}

@@ -1,0 +1,73 @@
+//! What the layer counts, and how what is under way in it stands.
+
+use flatbed_metrics::Family;
+
+use crate::feed::hub::Followers;
+use crate::layer::Layer;
+
+impl Layer {
+    /// All that is counted; cheap enough to be asked for every second.
+    pub fn metrics(&self) -> Vec<Family> {
+        let mut families = self.inner.metrics.families();
+        let Followers { followers, behind, lag } = self.followers();
+        let gauges = [
+            ("flatbed_tail_followers", "Followers of changes that wait for new ones.", followers as f64),
+            ("flatbed_tail_followers_behind", "Of these, those that read by-seq themselves again.", behind as f64),
+            (
+                "flatbed_tail_lag_seconds",
+                "For how long the oldest change has been waiting that a follower has not taken from shared memory.",
+                lag.as_secs_f64(),
+            ),
+            (
+                "flatbed_views_lag_seconds",
+                "For how long the group of views that is furthest behind has been so, of those that this process follows.",
+                self.inner.views.lag().as_secs_f64(),
+            ),
+            (
+                "flatbed_view_queries_waiting",
+                "Queries that wait until their view is up to date.",
+                self.inner.views.waiting() as f64,
+            ),
+            (
+                "flatbed_view_groups_failing",
+                "Groups of views that failed when this process was to follow them last.",
+                self.inner.views.failing().values().map(Vec::len).sum::<usize>() as f64,
+            ),
+            (
+                "flatbed_view_documents_left",
+                "Documents that the first builds of views at which this process works have left, about.",
+                self.inner.views.left() as f64,
+            ),
+            (
+                "flatbed_index_queries_waiting",
+                "Queries that wait until their json index is built.",
+                self.inner.index_waits.count() as f64,
+            ),
+            (
+                "flatbed_index_documents_left",
+                "Documents that the builds of indexes under way in this process have left, about.",
+                self.index_builds().iter().map(|build| build.total.saturating_sub(build.entered)).sum::<u64>() as f64,
+            ),
+            ("flatbed_databases_cached", "Databases that are held in memory.", self.databases_cached() as f64),
+        ];
+        families.extend(gauges.map(|(name, help, value)| Family::gauge(name, help, value)));
+        families
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fenced::layer;
+
+    const LISTED: &str = include_str!("../../../design/http.md");
+
+    /// Who sets up alarms reads there what there is.
+    #[tokio::test]
+    async fn all_families_are_listed() {
+        let (layer, _, _directory) = layer().await;
+        let families = layer.metrics();
+        let missing: Vec<_> =
+            families.iter().map(|family| family.name).filter(|name| !LISTED.contains(&format!("`{name}"))).collect();
+        assert!(missing.is_empty(), "not in design/http.md: {missing:?}");
+    }
+}

@@ -1,0 +1,297 @@
+//! The queries of a process that wait for indexes which are being built.
+//!
+//! Those that wait at one database wait together: one of them looks at its record for all. None waits where a builder has
+//! failed for long, and no more than so many wait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{Mutex as Turn, Notify, watch};
+use tokio::time::Instant;
+
+use crate::error::{Error, IndexFailure, Result};
+use crate::index_builds::{IndexBuild, IndexBuilds};
+use crate::store::once::now_ms;
+
+/// Queries that wait at most.
+pub(crate) const WAITING_MAX: u64 = 10_000;
+
+/// Waits that are shown at most.
+const SHOWN_MAX: usize = 500;
+
+/// Between two looks at a database: at first, and at last.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Who asked is told as often that nothing has happened.
+const WAITS_FOR: Duration = Duration::from_millis(500);
+
+/// A builder that has failed for so long fails those who wait.
+const STUCK_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
+
+/// Queries that wait for an index until it is built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexWait {
+    /// The database.
+    pub database: String,
+    /// The index's number in it.
+    pub number: u64,
+    /// The design document that defines it.
+    pub design_document: String,
+    /// The index's name.
+    pub name: String,
+    /// How many queries of this process wait.
+    pub waiting: u64,
+    /// Unix time since when there is always one.
+    pub since_ms: u64,
+    /// What this process does for it, if anything.
+    pub build: Option<IndexBuild>,
+}
+
+/// Those that wait.
+#[derive(Debug, Default)]
+pub(crate) struct IndexWaits(Arc<Mutex<All>>);
+
+#[derive(Debug, Default)]
+struct All {
+    count: u64,
+    databases: HashMap<String, AtDatabase>,
+}
+
+/// Those that wait at a database.
+#[derive(Debug, Default)]
+struct AtDatabase {
+    looks: Arc<Looks>,
+    /// By the index's number.
+    indexes: HashMap<u64, IndexWait>,
+}
+
+/// The looks at a database.
+#[derive(Debug)]
+struct Looks {
+    newest: watch::Sender<Look>,
+    /// Whoever has it looks, after this pause.
+    turn: Turn<()>,
+    pause: Mutex<Duration>,
+    /// Told when an index is built by this process.
+    soon: Notify,
+}
+
+/// What a look has found.
+#[derive(Debug, Clone, Default)]
+struct Look {
+    /// How many there have been.
+    count: u64,
+    found: Unbuilt,
+}
+
+/// Indexes that may not be read yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Unbuilt {
+    /// Of the database.
+    pub namespace: u64,
+    pub numbers: Vec<u64>,
+}
+
+impl Default for Looks {
+    fn default() -> Looks {
+        let (newest, turn, soon) = (watch::Sender::default(), Turn::default(), Notify::new());
+        Looks { newest, turn, pause: Mutex::new(PAUSE), soon }
+    }
+}
+
+/// Looks at a database.
+pub(crate) type Looking<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<Unbuilt>> + Sync);
+
+/// A query that waits, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    database: String,
+    number: u64,
+    looks: Arc<Looks>,
+    /// Looks that are of no use to it.
+    seen: u64,
+    all: Arc<Mutex<All>>,
+}
+
+impl IndexWaits {
+    /// A query begins to wait for an index.
+    ///
+    /// # Errors
+    /// [`IndexFailure::TooManyWaiting`].
+    pub(crate) fn begin(&self, database: &str, number: u64, design_document: &str, name: &str) -> Result<Waiting> {
+        let begins = || IndexWait {
+            database: database.to_owned(),
+            number,
+            design_document: design_document.to_owned(),
+            name: name.to_owned(),
+            waiting: 0,
+            since_ms: now_ms(),
+            build: None,
+        };
+        let mut all = lock(&self.0);
+        if all.count >= WAITING_MAX {
+            return Err(IndexFailure::TooManyWaiting.into());
+        }
+        all.count += 1;
+        let at = all.databases.entry(database.to_owned()).or_default();
+        at.indexes.entry(number).or_insert_with(begins).waiting += 1;
+        // It may be built in a moment.
+        *lock(&at.looks.pause) = PAUSE;
+        let (looks, seen) = (at.looks.clone(), at.looks.newest.borrow().count);
+        Ok(Waiting { database: database.to_owned(), number, looks, seen, all: self.0.clone() })
+    }
+
+    /// How many wait.
+    pub(crate) fn count(&self) -> u64 {
+        lock(&self.0).count
+    }
+
+    /// An index of a database is built: who waits for one need not wait until the next look.
+    pub(crate) fn is_built(&self, database: &str) {
+        if let Some(at) = lock(&self.0).databases.get(database) {
+            at.looks.soon.notify_one();
+        }
+    }
+
+    /// Queries that wait, those that have waited the longest first; and how many more wait than these.
+    pub(crate) fn all(&self, builds: &[IndexBuild]) -> (Vec<IndexWait>, u64) {
+        let mut waits: Vec<_> = lock(&self.0).databases.values().flat_map(|at| at.indexes.values().cloned()).collect();
+        waits.sort_by(|a, b| (a.since_ms, &a.database, a.number).cmp(&(b.since_ms, &b.database, b.number)));
+        let rest = waits.split_off(waits.len().min(SHOWN_MAX));
+        for wait in &mut waits {
+            let is_its = |build: &&IndexBuild| (&build.database, build.number) == (&wait.database, wait.number);
+            wait.build = builds.iter().find(is_its).cloned();
+        }
+        (waits, rest.iter().map(|wait| wait.waiting).sum())
+    }
+}
+
+impl Waiting {
+    /// Waits until the index may be read or is gone, and says whether that is so: half a second, about. Of all who wait at
+    /// the database one after the other has `look` made for all.
+    ///
+    /// # Errors
+    /// [`IndexFailure::Stuck`], and those of `look`.
+    pub(crate) async fn wait(&mut self, builds: &IndexBuilds, look: Looking<'_>) -> Result<bool> {
+        let looks = Arc::clone(&self.looks);
+        let (mut newest, until) = (looks.newest.subscribe(), Instant::now() + WAITS_FOR);
+        loop {
+            let Look { count, found } = newest.borrow_and_update().clone();
+            if count > self.seen {
+                if !found.numbers.contains(&self.number) {
+                    self.seen = count;
+                    return Ok(true);
+                }
+                if let Some(reason) = builds.failing(found.namespace, self.number, STUCK_MAX) {
+                    return Err(IndexFailure::Stuck(reason).into());
+                }
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            tokio::select! {
+                _ = newest.changed() => {}
+                _turn = looks.turn.lock() => {
+                    let pause = *lock(&looks.pause);
+                    let _ = tokio::time::timeout(pause, looks.soon.notified()).await;
+                    let found = match look().await {
+                        Ok(found) => found,
+                        // Each sees for itself.
+                        Err(Error::DatabaseNotFound) => Unbuilt::default(),
+                        Err(error) => return Err(error),
+                    };
+                    *lock(&looks.pause) = (pause * 2).min(PAUSE_MAX);
+                    // Who waits is woken by what is of use.
+                    looks.newest.send_if_modified(|newest| {
+                        let is_other = newest.found != found;
+                        *newest = Look { count: newest.count + 1, found };
+                        is_other
+                    });
+                }
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut all = lock(&self.all);
+        all.count = all.count.saturating_sub(1);
+        let Some(at) = all.databases.get_mut(&self.database) else { return };
+        if let Some(found) = at.indexes.get_mut(&self.number) {
+            found.waiting = found.waiting.saturating_sub(1);
+        }
+        at.indexes.retain(|_, wait| wait.waiting > 0);
+        if at.indexes.is_empty() {
+            all.databases.remove(&self.database);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use std::future::ready;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_wait_at_a_database_have_one_look_at_a_time() {
+        let (waits, builds) = (IndexWaits::default(), IndexBuilds::default());
+        let (looked, is_built) = (&AtomicU64::new(0), &AtomicBool::new(false));
+        let look = &|| {
+            looked.fetch_add(1, Ordering::Relaxed);
+            let numbers = if is_built.load(Ordering::Relaxed) { vec![8] } else { vec![7, 8] };
+            ready(Ok(Unbuilt { namespace: 1, numbers })).boxed()
+        };
+        let mut waiting: Vec<_> = (0..1_000).map(|_| waits.begin("db", 7, "_design/d", "i").unwrap()).collect();
+        let mut other = waits.begin("db", 8, "_design/d", "j").unwrap();
+        for _ in 0..4 {
+            let all = waiting.iter_mut().map(|waiting| waiting.wait(&builds, look));
+            assert!(futures_util::future::join_all(all).await.into_iter().all(|built| !built.unwrap()));
+        }
+        // Two seconds: at 20, 60, 140, 300, 620, 1,120 ms, and so on.
+        let count = looked.load(Ordering::Relaxed);
+        assert!((4..=12).contains(&count), "{count}");
+        is_built.store(true, Ordering::Relaxed);
+        waits.is_built("db");
+        let began = Instant::now();
+        let all = waiting.iter_mut().map(|waiting| waiting.wait(&builds, look));
+        assert!(futures_util::future::join_all(all).await.into_iter().all(|built| built.unwrap()));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(!other.wait(&builds, look).await.unwrap());
+        // One that has found it still unbuilt when it came back waits for the next look.
+        assert!(waiting[0].wait(&builds, look).await.unwrap());
+        let count = looked.load(Ordering::Relaxed);
+        assert!(waiting[0].wait(&builds, look).await.unwrap());
+        assert!(looked.load(Ordering::Relaxed) > count);
+        drop((waiting, other));
+        assert_eq!((waits.count(), waits.all(&[])), (0, (Vec::new(), 0)));
+    }
+
+    #[tokio::test]
+    async fn no_more_wait_than_so_many_and_none_for_a_builder_that_fails() {
+        let (waits, builds) = (IndexWaits::default(), IndexBuilds::default());
+        let begin = |number| waits.begin("db", number, "_design/d", "i");
+        let mut waiting: Vec<_> = (0..WAITING_MAX).map(|number| begin(number % 600).unwrap()).collect();
+        assert!(matches!(begin(1), Err(Error::Index(IndexFailure::TooManyWaiting))));
+        let (shown, rest) = waits.all(&[]);
+        assert_eq!((shown.len(), shown.iter().map(|wait| wait.waiting).sum::<u64>() + rest), (500, WAITING_MAX));
+        let look = &|| ready(Ok(Unbuilt { namespace: 1, numbers: vec![0] })).boxed();
+        builds.fails(1, 0, "no room");
+        assert!(!waiting[0].wait(&builds, look).await.unwrap());
+        std::thread::sleep(STUCK_MAX);
+        let failed = waiting[0].wait(&builds, look).await;
+        assert!(matches!(failed, Err(Error::Index(IndexFailure::Stuck(reason))) if reason == "no room"));
+        builds.gets_on(1, 0);
+        assert!(!waiting[0].wait(&builds, look).await.unwrap());
+    }
+}
