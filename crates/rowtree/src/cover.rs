@@ -12,6 +12,10 @@ const END_ENTRIES: usize = 40;
 /// The same of rows: those of one or two nodes, where they are small.
 const END_ROWS: usize = 100;
 
+/// A count is of one end as a rule, and asked for beside the rows behind it: it reads so many times as much, so that one in some
+/// hundred waits for more and not one in ten.
+const COUNT_ENDS: usize = 2;
+
 /// Entries that are read at once where that was not enough.
 const MORE_ENTRIES: usize = 200;
 
@@ -27,19 +31,21 @@ pub(crate) type PieceOf<T> = Piece<<T as Tree>::Row, <T as Tree>::Summary>;
 
 /// The pieces that a range consists of, in order: rows at its ends, nodes of each level between, some 16 of a level.
 ///
-/// Waits once as a rule, since all levels are asked at once for what lies at the range's ends.
+/// Waits once as a rule, since all levels are asked at once for what lies at the range's ends; `ends`: for how many times the
+/// usual.
 pub(crate) async fn pieces<T: Tree>(
     tree: &T,
     shape: &Shape,
     height: u8,
     range: &KeyRange,
+    ends: usize,
 ) -> Result<Vec<PieceOf<T>>, T::Error> {
     if height == 0 || range.is_empty() {
         return Ok(Vec::new());
     }
     let ends = (0..height).map(|level| {
-        let forward = End::begin(tree, level, range, false, range.begin.is_empty());
-        let backward = End::begin(tree, level, range, true, range.end.is_none());
+        let forward = End::begin(tree, level, range, false, if range.begin.is_empty() { 0 } else { ends });
+        let backward = End::begin(tree, level, range, true, if range.end.is_none() { 0 } else { ends });
         join(forward, backward)
     });
     let (mut left, mut right) = (Vec::new(), Vec::new());
@@ -100,21 +106,15 @@ struct End<R, S> {
 }
 
 impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
-    /// `is_open`: the range has no end there, and nothing will be asked for.
-    async fn begin<T>(
-        tree: &T,
-        level: u8,
-        range: &KeyRange,
-        reverse: bool,
-        is_open: bool,
-    ) -> Result<End<R, S>, T::Error>
+    /// `times`: how often the usual is read; 0: the range has no end there, and nothing will be asked for.
+    async fn begin<T>(tree: &T, level: u8, range: &KeyRange, reverse: bool, times: usize) -> Result<End<R, S>, T::Error>
     where
         T: Tree<Row = R, Summary = S>,
     {
-        let mut end = End { level, reverse, read: Vec::new(), more: !is_open, last: None };
-        if !is_open {
+        let mut end = End { level, reverse, read: Vec::new(), more: times > 0, last: None };
+        if times > 0 {
             let entries = if level == 0 { END_ROWS } else { END_ENTRIES };
-            end.take(read(tree, level, range, entries, reverse).await?);
+            end.take(read(tree, level, range, times * entries, reverse).await?);
         }
         Ok(end)
     }
@@ -165,7 +165,7 @@ pub async fn cover<T: Tree>(
     height: u8,
     range: &KeyRange,
 ) -> Result<Option<T::Summary>, T::Error> {
-    let pieces = pieces(tree, shape, height, range).await?;
+    let pieces = pieces(tree, shape, height, range, 1).await?;
     let mut of = Vec::new();
     for Piece { key, entry, .. } in pieces {
         add(&mut of, parts(vec![(key, entry)]));
@@ -224,7 +224,7 @@ pub(crate) async fn sums<T: Tree>(tree: &T, of: Vec<Vec<PartsOf<T>>>) -> Result<
 /// # Errors
 /// The tree's.
 pub async fn count<T: Tree>(tree: &T, shape: &Shape, height: u8, range: &KeyRange) -> Result<u64, T::Error> {
-    let pieces = pieces(tree, shape, height, range).await?;
+    let pieces = pieces(tree, shape, height, range, COUNT_ENDS).await?;
     Ok(pieces.iter().map(|piece| rows_of(&piece.entry)).sum())
 }
 

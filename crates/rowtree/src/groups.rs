@@ -96,7 +96,7 @@ pub async fn groups<T: Tree>(
 ) -> Result<GroupsOf<T>, T::Error> {
     let mut ahead: VecDeque<AheadOf<T>> = VecDeque::new();
     let mut rows = Vec::new();
-    for Piece { level, key, entry } in pieces(tree, shape, height, range).await? {
+    for Piece { level, key, entry } in pieces(tree, shape, height, range, 1).await? {
         match entry {
             Entry::Row(row) => rows.push((key, row)),
             Entry::Node(summary) => {

@@ -30,5 +30,6 @@ mod support;
 mod together;
 mod updates;
 mod upgrade;
+mod view_waits;
 mod waits;
 mod walks;

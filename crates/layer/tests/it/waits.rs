@@ -18,7 +18,7 @@ use flatbed_layer::{
 };
 use foundationdb_sys::backend::Embedded;
 
-const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/performance.md");
+pub const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/performance.md");
 const BEGIN: &str = "<!-- The table of waits: FLATBED_WAITS=update cargo test -p flatbed-layer --test it waits:: -->\n";
 const END: &str = "<!-- End of the table of waits. -->\n";
 
@@ -86,7 +86,7 @@ impl Table {
 }
 
 /// A runtime that moves the clock before it waits.
-fn runtime(engine: Option<Embedded>, clock: &Arc<VirtualClock>) -> tokio::runtime::Runtime {
+pub fn runtime(engine: Option<Embedded>, clock: &Arc<VirtualClock>) -> tokio::runtime::Runtime {
     let clock = Arc::clone(clock);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().on_thread_park(move || {
@@ -172,9 +172,14 @@ fn id(number: usize) -> String {
 
 /// Writes documents in one request; gives their revisions.
 async fn bulk(db: &Database, bodies: &[String], parents: Option<&[RevId]>) -> Vec<RevId> {
+    bulk_from(db, 0, bodies, parents).await
+}
+
+/// The same, with the first one's number.
+pub async fn bulk_from(db: &Database, first: usize, bodies: &[String], parents: Option<&[RevId]>) -> Vec<RevId> {
     let parent = |number: usize| parents.map(|parents| parents[number].clone());
     let edits: Vec<_> =
-        bodies.iter().enumerate().map(|(number, body)| edit(id(number), parent(number), body)).collect();
+        bodies.iter().enumerate().map(|(number, body)| edit(id(first + number), parent(number), body)).collect();
     let written = db.bulk_update(&edits).await.expect("written");
     written.into_iter().map(|result| result.expect("written").rev).collect()
 }
