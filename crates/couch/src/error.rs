@@ -140,6 +140,9 @@ impl From<FunctionError> for Failure {
     }
 }
 
+/// Characters of a wrong member of a response that are shown.
+const TERM_SHOWN_MAX: usize = 1_000;
+
 impl From<AnswerError> for Failure {
     fn from(error: AnswerError) -> Failure {
         match error {
@@ -155,7 +158,9 @@ impl From<AnswerError> for Failure {
                 write_term(&Value::String(name.into()), &mut term);
                 term.push(',');
                 write_term(&value, &mut term);
-                Failure::invalid_response(format!("Invalid data from external server: {{{term}}}"))
+                // A function may have made a response of megabytes.
+                let shown: String = term.chars().take(TERM_SHOWN_MAX).collect();
+                Failure::invalid_response(format!("Invalid data from external server: {{{shown}}}"))
             }
             AnswerError::Response(error) => Failure::invalid_response(error.to_string()),
         }

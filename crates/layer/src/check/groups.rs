@@ -1,6 +1,7 @@
 //! Groups of views: their keys against each other, and their rows against what maps make of the documents once more.
 
 use flatbed_flatten::json::{Limits, parse};
+use prost::Message;
 
 use crate::check::{Report, hex, read_keys, run};
 use crate::document::edit::GetOptions;
@@ -13,6 +14,7 @@ use crate::read::get::GetOne;
 use crate::store::proto;
 use crate::store::records::decode_counter;
 use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::view::build::FOLLOWED;
 use crate::view::check::{Checked, check};
 use crate::view::group::ViewGroup;
 use crate::view::written::WrittenReduces;
@@ -53,7 +55,7 @@ pub(super) async fn check_group(
     let after = run(inner, &mut RefusedAt { instance, number: index.number }).await?;
     let (_, counted) = after;
     // Only where nothing was entered meanwhile.
-    if before == after && found != counted {
+    if before == after && is_followed(&after) && found != counted {
         let number = index.number;
         report
             .violation(format!("group {number} counts {counted} documents with more than a bound allows, of {found}"));
@@ -98,6 +100,12 @@ impl Operation for RefusedAt<'_> {
         let progress = progress.await?.map(|progress| progress.to_vec());
         Ok((progress, decode_counter(refused.await?.as_deref())?))
     }
+}
+
+/// Whether a group that stands there is built, so that its place moves with what it counts.
+fn is_followed((progress, _): &(Option<Vec<u8>>, i64)) -> bool {
+    let progress = progress.as_deref().map(proto::ViewProgress::decode);
+    matches!(progress, Some(Ok(progress)) if progress.phase == FOLLOWED)
 }
 
 /// As much of a group as a transaction reads.

@@ -8,6 +8,9 @@ use crate::find::catalog::JsonIndexes;
 use crate::handle::Reader;
 use crate::index_waits::{Unbuilt, Waiting};
 use crate::layer::Inner;
+use crate::store::due::Kind;
+use crate::store::features::is_outdated;
+use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 impl Reader {
@@ -20,6 +23,7 @@ impl Reader {
         let is_readable = self
             .inner
             .cached(&self.name)
+            .filter(|known| !is_outdated(&known.record, self.inner.collation))
             .is_some_and(|known| known.record.indexes.iter().any(|index| index.number == number && index.readable));
         if is_readable {
             return Ok(());
@@ -52,7 +56,13 @@ impl Operation for Look<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Unbuilt> {
         let record = &self.inner.resolve(trx, self.name).await?.record;
-        let numbers = record.indexes.iter().filter(|index| !index.readable).map(|index| index.number).collect();
+        // Those of an older collation get other numbers, once somebody has come to it.
+        let is_outdated = is_outdated(record, self.inner.collation);
+        if is_outdated {
+            self.inner.due.note(Kind::Indexes, self.name);
+        }
+        let is_unbuilt = |index: &&proto::Index| is_outdated || !index.readable;
+        let numbers = record.indexes.iter().filter(is_unbuilt).map(|index| index.number).collect();
         Ok(Unbuilt { namespace: record.namespace, numbers })
     }
 }

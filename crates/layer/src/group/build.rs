@@ -19,7 +19,7 @@ use crate::group::leases::{
     Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, Token, WriteRows, Wrote, new_token,
 };
 use crate::group::mapper::{ToMap, map};
-use crate::group::steps::{Nodes, Step};
+use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::Got;
 use crate::store::proto::ViewProgress;
@@ -80,7 +80,12 @@ pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
         if job.is_closing() {
             return Ok(Outcome::Elsewhere);
         }
-        match Step::run(job, Nodes(&mut pace)).await? {
+        let began = Instant::now();
+        let stepped = Step::run(job, Nodes { pace: &mut pace, began: None }).await?;
+        if began.elapsed() > NODES_FOR {
+            pace.halve();
+        }
+        match stepped {
             None => return Ok(Outcome::Elsewhere),
             Some(true) => return Ok(Outcome::Built),
             Some(false) => job.state.get_on(0),

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 
+use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
 use crate::at_once::Paced;
@@ -70,11 +71,14 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
         let (mut keys, mut rest) = (keys.as_slice(), documents.as_slice());
         while !rest.is_empty() {
             let mut pace = Paced::new(&job.state.entered);
-            match Step::run(job, Enter { keys, documents: rest, pace: &mut pace }).await? {
+            let wrote = Step::run(job, Enter { keys, documents: rest, pace: &mut pace }).await?;
+            pace.end();
+            match wrote {
                 None => return Ok(Some(Outcome::Elsewhere)),
-                Some(Wrote::Full | Wrote::Lost) => return Ok(Some(Outcome::Anew)),
+                // Another process has entered them: what is left is read anew.
+                Some(Wrote::Lost) => break,
+                Some(Wrote::Full) => return Ok(Some(Outcome::Anew)),
                 Some(Wrote::Documents(count)) => {
-                    pace.end();
                     keys = keys.get(count..).unwrap_or_default();
                     rest = rest.get(count..).unwrap_or_default();
                 }
@@ -131,16 +135,24 @@ impl Work for Enter<'_, '_> {
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
         let WithinGroup { job, trx, instance } = *within;
         let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
-        let is_ours = |progress: &crate::store::proto::ViewProgress| {
-            progress.holder == within.owner() && progress.phase == NODES && progress.building.is_none()
-        };
-        let Some(mut progress) = progress.filter(is_ours) else { return Ok(None) };
+        // Whoever is ready enters them, as in following: who insisted on being the holder could map in vain for ever, and take it
+        // from another who does. Nobody has taken them away meanwhile if they are still noted.
+        let is_at_it =
+            |progress: &crate::store::proto::ViewProgress| progress.phase == NODES && progress.building.is_none();
+        let Some(mut progress) = progress.filter(is_at_it) else { return Ok(None) };
         let documents = self.pace.attempt(self.documents);
+        let noted = self.keys.iter().take(documents.len()).map(|key| trx.get(key, false));
+        for noted in join_all(noted.collect::<Vec<_>>()).await {
+            if noted?.is_none() {
+                return Ok(Some(Wrote::Lost));
+            }
+        }
         let applied = write_rows(&within.at(), &job.storage, Some(&job.written), documents).await?;
         if applied.is_full {
             return Ok(Some(Wrote::Full));
         }
         self.keys.iter().take(applied.documents).for_each(|key| trx.clear(key));
+        progress.holder = within.owner().to_vec();
         // Others see that it moves.
         progress.nodes_mark = new_mark()?;
         within.write(&progress);

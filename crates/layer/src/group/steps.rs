@@ -2,6 +2,7 @@
 //! one fails; what an earlier attempt did that was committed without being told is seen by the place.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prost::Message;
 
@@ -213,7 +214,14 @@ impl Work for LetGo {
 }
 
 /// Makes some nodes; whether all are there.
-pub(super) struct Nodes<'a>(pub &'a mut NodesPace);
+pub(super) struct Nodes<'a> {
+    pub pace: &'a mut NodesPace,
+    /// When the last attempt began.
+    pub began: Option<Instant>,
+}
+
+/// Written reduces are run within the transaction: an attempt that takes longer makes fewer nodes the next time.
+pub(super) const NODES_FOR: Duration = Duration::from_secs(2);
 
 impl Work for Nodes<'_> {
     type Output = bool;
@@ -225,7 +233,10 @@ impl Work for Nodes<'_> {
         if progress.phase != NODES {
             return Ok(Some(progress.phase == FOLLOWED));
         }
-        let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress, self.0).await?;
+        if self.began.replace(Instant::now()).is_some_and(|began| began.elapsed() > NODES_FOR) {
+            self.pace.halve();
+        }
+        let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress, self.pace).await?;
         within.write(&progress);
         Ok(Some(is_built))
     }

@@ -33,6 +33,11 @@ impl Default for NodesPace {
 }
 
 impl NodesPace {
+    /// An attempt took too long, whether or not something came of it: written reduces are run within the transaction.
+    pub(crate) fn halve(&mut self) {
+        self.0 = (self.0 / 2).max(2);
+    }
+
     /// After a step that has written so many bytes in so many nodes, of those that it has made.
     fn adjust(&mut self, bytes: usize, written: usize, made: usize) {
         let next = if written < made { self.0 * written / made } else { self.0 * WRITTEN_BYTES_MAX / 2 / bytes.max(1) };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Parts, Tree};
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ use crate::view::prepare::{hash_of, value_of};
 use crate::view::stored::{StoredTree, TreeRow};
 use crate::view::summary::{Reduced, Summary};
 use crate::view::undo::GroupReads;
-use crate::view::written::WrittenReduces;
+use crate::view::written::{ReduceAsk, ReduceFailure, WrittenReduces, WrittenResult};
 
 /// What written reduces say is made anew for so long in a transaction, which is over after five seconds.
 const WRITTEN_FOR: Duration = Duration::from_secs(2);
@@ -113,6 +113,25 @@ struct Check<'a> {
     progress: &'a proto::ViewProgress,
     /// Those of which nodes are looked at.
     trees: &'a [proto::ViewTree],
+}
+
+/// Written reduces as long as there is time for them in the transaction; what they do not give is not compared.
+struct WhileThereIsTime<'a> {
+    written: &'a dyn WrittenReduces,
+    until: Instant,
+}
+
+impl WrittenReduces for WhileThereIsTime<'_> {
+    fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {
+        Box::pin(async move {
+            if let Ok(Ok(results)) = tokio::time::timeout_at(self.until.into(), self.written.reduce(asks)).await {
+                return Ok(results);
+            }
+            let failure =
+                || ReduceFailure { error: "timeout".to_owned(), reason: "there was no time for it".to_owned() };
+            Ok(asks.iter().map(|ask| vec![Err(failure()); ask.functions.len()]).collect())
+        })
+    }
 }
 
 /// Tree, key, and the view's key as JSON.
@@ -284,7 +303,9 @@ impl Check<'_> {
         if place >= self.group.trees().len() {
             return Ok(Some("there is no such tree".to_owned()));
         }
-        let written = self.written.filter(|_| self.began.elapsed() < WRITTEN_FOR);
+        let until = self.began + WRITTEN_FOR;
+        let bounded = self.written.map(|written| WhileThereIsTime { written, until });
+        let written = bounded.as_ref().map(|written| written as &dyn WrittenReduces);
         let stored = StoredTree { reads: self.reads, group: self.group, tree: place, written, known: None };
         let found = Summary::decode(value)?;
         if at == 0 {

@@ -177,7 +177,9 @@ impl<'d> Plan<'d> {
     fn cost(&self, change: &Change<'_>, undo: bool) -> u64 {
         let of_new = |row: &PreparedRow| {
             let is_elsewhere = self.is_staged && row.blob_id(self.document.id()).is_some();
-            let bytes = if is_elsewhere { 100 } else { row.bytes() };
+            // To find the place of a long key, others as long are read.
+            let looked_at = if row.sort_key.is_cut() { row.key.len() } else { 0 };
+            let bytes = if is_elsewhere { looked_at.max(100) } else { row.bytes() };
             row_cost(row.sort_key.bytes().len() + self.document.id().len() + 20, bytes)
         };
         let of_old = |row: &proto::ViewRowOf| {
@@ -209,7 +211,12 @@ impl<'d> Plan<'d> {
         let is_refused = if is_partial { was_refused } else { self.document.is_refused() };
         let of = |rows, has| DocumentDiff { id, rows, has, is_partial, is_staged, was_refused, is_refused };
         if self.changes.is_empty() {
-            return Ok(Some(of(Vec::new(), Has::default())));
+            // What says so is written anew, with the rows that it had: a part of it may have been entered before.
+            let has = match was_refused == is_refused {
+                true => Has::default(),
+                false => Has::after(self.had, &HashSet::new(), Vec::new()),
+            };
+            return Ok(Some(of(Vec::new(), has)));
         }
         let mut rows: Vec<RowDiff<'d>> = Vec::with_capacity(self.changes.len());
         let (mut gone, mut come) = (HashSet::new(), Vec::new());

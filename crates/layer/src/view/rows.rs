@@ -207,6 +207,16 @@ fn joined(value: &[u8]) -> Option<Joined> {
     Some(Joined { id, rev: value.get("_rev").and_then(Value::as_str).map(str::to_owned) })
 }
 
+/// Rows of a page whose documents are read by themselves, each of up to 8 MB.
+const APART_MAX: usize = 8;
+
+/// Whether a value names a revision, or a local document.
+fn is_apart(value: &[u8]) -> bool {
+    joined(value).is_some_and(|joined| {
+        joined.rev.is_some() || joined.id.is_some_and(|id| DocumentId::of(&id).local_name().is_some())
+    })
+}
+
 /// A row, and whose document it is to have.
 struct Shown {
     row: ViewRow,
@@ -425,13 +435,16 @@ impl ReadRows<'_> {
             row.is_joined = id.is_some();
             Shown { id, row }
         };
-        let mut shown: Vec<Shown> = rows.into_iter().map(shown).collect();
+        // What is read by itself is not counted among the bytes of a page, so a page has few of them.
+        let mut apart = rows.iter().enumerate().filter(|(_, (_, row))| is_apart(&row.value));
+        let most = apart.nth(APART_MAX).map_or(rows.len(), |(at, _)| at);
+        let mut shown: Vec<Shown> = rows.into_iter().take(most).map(shown).collect();
         let instance = &reading.open.instance;
         let inner = &self.view.reader.inner;
         let is_cut =
             show_documents(reading.trx, inner, instance, &mut shown, Vec::new(), self.query.conflicts.into()).await?;
         page.rows = shown.into_iter().map(|shown| shown.row).collect();
-        if !is_cut {
+        if !is_cut && most == keys.len() {
             return Ok(false);
         }
         // The rest is read again, by number: rows of a range may have moved by then, as between any two pages.

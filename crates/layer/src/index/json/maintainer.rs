@@ -162,7 +162,8 @@ impl Maintainer {
             Some(label) => (Some(label.to_vec()), false),
             None => {
                 let place = self.place(within, (index, places), key).await?;
-                (place.label(), matches!(place, Place::Gap { .. }))
+                // Who shares a label draws, too: it loses its pivots with the first entry that goes.
+                (place.label(), true)
             }
         };
         let Some(label) = label else {

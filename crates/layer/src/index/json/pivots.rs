@@ -16,7 +16,7 @@ use crate::store::keys::{KeyRange, Keys, RowPlaces};
 pub(super) const LEVELS: u64 = 6;
 
 /// Of one level one in eight goes up.
-const FANOUT_BITS: u32 = 3;
+const FANOUT_BITS: u32 = if cfg!(test) { 1 } else { 3 };
 
 /// Labels that are read at once.
 pub(super) const PAGE: usize = 24;
