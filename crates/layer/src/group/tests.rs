@@ -9,7 +9,6 @@ mod recompute;
 mod signatures;
 mod together;
 mod torture;
-mod unnamed;
 mod waiting;
 
 use std::sync::Arc;

@@ -27,7 +27,7 @@ pub(crate) const GROUPS_MAX: usize = 1_000;
 const NAMES_BYTES_MAX: usize = 40_000;
 
 /// A group that nobody names is kept for so long.
-pub(crate) const UNNAMED_KEPT_FOR_MS: u64 = if cfg!(test) { 2_000 } else { 24 * 60 * 60 * 1_000 };
+pub(crate) const UNNAMED_KEPT_FOR_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A database that was written to is looked at after a time that is rounded up to this.
 const FOLLOWED_BY_MS: u64 = 60 * 1_000;
