@@ -56,6 +56,7 @@ async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
 }
 
 /// What came of looking after a database's groups.
+#[derive(Debug, PartialEq)]
 pub(crate) enum Attended {
     /// All have followed, or cannot be.
     Through,
@@ -78,12 +79,16 @@ pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
 
 /// Sees that the groups of a database are followed, for some time at most, and drops those that nobody has named for a day.
 pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> {
+    attend_at(reader, turn, now_ms()).await
+}
+
+pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> Result<Attended> {
     let Reader { inner, name } = reader;
     if inner.views.functions().is_none() {
         return Ok(Attended::Elsewhere);
     }
     let until = Instant::now() + turn;
-    let until_ms = now_ms().saturating_sub(UNNAMED_KEPT_FOR_MS);
+    let until_ms = now_ms.saturating_sub(UNNAMED_KEPT_FOR_MS);
     drop_unnamed(inner, name, until_ms).await?;
     let instance = wake_all(reader).await?;
     if !are_through(reader, &instance, until).await? {

@@ -9,6 +9,7 @@ mod recompute;
 mod signatures;
 mod together;
 mod torture;
+mod unnamed;
 mod waiting;
 
 use std::sync::Arc;
