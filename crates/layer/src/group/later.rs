@@ -26,8 +26,8 @@ use crate::view::build::NODES;
 use crate::view::known::new_mark;
 use crate::view::prepare::PreparedDocument;
 
-/// Documents that are read at once: one that has long keys is not small.
-const READ_AT_ONCE: usize = if cfg!(test) { 3 } else { 16 };
+/// Documents that are read at once: each may have 8 MB, and is mapped as text.
+const READ_AT_ONCE: usize = if cfg!(test) { 3 } else { 4 };
 
 /// Ids that are noted in one transaction.
 pub(super) const NOTED_AT_ONCE: usize = 50;

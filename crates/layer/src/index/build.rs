@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::document::body::Rows;
 use crate::document::latest::{begin_latest, read_range, whole_body};
 use crate::error::{Error, Result};
-use crate::index::definitions::write_record;
+use crate::index::definitions::{renew_worn_out, write_record};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, Within};
 use crate::index::prepare::Preparations;
@@ -241,7 +241,10 @@ impl Operation for Step<'_> {
         }
         maintainer.finish(&within)?;
         if maintainer.is_worn_out().is_some() {
-            return Err(Error::Corrupt(format!("index {} has no room for a long key", self.number)));
+            // As where a write finds it so: it is begun anew, in another order.
+            tracing::info!(database = &*instance.name, index = self.number, "an index has no room for a long key");
+            renew_worn_out(&within, self.number)?;
+            return Ok(Stepped::Gone);
         }
         self.next_pace = self.pace.after(most, passed, read_bytes);
         if !self.preparations.lacks_nothing() {

@@ -169,6 +169,13 @@ fn replace_indexes(within: &Within<'_>, record: proto::DatabaseRecord) -> Result
     Ok(())
 }
 
+/// Begins an index anew under another number, as its labels have no room. What this transaction has written to it goes with the rest.
+pub(crate) fn renew_worn_out(within: &Within<'_>, number: u64) -> Result<()> {
+    let mut record = within.instance.record.clone();
+    renumber(&mut record, &[number]);
+    replace_indexes(within, record)
+}
+
 /// Puts indexes of this program's collation in the place of those that an older program has sorted by another one: the same
 /// definitions under new numbers, of which nothing is built. The transactions of older programs conflict with it, as all have the
 /// record as a read conflict, and then find a collation that they do not know; so it is done once, and never back.
