@@ -31,7 +31,7 @@ pub enum ResponseBody {
     Base64(String),
 }
 
-/// A response that is none.
+/// What a function returned is not a response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResponse {
     /// It is no object.

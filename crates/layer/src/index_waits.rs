@@ -25,7 +25,7 @@ const SHOWN_MAX: usize = 500;
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Who asked is told as often that nothing has happened.
+/// Whoever waits gets an answer at least this often, be it that nothing has happened.
 const WAITS_FOR: Duration = Duration::from_millis(500);
 
 /// A builder that has failed for so long fails those who wait.

@@ -36,7 +36,7 @@ impl Bookmark {
     }
 
     /// # Errors
-    /// It is none.
+    /// The text is not a bookmark.
     pub fn decode(bookmark: &str) -> Result<Bookmark, Refused> {
         decode(bookmark).ok_or_else(|| {
             let mut shown = Vec::new();

@@ -82,7 +82,7 @@ pub(crate) fn reordered(definition: &[u8], collation: &str) -> Option<Vec<u8>> {
 /// ([`crate::store::features::is_outdated`]).
 ///
 /// # Errors
-/// It is none.
+/// The record's bytes are not a definition.
 pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
     static COMPILED: OnceLock<RwLock<Compiled>> = OnceLock::new();
     let all = COMPILED.get_or_init(RwLock::default);

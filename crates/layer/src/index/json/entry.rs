@@ -39,7 +39,7 @@ pub(crate) fn is_in_document(value: &[u8]) -> bool {
 }
 
 /// # Errors
-/// It is none.
+/// The bytes are not an entry.
 pub(crate) fn decode(value: &[u8]) -> Result<EntryValue> {
     let corrupt = || Error::Corrupt("an entry of a json index has a value that is none".to_owned());
     match value {

@@ -51,7 +51,7 @@ impl<'k> Pivots<'k> {
     }
 }
 
-/// The label of what stands in a pivot's key; `None`: it is none.
+/// The label of what stands in a pivot's key; `None`: it is not a pivot's key.
 pub(super) fn label(from: &[u8]) -> Option<&[u8]> {
     from.get(HASH_BYTES..).filter(|label| !label.is_empty())
 }
