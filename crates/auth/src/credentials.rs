@@ -60,7 +60,7 @@ impl Credentials {
     }
 
     /// Reads a header as CouchDB does: what does not begin with `Basic `, in these very letters, is nobody; so are what
-    /// has no colon and the name `_` with the password `_`, which browsers are told to forget a password with.
+    /// has no colon and the name `_` with the password `_`, which makes a browser forget a password.
     ///
     /// # Errors
     /// 400 for what is no base64, which may have white space in it; 401 for what is no UTF-8 or has control characters in

@@ -40,7 +40,7 @@ pub enum InvalidKey {
     SameId,
 }
 
-/// What a signature is verified with. A public key is none of the variants that an HMAC takes, whatever its text.
+/// What a signature is verified with. No public key is of a variant that an HMAC takes, whatever its text.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Material {
     /// What an HMAC is made with, too.

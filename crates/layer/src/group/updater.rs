@@ -19,7 +19,7 @@ use crate::view_updates::{GroupId, GroupState};
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOKS_MAX: u32 = 7;
 
-/// Builds that find no room for a long key, each with another order of them: then there is none.
+/// A group fails after so many builds that found no room for a long key, each in another order of keys.
 const FULL_MAX: u32 = 2;
 
 /// After failures that may pass, each time twice as long.
