@@ -1,6 +1,5 @@
 //! From a request to its surface, and from the surface's answer to the connection.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +12,7 @@ use crate::arriving::Arriving;
 use crate::host;
 use crate::metrics::Verb;
 use crate::outlet::Outlet;
+use crate::peer::Peer;
 use crate::reply::ReplyBody;
 use crate::request::Request;
 use crate::server::Served;
@@ -36,7 +36,7 @@ impl RequestIds {
 pub(crate) async fn answer<S: Surface>(
     served: Arc<Served<S>>,
     request: hyper::Request<Incoming>,
-    peer: Option<SocketAddr>,
+    peer: Option<Peer>,
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
     let shell = &served.shell;
@@ -56,7 +56,7 @@ async fn answer_within<S: Surface>(
     request: hyper::Request<Incoming>,
     id: String,
     (target, mut label): (S::Target, S::Label),
-    peer: Option<SocketAddr>,
+    peer: Option<Peer>,
     tracking: Tracking,
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
@@ -83,8 +83,9 @@ async fn answer_within<S: Surface>(
         (Ok(()), None) => {
             let memory = shell.memory.clone();
             let body = Arriving::new(body, &memory);
-            let peer = peer.map(|peer| peer.ip());
-            let request = Request { method, uri, version, headers, body, upgrade, memory, client: None, peer };
+            let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
+            let request =
+                Request { method, uri, version, headers, body, upgrade, memory, client: None, peer, is_secure };
             surface.answer(request, target, Origin { is_inside, connection: outlet.connection() }).await
         }
     };

@@ -17,6 +17,7 @@ mod metrics;
 pub mod multipart;
 mod outlet;
 mod pace;
+mod peer;
 mod preface;
 mod refused;
 mod reply;

@@ -35,8 +35,11 @@ pub struct Request {
     pub memory: BodyMemory,
     /// Where the request goes on when its client hangs up.
     pub client: Option<Client>,
-    /// Whom the connection comes from; `None` for this process.
+    /// The client's address; `None` for this process, and for clients that have none.
     pub peer: Option<IpAddr>,
+    /// Nobody between the client and this process can read along: what was agreed upon can be a secret, and a cookie be
+    /// kept for such connections.
+    pub is_secure: bool,
 }
 
 impl Request {

@@ -21,6 +21,7 @@ use crate::cors::Cors;
 use crate::inside::{self, Inside};
 use crate::metrics::{Requests, Traffic, Usage};
 use crate::outlet::{ANSWERS_MAX, Outlets};
+use crate::peer::Peer;
 use crate::preface;
 use crate::reply::STALL_MAX;
 use crate::request_line::HeadsRead;
@@ -307,6 +308,7 @@ async fn accept<S: Surface>(
         let connection = answers.clone();
         let heads = Arc::new(HeadsRead::new());
         let heads_read = heads.clone();
+        let peer = Peer::new(peer, false);
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             heads_read.saw(&request);
             let outlet = connection.begin();

@@ -1,6 +1,5 @@
 //! A request from its first line to the last byte of its answer: its spans, and what is logged and counted at the end.
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,6 +14,7 @@ use tracing::{Instrument, Span, field};
 
 use crate::metrics::{Traffic, Verb};
 use crate::outlet::{Outgoing, Outlet};
+use crate::peer::Peer;
 use crate::reply::{BrokenOff, Reply, ReplyBody};
 
 /// Where the log's line of each request goes: `--log-level info,access=debug` shows them.
@@ -70,7 +70,7 @@ pub type ContinueTrace = fn(&Span, &HeaderMap);
 struct Access {
     method: Method,
     uri: Uri,
-    peer: Option<SocketAddr>,
+    peer: Option<Peer>,
     user: Option<String>,
     head_ms: f64,
 }
@@ -94,7 +94,7 @@ impl Tracking {
         method: &Method,
         uri: &Uri,
         label: impl Label,
-        peer: Option<SocketAddr>,
+        peer: Option<Peer>,
         outlet: Arc<Outlet>,
     ) -> Tracking {
         let log = tracing::error_span!(target: REQUEST_TARGET, "request", request_id = id);

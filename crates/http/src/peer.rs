@@ -1,0 +1,34 @@
+//! Whom a request comes from.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// The client behind a connection, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// Its address, with port 0 where none is known; `None` where the connection has no address.
+    pub address: Option<SocketAddr>,
+    /// Nobody on the way can read along.
+    pub is_secure: bool,
+}
+
+impl Peer {
+    /// One at the other end of a connection.
+    pub(crate) fn new(address: SocketAddr, is_secure: bool) -> Peer {
+        Peer { address: Some(SocketAddr::new(address.ip().to_canonical(), address.port())), is_secure }
+    }
+
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        self.address.map(|address| address.ip())
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) if address.port() == 0 => address.ip().fmt(formatter),
+            Some(address) => address.fmt(formatter),
+            None => formatter.write_str("unix"),
+        }
+    }
+}
