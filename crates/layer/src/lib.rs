@@ -88,7 +88,7 @@ pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use store::buckets::SHARDS_MAX;
-pub use store::database_name::{DatabaseKind, REPLICATOR};
+pub use store::database_name::{DatabaseKind, REPLICATOR, USERS};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;

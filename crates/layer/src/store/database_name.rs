@@ -5,9 +5,12 @@ use crate::error::{Refusal, Result};
 /// The database whose documents ask for replications.
 pub const REPLICATOR: &str = "_replicator";
 
+/// The database of those who may sign in.
+pub const USERS: &str = "_users";
+
 /// The system's own databases, which are the only ones whose names begin with an underscore. All are created, read and
 /// written as any other; the server gives a meaning to the documents of [`REPLICATOR`] alone so far.
-const SYSTEM: [&str; 3] = ["_users", REPLICATOR, "_global_changes"];
+const SYSTEM: [&str; 3] = [USERS, REPLICATOR, "_global_changes"];
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
 const DATABASE_NAME_BYTES_MAX: usize = 238;
