@@ -10,6 +10,7 @@ use flatbed_layer::{Layer, Reader, Result, User};
 
 use crate::admins::{Admins, SignInError};
 use crate::answering::{AnswerError, Answering, DesignFunctions};
+use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
@@ -24,6 +25,7 @@ pub struct Service {
     admins: Arc<Admins>,
     feeds: Arc<Feeds>,
     answering: Answering,
+    configuration: Configuration,
 }
 
 impl Service {
@@ -33,7 +35,13 @@ impl Service {
         layer.run_views_by(Arc::new(Functions(functions.clone())));
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
-        Service { layer, admins: Arc::new(admins), feeds, answering: Answering::new(functions, designs) }
+        let (answering, configuration) = (Answering::new(functions, designs), Configuration::default());
+        Service { layer, admins: Arc::new(admins), feeds, answering, configuration }
+    }
+
+    /// The settings that may change while it serves.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
     }
 
     /// The context of a request that `principal` makes.

@@ -8,6 +8,7 @@
 
 mod admins;
 mod answering;
+pub mod configuration;
 mod context;
 mod database;
 mod designs;
@@ -24,6 +25,7 @@ mod view_functions;
 
 pub use admins::{Admins, SignInError};
 pub use answering::{AnswerError, DesignFunctions, Rewrites};
+pub use configuration::{Configuration, Settings};
 pub use context::{Context, Service};
 pub use database::{Administration, Ownership, Writer};
 pub use feeds::{Feed, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Follow, Heartbeats, Waited};

@@ -1,0 +1,502 @@
+//! The names of settings, as CouchDB has them, and how their texts are read.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use flatbed_auth::jwt::{Algorithm, RolesClaim};
+use flatbed_auth::session::SameSite;
+use flatbed_auth::users::PublicFields;
+use flatbed_auth::{ITERATIONS_MAX, PasswordHash, lockout};
+
+use super::peers::Peers;
+use super::settings::{JwtSettings, Settings};
+
+/// Why a setting cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// This program has none of that name.
+    #[error("unknown_config_value")]
+    Unknown,
+    /// The text is not what it must be.
+    #[error("it must be {0}")]
+    Wrong(&'static str),
+}
+
+type Applied = Result<(), SettingError>;
+
+/// A setting.
+pub(crate) struct Key {
+    pub section: &'static str,
+    pub key: &'static str,
+    /// What is shown where it was not set.
+    pub default: &'static str,
+    apply: fn(&mut Settings, &str) -> Applied,
+}
+
+/// Settings with a section and a key of their own. What has names that are chosen: [`apply`].
+pub(crate) const KEYS: &[Key] = &[
+    Key {
+        section: "chttpd",
+        key: "admin_only_all_dbs",
+        default: "true",
+        apply: |settings, text| set(&mut settings.auth.admin_only_all_dbs, flag(text)),
+    },
+    Key {
+        section: "chttpd",
+        key: "enable_cors",
+        default: "false",
+        apply: |settings, text| set(&mut settings.cors.is_enabled, flag(text)),
+    },
+    Key {
+        section: "chttpd",
+        key: "max_db_number_for_dbs_info_req",
+        default: "100",
+        apply: |settings, text| set(&mut settings.limits.dbs_info, number(text, 1..=1_000, "a number from 1 to 1000")),
+    },
+    Key {
+        section: "chttpd",
+        key: "require_valid_user",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.require_valid_user, flag(text)),
+    },
+    Key {
+        section: "chttpd",
+        key: "require_valid_user_except_for_up",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.require_valid_user_except_for_up, flag(text)),
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "allow_persistent_cookies",
+        default: "true",
+        apply: |settings, text| set(&mut settings.auth.allow_persistent_cookies, flag(text)),
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "cookie_domain",
+        default: "",
+        apply: |settings, text| {
+            let is_domain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+            let domain = (text.len() <= 253 && is_domain(text)).then(|| some(text));
+            set(&mut settings.auth.cookie_domain, domain.ok_or(SettingError::Wrong("a domain, or empty")))
+        },
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "max_iterations",
+        default: "2000000",
+        apply: |settings, text| {
+            let most = number(text, 1..=ITERATIONS_MAX, "a number from 1 to 2000000");
+            set(&mut settings.auth.max_iterations, most)
+        },
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "public_fields",
+        default: "",
+        apply: |settings, text| set(&mut settings.auth.public_fields, Ok(PublicFields::parse(text))),
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "same_site",
+        default: "Lax",
+        apply: |settings, text| {
+            let named = if text.is_empty() { Some(None) } else { SameSite::named(text).map(Some) };
+            set(&mut settings.auth.same_site, named.ok_or(SettingError::Wrong("None, Lax, Strict, or empty")))
+        },
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "timeout",
+        default: "600",
+        apply: |settings, text| {
+            let seconds = number(text, 1..=31_536_000, "a number of seconds from 1 to 31536000");
+            set(&mut settings.auth.timeout_s, seconds)
+        },
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "upgrade_hash_on_auth",
+        default: "true",
+        apply: |settings, text| set(&mut settings.auth.rehash, flag(text)),
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "x_auth_roles",
+        default: "X-Auth-CouchDB-Roles",
+        apply: |settings, text| set(&mut settings.auth.proxy.roles_header, header(text)),
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "x_auth_token",
+        default: "X-Auth-CouchDB-Token",
+        apply: |settings, text| set(&mut settings.auth.proxy.token_header, header(text)),
+    },
+    Key {
+        section: "chttpd_auth",
+        key: "x_auth_username",
+        default: "X-Auth-CouchDB-UserName",
+        apply: |settings, text| set(&mut settings.auth.proxy.user_header, header(text)),
+    },
+    Key {
+        section: "chttpd_auth_lockout",
+        key: "max_lifetime",
+        default: "300000",
+        apply: |settings, text| {
+            let milliseconds = number(text, 1..=86_400_000, "a number of milliseconds from 1 to 86400000");
+            set(&mut settings.auth.lockout.max_lifetime, milliseconds)
+        },
+    },
+    Key {
+        section: "chttpd_auth_lockout",
+        key: "max_objects",
+        default: "10000",
+        apply: |settings, text| {
+            let most = number(text, 1..=1_000_000, "a number from 1 to 1000000");
+            set(&mut settings.auth.lockout.max_objects, most)
+        },
+    },
+    Key {
+        section: "chttpd_auth_lockout",
+        key: "mode",
+        default: "enforce",
+        apply: |settings, text| {
+            let mode = lockout::Mode::named(text).ok_or(SettingError::Wrong("off, warn or enforce"));
+            set(&mut settings.auth.lockout.mode, mode)
+        },
+    },
+    Key {
+        section: "chttpd_auth_lockout",
+        key: "threshold",
+        default: "5",
+        apply: |settings, text| {
+            set(&mut settings.auth.lockout.threshold, number(text, 1..=1_000_000, "a number from 1 to 1000000"))
+        },
+    },
+    Key {
+        section: "cors",
+        key: "credentials",
+        default: "false",
+        apply: |settings, text| set(&mut settings.cors.credentials, flag(text)),
+    },
+    Key {
+        section: "cors",
+        key: "headers",
+        default: "",
+        apply: |settings, text| {
+            set(&mut settings.cors.headers, list(text).into_iter().map(|name| header(&name)).collect())
+        },
+    },
+    Key {
+        section: "cors",
+        key: "max_age",
+        default: "0",
+        apply: |settings, text| {
+            set(&mut settings.cors.max_age_s, number(text, 0..=86_400, "a number of seconds up to 86400"))
+        },
+    },
+    Key {
+        section: "cors",
+        key: "origins",
+        default: "",
+        apply: |settings, text| set(&mut settings.cors.origins, Ok(list(text))),
+    },
+    Key {
+        section: "couchdb",
+        key: "users_db_security_editable",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.users_db_security_editable, flag(text)),
+    },
+    Key {
+        section: "log",
+        key: "level",
+        default: "info",
+        apply: |settings, text| {
+            let is_level = |byte: u8| byte.is_ascii_alphanumeric() || b"_:=,-".contains(&byte);
+            let fits = !text.is_empty() && text.len() <= 1_000 && text.bytes().all(is_level);
+            let wrong = SettingError::Wrong("a log level (error, warn, info, debug, trace) or a list of target=level");
+            set(&mut settings.log.level, fits.then(|| text.to_owned()).ok_or(wrong))
+        },
+    },
+    Key {
+        section: "proxy_auth",
+        key: "peers",
+        default: "",
+        apply: |settings, text| {
+            let peers = Peers::parse(text).ok_or(SettingError::Wrong("addresses such as 10.0.0.1 or 10.0.0.0/8"));
+            set(&mut settings.auth.proxy.peers, peers)
+        },
+    },
+    Key {
+        section: "proxy_auth",
+        key: "trusts_system_roles",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.proxy.trusts_system_roles, flag(text)),
+    },
+];
+
+/// A setting of `[jwt_auth]`, or `[jwt_auth:NAME]`.
+struct JwtKey {
+    key: &'static str,
+    apply: fn(&mut JwtSettings, &str) -> Applied,
+}
+
+const JWT_KEYS: &[JwtKey] = &[
+    JwtKey {
+        key: "algorithms",
+        apply: |jwt, text| {
+            let named = list(text).iter().map(|name| Algorithm::named(name)).collect::<Option<Vec<_>>>();
+            set(&mut jwt.algorithms, named.ok_or(SettingError::Wrong("algorithms such as RS256,ES256")))
+        },
+    },
+    JwtKey { key: "audience", apply: |jwt, text| set(&mut jwt.binding.audience, Ok(some(text))) },
+    JwtKey { key: "issuer", apply: |jwt, text| set(&mut jwt.binding.issuer, Ok(some(text))) },
+    JwtKey { key: "jwks_file", apply: |jwt, text| set(&mut jwt.jwks_file, Ok(some(text).map(Into::into))) },
+    JwtKey { key: "name_prefix", apply: |jwt, text| set(&mut jwt.binding.name_prefix, Ok(text.to_owned())) },
+    JwtKey { key: "required_claims", apply: |jwt, text| set(&mut jwt.binding.required, Ok(list(text))) },
+    JwtKey {
+        key: "roles_claim_name",
+        apply: |jwt, text| set(&mut jwt.binding.roles, Ok(RolesClaim::Named(text.to_owned()))),
+    },
+    JwtKey { key: "roles_claim_path", apply: |jwt, text| set(&mut jwt.binding.roles, Ok(RolesClaim::path(text))) },
+    JwtKey {
+        key: "skew",
+        apply: |jwt, text| set(&mut jwt.skew_s, number(text, 0..=3_600, "a number of seconds up to 3600")),
+    },
+    JwtKey { key: "trusts_system_roles", apply: |jwt, text| set(&mut jwt.binding.trusts_system_roles, flag(text)) },
+];
+
+/// Sections of CouchDB's own: of these there are the keys that this program has, and no others, so that nobody believes
+/// that a setting counts which does not.
+const SECTIONS: &[&str] = &[
+    "admins",
+    "attachments",
+    "bt_engine_cache",
+    "chttpd",
+    "chttpd_auth",
+    "chttpd_auth_cache",
+    "chttpd_auth_lockout",
+    "cluster",
+    "cors",
+    "couch_httpd_auth",
+    "couch_passwords_cache",
+    "couch_peruser",
+    "couchdb",
+    "couchdb_engines",
+    "csp",
+    "custodian",
+    "daemons",
+    "disk_monitor",
+    "dreyfus",
+    "fabric",
+    "feature_flags",
+    "global_changes",
+    "httpd",
+    "indexers",
+    "ioq",
+    "ioq.bypass",
+    "jwt_auth",
+    "jwt_keys",
+    "ken",
+    "limits",
+    "log",
+    "mango",
+    "mem3",
+    "native_query_servers",
+    "nouveau",
+    "prometheus",
+    "process_priority",
+    "proxy_auth",
+    "purge",
+    "query_server_config",
+    "query_servers",
+    "replicator",
+    "replicator.shares",
+    "reshard",
+    "rexi",
+    "smoosh",
+    "ssl",
+    "stats",
+    "uuids",
+    "vendor",
+    "vhosts",
+    "view_compaction",
+    "view_updater",
+    "view_upgrade",
+    "x_frame_options",
+];
+
+/// Names that CouchDB has had, and others that mean the same.
+pub(crate) fn canonical<'n>(section: &'n str, key: &'n str) -> (&'n str, &'n str) {
+    match (section, key) {
+        ("httpd", "enable_cors") => ("chttpd", key),
+        ("couch_httpd_auth" | "chttpd_auth", "require_valid_user" | "require_valid_user_except_for_up") => {
+            ("chttpd", key)
+        }
+        ("couch_httpd_auth", _) => ("chttpd_auth", key),
+        _ => (section, key),
+    }
+}
+
+/// The name behind a section's colon, of one that may have several: `""` without.
+fn named<'s>(section: &'s str, kind: &str) -> Option<&'s str> {
+    let rest = section.strip_prefix(kind)?;
+    if rest.is_empty() { Some("") } else { rest.strip_prefix(':').filter(|name| !name.is_empty()) }
+}
+
+/// Whether this section has such keys as are chosen by whoever sets them, and mean nothing here.
+fn is_free(section: &str) -> bool {
+    let kind = section.split_once(':').map_or(section, |(kind, _)| kind);
+    !SECTIONS.contains(&kind)
+}
+
+/// Puts a value into the settings.
+///
+/// # Errors
+/// [`SettingError`]: they are then as they were, but that an administrator is there who cannot sign in.
+pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &str) -> Applied {
+    if let Some(found) = KEYS.iter().find(|found| (found.section, found.key) == (section, key)) {
+        return (found.apply)(settings, text);
+    }
+    if section == "admins" {
+        let hash = PasswordHash::parse(text);
+        let is_hash = hash.is_ok();
+        settings.admins.insert(key.to_owned(), hash.ok());
+        return if is_hash { Ok(()) } else { Err(SettingError::Wrong("the hash of a password")) };
+    }
+    if let Some(issuer) = named(section, "jwt_auth") {
+        let found = JWT_KEYS.iter().find(|found| found.key == key).ok_or(SettingError::Unknown)?;
+        return (found.apply)(settings.auth.jwt.entry(issuer.to_owned()).or_default(), text);
+    }
+    if let Some(issuer) = named(section, "jwt_keys") {
+        let kind = key.split_once(':').map(|(kind, _)| kind);
+        if !matches!(kind, Some("hmac" | "rsa" | "ec" | "eddsa")) {
+            return Err(SettingError::Wrong("named hmac:ID, rsa:ID, ec:ID or eddsa:ID"));
+        }
+        let issuer = settings.auth.jwt.entry(issuer.to_owned()).or_default();
+        issuer.keys.insert(key.to_owned(), text.to_owned());
+        return Ok(());
+    }
+    if is_free(section) { Ok(()) } else { Err(SettingError::Unknown) }
+}
+
+/// Whether a value fits.
+///
+/// # Errors
+/// [`SettingError`].
+pub(crate) fn check(section: &str, key: &str, text: &str) -> Applied {
+    apply(&mut Settings::default(), section, key, text)
+}
+
+fn set<T>(place: &mut T, value: Result<T, SettingError>) -> Applied {
+    *place = value?;
+    Ok(())
+}
+
+fn flag(text: &str) -> Result<bool, SettingError> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(SettingError::Wrong("true or false")),
+    }
+}
+
+fn number<N: FromStr + PartialOrd>(
+    text: &str,
+    range: RangeInclusive<N>,
+    what: &'static str,
+) -> Result<N, SettingError> {
+    text.parse().ok().filter(|number| range.contains(number)).ok_or(SettingError::Wrong(what))
+}
+
+/// A header's name, in lower case.
+fn header(text: &str) -> Result<String, SettingError> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let fits = (1..=100).contains(&text.len()) && text.bytes().all(is_token);
+    if fits { Ok(text.to_ascii_lowercase()) } else { Err(SettingError::Wrong("the name of a header")) }
+}
+
+/// Texts with commas between them.
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::{Configuration, Source, Values};
+
+    #[test]
+    fn defaults_are_what_is_shown_for_them() {
+        let mut settings = Settings::default();
+        for key in KEYS {
+            (key.apply)(&mut settings, key.default).unwrap_or_else(|error| panic!("{}: {error}", key.key));
+            assert_eq!(settings, Settings::default(), "{}/{}", key.section, key.key);
+            assert!(SECTIONS.contains(&key.section), "{}", key.section);
+        }
+    }
+
+    #[test]
+    fn the_most_binding_source_counts() {
+        let mut values = Values::default();
+        values.insert("chttpd_auth", "timeout", "7", Source::File).unwrap();
+        values.insert("chttpd_auth", "timeout", "8", Source::Stored).unwrap();
+        values.insert("couch_httpd_auth", "allow_persistent_cookies", "false", Source::Stored).unwrap();
+        let settings = Configuration::new(values).now();
+        assert_eq!((settings.auth.timeout_s, settings.auth.allow_persistent_cookies), (7, false));
+        assert_eq!(settings.value("chttpd_auth", "timeout").unwrap().source, Source::File);
+        let default = settings.value("httpd", "enable_cors").unwrap();
+        assert_eq!((default.text.as_str(), default.source), ("false", Source::Default));
+        assert_eq!(settings.value("chttpd_auth", "none"), None);
+    }
+
+    #[test]
+    fn texts_that_do_not_fit() {
+        for (section, key, text) in [
+            ("chttpd", "require_valid_user", "yes"),
+            ("chttpd_auth", "timeout", "0"),
+            ("chttpd_auth", "cookie_domain", "a; Secure"),
+            ("chttpd_auth", "same_site", "lax, Domain=x"),
+            ("chttpd_auth", "max_iterations", "2000001"),
+            ("cors", "headers", "a,b c"),
+            ("proxy_auth", "peers", "everyone"),
+            ("jwt_keys", "kid", "x"),
+            ("jwt_auth:a", "algorithms", "none"),
+        ] {
+            assert!(matches!(check(section, key, text), Err(SettingError::Wrong(_))), "{section}/{key}");
+        }
+        for (section, key) in [("couchdb", "max_dbs_open"), ("ssl", "key_file"), ("jwt_auth", "x"), ("cors:a", "b")] {
+            assert_eq!(check(section, key, "x"), Err(SettingError::Unknown), "{section}/{key}");
+        }
+        assert_eq!(check("mine", "key", "x"), Ok(()));
+    }
+
+    #[test]
+    fn an_administrator_without_a_hash_keeps_the_server_closed() {
+        let mut values = Values::default();
+        assert!(values.insert("admins", "anna", "secret", Source::Stored).is_err());
+        values.insert_unchecked("admins", "anna", "-pbkdf2-cut", Source::Stored);
+        assert_eq!(Configuration::new(values).now().admins.get("anna"), Some(&None));
+    }
+
+    #[test]
+    fn issuers_are_kept_apart() {
+        let mut values = Values::default();
+        for (section, key, text) in [
+            ("jwt_auth", "issuer", "a"),
+            ("jwt_auth:b", "issuer", "b"),
+            ("jwt_auth:b", "algorithms", "ES256,EdDSA"),
+            ("jwt_keys:b", "hmac:k", "aGVsbG8="),
+        ] {
+            values.insert(section, key, text, Source::File).unwrap();
+        }
+        let jwt = &Configuration::new(values).now().auth.jwt;
+        assert_eq!(jwt[""].binding.issuer.as_deref(), Some("a"));
+        assert_eq!((jwt["b"].binding.issuer.as_deref(), jwt["b"].keys.len()), (Some("b"), 1));
+        assert_eq!(jwt["b"].algorithms, [Algorithm::Es256, Algorithm::EdDsa]);
+    }
+}
