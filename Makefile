@@ -95,7 +95,7 @@ crash: need-rust ## kill the engine 300 times and the server 50 times while they
 	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test it crash:: -- --nocapture
 
 # The pure crates, of whose mutants at least so many of a hundred must be caught by their own tests.
-mutants-crates := auth revtree mango flatten metrics collate rowtree
+mutants-crates := auth network revtree mango flatten metrics collate rowtree
 mutants-caught := 95
 cargo-mutants := $(or $(shell command -v cargo-mutants),$(target)/tools/bin/cargo-mutants)
 

@@ -9,10 +9,8 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
-mod address;
 mod credentials;
 mod erlang;
-pub mod fair_queue;
 mod hex;
 pub mod jwt;
 mod known;
@@ -27,8 +25,8 @@ pub mod security;
 pub mod session;
 pub mod users;
 
-pub use address::Network;
 pub use credentials::{Credentials, Digest, InvalidCredentials, digest, is_basic};
+pub use flatbed_network::{Network, fair_queue};
 pub use known::Known;
 pub use password::{ITERATIONS, ITERATIONS_MAX, InvalidHash, PasswordHash, Prf, SALT_BYTES};
 pub use passwords::Passwords;

@@ -5,9 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use flatbed_network::Network;
 use sha2::{Digest, Sha256};
 
-use crate::address::Network;
 use crate::refused::Refused;
 
 /// What is done when there were too many failures: the setting `mode`.
