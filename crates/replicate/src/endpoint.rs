@@ -12,6 +12,7 @@ use tokio::io::DuplexStream;
 
 use crate::error::{Error, Result};
 use crate::memory::Memory;
+use crate::network::Network;
 use crate::tls::Tls;
 
 /// Makes a connection to the server that runs the replication, in memory.
@@ -22,6 +23,8 @@ pub type LocalConnect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 pub struct Ways {
     /// This server itself.
     pub local: LocalConnect,
+    /// All others.
+    pub network: Network,
     /// Servers behind `https://`.
     pub tls: Tls,
     /// For what peers answer.

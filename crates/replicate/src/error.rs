@@ -20,6 +20,9 @@ pub enum Error {
     /// A peer cannot be reached, or a connection broke. Trying again may help.
     #[error("{0}: {1}")]
     Connection(String, String),
+    /// A peer's host has no address that this replication may reach, or none at all: which of them is not told.
+    #[error("{0}: the host has no address that replications of users may reach")]
+    OutOfBounds(String),
     /// A peer answered with an error.
     #[error("{what}: {status} {error}: {reason}")]
     Status {
@@ -76,6 +79,7 @@ impl Error {
             Error::InvalidSpec(_) | Error::Url(..) => "bad_request",
             Error::DatabaseNotFound(_) => "db_not_found",
             Error::Unauthorized(_) => "unauthorized",
+            Error::OutOfBounds(_) => "forbidden",
             Error::Connection(..) => "replication_connection_failed",
             _ => "replication_failed",
         }

@@ -15,6 +15,7 @@ use crate::checkpoint::Log;
 use crate::endpoint::{Endpoint, Place, Ways};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, NoRoom, Room, Share};
+use crate::network::ConnectError;
 use crate::pool::{Answer, Outgoing, Pool, Server, whole};
 
 /// Answers that are read whole: pages of changes, `_revs_diff`, replication logs.
@@ -78,7 +79,9 @@ impl Whole {
 impl Peer {
     pub(crate) fn new(endpoint: &Endpoint, ways: &Ways) -> Peer {
         let (server, host) = match &endpoint.place {
-            Place::Remote(url) => (Server::Remote(url.clone(), ways.tls.clone()), url.authority()),
+            Place::Remote(url) => {
+                (Server::Remote(url.clone(), ways.network.clone(), ways.tls.clone()), url.authority())
+            }
             Place::Local(_) => (Server::Local(ways.local.clone()), "localhost".to_owned()),
         };
         let mut headers = HeaderMap::new();
@@ -100,6 +103,13 @@ impl Peer {
 
     pub(crate) fn broken(&self, reason: impl ToString) -> Error {
         Error::Connection(self.shown.clone(), reason.to_string())
+    }
+
+    fn unsent(&self, error: ConnectError) -> Error {
+        match error {
+            ConnectError::Broken(reason) => self.broken(reason),
+            ConnectError::OutOfBounds => Error::OutOfBounds(self.shown.clone()),
+        }
     }
 
     pub(crate) fn protocol(&self, what: &'static str) -> Error {
@@ -127,12 +137,12 @@ impl Peer {
     pub(crate) async fn send_once(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer> {
         let kind = body.is_some().then_some("application/json");
         let request = self.request(method, path, kind, whole(body.unwrap_or_default()))?;
-        self.pool.send(request).await.map_err(|reason| self.broken(reason))
+        self.pool.send(request).await.map_err(|error| self.unsent(error))
     }
 
     /// Sends a request whose body comes in pieces, once.
     pub(crate) async fn send_pieces(&self, request: Request<Outgoing>) -> Result<Answer> {
-        self.pool.send_slowly(request).await.map_err(|reason| self.broken(reason))
+        self.pool.send_slowly(request).await.map_err(|error| self.unsent(error))
     }
 
     /// Sends a request and reads the whole answer, again where the connection breaks or the server is overloaded: all

@@ -14,13 +14,14 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::endpoint::LocalConnect;
+use crate::network::{ConnectError, Network};
 use crate::tls::Tls;
 
-const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// For TLS, once there is a connection.
+const TLS_MAX: Duration = Duration::from_secs(10);
 
 /// For the head of an answer, and between two pieces of it: heartbeats come more often.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -58,7 +59,7 @@ impl Body for Pieces {
 }
 
 pub(crate) enum Server {
-    Remote(Url, Tls),
+    Remote(Url, Network, Tls),
     Local(LocalConnect),
 }
 
@@ -72,7 +73,7 @@ impl Pool {
         Arc::new(Pool { server, idle: Mutex::default() })
     }
 
-    async fn take(&self) -> Result<SendRequest<Outgoing>, String> {
+    async fn take(&self) -> Result<SendRequest<Outgoing>, ConnectError> {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             match idle {
@@ -94,55 +95,54 @@ impl Pool {
         }
     }
 
-    async fn connect(&self) -> Result<SendRequest<Outgoing>, String> {
+    async fn connect(&self) -> Result<SendRequest<Outgoing>, ConnectError> {
         match &self.server {
             Server::Local(connect) => handshake(connect()).await,
-            Server::Remote(url, tls) => {
-                let connect = TcpStream::connect(url.authority());
-                let stream = match tokio::time::timeout(CONNECT_MAX, connect).await {
-                    Err(_) => return Err("no connection in time".to_owned()),
-                    Ok(connected) => connected.map_err(|error| error.to_string())?,
-                };
-                // Small requests wait for their answers: Nagle's algorithm would hold them back.
-                stream.set_nodelay(true).map_err(|error| error.to_string())?;
+            Server::Remote(url, network, tls) => {
+                let stream = network.connect(url).await?;
                 if !url.is_secure() {
                     return handshake(stream).await;
                 }
-                match tokio::time::timeout(CONNECT_MAX, tls.connect(url.host(), stream)).await {
-                    Err(_) => Err("no TLS in time".to_owned()),
-                    Ok(connected) => handshake(connected?).await,
+                match tokio::time::timeout(TLS_MAX, tls.connect(url.host(), stream)).await {
+                    Err(_) => Err(ConnectError::Broken("no TLS in time".to_owned())),
+                    Ok(connected) => handshake(connected.map_err(ConnectError::Broken)?).await,
                 }
             }
         }
     }
 
     /// Sends a request; its answer's body is still to be read.
-    pub(crate) async fn send(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, String> {
+    pub(crate) async fn send(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, ConnectError> {
         let mut sender = self.take().await?;
-        sender.ready().await.map_err(|error| error.to_string())?;
+        sender.ready().await.map_err(broken)?;
         let sent = tokio::time::timeout(IDLE_MAX, sender.send_request(request)).await;
-        let response = sent.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
+        let late = |_| ConnectError::Broken("no answer in time".to_owned());
+        let response = sent.map_err(late)?.map_err(broken)?;
         let (parts, body) = response.into_parts();
         let connection = Some((self.clone(), sender));
         Ok(Answer { status: parts.status, body, connection })
     }
 
     /// As [`Pool::send`], for a body that takes its time to be sent.
-    pub(crate) async fn send_slowly(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, String> {
+    pub(crate) async fn send_slowly(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, ConnectError> {
         let mut sender = self.take().await?;
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await.map_err(broken)?;
         let (parts, body) = response.into_parts();
         let connection = Some((self.clone(), sender));
         Ok(Answer { status: parts.status, body, connection })
     }
 }
 
-async fn handshake<S>(stream: S) -> Result<SendRequest<Outgoing>, String>
+fn broken(error: hyper::Error) -> ConnectError {
+    ConnectError::Broken(error.to_string())
+}
+
+async fn handshake<S>(stream: S) -> Result<SendRequest<Outgoing>, ConnectError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let shaken = http1::Builder::new().max_buf_size(BUFFER_BYTES_MAX).handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = shaken.map_err(|error| error.to_string())?;
+    let (sender, connection) = shaken.map_err(broken)?;
     tokio::spawn(async move {
         // Its error reaches the caller through the request that it broke.
         let _ = connection.await;

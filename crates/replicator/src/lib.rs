@@ -22,7 +22,9 @@ use tokio::task::JoinHandle;
 pub use crate::description::Description;
 pub use crate::follow::Followed;
 pub use crate::replication::{Extent, Origin, Replication};
-pub use flatbed_replicate::{Error, LocalConnect, Outcome, Progress, Spec, Tls, TlsError};
+pub use flatbed_replicate::{
+    Allowed, AllowedError, Error, LocalConnect, Network, Outcome, Progress, Resolve, Spec, Tls, TlsError,
+};
 
 /// Where CouchDB names a node of its cluster.
 pub const NODE: &str = "flatbed@localhost";
@@ -55,6 +57,10 @@ pub struct ReplicatorOptions {
     pub memory_bytes: usize,
     /// Whom to trust behind `https://`.
     pub tls: Tls,
+    /// How hosts are found.
+    pub network: Network,
+    /// What replications of users may reach beside the internet; those of administrators reach everything.
+    pub allowed: Arc<Allowed>,
 }
 
 impl Default for ReplicatorOptions {
@@ -65,6 +71,8 @@ impl Default for ReplicatorOptions {
             jobs_max: 500,
             memory_bytes: 512 << 20,
             tls: Tls::default(),
+            network: Network::default(),
+            allowed: Arc::default(),
         }
     }
 }
@@ -117,7 +125,8 @@ impl Replicator {
         let filters = Arc::new(Semaphore::new(FILTER_BYTES_MAX >> 10));
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
-        let ways = Ways { local, tls: options.tls.clone(), memory: Memory::new(options.memory_bytes) };
+        let (network, tls) = (options.network.clone(), options.tls.clone());
+        let ways = Ways { local, network, tls, memory: Memory::new(options.memory_bytes) };
         let supervisor = Status::new();
         Arc::new(Replicator { layer, actor, options, ways, jobs, followed, owner, running, filters, trees, supervisor })
     }

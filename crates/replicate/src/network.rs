@@ -1,0 +1,274 @@
+//! Connections to peers, and how far they may go.
+//!
+//! A name is resolved once for each connection, and what is connected to is the address that was looked at: a name that
+//! means another one the next time gains nothing. Redirects are not followed, and proxies of the environment are not asked.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_client::Url;
+use futures_util::future::BoxFuture;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::addresses::{Allowed, is_public};
+
+/// For a connection, its name's resolution included.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// What may not be reached is told so not before this has passed: how long a name server of a network within takes is nobody's
+/// business.
+const REFUSED_AFTER: Duration = Duration::from_secs(1);
+
+/// Finds the addresses of `host:port`.
+pub type Resolve = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// The network as a replication sees it. Cheap to clone.
+#[derive(Clone)]
+pub struct Network {
+    resolve: Resolve,
+    /// What may be reached beside the internet. None: everything may be.
+    bounds: Option<Arc<Allowed>>,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) enum ConnectError {
+    /// As the system or the peer says.
+    Broken(String),
+    /// The host has no address that may be reached, or none at all, which is not told.
+    OutOfBounds,
+}
+
+impl Default for Network {
+    /// All of it, by the system's resolver.
+    fn default() -> Network {
+        Network::new(Arc::new(|authority| {
+            Box::pin(async move { Ok(tokio::net::lookup_host(authority).await?.collect()) })
+        }))
+    }
+}
+
+impl Network {
+    /// All of it.
+    pub fn new(resolve: Resolve) -> Network {
+        Network { resolve, bounds: None }
+    }
+
+    /// What of it is on the internet, and what is listed; none of this machine's own addresses that are not listed.
+    #[must_use]
+    pub fn bounded(&self, allowed: Arc<Allowed>) -> Network {
+        Network { resolve: self.resolve.clone(), bounds: Some(allowed) }
+    }
+
+    /// Connects to the first of a host's addresses that answers, of those that may be reached.
+    pub(crate) async fn connect(&self, url: &Url) -> Result<TcpStream, ConnectError> {
+        let begun = Instant::now();
+        let late = || ConnectError::Broken("no connection in time".to_owned());
+        let found = timeout_at(begun + CONNECT_MAX, (self.resolve)(url.authority())).await;
+        let addresses = match (found, &self.bounds) {
+            (found, Some(allowed)) => {
+                let found = found.ok().and_then(Result::ok).unwrap_or_default().into_iter();
+                let is_listed = allowed.has_host(url.host());
+                let is_in = |address: &SocketAddr| is_listed || is_within(*address, allowed);
+                let addresses: Vec<SocketAddr> = found.filter(is_in).collect();
+                if addresses.is_empty() {
+                    sleep_until(begun + REFUSED_AFTER).await;
+                    return Err(ConnectError::OutOfBounds);
+                }
+                addresses
+            }
+            (found, None) => found.map_err(|_| late())?.map_err(broken)?,
+        };
+        let mut failure = ConnectError::Broken("the host has no address".to_owned());
+        for address in addresses {
+            match timeout_at(begun + CONNECT_MAX, TcpStream::connect(address)).await {
+                Err(_) => return Err(late()),
+                Ok(Err(error)) => failure = broken(error),
+                Ok(Ok(stream)) => {
+                    // Small requests wait for their answers: Nagle's algorithm would hold them back.
+                    stream.set_nodelay(true).map_err(broken)?;
+                    return Ok(stream);
+                }
+            }
+        }
+        Err(failure)
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("bounds", &self.bounds).finish_non_exhaustive()
+    }
+}
+
+fn broken(error: io::Error) -> ConnectError {
+    ConnectError::Broken(error.to_string())
+}
+
+fn is_within(address: SocketAddr, allowed: &Allowed) -> bool {
+    allowed.has_address(address.ip()) || is_public(address.ip()) && !is_own(address)
+}
+
+/// Whether an address is this machine's own, and a connection to it one that no firewall sees: the system would speak to it
+/// from itself. Nothing is sent.
+fn is_own(address: SocketAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    // Where there is no way to it, there will be no connection either.
+    from.is_ok_and(|from| from.ip().to_canonical() == address.ip().to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Resolves names as it is told, each time to what comes next, and counts.
+    fn resolver(answers: &[(&str, &[&str])]) -> (Resolve, Arc<Mutex<HashMap<String, usize>>>) {
+        let answers: HashMap<String, Vec<String>> = answers
+            .iter()
+            .map(|(name, each)| ((*name).to_owned(), each.iter().map(|text| (*text).to_owned()).collect()))
+            .collect();
+        let asked: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
+        let counts = asked.clone();
+        let resolve: Resolve = Arc::new(move |authority| {
+            let (host, port) = authority.rsplit_once(':').expect("a port");
+            let port: u16 = port.parse().expect("a number");
+            let mut counts = counts.lock().unwrap();
+            let count = counts.entry(host.to_owned()).or_default();
+            let texts = answers.get(host).and_then(|each| each.get(*count).or(each.last())).cloned();
+            *count += 1;
+            let addresses = texts.map(|texts| {
+                texts.split(' ').map(|text| SocketAddr::new(text.parse().expect("an address"), port)).collect()
+            });
+            let found = addresses.ok_or_else(|| io::Error::other("no such host"));
+            Box::pin(async move { found })
+        });
+        (resolve, asked)
+    }
+
+    async fn listen(address: &str) -> (TcpListener, u16) {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    fn url(host: &str, port: u16) -> Url {
+        Url::parse_either(&format!("http://{host}:{port}/db")).unwrap()
+    }
+
+    /// How the system itself reads hosts, in all spellings that mean an address within.
+    #[tokio::test(start_paused = true)]
+    async fn spellings_of_closed_addresses() {
+        let (listener, port) = listen("127.0.0.1").await;
+        let bounded = Network::default().bounded(Arc::default());
+        for host in [
+            "127.0.0.1",
+            "127.1",
+            "127.0.1",
+            "2130706433",
+            "0x7f000001",
+            "0x7f.1",
+            "0177.0.0.1",
+            "017700000001",
+            "0",
+            "0.0.0.0",
+            "localhost",
+            "LOCALHOST",
+            "localhost.",
+            "[::1]",
+            "[::]",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:7f00:1]",
+            "[0:0:0:0:0:0:0:1]",
+            "[fe80::1%1]",
+            "[fe80::1%lo]",
+            "[::1%1]",
+            "169.254.169.254",
+            "[fd00:ec2::254]",
+            "10.0.0.1",
+            "user:pw@127.0.0.1",
+            "a@b@127.0.0.1",
+            "8.8.8.8%40@127.0.0.1",
+            "8.8.8.8\\@127.0.0.1",
+            "x:8.8.8.8@[::1]",
+        ] {
+            let begun = Instant::now();
+            let refused = bounded.connect(&url(host, port)).await;
+            assert!(matches!(refused, Err(ConnectError::OutOfBounds)), "{host}: {refused:?}");
+            assert!(begun.elapsed() >= REFUSED_AFTER, "{host}");
+        }
+        let untouched = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(untouched.is_err(), "somebody connected");
+        // Who is bound by nothing gets there.
+        Network::default().connect(&url("127.1", port)).await.unwrap();
+        Network::default().connect(&url("localhost", port)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_are_resolved_once_for_each_connection() {
+        let (inner, port) = listen("127.0.0.1").await;
+        let listed = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+        // First what may be reached, then what may not; both together; nothing.
+        let (resolve, asked) = resolver(&[
+            ("rebinding", &["127.0.0.2", "127.0.0.1"]),
+            ("both", &["127.0.0.1 127.0.0.2 ::1"]),
+            ("inner", &["127.0.0.1"]),
+            ("named", &["127.0.0.1"]),
+        ]);
+        let bounded = Network::new(resolve.clone()).bounded(Arc::new(Allowed::parse("127.0.0.2,named").unwrap()));
+        for (host, reached) in [
+            ("rebinding", Some("127.0.0.2")),
+            ("rebinding", None),
+            ("both", Some("127.0.0.2")),
+            ("inner", None),
+            ("nowhere", None),
+            ("named", Some("127.0.0.1")),
+            ("NAMED.", None),
+        ] {
+            let stream = bounded.connect(&url(host, port)).await.ok();
+            let found = stream.map(|stream| stream.peer_addr().unwrap().ip().to_string());
+            assert_eq!(found.as_deref(), reached, "{host}");
+        }
+        assert_eq!(asked.lock().unwrap()["rebinding"], 2);
+        drop((inner, listed));
+        // Where nothing listens, what may be reached says so, and what may not does not.
+        assert!(matches!(bounded.connect(&url("both", port)).await, Err(ConnectError::Broken(_))));
+        assert!(matches!(bounded.connect(&url("inner", port)).await, Err(ConnectError::OutOfBounds)));
+        let anywhere = Network::new(resolve);
+        let Err(ConnectError::Broken(reason)) = anywhere.connect(&url("nowhere", port)).await else { panic!() };
+        assert_eq!(reason, "no such host");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_server_that_does_not_answer_is_not_waited_for() {
+        let resolve: Resolve = Arc::new(|_| Box::pin(std::future::pending()));
+        let url = url("slow", 80);
+        assert!(matches!(Network::new(resolve.clone()).connect(&url).await, Err(ConnectError::Broken(_))));
+        let bounded = Network::new(resolve).bounded(Arc::default());
+        assert!(matches!(bounded.connect(&url).await, Err(ConnectError::OutOfBounds)));
+    }
+
+    #[test]
+    fn this_machines_own_address() {
+        // Where there is no way to the internet, there is none to look at.
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.connect("192.0.2.1:9").is_err() {
+            return;
+        }
+        let own = socket.local_addr().unwrap();
+        assert!(is_own(SocketAddr::new(own.ip(), 1)));
+        assert!(!is_own("192.0.2.1:9".parse().unwrap()));
+    }
+}
