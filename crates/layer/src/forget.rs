@@ -35,7 +35,7 @@ async fn forget_gone(inner: &Inner) -> Result<usize> {
     let stale: Vec<Known> = inner
         .databases
         .iter()
-        .filter(|entry| entry.seen != version)
+        .filter(|entry| *entry.seen.version() != *version)
         .map(|entry| (entry.key().clone(), entry.instance.id()))
         .collect();
     let mut count = 0;

@@ -10,6 +10,7 @@ use flatbed_flatten::path::FIRST_FIELD_ID;
 use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 
+use crate::confirmed::{SecurityOf, Seen};
 use crate::document::fields::{Allocate, Allocated, FIELD_NAME_BYTES_MAX, Fields, Loaded, load};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
@@ -97,6 +98,8 @@ pub(crate) struct Instance {
     /// Those of all versions of the record: names of a database do not change with its settings.
     pub fields: Arc<Fields>,
     pub size: Arc<RangeSize>,
+    /// Of all versions of the record with the same one.
+    pub security: Arc<SecurityOf>,
     pub hub: Arc<Hub>,
     /// Those of this version of the record.
     pub rules: OnceCell<Rules>,
@@ -230,10 +233,10 @@ impl Instance {
     }
 }
 
-/// What the cache of databases holds for a name: valid as long as `\xff/metadataVersion` is `seen`.
+/// What the cache of databases holds for a name: valid as long as `\xff/metadataVersion` is what was `seen`.
 #[derive(Debug, Clone)]
 pub(crate) struct Cached {
-    pub seen: Vec<u8>,
+    pub seen: Arc<Seen>,
     pub instance: Arc<Instance>,
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::actor::Authority;
 use crate::compactions::{CompactionProgress, Compactions};
+use crate::confirmed::{Confirmed, SecurityOf};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
@@ -192,6 +193,8 @@ pub(crate) struct Inner {
     /// Chooses which of a database's buckets this process writes to.
     pub writer: Writer,
     pub databases: DashMap<String, Cached>,
+    /// Up to when `databases` is known to be as it is stored.
+    pub confirmed: Confirmed,
     /// What is to be noted as due.
     pub due: Noted,
     /// In which `databases` was filled.
@@ -248,6 +251,7 @@ impl Layer {
             uuid,
             writer,
             databases,
+            confirmed: Confirmed::default(),
             due: Noted::default(),
             epoch: Mutex::new(epoch),
         });
@@ -322,9 +326,12 @@ impl Inner {
     pub(crate) async fn resolve(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let version = trx.get(METADATA_VERSION, true).await?;
         let version: &[u8] = version.as_deref().unwrap_or_default();
+        // What reads the past says nothing of now.
+        let as_of_us = if trx.is_pinned() { 0 } else { self.confirmed.us(trx.began()) };
         if let Some(cached) = self.databases.get(name)
-            && cached.seen == version
+            && cached.seen.version() == version
         {
+            cached.seen.confirm(as_of_us);
             return Ok(cached.instance.clone());
         }
         let record_key = self.keys.database(name);
@@ -344,6 +351,10 @@ impl Inner {
                 let of_this = known.as_ref().filter(|known| known.id() == InstanceId::from(&record));
                 let (fields, size) =
                     of_this.map(|known| (known.fields.clone(), known.size.clone())).unwrap_or_default();
+                let same = of_this.filter(|known| known.record.security == record.security);
+                let security = same.map(|known| known.security.clone());
+                let security =
+                    security.unwrap_or_else(|| Arc::new(SecurityOf::new(&record.security, record.incarnation)));
                 if record.indexes.iter().any(|index| !index.readable) {
                     // Some may be defined just now, by this process or another: whoever has time builds them at once.
                     self.due.wake.notify_one();
@@ -371,6 +382,7 @@ impl Inner {
                     record_key,
                     fields,
                     size,
+                    security,
                     hub,
                     rules,
                     upgrading,
@@ -378,9 +390,11 @@ impl Inner {
                 })
             }
         };
-        let is_past = trx.is_pinned() || self.databases.get(name).is_some_and(|cached| *cached.seen > *version);
+        let is_past =
+            trx.is_pinned() || self.databases.get(name).is_some_and(|cached| *cached.seen.version() > *version);
         if !is_past {
-            self.databases.insert(name.to_owned(), Cached { seen: version.to_vec(), instance: instance.clone() });
+            let seen = self.confirmed.see(version, as_of_us);
+            self.databases.insert(name.to_owned(), Cached { seen, instance: instance.clone() });
             self.make_room();
         }
         Ok(instance)

@@ -17,6 +17,7 @@ mod background;
 mod builder;
 pub mod check;
 mod compactions;
+mod confirmed;
 mod database;
 mod document;
 mod error;
@@ -42,6 +43,7 @@ mod metrics;
 mod read;
 mod record_change;
 pub mod renew;
+mod security;
 mod store;
 mod sweeper;
 mod turns;
@@ -56,6 +58,7 @@ mod write;
 pub use actor::{Actor, Authority, ServerActor, User};
 pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
+pub use confirmed::SecurityOf;
 pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{
@@ -117,7 +120,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 37] = [
+    let table: [(&str, &[&str]); 39] = [
         ("actor", &[]),
         ("at_once", &[]),
         ("compactions", &[]),
@@ -135,13 +138,15 @@ fn folders_know_only_those_below_them() {
         ),
         ("index_builds", &["store"]),
         ("index_waits", &["error", "index_builds", "store"]),
-        ("instance", &["error", "store"]),
+        ("confirmed", &["error"]),
+        ("instance", &["confirmed", "error", "store"]),
         ("lanes", &["instance"]),
         (
             "layer",
             &[
                 "actor",
                 "compactions",
+                "confirmed",
                 "error",
                 "index_builds",
                 "index_waits",
@@ -154,6 +159,7 @@ fn folders_know_only_those_below_them() {
                 "lanes",
             ],
         ),
+        ("security", &["confirmed", "error", "store", "layer"]),
         ("record_change", &["error", "store", "layer"]),
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),

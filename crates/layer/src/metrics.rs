@@ -35,6 +35,7 @@ flatbed_metrics::metrics! {
         mapping_hits: Counter = "Documents whose field names were all cached.",
         mapping_misses: Counter = "Documents with field names to look up or allocate.",
         field_ids_allocated: Counter = "Field ids allocated.",
+        security_reads: Counter = "Times that `_security` was asked for and was not known as of the last second.",
         by_seq_reads: Counter = "Range reads of by-seq.",
         by_seq_rows: Counter = "Rows read from by-seq.",
         watches_set: Counter = "FoundationDB watches set by feeds.",

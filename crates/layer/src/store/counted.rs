@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use foundationdb::future::{FdbSlice, FdbValues};
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
@@ -22,6 +23,7 @@ const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
 pub(crate) struct Transaction {
     trx: foundationdb::Transaction,
     tally: Arc<Tally>,
+    began: Instant,
 }
 
 /// What a transaction was asked for. Reads hold it until they are answered; the last one out adds it to the process's.
@@ -227,7 +229,7 @@ impl CommitError {
     pub(crate) async fn on_error(self) -> FdbResult<Transaction> {
         let trx = self.failed.on_error().await?;
         self.tally.again();
-        Ok(Transaction { trx, tally: self.tally })
+        Ok(Transaction { trx, tally: self.tally, began: Instant::now() })
     }
 }
 
@@ -240,6 +242,7 @@ impl std::fmt::Debug for CommitError {
 impl Transaction {
     /// Begins one. It counts with the operation of the running task, if that is counted.
     pub(crate) fn begin(db: &Database, metrics: &Arc<Metrics>) -> FdbResult<Transaction> {
+        let began = Instant::now();
         let trx = db.create_trx()?;
         let operation = Operation::current().map(|operation| {
             add(&operation.transactions, 1);
@@ -257,7 +260,7 @@ impl Transaction {
             is_written: AtomicBool::new(false),
             operation,
         };
-        Ok(Transaction { trx, tally: Arc::new(tally) })
+        Ok(Transaction { trx, tally: Arc::new(tally), began })
     }
 
     fn given<F>(&self, kind: Kind, answer: F) -> Given<F> {
@@ -317,6 +320,12 @@ impl Transaction {
         self.tally.is_pinned.load(Ordering::Relaxed)
     }
 
+    /// A moment before this attempt's read version is asked for: what was acknowledged before it is seen, unless the transaction
+    /// is [pinned](Transaction::is_pinned).
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Nothing is waited for: the client knows it.
     pub(crate) fn get_approximate_size(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<> {
         self.trx.get_approximate_size()
@@ -367,7 +376,7 @@ impl Transaction {
 
     /// Commits; asked for with the call, like all the others. Without anything written nothing is waited for.
     pub(crate) fn commit(self) -> impl Future<Output = Result<(), CommitError>> + Send {
-        let Transaction { trx, tally } = self;
+        let Transaction { trx, tally, .. } = self;
         let path = tally.operation.as_ref().filter(|_| tally.is_written.load(Ordering::Relaxed)).map(|part| {
             add(&part.operation.commits, 1);
             let before = part.before(true);
@@ -390,6 +399,6 @@ impl Transaction {
     pub(crate) async fn on_error(self, error: FdbError) -> FdbResult<Transaction> {
         let trx = self.trx.on_error(error).await?;
         self.tally.again();
-        Ok(Transaction { trx, tally: self.tally })
+        Ok(Transaction { trx, tally: self.tally, began: Instant::now() })
     }
 }

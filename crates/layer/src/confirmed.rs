@@ -1,0 +1,169 @@
+//! Up to when it is known that no record of a database has changed.
+//!
+//! Whoever changes a record changes `\xff/metadataVersion`, and every transaction of the layer reads that with its read
+//! version. So each of them says of all databases that were cached under the value that it finds that they are as cached: not
+//! only of its own. What rests on a record and is asked for without a transaction, `_security` first of all, is as of the moment
+//! before the newest of these read versions was asked for.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Newer by less than this is not noted: each transaction would write to one place in memory.
+const NOTED_EACH_US: u64 = 2_000;
+
+/// A value of `\xff/metadataVersion`, with the newest moment as of which it was found. One for all databases that are cached
+/// under it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    version: Box<[u8]>,
+    /// When the read version of the newest transaction that found it was asked for, in microseconds of the process's clock.
+    as_of_us: AtomicU64,
+}
+
+impl Seen {
+    pub(crate) fn version(&self) -> &[u8] {
+        &self.version
+    }
+
+    /// A transaction found it that asked for its read version at that moment, or after it.
+    pub(crate) fn confirm(&self, as_of_us: u64) {
+        // Read first: all transactions come by here, and most bring next to nothing.
+        if as_of_us >= self.as_of_us.load(Ordering::Relaxed).saturating_add(NOTED_EACH_US) {
+            self.as_of_us.fetch_max(as_of_us, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it held at a moment less than so long ago.
+    pub(crate) fn is_confirmed(&self, now_us: u64, within: Duration) -> bool {
+        let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        now_us.saturating_sub(self.as_of_us.load(Ordering::Relaxed)) < within
+    }
+}
+
+/// The newest value that this process has seen, and its clock.
+#[derive(Debug)]
+pub(crate) struct Confirmed {
+    began: Instant,
+    newest: Mutex<Arc<Seen>>,
+    /// Held by the one that confirms in line: what its failure was, and when it began.
+    pub in_line: tokio::sync::Mutex<Option<(u64, crate::error::Error)>>,
+}
+
+impl Default for Confirmed {
+    fn default() -> Confirmed {
+        let nothing = Seen { version: Box::default(), as_of_us: AtomicU64::new(0) };
+        // An hour before the beginning, so that what was never confirmed is not as of a moment ago.
+        let began = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap_or_else(Instant::now);
+        Confirmed { began, newest: Mutex::new(Arc::new(nothing)), in_line: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Confirmed {
+    /// A moment on the process's clock, in microseconds.
+    pub(crate) fn us(&self, moment: Instant) -> u64 {
+        u64::try_from(moment.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The newest value that was seen.
+    pub(crate) fn newest(&self) -> Arc<Seen> {
+        Arc::clone(&self.newest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A value that a transaction found, which asked for its read version at that moment. All that is cached under one value
+    /// shares what this gives.
+    pub(crate) fn see(&self, version: &[u8], as_of_us: u64) -> Arc<Seen> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.version() == version {
+            newest.confirm(as_of_us);
+            return Arc::clone(&newest);
+        }
+        let seen = Arc::new(Seen { version: version.into(), as_of_us: AtomicU64::new(as_of_us) });
+        if *version > *newest.version {
+            *newest = Arc::clone(&seen);
+        }
+        seen
+    }
+}
+
+/// A database's `_security`, with what was made of it. The same one as long as neither it nor the database is another.
+pub struct SecurityOf {
+    bytes: Option<Vec<u8>>,
+    incarnation: u64,
+    parsed: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for SecurityOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecurityOf").field("incarnation", &self.incarnation).finish_non_exhaustive()
+    }
+}
+
+impl SecurityOf {
+    /// Of a database's record, where empty bytes mean that none was set.
+    pub fn new(bytes: &[u8], incarnation: u64) -> SecurityOf {
+        let bytes = Some(bytes.to_vec()).filter(|bytes| !bytes.is_empty());
+        SecurityOf { bytes, incarnation, parsed: OnceLock::new() }
+    }
+
+    /// JSON text of at most [`SECURITY_BYTES_MAX`](crate::SECURITY_BYTES_MAX) bytes; `None`: it was never set.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.as_deref()
+    }
+
+    /// Tells this database from others that had its name.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// What is made of it, made once: `parse` is called the first time, and must always make the same of the same bytes. All
+    /// who ask ask for one type; for another one it is made each time.
+    pub fn parsed<T: Send + Sync + 'static>(&self, parse: impl FnOnce(Option<&[u8]>) -> T) -> Arc<T> {
+        if let Some(parsed) = self.parsed.get() {
+            return match Arc::clone(parsed).downcast() {
+                Ok(parsed) => parsed,
+                Err(_) => Arc::new(parse(self.bytes())),
+            };
+        }
+        let made = Arc::new(parse(self.bytes()));
+        // Whoever else made it at the same time made the same.
+        let _ = self.parsed.set(Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cached_under_one_value_is_confirmed_together() {
+        let confirmed = Confirmed::default();
+        let second = Duration::from_secs(1);
+        let first = confirmed.see(b"1", 5_000_000);
+        assert!(Arc::ptr_eq(&first, &confirmed.see(b"1", 5_500_000)));
+        assert!(first.is_confirmed(6_499_999, second) && !first.is_confirmed(6_500_000, second));
+        // One that asked before says nothing new, nor does one that asked next to then.
+        first.confirm(4_000_000);
+        first.confirm(5_501_000);
+        assert!(!first.is_confirmed(6_500_000, second));
+        let next = confirmed.see(b"2", 7_000_000);
+        assert!(Arc::ptr_eq(&next, &confirmed.newest()) && !Arc::ptr_eq(&next, &first));
+        assert!(next.is_confirmed(7_000_000, second) && !first.is_confirmed(7_000_000, second));
+        // What reads the past, or after a restore, is nobody else's.
+        assert!(!Arc::ptr_eq(&confirmed.see(b"1", 8_000_000), &first));
+        assert!(Arc::ptr_eq(&next, &confirmed.newest()));
+        assert!(!Confirmed::default().newest().is_confirmed(Confirmed::default().us(Instant::now()), second));
+    }
+
+    #[test]
+    fn what_is_made_of_it_is_made_once() {
+        let security = SecurityOf::new(b"{}", 7);
+        let first = security.parsed(|bytes| bytes.map(<[u8]>::len));
+        assert!(Arc::ptr_eq(&first, &security.parsed(|_| Some(9))));
+        assert_eq!((*first, *security.parsed(|_| "another type")), (Some(2), "another type"));
+        assert_eq!((SecurityOf::new(b"", 7).bytes(), security.incarnation()), (None, 7));
+    }
+}

@@ -1,0 +1,171 @@
+//! `_security` of a database, as of less than a second ago, mostly without a transaction.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::confirmed::SecurityOf;
+use crate::error::Result;
+use crate::layer::{Inner, Layer};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// How old may be what is answered without asking the storage.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
+impl Layer {
+    /// A database's `_security` as of a moment less than a second before this answers: from memory where some transaction of this
+    /// process has found since then that no record has changed, else after one that finds out, which one of all who ask
+    /// carries out. The same one as long as it is not changed.
+    ///
+    /// # Errors
+    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
+    pub async fn security(&self, name: &str) -> Result<Arc<SecurityOf>> {
+        let inner = &*self.inner;
+        if let Some(security) = known(inner, name) {
+            return Ok(security);
+        }
+        inner.metrics.security_reads.add(1);
+        let came_us = inner.confirmed.us(Instant::now());
+        if inner.confirmed.newest().is_confirmed(came_us, CONFIRMED_WITHIN) {
+            // This one alone is unknown, or was cached before some record changed.
+            return read(inner, name).await;
+        }
+        let mut failed = inner.confirmed.in_line.lock().await;
+        if let Some(security) = known(inner, name) {
+            return Ok(security);
+        }
+        let now_us = inner.confirmed.us(Instant::now());
+        if inner.confirmed.newest().is_confirmed(now_us, CONFIRMED_WITHIN) {
+            drop(failed);
+            return read(inner, name).await;
+        }
+        // Who came before one began that failed does not try as long once more, one behind the other.
+        if let Some((began_us, error)) = &*failed
+            && came_us <= *began_us
+        {
+            return Err(error.clone());
+        }
+        let found = read(inner, name).await;
+        *failed = match &found {
+            Err(error @ crate::error::Error::Storage(_)) => Some((now_us, error.clone())),
+            _ => None,
+        };
+        found
+    }
+}
+
+/// From memory.
+fn known(inner: &Inner, name: &str) -> Option<Arc<SecurityOf>> {
+    let cached = inner.databases.get(name)?;
+    // After the entry was found: what it holds may have been confirmed since.
+    let now_us = inner.confirmed.us(Instant::now());
+    cached.seen.is_confirmed(now_us, CONFIRMED_WITHIN).then(|| Arc::clone(&cached.instance.security))
+}
+
+/// In a transaction, which confirms all that is cached under the same value.
+async fn read(inner: &Inner, name: &str) -> Result<Arc<SecurityOf>> {
+    struct Security<'a>(&'a Inner, &'a str);
+    impl Operation for Security<'_> {
+        type Output = Arc<SecurityOf>;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<SecurityOf>> {
+            Ok(Arc::clone(&self.0.resolve(trx, self.1).await?.security))
+        }
+    }
+    transaction::read(&inner.db, &inner.metrics, &mut Security(inner, name)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::fenced::layer;
+    use crate::{CreateOptions, LayerOptions};
+
+    fn reads(layer: &Layer) -> u64 {
+        layer.inner.metrics.security_reads.get()
+    }
+
+    #[tokio::test]
+    async fn it_is_read_once_and_confirmed_by_whatever_else_is_done() {
+        let (layer, authority, _directory) = layer().await;
+        let db = layer.database("db", authority.for_job("test"));
+        let other = layer.database("other", authority.for_job("test"));
+        other.create(&CreateOptions::default()).await.unwrap();
+        db.set_security(b"{\"a\":1}").await.unwrap();
+        other.exists().await.unwrap();
+        let first = layer.security("db").await.unwrap();
+        assert_eq!(first.bytes(), Some(b"{\"a\":1}".as_slice()));
+        let before = reads(&layer);
+        // What is done with another database alone confirms this one as well.
+        let until = Instant::now() + Duration::from_millis(1_300);
+        while Instant::now() < until {
+            other.exists().await.unwrap();
+            assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(reads(&layer), before);
+        // Nothing is done for a second: who asks then asks the storage, one for all.
+        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        let transactions = layer.inner.metrics.transactions.get();
+        let all = futures_util::future::join_all((0..100).map(|_| layer.security("db"))).await;
+        assert!(all.into_iter().all(|security| Arc::ptr_eq(&security.unwrap(), &first)));
+        assert_eq!(layer.inner.metrics.transactions.get(), transactions + 1);
+        // Another setting leaves it as it is.
+        db.set_revs_limit(9).await.unwrap();
+        assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
+    }
+
+    #[tokio::test]
+    async fn what_another_process_changes_is_seen_within_a_second() {
+        let (layer, authority, _directory) = layer().await;
+        let options = LayerOptions { root: layer.inner.options.root.clone(), ..LayerOptions::default() };
+        let (elsewhere, its) = Layer::open(Arc::clone(&layer.inner.db), options, None).await.unwrap();
+        let db = layer.database("db", authority.for_job("test"));
+        let there = elsewhere.database("db", its.for_job("test"));
+        let old = layer.security("db").await.unwrap();
+        assert_eq!(old.bytes(), None);
+        there.set_security(b"{}").await.unwrap();
+        let changed = Instant::now();
+        // A request to any database meanwhile may show it earlier.
+        let seen = loop {
+            let asked = Instant::now();
+            let security = layer.security("db").await.unwrap();
+            if security.bytes().is_some() {
+                break security;
+            }
+            assert!(asked - changed < CONFIRMED_WITHIN, "{:?}", asked - changed);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        // A database that was deleted and created again has another one, though it says the same.
+        there.delete().await.unwrap();
+        there.create(&CreateOptions::default()).await.unwrap();
+        there.set_security(b"{}").await.unwrap();
+        db.exists().await.unwrap();
+        let another = layer.security("db").await.unwrap();
+        assert!(another.bytes() == seen.bytes() && another.incarnation() != seen.incarnation());
+        there.delete().await.unwrap();
+        tokio::time::sleep(CONFIRMED_WITHIN).await;
+        assert!(matches!(layer.security("db").await, Err(Error::DatabaseNotFound)));
+        assert!(matches!(layer.security("none").await, Err(Error::DatabaseNotFound)));
+    }
+
+    /// Who reads as of a version of some time ago says nothing of now.
+    #[tokio::test]
+    async fn the_past_confirms_nothing() {
+        let (layer, _authority, _directory) = layer().await;
+        let inner = &layer.inner;
+        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        inner.resolve(&trx, "db").await.unwrap();
+        let version = trx.get_read_version().await.unwrap();
+        tokio::time::sleep(CONFIRMED_WITHIN).await;
+        assert!(known(inner, "db").is_none());
+        let past = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        past.set_read_version(version);
+        inner.resolve(&past, "db").await.unwrap();
+        assert!(known(inner, "db").is_none());
+        // One that began then and reads on neither.
+        inner.resolve(&trx, "db").await.unwrap();
+        assert!(known(inner, "db").is_none());
+        layer.security("db").await.unwrap();
+        assert!(known(inner, "db").is_some());
+    }
+}
