@@ -99,13 +99,19 @@ impl From<Denied> for Failure {
     }
 }
 
+impl From<flatbed_auth::Refused> for Failure {
+    fn from(refused: flatbed_auth::Refused) -> Self {
+        let status = StatusCode::from_u16(refused.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Failure::new(status, refused.kind.error(), refused.reason)
+    }
+}
+
 impl From<SignInError> for Failure {
     fn from(error: SignInError) -> Self {
         match error {
-            SignInError::Wrong => Failure::unauthorized(&error.to_string()),
-            SignInError::TooMany => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", error.to_string())
-            }
+            SignInError::Refused(refused) => refused.into(),
+            SignInError::TooMany => Failure::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", error.to_string()),
+            SignInError::Layer(error) => error.into(),
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flatbed_auth::Principal;
+use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
+use flatbed_service::{Claims, Identified, Standing};
 use hyper::header::{self, HeaderName};
 use hyper::{Method, StatusCode};
 
@@ -47,31 +48,56 @@ impl Surface for State {
         origin: Origin<'_>,
     ) -> Answer {
         let challenge = request.headers.get(WANTED_CHALLENGE).cloned();
-        let mut user = None;
+        let (mut user, mut set_cookie) = (None, None);
         let handled = async {
-            let principal = if origin.is_inside {
+            let standing = if origin.is_inside {
                 // Whoever may begin a replication is an administrator, and so is what speaks for it here.
-                Principal::nameless_admin()
+                Standing::of_server()
             } else {
-                self.service.authenticate(request.header(header::AUTHORIZATION)).await?
+                let Identified { standing, set_cookie: renewed } = self.service.identify(&claims(&request)).await?;
+                set_cookie = renewed;
+                standing
             };
-            if principal.is_admin {
+            if standing.principal().is_admin {
                 origin.know();
             }
-            user = principal.name.clone();
+            user = standing.principal().name.clone();
             let target = target?;
             let query = Query::parse(request.uri.query())?;
-            run(self, Request::new(request, query, self.service.context(principal)), target).await
+            run(self, Request::new(request, query, self.service.context(standing)), target).await
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
         if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (reply.status, challenge) {
             reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if let Some(cookie) = set_cookie
+            && !reply.headers.contains_key(header::SET_COOKIE)
+        {
+            reply.header(header::SET_COOKIE, &cookie);
         }
         Answer { reply, user }
     }
 
     fn refused(&self, refused: &Refused) -> Reply {
         failed(&refused.clone().into())
+    }
+}
+
+/// What a request says of who makes it.
+fn claims(request: &flatbed_http::Request) -> Claims<'_> {
+    let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
+    let proxy = text(proxy::USER_HEADER).map(|name| proxy::Claim {
+        name,
+        roles: text(proxy::ROLES_HEADER),
+        token: text(proxy::TOKEN_HEADER),
+    });
+    Claims {
+        authorization: request.header(header::AUTHORIZATION),
+        cookie: request.header(header::COOKIE),
+        proxy,
+        peer: request.peer,
+        connection: request.peer,
+        is_secure: request.is_secure,
     }
 }
 

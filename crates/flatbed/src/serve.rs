@@ -15,7 +15,7 @@ use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
 use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
-use flatbed_service::{Admins, Functions, Service};
+use flatbed_service::{Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -120,7 +120,7 @@ pub(crate) async fn serve(
         figures: storage.figures().and(process::figures),
     };
     let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
-    let service = Service::new(layer.clone(), functions, Admins::new(admins));
+    let service = Service::new(layer.clone(), functions, admins);
     let (server, replicator) = put_together(&listen, cors, couch, replicator, service, (&layer, &authority)).await?;
     for address in server.addresses() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.

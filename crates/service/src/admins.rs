@@ -1,77 +1,67 @@
-//! Administrators: whether the credentials of a request are right, with few checks of passwords at once.
+//! Whether the credentials of a request are right, with few checks of passwords at once.
 
 mod checks;
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use checks::{Checks, TooMany};
-use flatbed_auth::{
-    Credentials, InvalidCredentials, Known, PasswordHash, Passwords, Principal, SignedIn, digest, is_basic,
-};
+use flatbed_auth::{Credentials, Known, PasswordHash, Principal, Refused, SignedIn, digest};
+
+use crate::accounts::Accounts;
+use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
 
 /// Credentials known to be right.
 const CACHE_MAX: usize = 1_000;
 
-/// Why nobody is known to stand behind credentials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SignInError {
-    /// There is no such name, or it has another password.
-    #[error("Name or password is incorrect.")]
-    Wrong,
-    /// There is no room for another check: later, perhaps.
-    #[error("Too many passwords are being checked")]
-    TooMany,
-}
-
-impl From<InvalidCredentials> for SignInError {
-    fn from(_: InvalidCredentials) -> SignInError {
-        SignInError::Wrong
-    }
-}
-
-/// Those who may do everything.
+/// Finds out who makes a request.
 #[derive(Debug)]
-pub struct Admins {
-    passwords: Passwords,
+pub(crate) struct SignIn {
+    pub(crate) accounts: Arc<Accounts>,
     known: Mutex<Known>,
     checks: Checks,
 }
 
-impl Admins {
-    /// By their names, with their passwords' hashes; none: everyone is an administrator.
-    pub fn new(hashes: HashMap<String, PasswordHash>) -> Self {
-        Admins { passwords: Passwords::new(hashes), known: Mutex::new(Known::new(CACHE_MAX)), checks: Checks::new() }
+impl SignIn {
+    pub(crate) fn new(accounts: Arc<Accounts>) -> Self {
+        SignIn { accounts, known: Mutex::new(Known::new(CACHE_MAX)), checks: Checks::new() }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who stands behind an `authorization` header. Without administrators everyone is one.
-    pub(crate) async fn authenticate(&self, authorization: Option<&str>) -> Result<Principal, SignInError> {
-        let Some(authorization) = authorization.filter(|authorization| is_basic(authorization)) else {
-            return Ok(if self.is_empty() { Principal::nameless_admin() } else { Principal::anonymous() });
+    /// Who makes a request. Without administrators everyone is one.
+    pub(crate) async fn identify(&self, claims: &Claims<'_>) -> Result<Identified, SignInError> {
+        let standing = if self.accounts.is_open() {
+            Standing::of_open_server()
+        } else {
+            match claims.authorization {
+                Some(authorization) => self.basic(authorization).await?,
+                None => Standing::anonymous(),
+            }
         };
-        if self.is_empty() {
-            return Ok(Principal::nameless_admin());
-        }
-        let digest = digest(authorization);
-        if let Some(name) = self.known().name(&digest) {
-            return Ok(Principal::admin(name, SignedIn::Password));
-        }
-        let Credentials { name, password } = Credentials::parse(authorization)?;
-        let (hash, exists) = (self.passwords.hash_for(&name), self.passwords.contains(&name));
-        let right = self.checks.ask(digest, move || hash.verify(&password) && exists).await;
-        if !right.map_err(|TooMany| SignInError::TooMany)? {
-            return Err(SignInError::Wrong);
-        }
-        self.known().insert(digest, name.clone());
-        Ok(Principal::admin(name, SignedIn::Password))
+        Ok(Identified { standing, set_cookie: None })
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.passwords.is_empty()
+    async fn basic(&self, authorization: &str) -> Result<Standing, SignInError> {
+        let Some(Credentials { name, password }) = Credentials::of_header(authorization)? else {
+            return Ok(Standing::anonymous());
+        };
+        let found = self.accounts.admins().get(&name).cloned();
+        let exists = found.is_some();
+        let hash = found.unwrap_or_else(PasswordHash::of_nothing);
+        let digest = digest(authorization);
+        let is_known = exists && self.known().is_right(&digest, &name, &hash);
+        if !is_known {
+            let checked = hash.clone();
+            let right = self.checks.ask(digest, move || checked.verify_evenly(&password) && exists).await;
+            if !right.map_err(|TooMany| SignInError::TooMany)? {
+                return Err(Refused::wrong_password().into());
+            }
+            self.known().insert_for(digest, name.clone(), hash.clone());
+        }
+        let rests_on = RestsOn::Admin { name: name.clone(), salt: hash.salt().to_owned(), rev: None };
+        Ok(Standing::new(Principal::admin(name, SignedIn::Password), rests_on))
     }
 }
 
@@ -81,9 +71,20 @@ mod tests {
 
     use super::*;
 
+    const WRONG: &str = "unauthorized: Name or password is incorrect.";
+
     /// An administrator whose password takes a while to check.
-    fn slow() -> Admins {
-        Admins::new([("admin".to_owned(), PasswordHash::new("password", &[1; 16]))].into())
+    fn slow() -> SignIn {
+        with(PasswordHash::new("password", &[1; 16]))
+    }
+
+    fn with(hash: PasswordHash) -> SignIn {
+        SignIn::new(Arc::new(Accounts::new([("admin".to_owned(), hash)].into())))
+    }
+
+    async fn ask(sign_in: &SignIn, authorization: Option<&str>) -> Result<Principal, String> {
+        let found = sign_in.identify(&Claims { authorization, ..Claims::default() }).await;
+        found.map(|found| found.standing.principal().clone()).map_err(|error| error.to_string())
     }
 
     fn encode(text: &str) -> String {
@@ -104,14 +105,14 @@ mod tests {
             let admins = slow();
             for attempt in 0..60 {
                 let wrong = encode(&format!("admin:wrong{attempt}"));
-                let asked = admins.authenticate(Some(&wrong));
+                let asked = ask(&admins, Some(&wrong));
                 // It hangs up.
                 let _ = tokio::time::timeout(std::time::Duration::from_millis(2), asked).await;
             }
             // Two at once; a thread that has just ended its check may be there beside those that begin the next.
             assert!(threads("checks") <= 4, "{} threads check passwords", threads("checks"));
             // They are not waited for either.
-            assert!(admins.authenticate(Some(&encode("admin:password"))).await.is_ok());
+            assert!(ask(&admins, Some(&encode("admin:password"))).await.is_ok());
         });
     }
 
@@ -120,43 +121,42 @@ mod tests {
         let admins = slow();
         let (right, other) = (encode("admin:password"), encode("nobody:password"));
         let wrong: Vec<String> = (0..40).map(|attempt| encode(&format!("admin:wrong{attempt}"))).collect();
-        let same = (0..100).map(|at| admins.authenticate(Some(if at % 2 == 0 { &right } else { &other })));
-        let different = wrong.iter().map(|wrong| admins.authenticate(Some(wrong)));
+        let same = (0..100).map(|at| ask(&admins, Some(if at % 2 == 0 { &right } else { &other })));
+        let different = wrong.iter().map(|wrong| ask(&admins, Some(wrong)));
         let (same, different) =
             futures_util::future::join(futures_util::future::join_all(same), futures_util::future::join_all(different))
                 .await;
         for (at, answer) in same.into_iter().enumerate() {
-            assert_eq!(answer.err(), [None, Some(SignInError::Wrong)][at % 2], "{at}");
+            assert_eq!(answer.err().as_deref(), [None, Some(WRONG)][at % 2], "{at}");
         }
-        let refused: Vec<SignInError> = different.into_iter().map(|answer| answer.unwrap_err()).collect();
-        assert_eq!(refused.iter().filter(|why| **why == SignInError::Wrong).count(), 14, "{refused:?}");
-        assert_eq!(refused.iter().filter(|why| **why == SignInError::TooMany).count(), 26, "{refused:?}");
+        let refused: Vec<String> = different.into_iter().map(|answer| answer.unwrap_err()).collect();
+        assert_eq!(refused.iter().filter(|why| *why == WRONG).count(), 14, "{refused:?}");
+        let too_many = SignInError::TooMany.to_string();
+        assert_eq!(refused.iter().filter(|why| **why == too_many).count(), 26, "{refused:?}");
     }
 
     #[tokio::test]
     async fn basic_authentication() {
-        let admins =
-            Admins::new([("admin".to_owned(), PasswordHash::with_iterations("pass:word", &[1; 16], 1_000))].into());
+        let admins = with(PasswordHash::with_iterations("pass:word", &[1; 16], 1_000));
         for _ in 0..2 {
-            let found = admins.authenticate(Some(&encode("admin:pass:word"))).await.unwrap();
+            let found = ask(&admins, Some(&encode("admin:pass:word"))).await.unwrap();
             assert_eq!(found, Principal::admin("admin", SignedIn::Password));
         }
-        for wrong in [encode("admin:pass"), encode("other:pass:word"), encode("x"), "Basic !".into()] {
-            assert_eq!(admins.authenticate(Some(&wrong)).await.unwrap_err(), SignInError::Wrong);
+        for wrong in ["admin:pass", "other:pass:word"] {
+            assert_eq!(ask(&admins, Some(&encode(wrong))).await.unwrap_err(), WRONG);
         }
+        let invalid = "bad_request: Authorization header has invalid base64 value";
+        assert_eq!(ask(&admins, Some("Basic !")).await.unwrap_err(), invalid);
         for control in ["\0", "\n", "\x1f", "\x7f"] {
             for wrong in [format!("admin:pass:word{control}"), format!("admin{control}:pass:word")] {
-                assert_eq!(
-                    admins.authenticate(Some(&encode(&wrong))).await.unwrap_err(),
-                    SignInError::Wrong,
-                    "{wrong:?}"
-                );
+                assert_eq!(ask(&admins, Some(&encode(&wrong))).await.unwrap_err(), WRONG, "{wrong:?}");
             }
         }
-        for other in ["Bearer x", "Basic: x", "Basic", ""] {
-            assert!(!admins.authenticate(Some(other)).await.unwrap().is_admin, "{other}");
+        for other in ["Bearer x", "Basic: x", "Basic", "", "Basic eA=="] {
+            assert!(!ask(&admins, Some(other)).await.unwrap().is_admin, "{other}");
         }
-        assert!(!admins.authenticate(None).await.unwrap().is_admin);
-        assert!(Admins::new(HashMap::new()).authenticate(None).await.unwrap().is_admin);
+        assert!(!ask(&admins, None).await.unwrap().is_admin);
+        let open = SignIn::new(Arc::new(Accounts::new([].into())));
+        assert!(ask(&open, None).await.unwrap().is_admin);
     }
 }

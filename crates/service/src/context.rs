@@ -3,12 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use flatbed_auth::Principal;
+use std::collections::HashMap;
+
+use flatbed_auth::{PasswordHash, Principal};
 use flatbed_javascript::Runner;
 use flatbed_layer::json::Value;
 use flatbed_layer::{Layer, Reader, Result, User};
 
-use crate::admins::{Admins, SignInError};
+use crate::accounts::Accounts;
+use crate::admins::SignIn;
 use crate::answering::{AnswerError, Answering, DesignFunctions};
 use crate::configuration::Configuration;
 use crate::designs::Designs;
@@ -17,12 +20,13 @@ use crate::functions::{Functions, completed};
 use crate::rights::{Denied, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::ServerAdministration;
+use crate::standing::{Claims, Identified, SignInError, Standing};
 
 /// What the surfaces of a program are given in the place of its layer. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     layer: Layer,
-    admins: Arc<Admins>,
+    sign_in: Arc<SignIn>,
     feeds: Arc<Feeds>,
     answering: Answering,
     configuration: Configuration,
@@ -30,13 +34,15 @@ pub struct Service {
 
 impl Service {
     /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
-    /// feeds, and functions that answer requests.
-    pub fn new(layer: Layer, functions: Runner, admins: Admins) -> Service {
+    /// feeds, and functions that answer requests. `admins`: the administrators of the configuration, with their passwords'
+    /// hashes; without any, everyone is one.
+    pub fn new(layer: Layer, functions: Runner, admins: HashMap<String, PasswordHash>) -> Service {
         layer.run_views_by(Arc::new(Functions(functions.clone())));
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
+        let sign_in = Arc::new(SignIn::new(Arc::new(Accounts::new(admins))));
         let (answering, configuration) = (Answering::new(functions, designs), Configuration::default());
-        Service { layer, admins: Arc::new(admins), feeds, answering, configuration }
+        Service { layer, sign_in, feeds, answering, configuration }
     }
 
     /// The settings that may change while it serves.
@@ -44,18 +50,23 @@ impl Service {
         &self.configuration
     }
 
-    /// The context of a request that `principal` makes.
-    pub fn context(&self, principal: Principal) -> Context {
+    /// The context of a request that `standing` makes.
+    pub fn context(&self, standing: Standing) -> Context {
         let (feeds, answering) = (self.feeds.clone(), self.answering.clone());
-        Context { layer: self.layer.clone(), rights: Rights { principal }, feeds, answering }
+        Context { layer: self.layer.clone(), rights: Rights { standing }, feeds, answering }
     }
 
-    /// Who stands behind the text of an `authorization` header. Without administrators everyone is one.
+    /// Who makes a request. Without administrators everyone is one.
     ///
     /// # Errors
     /// [`SignInError`].
-    pub async fn authenticate(&self, authorization: Option<&str>) -> std::result::Result<Principal, SignInError> {
-        self.admins.authenticate(authorization).await
+    pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<Identified, SignInError> {
+        self.sign_in.identify(claims).await
+    }
+
+    /// Who has an account, for whoever goes on for long.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.sign_in.accounts
     }
 
     #[cfg(test)]
@@ -65,7 +76,7 @@ impl Service {
 
     /// Whether everyone is an administrator: there are none by name.
     pub fn is_open(&self) -> bool {
-        self.admins.is_empty()
+        self.sign_in.accounts.is_open()
     }
 
     /// See [`Layer::uuid`]: anybody may know it.
@@ -136,7 +147,12 @@ impl fmt::Debug for Context {
 impl Context {
     /// Who asks.
     pub fn principal(&self) -> &Principal {
-        &self.rights.principal
+        self.rights.principal()
+    }
+
+    /// Who asks, with what that rests on.
+    pub fn standing(&self) -> &Standing {
+        &self.rights.standing
     }
 
     /// Who asks, as what judges writes sees them.

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![warn(clippy::indexing_slicing)]
 
+mod accounts;
 mod admins;
 mod answering;
 pub mod configuration;
@@ -20,10 +21,11 @@ mod queries;
 mod rights;
 mod selecting;
 mod server;
+mod standing;
 mod uploads;
 mod view_functions;
 
-pub use admins::{Admins, SignInError};
+pub use accounts::Accounts;
 pub use answering::{AnswerError, DesignFunctions, Rewrites};
 pub use configuration::{Configuration, Settings};
 pub use context::{Context, Service};
@@ -34,4 +36,5 @@ pub use queries::{Counted, Query, QueryError};
 pub use rights::{Administer, Denied, Own, Read, Right, Write};
 pub use selecting::{Selecting, SelectorError};
 pub use server::ServerAdministration;
+pub use standing::{Claims, Identified, RestsOn, SignInError, Standing};
 pub use uploads::Uploads;

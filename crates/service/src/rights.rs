@@ -4,6 +4,7 @@ use flatbed_auth::Principal;
 use flatbed_layer::{Layer, Reader, User};
 
 use crate::database::{Administration, Ownership, Writer};
+use crate::standing::Standing;
 
 /// Somebody has not the right that they need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,24 +18,28 @@ pub enum Denied {
 /// Who asks, with what they may do.
 #[derive(Debug)]
 pub struct Rights {
-    pub(crate) principal: Principal,
+    pub(crate) standing: Standing,
 }
 
 impl Rights {
+    pub(crate) fn principal(&self) -> &Principal {
+        self.standing.principal()
+    }
+
     /// The server's administrators alone see and change what is the server's.
     pub(crate) fn server(&self) -> Result<(), Denied> {
-        if self.principal.is_admin { Ok(()) } else { Err(Denied::Server) }
+        if self.principal().is_admin { Ok(()) } else { Err(Denied::Server) }
     }
 
     /// As long as there are no users beside the administrators, these alone have rights in databases. Users, roles and a
     /// database's `_security` are looked at here.
     pub(crate) fn database(&self) -> Result<(), Denied> {
-        if self.principal.is_admin { Ok(()) } else { Err(Denied::Database) }
+        if self.principal().is_admin { Ok(()) } else { Err(Denied::Database) }
     }
 
     pub(crate) fn user(&self) -> User {
-        let roles = if self.principal.is_admin { vec!["_admin".to_owned()] } else { Vec::new() };
-        User { name: self.principal.name.clone(), roles }
+        let roles = if self.principal().is_admin { vec!["_admin".to_owned()] } else { Vec::new() };
+        User { name: self.principal().name.clone(), roles }
     }
 }
 
@@ -113,9 +118,11 @@ mod sealed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::standing::RestsOn;
 
     fn rights(name: Option<&str>, is_admin: bool) -> Rights {
-        Rights { principal: Principal { name: name.map(str::to_owned), is_admin, ..Principal::anonymous() } }
+        let principal = Principal { name: name.map(str::to_owned), is_admin, ..Principal::anonymous() };
+        Rights { standing: Standing::new(principal, RestsOn::Nothing) }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
 use flatbed_replicator::{Replicator, ReplicatorOptions};
-use flatbed_service::{Admins, Functions, Service};
+use flatbed_service::{Functions, Service};
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
 use serde_json::Value;
@@ -167,7 +167,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         stall_max: options.stall_max,
         ..ShellOptions::default()
     });
-    let service = Service::new(layer.layer.clone(), layer.functions.clone(), Admins::new(options.admins));
+    let service = Service::new(layer.layer.clone(), layer.functions.clone(), options.admins);
     let couch = Couch::new(CouchOptions::default(), service, shell.clone(), replicator.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
     Ok(Bound { server, replicator, layer })

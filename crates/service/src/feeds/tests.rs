@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use flatbed_auth::Principal;
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{CreateOptions, Edit, Layer, LayerOptions};
 
 use super::*;
-use crate::admins::Admins;
 use crate::context::{Context, Service};
 use crate::rights::{Own, Read, Write};
+use crate::standing::Standing;
 
 struct Store {
     service: Service,
@@ -38,8 +37,8 @@ impl Store {
         let fdb = Arc::new(foundationdb::Database::from_path(&path).unwrap());
         let (layer, _) = Layer::open(fdb, LayerOptions { root, ..LayerOptions::default() }, None).await.unwrap();
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
-        let service = Service::new(layer, functions, Admins::new([].into()));
-        let context = service.context(Principal::nameless_admin());
+        let service = Service::new(layer, functions, [].into());
+        let context = service.context(Standing::of_server());
         context.database("db", Own).unwrap().create(&CreateOptions::default()).await.unwrap();
         Store { service, context, _directory: directory }
     }

@@ -1,0 +1,122 @@
+//! Who makes a request, and what their rights rest on.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use flatbed_auth::{Principal, Refused, proxy};
+use flatbed_layer::RevId;
+
+/// What a request says of who makes it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Claims<'a> {
+    /// The header `authorization`.
+    pub authorization: Option<&'a str>,
+    /// The header `cookie`.
+    pub cookie: Option<&'a str>,
+    /// The headers of proxy authentication.
+    pub proxy: Option<proxy::Claim<'a>>,
+    /// Where the client is: behind a proxy that is named, as that says. `None`: in this process.
+    pub peer: Option<IpAddr>,
+    /// The other end of the connection, which no header can say.
+    pub connection: Option<IpAddr>,
+    /// Whether the client's connection is encrypted: whether a cookie is sent on such alone.
+    pub is_secure: bool,
+}
+
+/// What a request's or a feed's rights rest on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RestsOn {
+    /// Nobody has claimed to be anybody.
+    Nothing,
+    /// There is no administrator by name: everyone is one.
+    OpenServer,
+    /// The server itself asks.
+    Server,
+    /// An administrator of the configuration.
+    Admin {
+        /// Their name.
+        name: String,
+        /// The salt of their hash: another password has another one.
+        salt: String,
+        /// The winner of the user document of that name which adds roles.
+        rev: Option<RevId>,
+    },
+    /// A user document.
+    Document {
+        /// Their name.
+        name: String,
+        /// The salt of their hash.
+        salt: String,
+        /// The winner as of which it was read.
+        rev: RevId,
+    },
+    /// A JSON Web Token.
+    Token {
+        /// When it ends, in seconds since 1970.
+        ends: Option<u64>,
+        /// The generation of the keys that have verified it.
+        generation: u64,
+    },
+    /// A proxy's word.
+    Proxy,
+}
+
+/// Who makes a request, with what that rests on. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    principal: Principal,
+    rests_on: Arc<RestsOn>,
+}
+
+impl Standing {
+    pub(crate) fn new(principal: Principal, rests_on: RestsOn) -> Standing {
+        Standing { principal, rests_on: Arc::new(rests_on) }
+    }
+
+    /// Nobody in particular.
+    pub fn anonymous() -> Standing {
+        Standing::new(Principal::anonymous(), RestsOn::Nothing)
+    }
+
+    /// The server itself, which may do everything.
+    pub fn of_server() -> Standing {
+        Standing::new(Principal::nameless_admin(), RestsOn::Server)
+    }
+
+    pub(crate) fn of_open_server() -> Standing {
+        Standing::new(Principal::nameless_admin(), RestsOn::OpenServer)
+    }
+
+    /// Who it is.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// What that rests on.
+    pub fn rests_on(&self) -> &RestsOn {
+        &self.rests_on
+    }
+}
+
+/// Who a request was found to come from.
+#[derive(Debug, Clone)]
+pub struct Identified {
+    /// Who it is.
+    pub standing: Standing,
+    /// The value of a `set-cookie` header for the answer, whatever that is: a session goes on.
+    pub set_cookie: Option<String>,
+}
+
+/// Why it is not known who makes a request.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SignInError {
+    /// What they claim is wrong, or no claim at all.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// There is no room for another check of a password: later, perhaps.
+    #[error("Too many passwords are being checked")]
+    TooMany,
+    /// The storage does not say who they are.
+    #[error(transparent)]
+    Layer(#[from] flatbed_layer::Error),
+}
