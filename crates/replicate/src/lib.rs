@@ -20,6 +20,7 @@ mod peer;
 mod pool;
 mod raw;
 mod run;
+mod signing_in;
 mod spec;
 mod stats;
 pub mod time;

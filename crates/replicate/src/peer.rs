@@ -8,8 +8,9 @@ use flatbed_client::encode_segment;
 use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
 use flatbed_revtree::{DESIGN, DocumentId, DocumentKind, LOCAL};
 use hyper::header::{self, HeaderMap};
-use hyper::{Method, Request};
+use hyper::{Method, Request, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use crate::checkpoint::Log;
 use crate::endpoint::{Endpoint, Place, Ways};
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Memory, NoRoom, Room, Share};
 use crate::network::ConnectError;
 use crate::pool::{Answer, Outgoing, Pool, Server, whole};
+use crate::signing_in::{Asked, Cookie, Next, SigningIn};
 
 /// Answers that are read whole: pages of changes, `_revs_diff`, replication logs.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -41,6 +43,7 @@ pub(crate) struct Peer {
     pool: Arc<Pool>,
     path: String,
     headers: HeaderMap,
+    signing_in: Option<SigningIn>,
     pub(crate) memory: Memory,
     /// Without credentials.
     pub(crate) shown: String,
@@ -91,7 +94,8 @@ impl Peer {
         headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
         headers.extend(endpoint.headers.iter().cloned());
         let memory = ways.memory.clone();
-        Peer { pool: Pool::new(server), path: endpoint.path(), headers, memory, shown: endpoint.to_string() }
+        let (path, shown, signing_in) = (endpoint.path(), endpoint.to_string(), SigningIn::of(endpoint));
+        Peer { pool: Pool::new(server), path, headers, signing_in, memory, shown }
     }
 
     pub(crate) fn no_room(&self, error: NoRoom) -> Error {
@@ -136,13 +140,79 @@ impl Peer {
     /// Sends a request once.
     pub(crate) async fn send_once(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer> {
         let kind = body.is_some().then_some("application/json");
-        let request = self.request(method, path, kind, whole(body.unwrap_or_default()))?;
-        self.pool.send(request).await.map_err(|error| self.unsent(error))
+        let mut request = self.request(method, path, kind, whole(body.unwrap_or_default()))?;
+        self.sign_in(&mut request).await?;
+        let answer = self.pool.send(request).await.map_err(|error| self.unsent(error))?;
+        self.note_session(&answer).await;
+        Ok(answer)
     }
 
     /// Sends a request whose body comes in pieces, once.
-    pub(crate) async fn send_pieces(&self, request: Request<Outgoing>) -> Result<Answer> {
-        self.pool.send_slowly(request).await.map_err(|error| self.unsent(error))
+    pub(crate) async fn send_pieces(&self, mut request: Request<Outgoing>) -> Result<Answer> {
+        self.sign_in(&mut request).await?;
+        let answer = self.pool.send_slowly(request).await.map_err(|error| self.unsent(error))?;
+        self.note_session(&answer).await;
+        Ok(answer)
+    }
+
+    /// Puts the session's cookie before the password, and asks for a session where there is none.
+    async fn sign_in(&self, request: &mut Request<Outgoing>) -> Result<()> {
+        let Some(signing_in) = &self.signing_in else { return Ok(()) };
+        let mut state = signing_in.state().await;
+        loop {
+            match state.next(Instant::now()) {
+                Next::Send(cookie) => {
+                    if let Some(cookie) = cookie {
+                        request.headers_mut().insert(header::COOKIE, cookie);
+                    }
+                    return Ok(());
+                }
+                Next::Ask(with_password) => {
+                    let answer = self.ask_for_session(signing_in, with_password).await?;
+                    if state.answered(answer, Instant::now()) == Asked::Refused {
+                        return Err(Error::Unauthorized(self.shown.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer's status, whether it asks for the password in the header, and its cookie.
+    async fn ask_for_session(
+        &self,
+        signing_in: &SigningIn,
+        with_password: bool,
+    ) -> Result<(StatusCode, bool, Option<Cookie>)> {
+        let builder = Request::builder().method(Method::POST).uri(&signing_in.path);
+        let mut request = builder.body(whole(signing_in.form.clone())).map_err(|error| self.broken(error))?;
+        let headers = request.headers_mut();
+        headers.extend(self.headers.clone());
+        let kind = header::HeaderValue::from_static("application/x-www-form-urlencoded");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if !with_password {
+            headers.remove(header::AUTHORIZATION);
+        }
+        let mut answer = self.pool.send(request).await.map_err(|error| self.unsent(error))?;
+        if matches!(answer.status.as_u16(), 408 | 429 | 502..=504) {
+            return Err(self.status("signing in", answer.status.as_u16()));
+        }
+        // To its end, so that the connection can be used again, unless it is a long one.
+        let mut length = 0;
+        while length < SHORT_BYTES_MAX {
+            match answer.piece().await.map_err(|reason| self.broken(reason))? {
+                None => break,
+                Some(piece) => length += piece.len(),
+            }
+        }
+        Ok((answer.status, answer.is_challenge, answer.cookie))
+    }
+
+    async fn note_session(&self, answer: &Answer) {
+        if let (Some(signing_in), Some(cookie)) = (&self.signing_in, &answer.cookie)
+            && answer.status.is_success()
+        {
+            signing_in.renewed(cookie.clone()).await;
+        }
     }
 
     /// Sends a request and reads the whole answer, again where the connection breaks or the server is overloaded: all

@@ -11,13 +11,15 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::{Request, StatusCode};
+use hyper::header;
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use crate::endpoint::LocalConnect;
 use crate::network::{ConnectError, Network};
+use crate::signing_in::Cookie;
 use crate::tls::Tls;
 
 /// For TLS, once there is a connection.
@@ -118,18 +120,14 @@ impl Pool {
         let sent = tokio::time::timeout(IDLE_MAX, sender.send_request(request)).await;
         let late = |_| ConnectError::Broken("no answer in time".to_owned());
         let response = sent.map_err(late)?.map_err(broken)?;
-        let (parts, body) = response.into_parts();
-        let connection = Some((self.clone(), sender));
-        Ok(Answer { status: parts.status, body, connection })
+        Ok(Answer::new(self.clone(), sender, response))
     }
 
     /// As [`Pool::send`], for a body that takes its time to be sent.
     pub(crate) async fn send_slowly(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, ConnectError> {
         let mut sender = self.take().await?;
         let response = sender.send_request(request).await.map_err(broken)?;
-        let (parts, body) = response.into_parts();
-        let connection = Some((self.clone(), sender));
-        Ok(Answer { status: parts.status, body, connection })
+        Ok(Answer::new(self.clone(), sender, response))
     }
 }
 
@@ -153,11 +151,22 @@ where
 /// An answer whose body comes in pieces. Its connection goes back when the body has been read to its end.
 pub(crate) struct Answer {
     pub status: StatusCode,
+    /// The session that it begins or goes on with.
+    pub cookie: Option<Cookie>,
+    /// Whether it asks for a password.
+    pub is_challenge: bool,
     body: Incoming,
     connection: Option<(Arc<Pool>, SendRequest<Outgoing>)>,
 }
 
 impl Answer {
+    fn new(pool: Arc<Pool>, sender: SendRequest<Outgoing>, response: Response<Incoming>) -> Answer {
+        let (parts, body) = response.into_parts();
+        let is_challenge = parts.headers.contains_key(header::WWW_AUTHENTICATE);
+        let cookie = Cookie::of(&parts.headers);
+        Answer { status: parts.status, cookie, is_challenge, body, connection: Some((pool, sender)) }
+    }
+
     /// The next piece; `None` at the end.
     pub(crate) async fn piece(&mut self) -> Result<Option<Bytes>, String> {
         loop {

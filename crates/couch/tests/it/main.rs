@@ -22,6 +22,7 @@ mod partitioned;
 mod raw_urls;
 mod replication;
 mod replication_peers;
+mod replication_sessions;
 mod replication_tls;
 mod replicator;
 mod sample_views;

@@ -272,7 +272,7 @@ pub struct Running {
 
 impl Running {
     pub async fn connect(&self) -> Client {
-        Client { stream: TcpStream::connect(self.address).await.expect("connected"), read: Vec::new() }
+        Client::to(self.address).await
     }
 
     /// One request on a connection of its own.
@@ -362,6 +362,10 @@ pub struct Client {
 }
 
 impl Client {
+    pub async fn to(address: SocketAddr) -> Client {
+        Client { stream: TcpStream::connect(address).await.expect("connected"), read: Vec::new() }
+    }
+
     pub async fn call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         self.send(method, path, headers, body).await;
         soon(self.answer(method == "HEAD")).await
