@@ -92,10 +92,10 @@ impl From<Refused> for Failure {
 
 impl From<Denied> for Failure {
     fn from(denied: Denied) -> Self {
-        Failure::unauthorized(match denied {
-            Denied::Server => "You are not a server admin.",
-            Denied::Database => "You are not authorized to access this db.",
-        })
+        match denied {
+            Denied::Refused(refused) => refused.into(),
+            Denied::Layer(error) => error.into(),
+        }
     }
 }
 

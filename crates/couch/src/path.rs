@@ -186,17 +186,6 @@ pub(crate) enum Endpoint {
     Security,
 }
 
-/// The right that a request needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Needed {
-    /// None: the server answers anyone.
-    Nothing,
-    /// An administrator's of the server.
-    ServerAdmin,
-    /// One in the database. As long as there are no users beside the administrators, these alone have it.
-    Database,
-}
-
 impl Target {
     /// Reads a path. As in CouchDB several slashes are one.
     ///
@@ -272,28 +261,6 @@ impl Target {
     pub(crate) fn only_reads(&self, method: &Method) -> bool {
         let is_query = matches!(self, Target::Database(_, what) if what.is_query()) && *method == Method::POST;
         is_query || matches!(*method, Method::GET | Method::HEAD)
-    }
-
-    /// The right that a request with this method needs.
-    pub(crate) fn needs(&self, method: &Method) -> Needed {
-        match self {
-            Target::Welcome | Target::Up | Target::Session | Target::Uuids => Needed::Nothing,
-            Target::AllDbs
-            | Target::ActiveTasks
-            | Target::DbUpdates
-            | Target::Replicate
-            | Target::Scheduler(_)
-            | Target::Metrics
-            | Target::Later(..) => Needed::ServerAdmin,
-            Target::Database(name, what) => match (name.kind, what) {
-                (DatabaseKind::Ordinary, InDatabase::Root) if !matches!(*method, Method::PUT | Method::DELETE) => {
-                    Needed::Database
-                }
-                (_, InDatabase::Root) | (DatabaseKind::Reserved, _) => Needed::ServerAdmin,
-                (DatabaseKind::Ordinary | DatabaseKind::System, _) => Needed::Database,
-            },
-            Target::EncodedDesign(target) => target.needs(method),
-        }
     }
 }
 
@@ -486,5 +453,8 @@ impl Endpoint {
     }
 }
 
+mod needed;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use needed::Needed;

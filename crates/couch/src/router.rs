@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
-use flatbed_service::{Claims, Identified, Standing};
-use hyper::header::{self, HeaderName};
+use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, Standing};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -24,6 +24,9 @@ use crate::state::State;
 
 /// Where a client says which challenge it wants to see in a 401.
 const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
+
+/// The challenge where it does not say.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"server\"");
 
 impl Surface for State {
     type Target = Path;
@@ -67,8 +70,12 @@ impl Surface for State {
             run(self, Request::new(request, query, self.service.context(standing)), target).await
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
-        if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (reply.status, challenge) {
-            reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
+        if reply.status == StatusCode::UNAUTHORIZED {
+            // Who wants everyone to say who they are wants browsers to ask.
+            let asks = || self.service.configuration().now().auth.require_valid_user;
+            if let Some(challenge) = challenge.or_else(|| asks().then_some(CHALLENGE)) {
+                reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
+            }
         }
         if let Some(cookie) = set_cookie
             && !reply.headers.contains_key(header::SET_COOKIE)
@@ -126,8 +133,15 @@ pub(crate) fn again(
 }
 
 async fn dispatch(state: &Arc<State>, mut request: Request, mut target: Target) -> Result<Reply> {
+    if let Err(failure) = wants_a_name(state, &request, &target) {
+        request.skip_body().await;
+        return Err(failure);
+    }
     loop {
-        authorize(target.needs(&request.method), &mut request).await?;
+        if let Err(failure) = authorize(target.needs(&request.method), &request.context).await {
+            request.skip_body().await;
+            return Err(failure);
+        }
         let reads = matches!(request.method, Method::GET | Method::HEAD);
         if let Target::EncodedDesign(plain) = target {
             if let Some(redirect) = reads.then(|| document::redirect_design(&request)).flatten() {
@@ -226,22 +240,38 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
         Endpoint::Compact => Box::pin(maintenance::compact(request, name)).await,
         Endpoint::Purge => Box::pin(maintenance::purge(request, name)).await,
         Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(request, name)).await,
-        Endpoint::Security => Box::pin(maintenance::security(request, name)).await,
+        Endpoint::Security => Box::pin(maintenance::security(state, request, name)).await,
     }
 }
 
 /// Refuses who has not the right that a path needs, before its request is looked at. Handlers are given nothing without the
 /// right to it, either.
-async fn authorize(needed: Needed, request: &mut Request) -> Result<()> {
-    let allowed = match needed {
-        Needed::Nothing => Ok(()),
-        Needed::ServerAdmin => request.context.server().map(drop),
-        Needed::Database => request.context.in_databases(),
-    };
-    if allowed.is_err() {
-        request.skip_body().await;
+async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
+    match needed {
+        Needed::Nothing => {}
+        Needed::Metrics => context.metrics()?,
+        Needed::ServerAdmin => drop(context.server()?),
+        Needed::Member(name) => drop(context.database(name, Read).await?),
+        Needed::Admin(name) => drop(context.database(name, Administer).await?),
+        Needed::Maintainer(name) => drop(context.database(name, Maintain).await?),
     }
-    Ok(allowed?)
+    Ok(())
+}
+
+/// A server may want everyone to say who they are. Signing in remains possible.
+fn wants_a_name(state: &State, request: &Request, target: &Target) -> Result<()> {
+    let principal = request.context.principal();
+    if principal.name.is_some() || principal.is_admin {
+        return Ok(());
+    }
+    let settings = state.service.configuration().now();
+    let (all, but_up) = (settings.auth.require_valid_user, settings.auth.require_valid_user_except_for_up);
+    let is_wanted = match target {
+        Target::Session if request.method == Method::POST => false,
+        Target::Up => all && !but_up,
+        _ => all || but_up,
+    };
+    if is_wanted { Err(Failure::unauthorized("Authentication required.")) } else { Ok(()) }
 }
 
 /// What CouchDB has and this version has not: it says so.

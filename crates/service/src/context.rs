@@ -101,16 +101,16 @@ impl Service {
 /// Who makes a request, and the only way to what they have a right to.
 ///
 /// ```compile_fail
-/// # fn handler(context: &flatbed_service::Context) {
+/// # async fn handler(context: &flatbed_service::Context) {
 /// // There is no database without a right.
-/// let database = context.database("db");
+/// let database = context.database("db").await.unwrap();
 /// # }
 /// ```
 ///
 /// ```compile_fail
 /// # async fn handler(context: &flatbed_service::Context) {
 /// // Who asked to read cannot write.
-/// let database = context.database("db", flatbed_service::Read).unwrap();
+/// let database = context.database("db", flatbed_service::Read).await.unwrap();
 /// database.delete_local("id").await;
 /// # }
 /// ```
@@ -118,16 +118,16 @@ impl Service {
 /// ```compile_fail
 /// # async fn handler(context: &flatbed_service::Context) {
 /// // Who asked to write documents cannot administer.
-/// let database = context.database("db", flatbed_service::Write).unwrap();
+/// let database = context.database("db", flatbed_service::Write).await.unwrap();
 /// database.set_revs_limit(1).await;
 /// # }
 /// ```
 ///
 /// ```no_run
 /// # async fn handler(context: &flatbed_service::Context) {
-/// let database = context.database("db", flatbed_service::Write).unwrap();
+/// let database = context.database("db", flatbed_service::Write).await.unwrap();
 /// database.delete_local("id").await;
-/// let database = context.database("db", flatbed_service::Administer).unwrap();
+/// let database = context.database("db", flatbed_service::Administer).await.unwrap();
 /// database.set_revs_limit(1).await;
 /// # }
 /// ```
@@ -160,12 +160,13 @@ impl Context {
         self.rights.user()
     }
 
-    /// A database, in a type that can do what `right` allows. Nothing is read here: it may not exist.
+    /// A database, in a type that can do what `right` allows, for who has that right as of less than a second ago. The server's
+    /// administrators have it without anything being read: it may not exist.
     ///
     /// # Errors
-    /// [`Denied`]: who asks has not the right.
-    pub fn database<R: Right>(&self, name: &str, right: R) -> std::result::Result<R::Database, Denied> {
-        right.given(&self.rights, &self.layer, name)
+    /// [`Denied`]: who asks has not the right, or that is not known.
+    pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
+        self.rights.database::<R>(&self.layer, name).await
     }
 
     /// Compiles a selector for a feed.
@@ -218,11 +219,11 @@ impl Context {
         Ok(ServerAdministration(&self.layer))
     }
 
-    /// Whether who asks has any right in databases. It is asked before a request is looked at more closely.
+    /// That who asks sees the server's figures, which name nobody's databases.
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn in_databases(&self) -> std::result::Result<(), Denied> {
-        self.rights.database()
+    pub fn metrics(&self) -> std::result::Result<(), Denied> {
+        self.rights.metrics()
     }
 }

@@ -3,17 +3,29 @@
 use std::ops::Deref;
 
 use flatbed_layer::{
-    CreateOptions, Database, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Result, RevId, Unstaged,
-    Updated, Upload, Uploaded,
+    CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Refusal,
+    Result, RevId, Unstaged, Updated, Upload, Uploaded,
 };
 
 /// A database to write documents to; what may write may read. Cheap to clone.
 #[derive(Clone)]
-pub struct Writer(pub(crate) Database);
+pub struct Writer {
+    database: Database,
+    /// Whether design documents may be written, too.
+    designs: std::result::Result<(), Refusal>,
+}
 
-/// A database to set up and to keep in order. Cheap to clone.
+/// A database to set up. Cheap to clone.
 #[derive(Clone)]
 pub struct Administration(pub(crate) Database);
+
+/// A database to keep in order. Cheap to clone.
+#[derive(Clone)]
+pub struct Maintenance(pub(crate) Database);
+
+/// A database to remove documents from without a trace. Cheap to clone.
+#[derive(Clone)]
+pub struct Purging(pub(crate) Database);
 
 /// A database to create and to delete. Cheap to clone.
 #[derive(Clone)]
@@ -23,7 +35,7 @@ impl Deref for Writer {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
-        self.0.reader()
+        self.database.reader()
     }
 }
 
@@ -35,21 +47,58 @@ impl Deref for Administration {
     }
 }
 
+impl Deref for Maintenance {
+    type Target = Reader;
+
+    fn deref(&self) -> &Reader {
+        self.0.reader()
+    }
+}
+
+impl Deref for Purging {
+    type Target = Reader;
+
+    fn deref(&self) -> &Reader {
+        self.0.reader()
+    }
+}
+
 impl Writer {
+    pub(crate) fn new(database: Database, designs: std::result::Result<(), Refusal>) -> Writer {
+        Writer { database, designs }
+    }
+
+    /// Whether this edit may be made: design documents are their database's administrators'.
+    fn allows(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
+        if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }
+    }
+
     /// See [`Database::update`].
     ///
     /// # Errors
-    /// As there.
+    /// As there; and that design documents are not theirs.
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
-        self.0.update(edit).await
+        self.allows(edit)?;
+        self.database.update(edit).await
     }
 
-    /// See [`Database::bulk_update`].
+    /// See [`Database::bulk_update`]. Design documents that are not theirs to write are refused each for itself.
     ///
     /// # Errors
     /// As there.
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
-        self.0.bulk_update(edits).await
+        if edits.iter().all(|edit| self.allows(edit).is_ok()) {
+            return self.database.bulk_update(edits).await;
+        }
+        let mut outcomes = Vec::with_capacity(edits.len());
+        // What lies between them is written as it stands: edits are not copied.
+        for run in edits.chunk_by(|one, next| self.allows(one).is_ok() == self.allows(next).is_ok()) {
+            match run.first().map(|edit| self.allows(edit)) {
+                Some(Err(refusal)) => outcomes.extend(run.iter().map(|_| Err(refusal.clone()))),
+                _ => outcomes.extend(self.database.bulk_update(run).await?),
+            }
+        }
+        Ok(outcomes)
     }
 
     /// See [`Database::upload`].
@@ -57,7 +106,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        self.0.upload(content_type, is_gzip).await
+        self.database.upload(content_type, is_gzip).await
     }
 
     /// See [`Database::stage`].
@@ -65,7 +114,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
-        self.0.stage(data).await
+        self.database.stage(data).await
     }
 
     /// See [`Database::renew_uploads`].
@@ -73,12 +122,12 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
-        self.0.renew_uploads(data).await
+        self.database.renew_uploads(data).await
     }
 
     /// See [`Database::discard`].
     pub async fn discard(&self, data: &Uploaded) {
-        self.0.discard(data).await;
+        self.database.discard(data).await;
     }
 
     /// See [`Database::put_local`].
@@ -86,7 +135,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
-        self.0.put_local(document).await
+        self.database.put_local(document).await
     }
 
     /// See [`Database::delete_local`].
@@ -94,7 +143,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        self.0.delete_local(id).await
+        self.database.delete_local(id).await
     }
 
     /// See [`Database::edit_locals`].
@@ -102,7 +151,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
-        self.0.edit_locals(edits).await
+        self.database.edit_locals(edits).await
     }
 }
 
@@ -115,22 +164,6 @@ impl Administration {
         self.0.set_revs_limit(revs_limit).await
     }
 
-    /// See [`Database::purge`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        self.0.purge(id, revs).await
-    }
-
-    /// See [`Database::set_purged_infos_limit`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
-        self.0.set_purged_infos_limit(limit).await
-    }
-
     /// See [`Database::set_security`].
     ///
     /// # Errors
@@ -138,7 +171,9 @@ impl Administration {
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
         self.0.set_security(security).await
     }
+}
 
+impl Maintenance {
     /// See [`Database::view_cleanup`].
     ///
     /// # Errors
@@ -153,6 +188,24 @@ impl Administration {
     /// As there.
     pub async fn compact(&self) -> Result<()> {
         self.0.compact().await
+    }
+}
+
+impl Purging {
+    /// See [`Database::purge`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
+        self.0.purge(id, revs).await
+    }
+
+    /// See [`Database::set_purged_infos_limit`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
+        self.0.set_purged_infos_limit(limit).await
     }
 }
 

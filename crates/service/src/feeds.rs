@@ -9,7 +9,7 @@
 mod function;
 mod heartbeats;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

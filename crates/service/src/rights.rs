@@ -1,23 +1,78 @@
 //! Rights, and who has them.
+//!
+//! What somebody is to a database is said by its `_security`, as of less than a second ago ([`Layer::security`]). The
+//! server's administrators are asked for no database's: nothing is read for them.
 
-use flatbed_auth::Principal;
-use flatbed_layer::{Layer, Reader, User};
+use flatbed_auth::security::{self, Access, Security};
+use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
+use flatbed_layer::{Database, DatabaseKind, Error as LayerError, Layer, Reader, Refusal, User};
 
-use crate::database::{Administration, Ownership, Writer};
+use crate::database::{Administration, Maintenance, Ownership, Purging, Writer};
 use crate::standing::Standing;
 
-/// Somebody has not the right that they need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The role of those who see the server's figures, and nothing else for that.
+const METRICS_ROLE: &str = "_metrics";
+
+/// Longer names no database has: they are not looked for.
+const NAME_BYTES_MAX: usize = 300;
+
+/// Somebody has not the right that they need, or it is not known.
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Denied {
-    /// One of the server's administrators.
-    Server,
-    /// One in a database.
-    Database,
+    /// They have it not.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// What the layer says of the database: that it is not there, among others.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
 }
 
-/// Who asks, with what they may do.
-#[derive(Debug)]
-pub struct Rights {
+/// What a right asks of somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// That they are a member of the database.
+    Member,
+    /// That they administer it; a member who does not is told so as who writes a design document.
+    Admin,
+    /// The same, in the words for who would keep it in order.
+    Maintainer,
+    /// That they administer the server.
+    Server,
+}
+
+impl Needs {
+    /// Whether it is enough to be this to the database.
+    fn are_met(self, principal: &Principal, access: Access) -> Result<(), Refused> {
+        match (self, access) {
+            (Needs::Server, _) if !principal.is_admin => Err(security::not_a_server_admin()),
+            (_, Access::Admin) | (Needs::Member | Needs::Server, Access::Member) => Ok(()),
+            (_, Access::Nobody) => Err(security::not_a_member(principal)),
+            (Needs::Admin, Access::Member) => Err(security::not_its_admin(principal)),
+            (Needs::Maintainer, Access::Member) => Err(security::not_an_admin()),
+        }
+    }
+}
+
+/// What a `_security` says; what cannot be read says that the database is the server administrators' alone.
+pub(crate) fn parsed(security: Option<&[u8]>) -> Security {
+    security.and_then(|text| Security::parse_text(text).ok()).unwrap_or_default()
+}
+
+/// What somebody is to a database with this `_security`.
+pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> Access {
+    if principal.is_admin {
+        Access::Admin
+    } else if DatabaseKind::of(name) != DatabaseKind::Ordinary {
+        // Their documents have rules of their own, which are not kept yet.
+        Access::Nobody
+    } else {
+        security.access(principal)
+    }
+}
+
+/// Who asks, with what they may do. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Rights {
     pub(crate) standing: Standing,
 }
 
@@ -28,18 +83,54 @@ impl Rights {
 
     /// The server's administrators alone see and change what is the server's.
     pub(crate) fn server(&self) -> Result<(), Denied> {
-        if self.principal().is_admin { Ok(()) } else { Err(Denied::Server) }
+        if self.principal().is_admin { Ok(()) } else { Err(security::not_a_server_admin().into()) }
     }
 
-    /// As long as there are no users beside the administrators, these alone have rights in databases. Users, roles and a
-    /// database's `_security` are looked at here.
-    pub(crate) fn database(&self) -> Result<(), Denied> {
-        if self.principal().is_admin { Ok(()) } else { Err(Denied::Database) }
+    /// Its figures others see too, who have the role.
+    pub(crate) fn metrics(&self) -> Result<(), Denied> {
+        if self.principal().is_admin || self.principal().has_role(METRICS_ROLE) {
+            return Ok(());
+        }
+        let reason = "You are not a server admin or read-only metrics user";
+        Err(Refused::new(Kind::Unauthorized, reason).into())
+    }
+
+    /// A database, for who has the right to it.
+    pub(crate) async fn database<R: Right>(&self, layer: &Layer, name: &str) -> Result<R::Database, Denied> {
+        let access = self.judge(R::NEEDS, layer, name).await?;
+        Ok(R::given(Granted { rights: self, layer, name, access }))
+    }
+
+    /// What they are to a database, where that is enough.
+    async fn judge(&self, needs: Needs, layer: &Layer, name: &str) -> Result<Access, Denied> {
+        let principal = self.principal();
+        if principal.is_admin {
+            return Ok(Access::Admin);
+        }
+        if needs == Needs::Server {
+            return Err(security::not_a_server_admin().into());
+        }
+        let found =
+            if name.len() > NAME_BYTES_MAX { Err(LayerError::DatabaseNotFound) } else { layer.security(name).await };
+        let found = match found {
+            // Strangers are not told which databases there are.
+            Err(LayerError::DatabaseNotFound) if principal.name.is_none() => {
+                return Err(security::not_a_member(principal).into());
+            }
+            found => found?,
+        };
+        let access = access(principal, name, &found.parsed(parsed));
+        needs.are_met(principal, access)?;
+        Ok(access)
     }
 
     pub(crate) fn user(&self) -> User {
-        let roles = if self.principal().is_admin { vec!["_admin".to_owned()] } else { Vec::new() };
-        User { name: self.principal().name.clone(), roles }
+        let principal = self.principal();
+        let mut roles = principal.roles.to_vec();
+        if principal.is_admin && !principal.has_role(ADMIN_ROLE) {
+            roles.insert(0, ADMIN_ROLE.to_owned());
+        }
+        User { name: principal.name.clone(), roles }
     }
 }
 
@@ -48,60 +139,123 @@ pub trait Right: sealed::Sealed {
     /// A database that can do what the right allows, and no more.
     type Database;
 
+    /// What it asks.
+    #[doc(hidden)]
+    const NEEDS: Needs;
+
     /// The database, for who has the right.
     #[doc(hidden)]
-    fn given(self, rights: &Rights, layer: &Layer, name: &str) -> Result<Self::Database, Denied>;
+    fn given(granted: Granted<'_>) -> Self::Database;
 }
 
 /// To read what is in it, and its figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Read;
 
-/// To write documents, local ones and attachments.
+/// To write documents, local ones and attachments; design documents, for who administers it.
 #[derive(Debug, Clone, Copy)]
 pub struct Write;
 
-/// To set it up, and to keep it in order.
+/// To set it up.
 #[derive(Debug, Clone, Copy)]
 pub struct Administer;
+
+/// To keep it in order.
+#[derive(Debug, Clone, Copy)]
+pub struct Maintain;
+
+/// To remove documents without a trace.
+#[derive(Debug, Clone, Copy)]
+pub struct Purge;
 
 /// To create and to delete it.
 #[derive(Debug, Clone, Copy)]
 pub struct Own;
 
+/// That somebody has a right in a database.
+pub struct Granted<'g> {
+    rights: &'g Rights,
+    layer: &'g Layer,
+    name: &'g str,
+    access: Access,
+}
+
+impl Granted<'_> {
+    fn database(&self) -> Database {
+        self.layer.database(self.name, self.rights.user())
+    }
+}
+
 impl Right for Read {
     type Database = Reader;
 
-    fn given(self, rights: &Rights, layer: &Layer, name: &str) -> Result<Reader, Denied> {
-        rights.database()?;
-        Ok(layer.reader(name))
+    const NEEDS: Needs = Needs::Member;
+
+    fn given(granted: Granted<'_>) -> Reader {
+        granted.layer.reader(granted.name)
     }
 }
 
 impl Right for Write {
     type Database = Writer;
 
-    fn given(self, rights: &Rights, layer: &Layer, name: &str) -> Result<Writer, Denied> {
-        rights.database()?;
-        Ok(Writer(layer.database(name, rights.user())))
+    const NEEDS: Needs = Needs::Member;
+
+    fn given(granted: Granted<'_>) -> Writer {
+        let designs = match granted.access {
+            Access::Admin => Ok(()),
+            Access::Member | Access::Nobody => Err(no_designs(granted.rights.principal())),
+        };
+        Writer::new(granted.database(), designs)
     }
 }
 
 impl Right for Administer {
     type Database = Administration;
 
-    fn given(self, rights: &Rights, layer: &Layer, name: &str) -> Result<Administration, Denied> {
-        rights.database()?;
-        Ok(Administration(layer.database(name, rights.user())))
+    const NEEDS: Needs = Needs::Admin;
+
+    fn given(granted: Granted<'_>) -> Administration {
+        Administration(granted.database())
+    }
+}
+
+impl Right for Maintain {
+    type Database = Maintenance;
+
+    const NEEDS: Needs = Needs::Maintainer;
+
+    fn given(granted: Granted<'_>) -> Maintenance {
+        Maintenance(granted.database())
+    }
+}
+
+impl Right for Purge {
+    type Database = Purging;
+
+    const NEEDS: Needs = Needs::Server;
+
+    fn given(granted: Granted<'_>) -> Purging {
+        Purging(granted.database())
     }
 }
 
 impl Right for Own {
     type Database = Ownership;
 
-    fn given(self, rights: &Rights, layer: &Layer, name: &str) -> Result<Ownership, Denied> {
-        rights.server()?;
-        Ok(Ownership(layer.database(name, rights.user())))
+    const NEEDS: Needs = Needs::Server;
+
+    fn given(granted: Granted<'_>) -> Ownership {
+        Ownership(granted.database())
+    }
+}
+
+/// Why somebody may not write design documents.
+fn no_designs(principal: &Principal) -> Refusal {
+    let Refused { kind, reason } = security::not_its_admin(principal);
+    match kind {
+        Kind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
+        _ => Refusal::Forbidden(reason.into_owned()),
     }
 }
 
@@ -112,27 +266,10 @@ mod sealed {
     impl Sealed for super::Read {}
     impl Sealed for super::Write {}
     impl Sealed for super::Administer {}
+    impl Sealed for super::Maintain {}
+    impl Sealed for super::Purge {}
     impl Sealed for super::Own {}
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::standing::RestsOn;
-
-    fn rights(name: Option<&str>, is_admin: bool) -> Rights {
-        let principal = Principal { name: name.map(str::to_owned), is_admin, ..Principal::anonymous() };
-        Rights { standing: Standing::new(principal, RestsOn::Nothing) }
-    }
-
-    #[test]
-    fn administrators_alone_have_rights() {
-        let (admin, anna, nobody) = (rights(Some("admin"), true), rights(Some("anna"), false), rights(None, false));
-        assert_eq!((admin.server(), admin.database()), (Ok(()), Ok(())));
-        for other in [anna, nobody] {
-            assert_eq!((other.server(), other.database()), (Err(Denied::Server), Err(Denied::Database)));
-            assert!(other.user().roles.is_empty());
-        }
-        assert_eq!(admin.user(), User { name: Some("admin".to_owned()), roles: vec!["_admin".to_owned()] });
-    }
-}
+mod tests;

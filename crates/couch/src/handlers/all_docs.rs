@@ -89,7 +89,7 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
     let (parameters, memory) = parameters(&mut request).await?;
     let mut selection = Selection::new(parameters, &request.query, documents)?;
     selection.is_of_list = request.is_of_list;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     match selection.walk.partition {
         Some(_) => partition::has_some(&database).await?,
         None => database.exists().await?,
@@ -119,7 +119,7 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
         // The parameters may be long, and are read for each.
         tokio::task::yield_now().await;
     }
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     match of_partition {
         true => partition::has_some(&database).await?,
         false => database.exists().await?,

@@ -39,7 +39,7 @@ pub(crate) async fn show(
 ) -> Result<Reply> {
     let [show, id @ ..] = rest else { return Err(invalid_path(&mut request, "show_error").await) };
     let body = body_of(&mut request).await?;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let functions = request.context.design_functions(&database, design).await?;
     let id = id_of(id);
     let Found { document, room } = find(&database, id.as_deref()).await?;
@@ -67,7 +67,7 @@ pub(crate) async fn update(
 ) -> Result<Reply> {
     let [update, id @ ..] = rest else { return Err(invalid_path(&mut request, "update_error").await) };
     let body = body_of(&mut request).await?;
-    let database = request.context.database(name, Write)?;
+    let database = request.context.database(name, Write).await?;
     let functions = request.context.design_functions(&database, design).await?;
     let id = id_of(id);
     let Found { document, room } = find(&database, id.as_deref()).await?;

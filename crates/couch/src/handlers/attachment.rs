@@ -18,9 +18,9 @@ use crate::uploading::Uploading;
 /// `name` may have slashes.
 pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     match request.method.as_str() {
-        "GET" | "HEAD" => get(request.context.database(db, Read)?, request, id, name).await,
-        "PUT" => put(request.context.database(db, Write)?, request, db, id, name).await,
-        "DELETE" => delete(request.context.database(db, Write)?, request, id, name).await,
+        "GET" | "HEAD" => get(request.context.database(db, Read).await?, request, id, name).await,
+        "PUT" => put(request.context.database(db, Write).await?, request, db, id, name).await,
+        "DELETE" => delete(request.context.database(db, Write).await?, request, id, name).await,
         _ => {
             let mut request = request;
             request.skip_body().await;

@@ -98,7 +98,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         Some(Value::Array(docs)) => docs,
         Some(_) => return Err(Failure::bad_request("`docs` parameter must be an array.")),
     };
-    let database = request.context.database(name, Write)?;
+    let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);
     let mut edits = Vec::with_capacity(docs.len());
     for doc in docs {

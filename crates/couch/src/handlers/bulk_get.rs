@@ -98,7 +98,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     let docs = docs.into_iter().map(Value::into_owned).collect();
     drop(bytes);
     let form = Form::of(&request)?;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let mut walk = BulkGet { database, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
     walk.database.exists().await?;
     let pages = Pages::new(true);

@@ -63,7 +63,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     if let Scope::Ids(ids) = &scope {
         memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
     }
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
     let filtered = if conflicts { Documents::WithConflicts } else { Documents::Yes };
     let documents = if include_docs { filtered } else { Documents::No };

@@ -24,14 +24,14 @@ pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Res
                               Did you mean to DELETE a document instead?";
                 return Err(Failure::bad_request(reason));
             }
-            request.context.database(name, Own)?.delete().await?;
+            request.context.database(name, Own).await?.delete().await?;
             Ok(ok(StatusCode::OK))
         }
         Method::GET => {
-            Ok(Reply::json(StatusCode::OK, info_text(name, &request.context.database(name, Read)?.info().await?)))
+            Ok(Reply::json(StatusCode::OK, info_text(name, &request.context.database(name, Read).await?.info().await?)))
         }
         Method::HEAD => {
-            request.context.database(name, Read)?.exists().await?;
+            request.context.database(name, Read).await?.exists().await?;
             Ok(Reply::json(StatusCode::OK, Vec::new()))
         }
         Method::POST => post(state, request, name).await,
@@ -70,7 +70,7 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
     };
     let (run_bytes, field_ids_max, shards) = (setting("run_bytes")?, setting("field_ids_max")?, setting("shards")?);
     let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards, partitioned };
-    request.context.database(name, Own)?.create(&options).await?;
+    request.context.database(name, Own).await?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
     Ok(reply)
@@ -115,7 +115,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     let batch = request.query.get("batch") == Some("ok");
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
-    let database = request.context.database(name, Write)?;
+    let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     uploads.stage().await?;
@@ -146,7 +146,7 @@ pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Resu
     if request.method != Method::POST {
         return Err(Failure::method("POST"));
     }
-    let info = request.context.database(name, Read)?.info().await?;
+    let info = request.context.database(name, Read).await?.info().await?;
     let out = Object::text(|object| {
         object.bool("ok", true).string("instance_start_time", &(info.created_at_ms / 1000).to_string());
     });

@@ -66,7 +66,7 @@ async fn found<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -
 
 async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let show = Show::new(query)?;
     let mut options = options_of(query)?;
     let with_revisions = options.revs;
@@ -264,7 +264,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
     name_parent(&request, &mut edit)?;
-    let mut uploads = Uploads::new(&request.context.database(name, Write)?);
+    let mut uploads = Uploads::new(&request.context.database(name, Write).await?);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     uploads.stage().await?;
     let reply = write_put(&request, name, &edit).await?;
@@ -290,7 +290,7 @@ pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> 
 /// Writes what was put: as [`write_one`], with the document's place; 200 for a tombstone.
 pub(crate) async fn write_put(request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
     let batch = request.query.get("batch") == Some("ok");
-    let mut reply = write_one(&request.context.database(name, Write)?, edit, batch).await?;
+    let mut reply = write_one(&request.context.database(name, Write).await?, edit, batch).await?;
     if !batch {
         let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
         reply.header(header::LOCATION, &location);
@@ -330,7 +330,7 @@ async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let target = crate::query::decode(target)?;
     flatbed_layer::check_document_id(&target)?;
     let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
     let source = database.get(id, &GetOptions { rev, ..GetOptions::default() }).await?;
     let text = [b"{", source.body.as_slice(), b"}"].concat();
@@ -338,7 +338,7 @@ async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let copied = source.attachments.into_iter();
     let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
     let edit = Edit { id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
-    let mut reply = write_one(&request.context.database(name, Write)?, &edit, false).await?;
+    let mut reply = write_one(&request.context.database(name, Write).await?, &edit, false).await?;
     let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
     reply.header(header::LOCATION, &location);
     Ok(reply)
@@ -349,7 +349,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let parent = named_rev(&request)?;
     // 404 comes before 409, as in CouchDB.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
-    request.context.database(name, Read)?.get(id, &look).await?;
+    request.context.database(name, Read).await?.get(id, &look).await?;
     let edit = Edit {
         id: id.into(),
         parent,
@@ -362,7 +362,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
         return Err(Refusal::Conflict.into());
     }
     let batch = request.query.get("batch") == Some("ok");
-    let mut reply = write_one(&request.context.database(name, Write)?, &edit, batch).await?;
+    let mut reply = write_one(&request.context.database(name, Write).await?, &edit, batch).await?;
     if !batch {
         reply.status = StatusCode::OK;
     }

@@ -20,14 +20,14 @@ pub(crate) async fn indexes(mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
             let listing = Listing::parse(request.query.pairs()).map_err(QueryError::Refused)?;
-            let indexes = request.context.database(name, Read)?.json_indexes().await?;
+            let indexes = request.context.database(name, Read).await?.json_indexes().await?;
             Ok(answer(&listing.answer(indexes.all())))
         }
         Method::POST => {
             let (body, _memory) = body_of(&mut request).await?;
             let parse = |body: &Value<'_>, stop: &dyn Fn() -> bool| IndexRequest::parse(body, stop);
             let wanted = request.context.read_query(body, parse).await?;
-            let created = request.context.database(name, Write)?.create_index(&wanted).await?;
+            let created = request.context.database(name, Write).await?.create_index(&wanted).await?;
             Ok(answer(&wanted.answer(created)))
         }
         _ => {
@@ -43,11 +43,11 @@ pub(crate) async fn index(mut request: Request, name: &str, ddoc: &str, kind: &s
     if request.method != Method::DELETE {
         return Err(Failure::method("DELETE"));
     }
-    let indexes = request.context.database(name, Read)?.json_indexes().await?;
+    let indexes = request.context.database(name, Read).await?.json_indexes().await?;
     let found = find_index(indexes.all(), ddoc, kind, index).map_err(QueryError::Refused)?;
     let missing = || Failure::not_found("missing");
     let ddoc = found.ddoc().ok_or_else(missing)?;
-    let database = request.context.database(name, Write)?;
+    let database = request.context.database(name, Write).await?;
     if !database.delete_indexes(ddoc, |found| found.name() == index).await? {
         return Err(missing());
     }
@@ -61,7 +61,7 @@ pub(crate) async fn bulk_delete(mut request: Request, name: &str) -> Result<Repl
         let reason = format!("at most {BULK_DELETE_MAX} design documents in a request");
         return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason));
     }
-    let database = request.context.database(name, Write)?;
+    let database = request.context.database(name, Write).await?;
     database.exists().await?;
     let mut deleted = Vec::with_capacity(ddocs.len());
     for ddoc in ddocs {

@@ -53,7 +53,7 @@ pub(crate) async fn list(
         request.skip_body().await;
         None
     };
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let functions = request.context.design_functions(&database, design).await?;
     functions.find("lists", list).await?;
     let posted = body.as_ref().map_or_else(|| told(None), |body| ToldBody::Json(&body.bytes));

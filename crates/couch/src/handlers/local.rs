@@ -28,7 +28,7 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
     }
     match request.method.as_str() {
         "GET" | "HEAD" => {
-            let document = request.context.database(name, Read)?.get_local(id).await?;
+            let document = request.context.database(name, Read).await?.get_local(id).await?;
             let document = document.ok_or_else(|| Failure::not_found("missing"))?;
             let mut out = Vec::new();
             write(&document, &mut out);
@@ -36,17 +36,17 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
             reply.header(header::ETAG, &format!("\"0-{}\"", document.revision));
             Ok(reply)
         }
-        "PUT" => put(request.context.database(name, Write)?, request, name, id).await,
+        "PUT" => put(request.context.database(name, Write).await?, request, name, id).await,
         "DELETE" => {
             request.skip_body().await;
-            if !request.context.database(name, Write)?.delete_local(id).await? {
+            if !request.context.database(name, Write).await?.delete_local(id).await? {
                 return Err(Failure::not_found("missing"));
             }
             Ok(written(StatusCode::OK, id, 0))
         }
         "COPY" => {
             request.skip_body().await;
-            let database = request.context.database(name, Write)?;
+            let database = request.context.database(name, Write).await?;
             let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
             copy(database, &request, name, document).await
         }
@@ -63,7 +63,7 @@ async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Re
     let EditParts { rev, deleted, body, .. } = EditParts::from_json(value)?;
     let named = request.query.get("rev").map(parse_rev).transpose()?;
     if deleted {
-        if !request.context.database(name, Write)?.delete_local(id).await? {
+        if !request.context.database(name, Write).await?.delete_local(id).await? {
             return Err(Failure::not_found("missing"));
         }
         return Ok(written(StatusCode::CREATED, id, 0));

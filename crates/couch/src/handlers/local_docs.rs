@@ -72,7 +72,7 @@ impl Selection {
 pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
     let (parameters, memory) = all_docs::parameters(&mut request).await?;
     let selection = Selection::new(parameters)?;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     spawn(async move {
@@ -96,7 +96,7 @@ pub(crate) async fn queries(mut request: Request, name: &str) -> Result<Reply> {
         // The parameters may be long, and are read for each.
         tokio::task::yield_now().await;
     }
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();
     spawn(async move {

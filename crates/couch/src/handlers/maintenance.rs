@@ -1,9 +1,11 @@
 //! What keeps a database in order, and who may use it: `_purge`, `_compact`, `_security`, `_purged_infos_limit`.
 
+use flatbed_auth::security::Security;
+use flatbed_auth::users;
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
-use flatbed_layer::{RevId, collator_version, design_id};
-use flatbed_service::{Administer, Read, SECURITY_DEFAULT};
+use flatbed_layer::{RevId, USERS, collator_version, design_id};
+use flatbed_service::{Administer, Maintain, Purge, Read, SECURITY_DEFAULT};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -11,6 +13,7 @@ use crate::handlers::bulk::{json_body, object};
 use crate::json_out;
 use crate::reply::ok;
 use crate::request::Request;
+use crate::state::State;
 
 /// Documents that one `_purge` may name, as in CouchDB.
 const PURGES_MAX: usize = 100;
@@ -34,7 +37,7 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
     if wanted.iter().map(|(_, revs)| revs.len()).sum::<usize>() > PURGED_REVISIONS_MAX {
         return Err(Failure::bad_request(format!("Exceeded maximum number of revisions: {PURGED_REVISIONS_MAX}")));
     }
-    let database = request.context.database(name, Administer)?;
+    let database = request.context.database(name, Purge).await?;
     database.exists().await?;
     let mut out = Vec::new();
     let mut answer = Object::new(&mut out);
@@ -50,7 +53,7 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
 pub(crate) async fn purged_infos_limit(mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
-            let limit = request.context.database(name, Read)?.purged_infos_limit().await?;
+            let limit = request.context.database(name, Purge).await?.purged_infos_limit().await?;
             Ok(Reply::json(StatusCode::OK, limit.to_string().into_bytes()))
         }
         Method::PUT => {
@@ -59,7 +62,8 @@ pub(crate) async fn purged_infos_limit(mut request: Request, name: &str) -> Resu
             let invalid = || Failure::bad_request("`purged_infos_limit` must be a positive integer.");
             request
                 .context
-                .database(name, Administer)?
+                .database(name, Purge)
+                .await?
                 .set_purged_infos_limit(text.parse().map_err(|_| invalid())?)
                 .await?;
             Ok(ok(StatusCode::OK))
@@ -73,13 +77,13 @@ pub(crate) async fn purged_infos_limit(mut request: Request, name: &str) -> Resu
 
 pub(crate) async fn compact(mut request: Request, name: &str) -> Result<Reply> {
     json_body(&mut request).await?;
-    request.context.database(name, Administer)?.compact().await?;
+    request.context.database(name, Maintain).await?.compact().await?;
     Ok(ok(StatusCode::ACCEPTED))
 }
 
 pub(crate) async fn compact_views(mut request: Request, name: &str, design: &str) -> Result<Reply> {
     json_body(&mut request).await?;
-    request.context.database(name, Administer)?.view_info(&design_id(design)).await?;
+    request.context.database(name, Maintain).await?.view_info(&design_id(design)).await?;
     // Nothing of an index is left behind that a compaction would free.
     Ok(ok(StatusCode::ACCEPTED))
 }
@@ -89,7 +93,7 @@ pub(crate) async fn view_cleanup(mut request: Request, name: &str) -> Result<Rep
     if request.method != Method::POST {
         return Err(Failure::method("POST"));
     }
-    request.context.database(name, Administer)?.view_cleanup().await?;
+    request.context.database(name, Maintain).await?.view_cleanup().await?;
     Ok(ok(StatusCode::ACCEPTED))
 }
 
@@ -99,7 +103,7 @@ pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) ->
         request.skip_body().await;
         return Err(Failure::method("GET"));
     }
-    let info = request.context.database(name, Read)?.view_info(&design_id(design)).await?;
+    let info = request.context.database(name, Read).await?.view_info(&design_id(design)).await?;
     let out = Object::text(|object| {
         let mut index = object.string("name", design).object("view_index");
         let mut pending = index.object("updates_pending");
@@ -124,19 +128,23 @@ pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) ->
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-pub(crate) async fn security(mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn security(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
-            let security = request.context.database(name, Read)?.security().await?;
+            let security = request.context.database(name, Read).await?.security().await?;
             Ok(Reply::json(StatusCode::OK, security.unwrap_or_else(|| SECURITY_DEFAULT.to_vec())))
         }
         Method::PUT => {
             let body = request.read_body().await?;
             let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-            check_security(&value)?;
+            Security::parse(&value)?;
+            if name == USERS {
+                // Not by administrators of the server, either.
+                users::security_editable(state.service.configuration().now().auth.users_db_security_editable)?;
+            }
             let mut text = Vec::new();
             json::write(&value, &mut text);
-            request.context.database(name, Administer)?.set_security(&text).await?;
+            request.context.database(name, Administer).await?.set_security(&text).await?;
             Ok(ok(StatusCode::OK))
         }
         _ => {
@@ -144,25 +152,4 @@ pub(crate) async fn security(mut request: Request, name: &str) -> Result<Reply> 
             Err(Failure::method("PUT,GET"))
         }
     }
-}
-
-/// An object whose `admins` and `members` are objects of lists of strings.
-fn check_security(value: &Value<'_>) -> Result<()> {
-    let Value::Object(members) = value else { return Err(Failure::bad_request("Security must be a JSON object")) };
-    let is_list =
-        |value: &Value<'_>| matches!(value, Value::Array(items) if items.iter().all(|item| item.as_str().is_some()));
-    for (name, value) in members {
-        if !matches!(name.as_ref(), "admins" | "members") {
-            continue;
-        }
-        let Value::Object(parts) = value else {
-            return Err(Failure::bad_request(format!("{name} must be a JSON object")));
-        };
-        for (part, list) in parts {
-            if matches!(part.as_ref(), "names" | "roles") && !is_list(list) {
-                return Err(Failure::bad_request(format!("{part} must be a JSON list of strings")));
-            }
-        }
-    }
-    Ok(())
 }

@@ -75,7 +75,7 @@ async fn find(state: &State, mut request: Request, name: &str, partition: Option
     let (body, memory) = body_of(&mut request).await?;
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
     let find = request.context.read_query(body, parse).await?;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let query = request.context.query(&database, find).await?;
     let queries = state.queries.clone();
     let pages = Pages::new(true);
@@ -144,7 +144,7 @@ async fn explain_find(mut request: Request, name: &str, partition: Option<String
     let (body, _memory) = body_of(&mut request).await?;
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
     let find = request.context.read_query(body, parse).await?;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let indexes = database.json_indexes().await?;
     let catalog = Catalog { database: name, partitioned: indexes.is_partitioned(), indexes: indexes.all() };
     let explained = explain(&find, &catalog).map_err(QueryError::Refused)?;
@@ -155,7 +155,7 @@ async fn count(state: &State, mut request: Request, name: &str, partition: Optio
     let (body, _memory) = body_of(&mut request).await?;
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse_count(body, partition.as_deref(), stop);
     let find = request.context.read_query(body, parse).await?;
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let Counted { find, index, count, stats } = request.context.count(&database, find).await?;
     let kind = QueryIndex::of(&index);
     state.queries.begin(kind);

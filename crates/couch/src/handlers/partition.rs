@@ -82,7 +82,7 @@ pub(crate) async fn has_some(database: &Reader) -> Result<()> {
 
 /// What must hold before a partition is asked.
 async fn check(request: &Request, name: &str, partition: &str) -> Result<()> {
-    if !request.context.database(name, Read)?.is_partitioned().await? {
+    if !request.context.database(name, Read).await?.is_partitioned().await? {
         return Err(not_partitioned());
     }
     check_partition(partition)?;
@@ -107,7 +107,8 @@ async fn within(state: &Arc<State>, mut request: Request, partition: &str, path:
 
 async fn info(request: &Request, name: &str, partition: &str) -> Result<Reply> {
     check_partition(partition)?;
-    let info = request.context.database(name, Read)?.partition_info(partition).await?.ok_or_else(not_partitioned)?;
+    let info =
+        request.context.database(name, Read).await?.partition_info(partition).await?.ok_or_else(not_partitioned)?;
     let text = Object::text(|object| {
         object.string("db_name", name);
         object.object("sizes").number("active", info.active_size_bytes).number("external", info.external_size_bytes);

@@ -40,7 +40,7 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
         let reason = "Content-Type must be multipart/form-data";
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
     }
-    let database = request.context.database(name, Write)?;
+    let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);
     let mut parts = Parts::new(request, KIND)?;
     let form = Form::read(&mut parts, &mut uploads).await?;

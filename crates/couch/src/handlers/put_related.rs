@@ -34,7 +34,7 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     let body = parts.text().await?;
     let (mut edit, written) = edit_of(&body.bytes, Some(id), &parts.request().query)?;
     name_parent(parts.request(), &mut edit)?;
-    let mut uploads = Uploads::new(&parts.request().context.database(name, Write)?);
+    let mut uploads = Uploads::new(&parts.request().context.database(name, Write).await?);
     let mut followed = Followed::new(&written);
     while let Some(headers) = parts.part().await? {
         let at = followed.place(&headers)?;

@@ -34,7 +34,7 @@ async fn look_up(request: &mut Request, name: &str, mut each: impl FnMut(&str, &
     if members.iter().map(|(_, list)| count(list)).sum::<usize>() > ENTRIES_MAX {
         return Err(too_many("revisions"));
     }
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     if members.is_empty() {
         database.exists().await?;
     }
@@ -82,14 +82,14 @@ pub(crate) async fn revs_limit(mut request: Request, name: &str) -> Result<Reply
             request.skip_body().await;
             Ok(Reply::json(
                 StatusCode::OK,
-                request.context.database(name, Read)?.revs_limit().await?.to_string().into_bytes(),
+                request.context.database(name, Read).await?.revs_limit().await?.to_string().into_bytes(),
             ))
         }
         Method::PUT => {
             let body = request.read_body().await?;
             let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
             let limit = text.parse().map_err(|_| Failure::bad_request("Rev limit has to be an integer"))?;
-            request.context.database(name, Administer)?.set_revs_limit(limit).await?;
+            request.context.database(name, Administer).await?.set_revs_limit(limit).await?;
             Ok(ok(StatusCode::OK))
         }
         _ => {

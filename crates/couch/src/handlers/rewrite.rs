@@ -46,7 +46,7 @@ pub(crate) async fn rewrite(
         request.skip_body().await;
         return Err(Failure::bad_request("Exceeded rewrite recursion limit"));
     }
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let functions = request.context.design_functions(&database, design).await?;
     let place = [name.to_owned(), DESIGN.to_owned(), design.to_owned()];
     match functions.rewrites().await? {

@@ -38,7 +38,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
         job.write(NODE, Extent::WHOLE, &mut text);
         rows.push((job.id.clone(), text));
     }
-    for (doc_id, told) in &told_by_others(&request.context.database(REPLICATOR, Read)?).await? {
+    for (doc_id, told) in &told_by_others(&request.context.database(REPLICATOR, Read).await?).await? {
         let rev = state.replicator.followed_by(doc_id).map(|followed| followed.rev.to_string());
         // What is said of another revision, or of a document that has ended, is of the past.
         if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
@@ -66,7 +66,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
 /// `_scheduler/docs`, and of one document.
 async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
-    let database = request.context.database(REPLICATOR, Read)?;
+    let database = request.context.database(REPLICATOR, Read).await?;
     let told = told_by_others(&database).await?;
     if let Some(id) = id {
         let document = database.get(id, &Default::default()).await?;

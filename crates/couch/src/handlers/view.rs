@@ -81,7 +81,7 @@ async fn open(
 }
 
 async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Result<Parameters>) -> Result<Reply> {
-    let database = request.context.database(named.0, Read)?;
+    let database = request.context.database(named.0, Read).await?;
     let (parameters, refused) = match parameters {
         Ok(parameters) => (parameters, Ok(())),
         Err(failure) => (Parameters::default(), Err(failure)),
@@ -172,7 +172,7 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
         Ok(queries) => (queries, Parameters::of_all(&request.query).map(drop)),
         Err(failure) => (Vec::new(), Err(failure)),
     };
-    let database = request.context.database(name, Read)?;
+    let database = request.context.database(name, Read).await?;
     let parameters = std::mem::take(&mut request.query);
     let mut views = Views { database, named, all: Vec::new() };
     let all = open(&views.database, named, ViewUpdate::False, refused).await?;

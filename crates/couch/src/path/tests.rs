@@ -14,8 +14,11 @@ const TABLE: &str = include_str!("paths.txt");
 fn lacks(target: &Target, method: &Method) -> &'static str {
     match target.needs(method) {
         Needed::Nothing => "-",
+        Needed::Metrics => "metrics",
         Needed::ServerAdmin => "server",
-        Needed::Database => "db",
+        Needed::Member(_) => "db",
+        Needed::Admin(_) => "db admin",
+        Needed::Maintainer(_) => "maintainer",
     }
 }
 

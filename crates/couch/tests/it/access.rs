@@ -32,10 +32,12 @@ async fn with_an_administrator_others_may_do_little() {
     }
     let not_admin = "You are not a server admin.".to_owned();
     for (method, path) in
-        [("GET", "/_all_dbs"), ("GET", "/_active_tasks"), ("GET", "/metrics"), ("PUT", "/new"), ("DELETE", "/db")]
+        [("GET", "/_all_dbs"), ("GET", "/_active_tasks"), ("GET", "/_db_updates"), ("PUT", "/new"), ("DELETE", "/db")]
     {
         assert_eq!(status(&mut client, method, path, &[]).await, (401, not_admin.clone()), "{method} {path}");
     }
+    let not_metrics = "You are not a server admin or read-only metrics user".to_owned();
+    assert_eq!(status(&mut client, "GET", "/metrics", &[]).await, (401, not_metrics));
     for path in ["/db", "/db/d", "/db/_all_docs", "/db/_changes", "/missing/d"] {
         let refused = (401, "You are not authorized to access this db.".to_owned());
         assert_eq!(status(&mut client, "GET", path, &[]).await, refused, "{path}");

@@ -11,14 +11,14 @@ use crate::context::{Context, Service};
 use crate::rights::{Own, Read, Write};
 use crate::standing::Standing;
 
-struct Store {
-    service: Service,
-    context: Context,
+pub(crate) struct Store {
+    pub(crate) service: Service,
+    pub(crate) context: Context,
     _directory: Option<tempfile::TempDir>,
 }
 
 impl Store {
-    async fn new() -> Store {
+    pub(crate) async fn new() -> Store {
         static NETWORK: std::sync::OnceLock<foundationdb::api::NetworkAutoStop> = std::sync::OnceLock::new();
         // SAFETY: the network is stopped by nobody before the process ends.
         #[allow(unsafe_code, reason = "the client is started once, as a program does")]
@@ -39,18 +39,18 @@ impl Store {
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
         let service = Service::new(layer, functions, [].into());
         let context = service.context(Standing::of_server());
-        context.database("db", Own).unwrap().create(&CreateOptions::default()).await.unwrap();
+        context.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
         Store { service, context, _directory: directory }
     }
 
-    async fn put(&self, id: &str, body: &str) {
+    pub(crate) async fn put(&self, id: &str, body: &str) {
         let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
         let edit = Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body };
-        self.context.database("db", Write).unwrap().update(&edit).await.unwrap();
+        self.context.database("db", Write).await.unwrap().update(&edit).await.unwrap();
     }
 
     async fn feed(&self, query: FeedQuery) -> Result<Feed> {
-        self.context.feed(&self.context.database("db", Read).unwrap(), query).await
+        self.context.feed(&self.context.database("db", Read).await.unwrap(), query).await
     }
 }
 

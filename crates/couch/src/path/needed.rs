@@ -1,0 +1,107 @@
+//! Which right a request needs: the one table of it, by what its path names and its method.
+//!
+//! As CouchDB has it (`chttpd_auth_request`); what differs: `design/http.md`. Handlers are given nothing without the right to
+//! it, either, and ask for it by the same names. What a request is refused with follows from the right: see
+//! [`authorize`](crate::router).
+
+use flatbed_layer::{DatabaseKind, REPLICATOR, USERS};
+use hyper::Method;
+
+use super::{Endpoint, InDatabase, Listed, Mango, Scheduler, Target};
+
+/// The right that a request needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed<'t> {
+    /// None: the server answers anyone.
+    Nothing,
+    /// An administrator's of the server, or to see its figures alone.
+    Metrics,
+    /// An administrator's of the server.
+    ServerAdmin,
+    /// A member's of the database.
+    Member(&'t str),
+    /// An administrator's of the database, to set it up.
+    Admin(&'t str),
+    /// The same, to keep it in order: who is a member is refused with other words.
+    Maintainer(&'t str),
+}
+
+impl Target {
+    /// The right that a request with this method needs.
+    pub(crate) fn needs(&self, method: &Method) -> Needed<'_> {
+        match self {
+            Target::Welcome | Target::Up | Target::Session | Target::Uuids => Needed::Nothing,
+            Target::Metrics => Needed::Metrics,
+            Target::AllDbs
+            | Target::ActiveTasks
+            | Target::DbUpdates
+            | Target::Replicate
+            | Target::Scheduler(
+                Scheduler::Jobs | Scheduler::Job(_) | Scheduler::Docs | Scheduler::Doc(_) | Scheduler::Unknown,
+            )
+            | Target::Later(..) => Needed::ServerAdmin,
+            Target::Database(name, what) => match (name.kind, name.text.as_str()) {
+                (DatabaseKind::Ordinary, name) | (DatabaseKind::System, name @ (USERS | REPLICATOR)) => {
+                    in_database(name, what, method)
+                }
+                (DatabaseKind::System | DatabaseKind::Reserved, _) => Needed::ServerAdmin,
+            },
+            Target::EncodedDesign(target) => target.needs(method),
+        }
+    }
+}
+
+/// What is needed in a database that there can be.
+fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<'t> {
+    let is_put = *method == Method::PUT;
+    match what {
+        InDatabase::Root if is_put || *method == Method::DELETE => Needed::ServerAdmin,
+        InDatabase::Endpoint(Endpoint::Purge | Endpoint::PurgedInfosLimit) => Needed::ServerAdmin,
+        InDatabase::Endpoint(Endpoint::Compact) | InDatabase::CompactViews { .. } | InDatabase::ViewCleanup => {
+            Needed::Maintainer(name)
+        }
+        InDatabase::Endpoint(Endpoint::Security | Endpoint::RevsLimit) if is_put => Needed::Admin(name),
+        InDatabase::Later("_sync_shards", _) => Needed::ServerAdmin,
+        // Who may write a document of these two need not see which there are.
+        InDatabase::Endpoint(Endpoint::AllDocs | Endpoint::Changes) | InDatabase::Queries(Listed::All)
+            if matches!(name, USERS | REPLICATOR) =>
+        {
+            Needed::ServerAdmin
+        }
+        InDatabase::Root
+        | InDatabase::Endpoint(
+            Endpoint::LocalDocs
+            | Endpoint::AllDocs
+            | Endpoint::DesignDocs
+            | Endpoint::BulkDocs
+            | Endpoint::BulkGet
+            | Endpoint::Changes
+            | Endpoint::RevsDiff
+            | Endpoint::MissingRevs
+            | Endpoint::RevsLimit
+            | Endpoint::EnsureFullCommit
+            | Endpoint::Security,
+        )
+        | InDatabase::Queries(Listed::All | Listed::Design)
+        | InDatabase::LocalQueries
+        | InDatabase::Mango(
+            Mango::Find
+            | Mango::Explain
+            | Mango::Count
+            | Mango::Indexes
+            | Mango::BulkDelete
+            | Mango::Index { .. }
+            | Mango::Unknown,
+        )
+        | InDatabase::Partition { .. }
+        | InDatabase::Later(..)
+        | InDatabase::Document { .. }
+        | InDatabase::Attachment { .. }
+        | InDatabase::Local { .. }
+        | InDatabase::LocalAttachment
+        | InDatabase::Answering { .. }
+        | InDatabase::View { .. }
+        | InDatabase::DesignInfo { .. }
+        | InDatabase::TempView => Needed::Member(name),
+    }
+}

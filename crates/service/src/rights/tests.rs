@@ -1,0 +1,172 @@
+//! Who may do what, without any surface.
+
+use flatbed_auth::SignedIn;
+
+use super::*;
+use crate::context::Context;
+use crate::feeds::tests::Store;
+use crate::standing::RestsOn;
+use flatbed_layer::Edit;
+use flatbed_layer::json::{self, Limits};
+
+fn user(roles: &[&str]) -> Principal {
+    let roles: Vec<String> = roles.iter().map(|role| (*role).to_owned()).collect();
+    Principal::user("anna", roles, SignedIn::Password)
+}
+
+fn rights(principal: Principal) -> Rights {
+    Rights { standing: Standing::new(principal, RestsOn::Nothing) }
+}
+
+/// The status that somebody is refused with, for each of what rights ask; 0: they are not.
+fn refused(principal: &Principal, access: Access) -> [u16; 4] {
+    [Needs::Member, Needs::Admin, Needs::Maintainer, Needs::Server]
+        .map(|needs| needs.are_met(principal, access).map_or_else(|refused| refused.kind.status(), |()| 0))
+}
+
+#[test]
+fn what_each_may() {
+    let (nobody, anna) = (Principal::anonymous(), user(&["r"]));
+    assert_eq!(refused(&nobody, Access::Nobody), [401, 401, 401, 401]);
+    assert_eq!(refused(&anna, Access::Nobody), [403, 403, 403, 401]);
+    assert_eq!(refused(&nobody, Access::Member), [0, 401, 401, 401]);
+    assert_eq!(refused(&anna, Access::Member), [0, 403, 401, 401]);
+    assert_eq!(refused(&anna, Access::Admin), [0, 0, 0, 401]);
+    assert_eq!(refused(&user(&["_admin"]), Access::Admin), [0; 4]);
+}
+
+#[test]
+fn what_cannot_be_read_keeps_everyone_out() {
+    for security in [None, Some(&b""[..]), Some(b"x"), Some(b"[]"), Some(br#"{"members":{"names":[1]}}"#)] {
+        let security = parsed(security);
+        assert_eq!(access(&user(&["r"]), "db", &security), Access::Nobody);
+        assert_eq!(access(&Principal::nameless_admin(), "db", &security), Access::Admin);
+    }
+    assert_eq!(access(&Principal::anonymous(), "db", &parsed(Some(b"{}"))), Access::Member);
+}
+
+#[test]
+fn databases_of_the_system_are_the_servers() {
+    let open = parsed(Some(br#"{"admins":{"names":["anna"]}}"#));
+    for name in ["_users", "_replicator", "_global_changes", "_else"] {
+        assert_eq!(access(&user(&[]), name, &open), Access::Nobody, "{name}");
+        assert_eq!(access(&user(&["_admin"]), name, &open), Access::Admin, "{name}");
+    }
+    assert_eq!(access(&user(&[]), "users", &open), Access::Admin);
+}
+
+#[test]
+fn the_servers_own_is_its_administrators() {
+    let flagged = Principal { is_admin: true, ..user(&["r"]) };
+    for (principal, server, metrics) in [
+        (Principal::anonymous(), false, false),
+        (user(&["admin", "r"]), false, false),
+        (user(&["_metrics"]), false, true),
+        (user(&["_admin"]), true, true),
+        (Principal::nameless_admin(), true, true),
+        (flagged.clone(), true, true),
+    ] {
+        let rights = rights(principal);
+        assert_eq!((rights.server().is_ok(), rights.metrics().is_ok()), (server, metrics), "{rights:?}");
+    }
+    // What judges writes is told so, however that is known.
+    assert_eq!(rights(flagged).user().roles, ["_admin", "r"]);
+    assert_eq!(rights(user(&["r", "_admin"])).user().roles, ["r", "_admin"]);
+    assert!(rights(Principal::anonymous()).user().roles.is_empty());
+}
+
+/// The status of what was refused; 0: it was not.
+fn status<T>(given: Result<T, Denied>) -> u16 {
+    match given {
+        Ok(_) => 0,
+        Err(Denied::Refused(refused)) => refused.kind.status(),
+        Err(Denied::Layer(LayerError::DatabaseNotFound)) => 404,
+        Err(Denied::Layer(error)) => panic!("{error}"),
+    }
+}
+
+async fn all(context: &Context, name: &str) -> [u16; 6] {
+    [
+        status(context.database(name, Read).await),
+        status(context.database(name, Write).await),
+        status(context.database(name, Administer).await),
+        status(context.database(name, Maintain).await),
+        status(context.database(name, Purge).await),
+        status(context.database(name, Own).await),
+    ]
+}
+
+fn edit<'a>(id: &'a str) -> Edit<'a> {
+    let body = json::parse(b"{}", &Limits::default()).unwrap();
+    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+}
+
+const NOTHING: [u16; 6] = [0; 6];
+const STRANGER: [u16; 6] = [401; 6];
+const OUTSIDER: [u16; 6] = [403, 403, 403, 403, 401, 401];
+const MEMBER: [u16; 6] = [0, 0, 403, 401, 401, 401];
+const ADMIN: [u16; 6] = [0, 0, 0, 0, 401, 401];
+
+#[tokio::test]
+async fn a_database_says_who_its_members_and_administrators_are() {
+    let store = Store::new().await;
+    let context = |principal: Principal| store.service.context(Standing::new(principal, RestsOn::Nothing));
+    let (nobody, anna) = (context(Principal::anonymous()), context(user(&["r"])));
+    let set = async |security: &str| {
+        store.context.database("db", Administer).await.unwrap().set_security(security.as_bytes()).await.unwrap();
+        // A request of this process that finds the change: others need not wait for the second to be over.
+        store.context.database("db", Read).await.unwrap().exists().await.unwrap();
+    };
+    // A new one is closed.
+    assert_eq!(all(&store.context, "db").await, NOTHING);
+    assert_eq!((all(&anna, "db").await, all(&nobody, "db").await), (OUTSIDER, STRANGER));
+    for (security, of_anna, of_nobody) in [
+        ("{}", MEMBER, [0, 0, 401, 401, 401, 401]),
+        (r#"{"members":{"roles":["r"]}}"#, MEMBER, STRANGER),
+        (r#"{"members":{"names":["x"]},"admins":{"names":["anna"]}}"#, ADMIN, STRANGER),
+        (r#"{"members":{"names":["x"]}}"#, OUTSIDER, STRANGER),
+    ] {
+        set(security).await;
+        assert_eq!((all(&anna, "db").await, all(&nobody, "db").await), (of_anna, of_nobody), "{security}");
+        assert_eq!(all(&store.context, "db").await, NOTHING);
+    }
+    // Strangers do not learn which there are; who is known does, as in CouchDB.
+    let long = "a".repeat(20_000);
+    for name in ["none", "Bad", long.as_str()] {
+        assert_eq!(all(&nobody, name).await, STRANGER);
+        assert_eq!(all(&anna, name).await, [404, 404, 404, 404, 401, 401]);
+    }
+}
+
+#[tokio::test]
+async fn design_documents_are_for_administrators_of_the_database() {
+    let store = Store::new().await;
+    let context = |principal: Principal| store.service.context(Standing::new(principal, RestsOn::Nothing));
+    let (nobody, anna) = (context(Principal::anonymous()), context(user(&["r"])));
+    let administration = store.context.database("db", Administer).await.unwrap();
+    administration.set_security(br#"{"admins":{"names":["boss"]}}"#).await.unwrap();
+    for (context, refusal) in [
+        (&nobody, Refusal::Unauthorized("You are not a db or server admin.".into())),
+        (&anna, Refusal::Forbidden("You are not a db or server admin.".into())),
+    ] {
+        let database = context.database("db", Write).await.unwrap();
+        let refused = database.update(&edit("_design/x")).await;
+        assert_eq!(refused.unwrap_err().to_string(), refusal.to_string());
+        let name = context.principal().name.as_deref().unwrap_or("nobody");
+        let ids = ["a", "_design/x", "_design/y", "b"].map(|id| match id {
+            "a" | "b" => format!("{name}{id}"),
+            id => id.to_owned(),
+        });
+        let edits: Vec<Edit<'_>> = ids.iter().map(|id| edit(id)).collect();
+        let outcomes = database.bulk_update(&edits).await.unwrap();
+        assert!(outcomes[0].is_ok() && outcomes[3].is_ok(), "{outcomes:?}");
+        for outcome in &outcomes[1..3] {
+            assert_eq!(outcome.as_ref().unwrap_err().to_string(), refusal.to_string());
+        }
+    }
+    let boss = context(Principal::user("boss", [], SignedIn::Cookie));
+    let database = boss.database("db", Write).await.unwrap();
+    assert!(database.update(&edit("_design/x")).await.is_ok());
+    assert!(database.bulk_update(&[edit("_design/y"), edit("c")]).await.unwrap().iter().all(Result::is_ok));
+    assert!(store.context.database("db", Write).await.unwrap().update(&edit("_design/z")).await.is_ok());
+}
